@@ -1,0 +1,72 @@
+"""The verbs, and how each is started: one that needs Spark as a driver process of its own, the others in this one."""
+
+import importlib
+import os
+import sys
+from typing import NamedTuple
+
+from jobs.spark_submit import Options, spark_environment, split_arguments
+
+
+class Verb(NamedTuple):
+    """A module with `main(argv: list[str]) -> int`."""
+
+    module: str
+    needs_spark: bool
+    help: str
+
+
+VERBS = {
+    "quickstart": Verb("jobs.quickstart", True, "replicate 336,776 flights over three brokers, and check every record"),
+    "broker": Verb("jobs.broker", True, "run one broker"),
+    "format": Verb("jobs.format", False, "make the root of a cluster, or of a broker"),
+    "topics": Verb("jobs.topics", False, "create, list or describe topics"),
+    "bench": Verb("jobs.bench", True, "measure against a plain stream and a file copy, in the same run"),
+    "kill-test": Verb("jobs.kill_test", True, "a broker killed at random moments while producing"),
+}
+
+
+def launch(argv: list[str]) -> int:
+    """Start the verb of `argv`. A verb that needs Spark takes this process over, so for it there is no return."""
+    try:
+        options, words = split_arguments(argv)
+        if not words or words[0] in ("-h", "--help", "help"):
+            print(usage())
+            return 0
+        return _start(words[0], words[1:], options)
+    except ValueError as error:
+        print(f"lakelog: {error}", file=sys.stderr)
+        return 2
+
+
+def usage() -> str:
+    """The list of verbs."""
+    width = max(map(len, VERBS))
+    lines = [f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items()]
+    return "\n".join(
+        [
+            "Usage: lakelog VERB [arguments]    (from a checkout: ./spark-submit.sh VERB [arguments])",
+            "",
+            *lines,
+            "",
+            "VERB --help tells more. Options of spark-submit (--master, --conf, --jars ...) may stand anywhere.",
+        ]
+    )
+
+
+def _start(name: str, arguments: list[str], options: Options) -> int:
+    verb = VERBS.get(name)
+    if verb is None:
+        raise ValueError(f"there is no verb {name!r}; the verbs are {', '.join(VERBS)}")
+    if verb.needs_spark:
+        _become(verb.module, arguments, spark_environment(options))
+    if options:
+        raise ValueError(f"{options[0][0]} is an option of spark-submit, and {name} starts no Spark")
+    status: int = importlib.import_module(verb.module).main(arguments)
+    return status
+
+
+def _become(module: str, arguments: list[str], variables: dict[str, str]) -> None:
+    """Same process id: whoever started us can signal the driver itself."""
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, "-m", module, *arguments], {**os.environ, **variables})

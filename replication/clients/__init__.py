@@ -1,0 +1,1 @@
+"""What users hold: producer, reader, admin client."""

@@ -1,0 +1,115 @@
+"""Which partition a record goes to: the same as any Kafka client would choose for its key.
+
+The hash is computed for a whole column at once by Arrow's kernels: keys of one length form one matrix of 32-bit
+words, so that a step of the hash is a few kernel calls over all of them, and not a loop in Python over each.
+
+Kafka: `DefaultPartitioner`, `Utils.murmur2`. KIP-480 (records without a key).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replication.errors import InvalidPartitionsException
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+_MAX_INT = 0x7FFFFFFF
+
+# Calls of a kernel cost about as much as hashing this many keys one by one.
+_FEW_KEYS = 16
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's 32-bit hash of a key, signed as in Java: the plain form, which the columns are tested against.
+
+    Kafka: `Utils.murmur2`. A word is 4 bytes, little-endian; a last one that is not full is padded with zeros and
+    mixed in more simply than the others.
+    """
+    whole = len(data) & ~3
+    value = _SEED ^ len(data)
+    for start in range(0, whole, 4):
+        word = int.from_bytes(data[start : start + 4], "little") * _M & _MASK
+        word = (word ^ word >> 24) * _M & _MASK
+        value = value * _M & _MASK ^ word
+    if whole < len(data):
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    value = (value ^ value >> 13) * _M & _MASK
+    value ^= value >> 15
+    return value - 2**32 if value > _MAX_INT else value
+
+
+def partition_of_keys(keys: pa.Array | pa.ChunkedArray, partitions: int, null_partition: int) -> pa.Array:
+    """The partition of each key, int32, in the order of the keys.
+
+    Args:
+        keys: binary (or string), in one piece or in chunks; a null is a record without a key.
+        partitions: number of partitions of the topic.
+        null_partition: where records without a key go: one partition for a whole batch, which the caller changes
+            from batch to batch. So a batch is one large write instead of a small one to each partition. KIP-480.
+
+    Kafka: `DefaultPartitioner.partition`: the hash without its sign bit, modulo the number of partitions.
+
+    Raises:
+        InvalidPartitionsException: `null_partition` is not a partition of the topic, or the topic has none.
+    """
+    if not 0 <= null_partition < partitions:
+        raise InvalidPartitionsException(f"partition {null_partition}: the topic has partitions 0 to {partitions - 1}")
+    # Offsets of 64 bits: the chunks together, or the keys with their padding, may have more than 2 GiB.
+    column = pa.chunked_array(keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys], keys.type)
+    encoded = column.cast(pa.large_binary()).combine_chunks().dictionary_encode()
+    chosen = _modulo(pc.bit_wise_and(_murmur2_of_each(encoded.dictionary), _uint32(_MAX_INT)), partitions)
+    return pc.fill_null(chosen.take(encoded.indices), pa.scalar(null_partition, pa.int32()))
+
+
+def _murmur2_of_each(keys: pa.Array) -> pa.Array:
+    """The hashes of the keys (large binary, without nulls), as uint32."""
+    lengths = pc.binary_length(keys)
+    order = pc.sort_indices(lengths)
+    ordered_keys = keys.take(order)
+    runs = pc.run_end_encode(lengths.take(order), run_end_type=pa.int64())
+    hashes, start = [pa.array([], pa.uint32())], 0
+    for end, length in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
+        hashes.append(_murmur2_of_length(ordered_keys.slice(start, end - start), length))
+        start = end
+    # The positions of an order are its inverse: they bring the hashes back to the places of their keys.
+    return pa.concat_arrays(hashes).take(pc.sort_indices(order))
+
+
+def _murmur2_of_length(keys: pa.Array, length: int) -> pa.Array:
+    """The hashes of keys that all have `length` bytes."""
+    if len(keys) < _FEW_KEYS:
+        return pa.array([murmur2(key) & _MASK for key in keys.to_pylist()], pa.uint32())
+    value = pa.repeat(_uint32(_SEED ^ length), len(keys))
+    words = _words(keys, length)
+    for position in range(length // 4):
+        word = pc.multiply(pc.list_element(words, position), _uint32(_M))
+        word = pc.multiply(_xor_shifted(word, 24), _uint32(_M))
+        value = pc.bit_wise_xor(pc.multiply(value, _uint32(_M)), word)
+    if length % 4:
+        value = pc.multiply(pc.bit_wise_xor(value, pc.list_element(words, length // 4)), _uint32(_M))
+    return _xor_shifted(pc.multiply(_xor_shifted(value, 13), _uint32(_M)), 15)
+
+
+def _words(keys: pa.Array, length: int) -> pa.Array:
+    """The keys as lists of little-endian 32-bit words, the last one padded with zeros: their bytes seen anew."""
+    padding = pa.scalar(bytes(-length % 4), pa.large_binary())
+    padded = pc.binary_join_element_wise(keys, padding, pa.scalar(b"", pa.large_binary()))
+    size = -(-length // 4)
+    words = pa.Array.from_buffers(pa.uint32(), len(keys) * size, [None, padded.buffers()[2]])
+    return pa.FixedSizeListArray.from_arrays(words, size)
+
+
+def _xor_shifted(value: pa.Array, bits: int) -> pa.Array:
+    return pc.bit_wise_xor(value, pc.shift_right(value, _uint32(bits)))
+
+
+def _modulo(values: pa.Array, divisor: int) -> pa.Array:
+    quotients = pc.divide(values, _uint32(divisor))
+    return pc.subtract(values, pc.multiply(quotients, _uint32(divisor))).cast(pa.int32())
+
+
+def _uint32(value: int) -> pa.Scalar:
+    return pa.scalar(value, pa.uint32())

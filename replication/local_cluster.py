@@ -1,0 +1,79 @@
+"""All of a cluster in one Spark session: for notebooks, tests and the quickstart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from replication.clients.admin import AdminClient
+from replication.config import Config
+from replication.server.broker import Broker
+from replication.storage.cluster import CLUSTER_ROOT, format_broker, format_cluster, read_identity
+from replication.storage.commit import last_version
+from replication.storage.filesystem import StorageRoot
+from schemas import CLUSTER
+
+
+class LocalCluster:
+    """A cluster under one folder: `<root>/cluster` and `<root>/broker-N`, made at the first start and found again later.
+
+    Its brokers use the same tables and the same code as brokers in processes of their own.
+    """
+
+    def __init__(
+        self, spark: SparkSession, root: str, brokers: int = 3, configs: Mapping[str, object] | None = None
+    ) -> None:
+        self._spark = spark
+        self._root = StorageRoot.of(root)
+        self._configs = dict(configs or {})
+        self.cluster_uri = self._root.child("cluster").uri
+        self.broker_ids = tuple(range(1, brokers + 1))
+        self.brokers: dict[int, Broker] = {}
+
+    def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Formats what is not formatted yet and starts every broker."""
+        cluster_id = self._format_cluster()
+        for broker_id in self.broker_ids:
+            format_broker(StorageRoot.of(self.broker_uri(broker_id)), cluster_id, broker_id)
+        for broker_id in self.broker_ids:
+            self.start_broker(broker_id)
+
+    def _format_cluster(self) -> str:
+        root = StorageRoot.of(self.cluster_uri)
+        if last_version(root.child(CLUSTER.name)) < 0:
+            return format_cluster(root, self._config(CLUSTER_ROOT))
+        return str(read_identity(root)["cluster_id"])
+
+    def _config(self, broker_id: int) -> Config:
+        return Config.from_properties({**self._configs, "broker.id": broker_id}, "local cluster")
+
+    def broker_uri(self, broker_id: int) -> str:
+        """The root of a broker."""
+        return self._root.child(f"broker-{broker_id}").uri
+
+    def start_broker(self, broker_id: int) -> None:
+        """Starts one broker."""
+        broker = Broker(self._spark, self.cluster_uri, self.broker_uri(broker_id), self._config(broker_id))
+        broker.start()
+        self.brokers[broker_id] = broker
+
+    def stop_broker(self, broker_id: int) -> None:
+        """Stops one broker in order."""
+        self.brokers.pop(broker_id).stop()
+
+    def admin(self) -> AdminClient:
+        """A client for topics."""
+        return AdminClient(self.cluster_uri, self._config(CLUSTER_ROOT))
+
+    def stop(self) -> None:
+        """Stops every broker that runs."""
+        for broker_id in list(self.brokers):
+            self.stop_broker(broker_id)

@@ -1,0 +1,83 @@
+"""Which parts of fetched batches a follower appends: what follows its own log end without a gap, each offset once.
+
+Kafka: `ReplicaFetcherThread.processPartitionData`, which appends only at its own log end offset. [FT-10]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from replication.protocol.record_batch import TopicIdPartition
+
+
+class FetchedBatch(NamedTuple):
+    """A batch that may be appended: where it lies, and its offsets (the last one included)."""
+
+    partition: TopicIdPartition
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    segment: str
+    segment_bytes: int
+
+
+class Range(NamedTuple):
+    """The part of a batch to append: offsets from `start` to before `stop`."""
+
+    batch: FetchedBatch
+    start: int
+    stop: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the batch."""
+        return self.start == self.batch.base_offset
+
+
+@dataclass(frozen=True)
+class AppendPlan:
+    """What to append, the log end offsets after it, and the partitions whose batches do not follow their log end."""
+
+    ranges: tuple[Range, ...] = ()
+    log_end_offsets: Mapping[TopicIdPartition, int] = field(default_factory=dict)
+    gaps: frozenset[TopicIdPartition] = frozenset()
+
+    def by_segment(self) -> dict[str, list[Range]]:
+        """The ranges of each segment, in the order they were planned."""
+        grouped: dict[str, list[Range]] = {}
+        for planned in self.ranges:
+            grouped.setdefault(planned.batch.segment, []).append(planned)
+        return grouped
+
+
+def plan_appends(
+    batches: Iterable[FetchedBatch], log_end_offsets: Mapping[TopicIdPartition, int], max_bytes: int | None = None
+) -> AppendPlan:
+    """Batches that follow each partition's log end are appended, from the log end on; those below it are skipped.
+
+    The first batch that begins above the log end is a gap: nothing more of its partition is appended, since a log has
+    no holes. `max_bytes` bounds the sizes of the segments taken, of which there is at least one; what is left out
+    counts as a gap, as it has to be fetched again.
+
+    Kafka: `UnifiedLog.appendAsFollower`. [FT-04, FT-10, FE-02]
+    """
+    ends, gaps, ranges = dict(log_end_offsets), set(), []
+    taken: dict[str, int] = {}
+    for batch in sorted(set(batches), key=lambda b: (b.partition, b.base_offset, b.last_offset)):
+        end = ends.get(batch.partition)
+        if end is None or batch.last_offset < end or batch.partition in gaps:
+            continue
+        is_too_much = max_bytes is not None and bool(taken) and _total(taken, batch) > max_bytes
+        if batch.base_offset > end or is_too_much:
+            gaps.add(batch.partition)
+            continue
+        taken[batch.segment] = batch.segment_bytes
+        ranges.append(Range(batch, max(end, batch.base_offset), batch.last_offset + 1))
+        ends[batch.partition] = batch.last_offset + 1
+    return AppendPlan(tuple(ranges), ends, frozenset(gaps))
+
+
+def _total(taken: Mapping[str, int], batch: FetchedBatch) -> int:
+    return sum(taken.values()) + (0 if batch.segment in taken else batch.segment_bytes)

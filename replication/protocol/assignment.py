@@ -1,0 +1,147 @@
+"""Which brokers get the replicas of a new topic, and whether an assignment that somebody wrote by hand can be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, count, zip_longest
+
+from replication.errors import (
+    InvalidPartitionsException,
+    InvalidReplicaAssignmentException,
+    InvalidReplicationFactorException,
+)
+
+_ONE_RACK = ""
+
+
+def assign_replicas(
+    brokers: Mapping[int, str | None], partitions: int, replication_factor: int, start_index: int, shift: int
+) -> dict[int, tuple[int, ...]]:
+    """Spread the replicas of partitions 0 to `partitions` - 1 over brokers, and over racks if all brokers have one.
+
+    First replicas go round the brokers, so that leadership is even. The others follow at a distance that grows by one
+    each time round, so that the partitions of a broker that fails are not all inherited by its neighbour. A rack gets
+    a second replica only when every rack has one.
+
+    Args:
+        brokers: broker id to rack; racks count only if no broker lacks one.
+        partitions: number of partitions.
+        replication_factor: replicas of each partition.
+        start_index: place of the first partition's first replica; the caller draws it below the number of brokers.
+        shift: distance of the second replica from the first, less one; the caller draws it likewise.
+
+    Kafka: `AdminUtils.assignReplicasToBrokers`. KIP-36. Brokers without racks are brokers of one rack: with one rack
+    the rack-aware rule is the plain one. [TM-01] [TM-02]
+
+    Raises:
+        InvalidPartitionsException: fewer partitions than one.
+        InvalidReplicationFactorException: fewer replicas than one, or more than brokers.
+    """
+    _check_numbers(partitions, replication_factor, len(brokers))
+    racks = _racks(brokers)
+    arranged = _alternate_racks(racks)
+    assignment = {}
+    for partition in range(partitions):
+        first = (partition + start_index) % len(arranged)
+        round_shift = shift + partition // len(arranged)
+        assignment[partition] = _replicas(arranged, racks, replication_factor, first, round_shift)
+    return assignment
+
+
+def _racks(brokers: Mapping[int, str | None]) -> dict[int, str]:
+    known = {broker: rack for broker, rack in brokers.items() if rack is not None}
+    return known if len(known) == len(brokers) else dict.fromkeys(brokers, _ONE_RACK)
+
+
+def _alternate_racks(racks: Mapping[int, str]) -> list[int]:
+    """The brokers in an order in which neighbours are on different racks as far as racks are equally large.
+
+    Kafka: `AdminUtils.getRackAlternatedBrokerList`.
+    """
+    by_rack = [sorted(broker for broker in racks if racks[broker] == rack) for rack in sorted(set(racks.values()))]
+    return [broker for broker in chain.from_iterable(zip_longest(*by_rack)) if broker is not None]
+
+
+def _replicas(
+    arranged: Sequence[int], racks: Mapping[int, str], replication_factor: int, first: int, shift: int
+) -> tuple[int, ...]:
+    """The replicas of one partition, `first` in front: no broker twice, no rack twice before all have one."""
+    replicas = [arranged[first]]
+    number_of_racks = len(set(racks.values()))
+    candidates = _candidates(arranged, first, shift * number_of_racks)
+    while len(replicas) < replication_factor:
+        candidate = next(candidates)
+        racks_used = {racks[replica] for replica in replicas}
+        rack_is_free = racks[candidate] not in racks_used or len(racks_used) == number_of_racks
+        if rack_is_free and candidate not in replicas:
+            replicas.append(candidate)
+    return tuple(replicas)
+
+
+def _candidates(arranged: Sequence[int], first: int, shift: int) -> Iterator[int]:
+    """The other brokers, round and round, from `shift` + 1 places after `first`. Never `first` itself.
+
+    Kafka: `AdminUtils.replicaIndex`.
+    """
+    others = len(arranged) - 1
+    return (arranged[(first + 1 + (shift + step) % others) % len(arranged)] for step in count())
+
+
+def _check_numbers(partitions: int, replication_factor: int, brokers: int) -> None:
+    if partitions < 1:
+        raise InvalidPartitionsException(f"{partitions} partitions: a topic has 1 or more")
+    if not 1 <= replication_factor <= brokers:
+        raise InvalidReplicationFactorException(
+            f"replication factor {replication_factor}: it must be 1 or more, and there are {brokers} brokers"
+        )
+
+
+def check_assignment(assignment: Mapping[int, Sequence[int]], brokers: Collection[int]) -> None:
+    """An assignment numbers its partitions from 0 without gaps, and gives each the same number of different brokers.
+
+    Kafka: `AdminZkClient.validateTopicCreate`, `ReplicationControlManager.validateManualPartitionAssignment`. [TM-02]
+
+    Raises:
+        InvalidPartitionsException: there is no partition.
+        InvalidReplicationFactorException: a partition has no replica.
+        InvalidReplicaAssignmentException: partitions are not 0 to n - 1, a broker is unknown or given twice for one
+            partition, or a partition has another number of replicas than the others.
+    """
+    if not assignment:
+        raise InvalidPartitionsException("the assignment has no partition: a topic has 1 or more")
+    if sorted(assignment) != list(range(len(assignment))):
+        raise InvalidReplicaAssignmentException(
+            f"the assignment is of partitions {_list(assignment)}: they must be 0 to {len(assignment) - 1}, no gaps"
+        )
+    for partition in sorted(assignment):
+        _check_replicas(partition, assignment[partition], brokers)
+        _check_same_factor(partition, assignment)
+
+
+def _check_replicas(partition: int, replicas: Sequence[int], brokers: Collection[int]) -> None:
+    if not replicas:
+        raise InvalidReplicationFactorException(f"partition {partition} has no replica: it needs 1 or more")
+    twice = [broker for broker, times in Counter(replicas).items() if times > 1]
+    if twice:
+        raise InvalidReplicaAssignmentException(
+            f"partition {partition} has replicas {list(replicas)}: {_list(twice)} more than once, a broker holds one"
+        )
+    unknown = [broker for broker in replicas if broker not in brokers]
+    if unknown:
+        raise InvalidReplicaAssignmentException(
+            f"partition {partition} has replicas {list(replicas)}: {_list(unknown)} unknown, there are {_list(brokers)}"
+        )
+
+
+def _check_same_factor(partition: int, assignment: Mapping[int, Sequence[int]]) -> None:
+    given, expected = len(assignment[partition]), len(assignment[0])
+    if given != expected:
+        raise InvalidReplicaAssignmentException(
+            f"partition {partition} has {given} replicas {list(assignment[partition])}: partition 0 has {expected}, "
+            "and all partitions of a topic have the same number"
+        )
+
+
+def _list(numbers: Collection[int]) -> str:
+    return ", ".join(str(number) for number in sorted(numbers)) or "none"

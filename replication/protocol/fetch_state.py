@@ -1,0 +1,143 @@
+"""How far a follower has come with a partition, and whether it may fetch it now.
+
+Kafka: `PartitionFetchState`, `AbstractFetcherThread`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+NEVER: Final = float("inf")
+
+
+class ReplicaState:
+    """The three states, as they stand in the column `state` of the replicas table. [FS-01]"""
+
+    TRUNCATING: Final = "Truncating"
+    FETCHING: Final = "Fetching"
+    DELAYED: Final = "Delayed"
+
+
+_T, _F, _D = ReplicaState.TRUNCATING, ReplicaState.FETCHING, ReplicaState.DELAYED
+
+# Transition -> the moves that it may make, from what is shown before to what is shown after. There are no others:
+# a new leader epoch is the only way back to Truncating, and nothing but time or a new epoch ends a delay.
+TRANSITIONS: Final = {
+    "assigned": frozenset({(_T, _T), (_F, _T), (_D, _T)}),
+    "truncated": frozenset({(_T, _F)}),
+    "advanced": frozenset({(_F, _F)}),
+    "fell_behind": frozenset({(_T, _T), (_F, _F), (_D, _D)}),
+    "caught_up": frozenset({(_F, _F)}),
+    "delayed": frozenset({(_T, _D), (_F, _D), (_D, _D)}),
+    "ready": frozenset({(_D, _T), (_D, _F)}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFetchState:
+    """What a fetcher knows of one partition that it follows.
+
+    `state` is Truncating or Fetching and outlives a delay; `shown_state` is what others are told. `fetch_offset` is
+    the next offset wanted. `delayed_until` is in seconds of the observer's monotonic clock, None without a delay.
+    `lagging`: the leader's snapshot must be read once before the tail of its log may be followed.
+    """
+
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    fetch_offset: int
+    state: str = ReplicaState.TRUNCATING
+    delayed_until: float | None = None
+    lagging: bool = True
+    error: str | None = None
+
+    @property
+    def shown_state(self) -> str:
+        """The state for the replicas table: a delay overrides the other two. [FS-01]"""
+        return self.state if self.delayed_until is None else ReplicaState.DELAYED
+
+    def is_delayed(self, now: float) -> bool:
+        """Whether a delay is still running at `now`."""
+        return self.delayed_until is not None and now < self.delayed_until
+
+    def is_ready_for_fetch(self, now: float) -> bool:
+        """Only what is Fetching is fetched, and nothing while it is delayed.
+
+        Kafka: `PartitionFetchState.isReadyForFetch`. [FS-01]
+        """
+        return self.state == ReplicaState.FETCHING and not self.is_delayed(now)
+
+
+def assigned(
+    current: PartitionFetchState | None, topic_id: str, partition: int, leader_epoch: int, fetch_offset: int
+) -> PartitionFetchState:
+    """A partition that a fetcher is told to follow: kept if it follows it at that epoch, else Truncating from scratch.
+
+    The same assignment may arrive twice; the second must not send a follower back to truncation. A new epoch ends a
+    delay as well: what failed under the old one may work under the new. `fetch_offset` is the replica's own LEO.
+
+    Kafka: `AbstractFetcherThread.addPartitions`. [FS-02]
+    """
+    fresh = PartitionFetchState(topic_id, partition, leader_epoch, fetch_offset)
+    if current is None or (current.topic_id, current.partition) != (topic_id, partition):
+        return fresh
+    return current if current.leader_epoch == leader_epoch else _moved("assigned", current, fresh)
+
+
+def truncated(state: PartitionFetchState, offset: int) -> PartitionFetchState:
+    """The log agrees with the leader's up to `offset`, its LEO after the cut: Fetching, from a snapshot first.
+
+    Kafka: `AbstractFetcherThread.updateFetchOffsetAndMaybeMarkTruncationComplete`. [FS-01]
+    """
+    return _moved("truncated", state, replace(state, state=ReplicaState.FETCHING, fetch_offset=offset, lagging=True))
+
+
+def advanced(state: PartitionFetchState, offset: int) -> PartitionFetchState:
+    """Records below `offset` have been appended. A fetch moves the offset forward only; a cut alone takes it back.
+
+    Kafka: `AbstractFetcherThread.processFetchRequest`. [FT-07]
+
+    Raises:
+        ValueError: `offset` is below the fetch offset, or the partition is not Fetching.
+    """
+    if offset < state.fetch_offset:
+        raise ValueError(f"partition {state.partition}: fetch offset {state.fetch_offset} cannot go back to {offset}")
+    return _moved("advanced", state, replace(state, fetch_offset=offset))
+
+
+def fell_behind(state: PartitionFetchState) -> PartitionFetchState:
+    """The tail no longer joins the log: a gap, or a source file that is gone. The snapshot has to be read."""
+    return _moved("fell_behind", state, replace(state, lagging=True))
+
+
+def caught_up(state: PartitionFetchState) -> PartitionFetchState:
+    """The leader's snapshot has been read to its end: the tail may be followed."""
+    return _moved("caught_up", state, replace(state, lagging=False))
+
+
+def delayed(state: PartitionFetchState, error: str, until: float) -> PartitionFetchState:
+    """Not fetched before `until`; offset and state are kept. `NEVER` waits for a new leader epoch.
+
+    Of two delays the longer holds, with its error: a partition that has failed for good is not revived by a
+    passing trouble of its fetcher.
+
+    Kafka: `AbstractFetcherThread.delayPartitions`, `FailedPartitions`. [FT-15] [FS-01]
+    """
+    if state.delayed_until is not None and state.delayed_until > until:
+        return state
+    return _moved("delayed", state, replace(state, delayed_until=until, error=error))
+
+
+def ready(state: PartitionFetchState, now: float) -> PartitionFetchState:
+    """Without its delay and its error once the delay is over: what it was before. Unchanged otherwise. [FT-15]"""
+    if state.delayed_until is None or state.is_delayed(now):
+        return state
+    return _moved("ready", state, replace(state, delayed_until=None, error=None))
+
+
+def _moved(transition: str, before: PartitionFetchState, after: PartitionFetchState) -> PartitionFetchState:
+    """`after`, if the table allows the transition from `before`: another move is a bug of the caller."""
+    if (before.shown_state, after.shown_state) not in TRANSITIONS[transition]:
+        raise ValueError(f"partition {before.partition} is {before.shown_state}: it cannot be {transition} now")
+    return after

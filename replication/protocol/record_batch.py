@@ -1,0 +1,57 @@
+"""What identifies a partition and a record batch.
+
+Kafka: `TopicIdPartition`, `DefaultRecordBatch`. A batch header is what a follower needs to know of a batch without
+reading its records: it stands in the footer of the segment that holds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition of one incarnation of a topic: the id changes when a topic is deleted and made again."""
+
+    topic_id: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """The header of a record batch: contiguous offsets of one partition, written under one leader epoch.
+
+    Offsets are inclusive; `max_timestamp` is in microseconds since the epoch; `bytes` is the size of keys and values.
+    Producer fields are -1 where the producer is not idempotent.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    bytes: int
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    base_sequence: int = NO_SEQUENCE
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition that the batch belongs to."""
+        return TopicIdPartition(self.topic_id, self.partition)
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return self.last_offset - self.base_offset + 1
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch."""
+        return self.last_offset + 1

@@ -1,0 +1,33 @@
+"""What a topic may be called."""
+
+from __future__ import annotations
+
+from replication.errors import InvalidTopicException
+
+MAX_LENGTH = 249
+_LEGAL_SYMBOLS = "._-"
+
+
+def check_topic_name(name: str) -> None:
+    """A topic name has 1 to 249 characters out of ASCII letters, digits, `.`, `_` and `-`, and is not `.` or `..`.
+
+    Kafka: `Topic.validate`. Names become parts of file names, hence the limits.
+
+    Raises:
+        InvalidTopicException: the text says what is wrong with the name.
+    """
+    problem = _problem(name)
+    if problem:
+        raise InvalidTopicException(f"topic name {name!r} {problem}")
+
+
+def _problem(name: str) -> str | None:
+    if not name:
+        return "is empty"
+    if name in (".", ".."):
+        return "is a folder, not a name"
+    if len(name) > MAX_LENGTH:
+        return f"has {len(name)} characters: at most {MAX_LENGTH} are allowed"
+    if not (name.isascii() and all(symbol.isalnum() or symbol in _LEGAL_SYMBOLS for symbol in name)):
+        return "has characters other than ASCII letters, digits, '.', '_' and '-'"
+    return None

@@ -1,0 +1,1 @@
+"""What a broker runs: its replicas, its fetchers, its duties as a leader."""

@@ -1,0 +1,182 @@
+"""A broker: registers, takes up its roles, follows, leads, and shows that it lives. Kafka: `KafkaServer`. [BR-01]"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from replication.config import Config
+from replication.errors import DuplicateBrokerRegistrationException, LakelogException, StaleBrokerEpochException
+from replication.protocol.record_batch import TopicIdPartition
+from replication.server.fetch_round import FetchContext, FetchRound
+from replication.server.fetch_states import FetchStates
+from replication.server.metadata_cache import MetadataCache
+from replication.server.replica_fetcher import ReplicaFetcher
+from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager
+from replication.server.replica_manager import ReplicaManager
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import Cluster, check_identity
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.replica_table import ReplicaTable
+from schemas import LOG
+
+logger = logging.getLogger(__name__)
+
+# A micro-batch plans a handful of header rows: compiling code for it, or planning it adaptively, costs more than it
+# saves. Set on a session of the broker's own, so that the user's stays as it is.
+_SESSION = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.pollingDelay": "50ms",
+}
+
+
+class Broker:
+    """One broker of a cluster. `start` returns once it is registered and at work; `stop` ends it in order."""
+
+    def __init__(self, spark: SparkSession, cluster_uri: str, root_uri: str, config: Config) -> None:
+        self.broker_id = config.broker_id
+        self._cluster = Cluster.open(cluster_uri, config)
+        self._config = self._cluster.config
+        self._root = self._cluster.storage_of(self.broker_id, root_uri)
+        self._spark = _session(spark)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"broker-{self.broker_id}", daemon=True)
+        self._failure: LakelogException | None = None
+
+    def start(self) -> None:
+        """Registers and begins to work.
+
+        Raises InconsistentClusterIdException for a root of another cluster or broker, CorruptRecordException for a
+        log that was changed by hand, DuplicateBrokerRegistrationException if the id is in use at another root.
+        """
+        check_identity(self._root, self._cluster.cluster_id, self.broker_id)
+        log = ReplicaLog.open(self._root.child(LOG.name))
+        self._registry = BrokerTable.open_or_create(self._cluster.root, self.broker_id)
+        registration = self._register(log)
+        log.claim(registration.broker_epoch)
+        table = ReplicaTable.open(self._root)
+        self._cache = MetadataCache(self._cluster)
+        self._fetchers = ReplicaFetcherManager(
+            self._config.num_replica_fetchers, self._create_fetcher, self._source_uri
+        )
+        self._log = log
+        self.replica_manager = ReplicaManager(
+            self.broker_id, registration.broker_epoch, log, table, self._cache, self._fetchers
+        )
+        self._epoch = registration.broker_epoch
+        self._beaten_at = time.monotonic()
+        self._apply()
+        self._thread.start()
+        logger.info("broker %d is registered under epoch %d", self.broker_id, self._epoch)
+
+    def _register(self, log: ReplicaLog) -> BrokerRegistration:
+        def build(last: BrokerRegistration | None) -> BrokerRegistration:
+            if last and last.root != self._root.uri and not last.shutting_down:
+                raise DuplicateBrokerRegistrationException(
+                    f"broker {self.broker_id} is registered at {last.root}, not at {self._root.uri}; "
+                    f"stop it there first, or use another id"
+                )
+            return BrokerRegistration(
+                self.broker_id, self._root.uri, self._config.broker_rack, last.broker_epoch + 1 if last else 1,
+                0, -1, False, None, log.table_id, log.current().version,
+            )  # fmt: skip
+
+        return self._registry.register(build)
+
+    def _source_uri(self, broker_id: int) -> str | None:
+        registration = self._cache.brokers().get(broker_id)
+        return registration.root if registration else None
+
+    def _create_fetcher(self, key: BrokerIdAndFetcherId, source_uri: str) -> ReplicaFetcher:
+        source = self._cluster.storage_of(key.broker_id, source_uri)
+        states = FetchStates()
+        name = f"broker-{self.broker_id}"
+        context = FetchContext(
+            self._spark, self._config, name, self._log, source,
+            lambda: self._cache.replica_table(key.broker_id), self._on_progress,
+        )  # fmt: skip
+        return ReplicaFetcher(
+            self._spark, self.broker_id, key, source, self._cluster.root, self._checkpoints(), self._config, states,
+            FetchRound(context, states),
+        )  # fmt: skip
+
+    def _checkpoints(self) -> StorageRoot:
+        """Checkpoints are disposable: where the root is no local disk, one serves them better."""
+        if self._root.is_local:
+            return self._root.child("checkpoints")
+        return StorageRoot.of(tempfile.gettempdir()).child(f"lakelog-{self._cluster.cluster_id}", str(self.broker_id))
+
+    def _on_progress(self, leader_high_watermarks: Mapping[TopicIdPartition, int]) -> None:
+        self.replica_manager.update_follower_high_watermarks(leader_high_watermarks)
+        self.replica_manager.publish("fetched")
+
+    def _run(self) -> None:
+        """The broker's own thread. An error is logged and the loop goes on; a fenced broker stops at once."""
+        while not self._stopping.wait(self._config.lakelog_poll_interval_ms / 1000):
+            try:
+                self._tick()
+            except StaleBrokerEpochException as error:
+                logger.error("broker %d stops: %s", self.broker_id, error)
+                self._failure = error
+                self._fetchers.close_all_fetchers()
+                return
+            except (LakelogException, OSError) as error:
+                logger.warning("broker %d: %s", self.broker_id, error)
+
+    def _tick(self) -> None:
+        if self._cache.refresh():
+            self._apply()
+        self._fetchers.restart_failed_fetchers()
+        if self.replica_manager.maybe_increment_leader_high_watermarks():
+            self.replica_manager.publish("high watermark")
+        if (time.monotonic() - self._beaten_at) * 1000 >= self._config.broker_heartbeat_interval_ms:
+            self._heartbeat()
+
+    def _apply(self) -> None:
+        version = self._cache.version
+        self.replica_manager.apply()
+        self._registry.update(self._epoch, "metadata applied", metadata_version=version)
+
+    def _heartbeat(self) -> None:
+        self._beaten_at = time.monotonic()
+        self.replica_manager.publish("heartbeat")
+        self._registry.update(self._epoch, "heartbeat", log_version=self._log.current().version)
+
+    def is_running(self) -> bool:
+        """Whether the broker is at work."""
+        return self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Returns when the broker has stopped. Raises what it was stopped by, if not by `stop`."""
+        while self._thread.is_alive():
+            self._thread.join(1)
+        if self._failure:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Says that it is shutting down, ends its fetchers, publishes its state once more. [BR-04]"""
+        self._stopping.set()
+        self._thread.join()
+        if self._failure:
+            return
+        self._fetchers.close_all_fetchers()
+        self.replica_manager.publish("shutdown")
+        self._registry.update(self._epoch, "shutdown", shutting_down=True)
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    session = spark.newSession()
+    for key, value in _SESSION.items():
+        session.conf.set(key, value)
+    return session
+

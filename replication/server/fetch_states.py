@@ -1,0 +1,102 @@
+"""The fetch states of one fetcher's partitions: shared by its query, which moves them, and its broker, which adds and
+removes them. [FS-01, FS-02, FT-15]"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from replication.protocol import fetch_state as rules
+from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
+from replication.protocol.record_batch import TopicIdPartition
+from replication.server.replica_fetcher_manager import InitialFetchState
+
+
+class FetchStates:
+    """A dictionary of `PartitionFetchState` whose entries only move by the rules of `protocol.fetch_state`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._states: dict[TopicIdPartition, PartitionFetchState] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def get(self, partition: TopicIdPartition) -> PartitionFetchState | None:
+        """The state of a partition, None if it is not fetched here."""
+        return self._states.get(partition)
+
+    def all(self) -> dict[TopicIdPartition, PartitionFetchState]:
+        """Every partition and its state."""
+        with self._lock:
+            return dict(self._states)
+
+    def assign(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> bool:
+        """Takes partitions over; tells whether any is new or has a new epoch."""
+        with self._lock:
+            before = dict(self._states)
+            for partition, initial in partitions.items():
+                self._states[partition] = rules.assigned(
+                    before.get(partition), *partition, initial.leader_epoch, initial.fetch_offset
+                )
+            return self._states != before
+
+    def remove(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Forgets partitions."""
+        with self._lock:
+            for partition in partitions:
+                self._states.pop(partition, None)
+
+    def end_delays(self) -> bool:
+        """Makes partitions ready whose delay is over; tells whether there were any."""
+        now = self._clock()
+        return any([self._move(p, lambda s: rules.ready(s, now)) for p in self.all()])
+
+    def has_due(self) -> bool:
+        """Whether a delay is over that has not been ended yet."""
+        now = self._clock()
+        return any(s.delayed_until is not None and not s.is_delayed(now) for s in self.all().values())
+
+    def fetchable(self) -> dict[TopicIdPartition, PartitionFetchState]:
+        """The partitions that may be fetched now."""
+        now = self._clock()
+        return {p: s for p, s in self.all().items() if s.is_ready_for_fetch(now)}
+
+    def truncating(self) -> dict[TopicIdPartition, PartitionFetchState]:
+        """The partitions that have to find out first where their log parts from the leader's."""
+        now = self._clock()
+        return {p: s for p, s in self.all().items() if s.state == ReplicaState.TRUNCATING and not s.is_delayed(now)}
+
+    def truncated(self, partition: TopicIdPartition, offset: int) -> None:
+        """The log agrees with the leader's up to its end, `offset`."""
+        self._move(partition, lambda s: rules.truncated(s, offset))
+
+    def advanced(self, partition: TopicIdPartition, offset: int) -> None:
+        """Records below `offset` have been appended."""
+        self._move(partition, lambda s: rules.advanced(s, offset))
+
+    def fell_behind(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """The tail does not join the log: the leader's snapshot has to be read."""
+        for partition in partitions:
+            self._move(partition, rules.fell_behind)
+
+    def caught_up(self, partition: TopicIdPartition) -> None:
+        """The snapshot has been read to its end."""
+        self._move(partition, rules.caught_up)
+
+    def delay(self, partition: TopicIdPartition, error: str, backoff_ms: int) -> None:
+        """Not fetched for `backoff_ms`; what the stream delivers meanwhile passes by, so the snapshot is due then."""
+        until = self._clock() + backoff_ms / 1000
+        self._move(partition, lambda s: rules.delayed(rules.fell_behind(s), error, until))
+
+    def _move(
+        self, partition: TopicIdPartition, transition: Callable[[PartitionFetchState], PartitionFetchState]
+    ) -> bool:
+        with self._lock:
+            before = self._states.get(partition)
+            if before is None:
+                return False
+            self._states[partition] = transition(before)
+            return self._states[partition] != before

@@ -1,0 +1,96 @@
+"""What a broker knows of the cluster: partitions and brokers, refreshed by new table versions only. [MC-01]"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from replication.protocol.high_watermark import effective_min_isr
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.broker_table import BrokerRegistration
+from replication.storage.cluster import Cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_table import ReplicaTable
+
+
+class _Sighting(NamedTuple):
+    beat: tuple[int, int]
+    seen_at: float
+
+
+class MetadataCache:
+    """Immutable snapshots of metadata, topics and brokers, replaced as a whole. Kafka: `MetadataCache`. [MC-01, MC-03]
+
+    A broker lives while its heartbeat counter moves, by this process's monotonic clock: no clocks are compared.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self.cluster = cluster
+        self._clock = clock
+        self._sightings: dict[int, _Sighting] = {}
+        self._replica_tables: dict[tuple[int, str], ReplicaTable] = {}
+        self._partitions: Mapping[TopicIdPartition, PartitionRegistration] = cluster.metadata.partitions
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Reads what has moved; tells whether metadata or topics have."""
+        topics_moved = self.cluster.topics.refresh()
+        metadata_moved = self.cluster.metadata.refresh()
+        self._partitions = self.cluster.metadata.partitions
+        now = self._clock()
+        for broker_id, registration in self.cluster.refresh_brokers().items():
+            beat = (registration.broker_epoch, registration.heartbeat)
+            if broker_id not in self._sightings or self._sightings[broker_id].beat != beat:
+                self._sightings[broker_id] = _Sighting(beat, now)
+        return topics_moved or metadata_moved
+
+    @property
+    def version(self) -> int:
+        """Version of the metadata table that this cache shows."""
+        return self.cluster.metadata.version
+
+    @property
+    def partitions(self) -> Mapping[TopicIdPartition, PartitionRegistration]:
+        """Every partition of every topic."""
+        return self._partitions
+
+    def contains(self, partition: TopicIdPartition) -> bool:
+        """Whether there is such a partition."""
+        return partition in self._partitions
+
+    def all_topics(self) -> set[str]:
+        """Names of the topics that have partitions."""
+        return {registration.topic for registration in self._partitions.values()}
+
+    def brokers(self) -> Mapping[int, BrokerRegistration]:
+        """Every broker that has registered."""
+        return self.cluster.brokers
+
+    def alive_brokers(self) -> set[int]:
+        """Brokers whose heartbeat has moved within `broker.session.timeout.ms`, and that are not shutting down."""
+        horizon = self._clock() - self.cluster.config.broker_session_timeout_ms / 1000
+        return {
+            broker_id
+            for broker_id, registration in self.brokers().items()
+            if self._sightings[broker_id].seen_at >= horizon and not registration.shutting_down
+        }
+
+    def min_isr(self, registration: PartitionRegistration) -> int:
+        """How many members the ISR of a partition needs for its HW to move. [HW-01]"""
+        topic = self.cluster.topics.topics.get(registration.topic)
+        config = self.cluster.config.topic(topic.configs if topic else {})
+        return effective_min_isr(config.min_insync_replicas, len(registration.replicas))
+
+    def broker_root(self, broker_id: int) -> StorageRoot:
+        """Where a broker keeps its log. Raises BrokerNotAvailableException."""
+        return self.cluster.broker_root(broker_id)
+
+    def replica_table(self, broker_id: int) -> ReplicaTable:
+        """What another broker says of its replicas, as last read; a root that has moved is opened anew."""
+        root = self.broker_root(broker_id)
+        key = (broker_id, root.uri)
+        if key not in self._replica_tables:
+            self._replica_tables[key] = ReplicaTable.open(root)
+        return self._replica_tables[key]

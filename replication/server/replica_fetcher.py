@@ -1,0 +1,131 @@
+"""A follower's query: streams a leader's headers and hands each micro-batch to `FetchRound`.
+
+Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth and the streaming
+checkpoint is not: it is thrown away at every start, whatever state it is in. [FT-01, FM-06]
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from replication.config import Config
+from replication.errors import LakelogException
+from replication.protocol.fetch_state import PartitionFetchState
+from replication.protocol.record_batch import TopicIdPartition
+from replication.server.fetch_round import FetchRound
+from replication.server.fetch_states import FetchStates
+from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, InitialFetchState
+from replication.storage.filesystem import StorageRoot
+from replication.storage.record_batches import HeaderStream, read_headers
+
+logger = logging.getLogger(__name__)
+
+
+def fetcher_name(key: BrokerIdAndFetcherId) -> str:
+    """`ReplicaFetcherThread-<fetcher id>-<source broker>`, as in Kafka. [FM-06]"""
+    return f"ReplicaFetcherThread-{key.fetcher_id}-{key.broker_id}"
+
+
+class ReplicaFetcher:
+    """One streaming query, from one source broker, for the partitions of one fetcher id."""
+
+    def __init__(
+        self, spark: SparkSession, broker_id: int, key: BrokerIdAndFetcherId, source: StorageRoot, cluster: StorageRoot,
+        checkpoints: StorageRoot, config: Config, states: FetchStates, work: FetchRound,
+    ) -> None:  # fmt: skip
+        self.name = f"broker-{broker_id}:{fetcher_name(key)}"
+        self.source_uri = source.uri
+        self._spark = spark
+        self._config = config
+        self._states = states
+        self._round = work
+        self._folder = checkpoints.child(fetcher_name(key))
+        self._stream = HeaderStream(
+            source, key.broker_id, cluster, self._folder, "wake",
+            config.replica_fetch_response_max_bytes, config.lakelog_poll_interval_ms,
+        )  # fmt: skip
+        self._lock = threading.RLock()
+        self._query: StreamingQuery | None = None
+        self._wakes = 0
+        self._failed_at: float | None = None
+
+    def start(self) -> None:
+        """Starts the query from a checkpoint of its own: what older ones say is of no use."""
+        self._delete_checkpoint()
+        self.wake()
+        checkpoint = self._folder.child(uuid.uuid4().hex)
+        writer = read_headers(self._spark, self._stream).writeStream.queryName(self.name)
+        self._query = writer.foreachBatch(self._process).option("checkpointLocation", checkpoint.spark_uri).start()
+
+    def _delete_checkpoint(self) -> None:
+        if self._folder.list():
+            self._folder.delete_folder()
+        self._folder.create_folder()
+
+    def add_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
+        """Takes partitions over; those it has under the same epoch stay as they are. [FS-02]"""
+        if self._states.assign(partitions):
+            self.wake()
+
+    def remove_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Drops partitions, after the micro-batch that may be appending to them. [FM-07]"""
+        with self._lock:
+            self._states.remove(partitions)
+
+    def partition_count(self) -> int:
+        """Number of partitions."""
+        return len(self._states)
+
+    def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
+        """How far a partition has come; None if it is not here."""
+        return self._states.get(partition)
+
+    def wake(self) -> None:
+        """Asks for a micro-batch: the stream itself moves only when its tables do."""
+        self._wakes += 1
+        self._folder.write("wake", str(self._wakes).encode())
+
+    def _process(self, headers: DataFrame, _batch_id: int) -> None:
+        """Runs a micro-batch; whatever goes wrong is its partitions' error, not the query's end. [FT-06]"""
+        with self._lock:
+            try:
+                again = self._round.run(headers)
+            except (LakelogException, OSError) as error:
+                logger.warning("%s: %s", self.name, error)
+                self._round.delay_all(error)
+                again = False
+        if again:
+            self.wake()
+
+    def restart_if_failed(self) -> None:
+        """Starts the query again, a backoff after it has ended by itself, and wakes it when a delay is over."""
+        query = self._query
+        if query is not None and not query.isActive:
+            self._restart(query)
+        elif self._states.has_due():
+            self.wake()
+
+    def _restart(self, query: StreamingQuery) -> None:
+        now = time.monotonic()
+        if self._failed_at is None:
+            self._failed_at = now
+            logger.error("%s: the query has ended: %s", self.name, query.exception())
+        elif (now - self._failed_at) * 1000 >= self._config.replica_fetch_backoff_ms:
+            self._failed_at = None
+            self._states.fell_behind(self._states.all())
+            self.start()
+
+    def shutdown(self) -> None:
+        """Ends the query, after the micro-batch that is running. [BR-04]"""
+        query, self._query = self._query, None
+        with self._lock:
+            self._states.remove(self._states.all())
+        if query is not None:
+            query.stop()

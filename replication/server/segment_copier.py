@@ -1,0 +1,115 @@
+"""From a plan to segments: whole files are copied byte for byte, rows are read only where a file holds more than is
+wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from replication.errors import CorruptRecordException, LakelogException
+from replication.protocol.append_plan import AppendPlan, Range
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.commit import AddedFile
+from replication.storage.cut import rewrite
+from replication.storage.filesystem import StorageRoot
+from replication.storage.segment import Segment, read_segment
+
+_COPIERS = 4
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The segments that now lie in the target, committed by nobody, and the partitions whose source failed."""
+
+    segments: tuple[Segment, ...]
+    failed: Mapping[TopicIdPartition, LakelogException]
+
+
+class SegmentCopier:
+    """Brings segments from one log's root to another's: in the driver, or by Spark's executors if they are many bytes."""
+
+    def __init__(self, source: StorageRoot, target: StorageRoot, spark: SparkSession, executor_bytes: int) -> None:
+        self._source = source
+        self._target = target
+        self._spark = spark
+        self._executor_bytes = executor_bytes
+
+    def copy(self, plan: AppendPlan) -> Copied:
+        """Copies what the plan takes of each segment; a segment that fails takes only its own partitions with it.
+
+        What failed partitions have in other segments is left out there too, since a log has no holes.
+        """
+        failed: dict[TopicIdPartition, LakelogException] = {}
+        done: dict[str, tuple[list[Range], Segment]] = {}
+        wanted = plan.by_segment()
+        while True:
+            todo = {name: ranges for name, ranges in wanted.items() if name not in done or done[name][0] != ranges}
+            errors: dict[TopicIdPartition, LakelogException] = {}
+            for name, outcome in self._copy_each(todo):
+                if isinstance(outcome, LakelogException):
+                    errors.update(dict.fromkeys((r.batch.partition for r in todo[name]), outcome))
+                else:
+                    done[name] = todo[name], outcome
+            if not errors:
+                return Copied(tuple(done[name][1] for name in wanted), failed)
+            failed.update(errors)
+            wanted = _leave_out(wanted, failed)
+
+    def _copy_each(self, todo: Mapping[str, list[Range]]) -> list[tuple[str, Segment | LakelogException]]:
+        size = sum(ranges[0].batch.segment_bytes for ranges in todo.values())
+        job = _CopyJob(self._source, self._target)
+        items = list(todo.items())
+        if size >= self._executor_bytes and len(items) > 1:
+            return self._spark.sparkContext.parallelize(items, len(items)).map(job).collect()
+        with ThreadPoolExecutor(min(_COPIERS, max(1, len(items)))) as pool:
+            return list(pool.map(job, items))
+
+
+@dataclass(frozen=True)
+class _CopyJob:
+    """The work on one segment; runs wherever Spark puts it."""
+
+    source: StorageRoot
+    target: StorageRoot
+
+    def __call__(self, item: tuple[str, list[Range]]) -> tuple[str, Segment | LakelogException]:
+        name, ranges = item
+        try:
+            return name, self._copy(name, ranges)
+        except LakelogException as error:
+            return name, error
+        except OSError as error:
+            return name, CorruptRecordException(f"{self.source.path(name)}: {error}")
+
+    def _copy(self, name: str, ranges: Sequence[Range]) -> Segment:
+        segment = read_segment(self.source, AddedFile(name, ranges[0].batch.segment_bytes))
+        if not _is_all_of(segment, ranges):
+            return self._rewrite(segment, ranges)
+        size = self.target.copy_from(self.source, name)
+        if size != segment.file.size:
+            raise CorruptRecordException(f"{self.source.path(name)}: has changed while it was copied")
+        return segment
+
+    def _rewrite(self, segment: Segment, ranges: Sequence[Range]) -> Segment:
+        headers = {(header.topic_id_partition, header.base_offset): header for header in segment.headers}
+        parts = [(headers[r.batch.partition, r.batch.base_offset], r.start, r.stop) for r in ranges]
+        rewritten = rewrite(self.source, segment, self.target, parts)
+        if rewritten is None:
+            raise CorruptRecordException(f"{self.source.path(segment.name)}: holds nothing of what its headers say")
+        return rewritten
+
+
+def _is_all_of(segment: Segment, ranges: Sequence[Range]) -> bool:
+    wanted = {(r.batch.partition, r.batch.base_offset) for r in ranges if r.is_whole}
+    return wanted == {(header.topic_id_partition, header.base_offset) for header in segment.headers}
+
+
+def _leave_out(
+    wanted: Mapping[str, list[Range]], failed: Mapping[TopicIdPartition, LakelogException]
+) -> dict[str, list[Range]]:
+    kept = {name: [r for r in ranges if r.batch.partition not in failed] for name, ranges in wanted.items()}
+    return {name: ranges for name, ranges in kept.items() if ranges}
+

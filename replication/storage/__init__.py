@@ -1,0 +1,1 @@
+"""Everything that knows how tables and files are written and read."""

@@ -1,0 +1,191 @@
+"""A leader's append: records get their offsets from the log's end and land in one compare-and-set commit.
+
+Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.appendAsLeader`, `ProducerStateManager`. [AP-06]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replication.errors import LakelogException
+from replication.protocol.append import check_append
+from replication.protocol.producer_state import Duplicate, check_sequence, increment_sequence
+from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.storage.filesystem import StorageRoot
+from replication.storage.log_state import LogState
+from replication.storage.replica_log import LogChange, ReplicaLog
+from replication.storage.segment import Segment, record_bytes, write_segment
+from schemas import LOG
+
+SEGMENT_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class PartitionAppend:
+    """What a producer asks of one partition: how many records, under which leader epoch, with which sequence numbers.
+
+    `replicas` tells which followers will copy the records: a segment holds only partitions with the same ones.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    replicas: tuple[int, ...]
+    leader_epoch: int
+    records: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition."""
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+class Appended(NamedTuple):
+    """Where the records are: first and last offset, and whether an earlier attempt had put them there already."""
+
+    base_offset: int
+    last_offset: int
+    duplicate: bool = False
+
+
+# Writes the records at the given base offsets into segments that nobody sees yet. Asked again when offsets have moved.
+SegmentWriter = Callable[[Mapping[TopicIdPartition, int]], Sequence[Segment]]
+
+
+def append(
+    log: ReplicaLog, appends: Sequence[PartitionAppend], write: SegmentWriter, who: str
+) -> dict[TopicIdPartition, Appended | LakelogException]:
+    """Appends to the partitions that this log leads; answers offsets or the error of each, and commits once.
+
+    Raises KafkaStorageException when the log cannot be written; records may then be in it or not, and the same append
+    sent again finds out: it adds nothing that is there already.
+    """
+    outcomes: dict[TopicIdPartition, Appended | LakelogException] = {}
+    written: tuple[Mapping[TopicIdPartition, int], tuple[Segment, ...]] = ({}, ())
+
+    def decide(state: LogState) -> LogChange | None:
+        nonlocal written
+        outcomes.update({request.topic_id_partition: _place(state, request) for request in appends})
+        bases = {p: o.base_offset for p, o in outcomes.items() if isinstance(o, Appended) and not o.duplicate}
+        if not bases:
+            return None
+        if bases != written[0]:
+            written = bases, tuple(write(bases))
+        return LogChange(adds=written[1])
+
+    epochs = {f"{request.topic}-{request.partition}": request.leader_epoch for request in appends}
+    log.transact({"who": who, "why": "append", "leader_epochs": epochs}, decide)
+    return outcomes
+
+
+def _place(state: LogState, request: PartitionAppend) -> Appended | LakelogException:
+    """Where the records go, or why they do not: role and epoch first, then the producer's sequence."""
+    log = state.partition(request.topic_id_partition)
+    try:
+        check_append(
+            log.role.is_leader, log.role.leader_epoch, request.leader_epoch, request.topic, request.partition
+        )
+        known = check_sequence(
+            log.producers.get(request.producer_id), request.producer_id, request.producer_epoch,
+            request.base_sequence, request.records,
+        )  # fmt: skip
+    except LakelogException as error:
+        return error
+    if isinstance(known, Duplicate):
+        return Appended(known.base_offset, known.last_offset, duplicate=True)
+    return Appended(log.log_end_offset, log.log_end_offset + request.records - 1)
+
+
+def arrow_writer(
+    root: StorageRoot,
+    leader: int,
+    appends: Sequence[PartitionAppend],
+    records: Mapping[TopicIdPartition, pa.Table],
+    segment_bytes: int = SEGMENT_BYTES,
+) -> SegmentWriter:
+    """Writes records that are in this process: `records` has key, value, timestamp and headers of each partition."""
+
+    def write(bases: Mapping[TopicIdPartition, int]) -> list[Segment]:
+        placed = [
+            (request.replicas, batch)
+            for request in sorted(appends, key=lambda r: (sorted(r.replicas), r.topic, r.partition))
+            if request.topic_id_partition in bases
+            for batch in batches_of(
+                request, records[request.topic_id_partition], bases[request.topic_id_partition], segment_bytes
+            )
+        ]
+        by_replicas = groupby(placed, key=lambda item: sorted(item[0]))
+        packs = [pack for _, group in by_replicas for pack in _packs((batch for _, batch in group), segment_bytes)]
+        return [_write_pack(root, leader, pack) for pack in packs]
+
+    return write
+
+
+Batch = tuple[BatchHeader, pa.Table]
+
+
+def batches_of(request: PartitionAppend, records: pa.Table, base: int, segment_bytes: int) -> Iterator[Batch]:
+    """The records as log rows with their headers: one batch, or several if they exceed a segment."""
+    rows = max(1, records.num_rows * segment_bytes // max(1, records.nbytes))
+    for start in range(0, records.num_rows, rows):
+        part = records.slice(start, rows)
+        yield _header(request, part, base + start, start), _log_rows(request, part, base + start)
+
+
+def _header(request: PartitionAppend, part: pa.Table, base: int, skipped: int) -> BatchHeader:
+    return BatchHeader(
+        topic=request.topic,
+        topic_id=request.topic_id,
+        partition=request.partition,
+        leader_epoch=request.leader_epoch,
+        base_offset=base,
+        last_offset=base + part.num_rows - 1,
+        max_timestamp=int(pc.max(part["timestamp"]).value),
+        bytes=pc.sum(record_bytes(part)).as_py() or 0,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        base_sequence=increment_sequence(request.base_sequence, skipped),
+    )
+
+
+def _log_rows(request: PartitionAppend, part: pa.Table, base: int) -> pa.Table:
+    count = part.num_rows
+    constants = {
+        "topic": request.topic,
+        "partition": request.partition,
+        "timestampType": 0,
+        "leader_epoch": request.leader_epoch,
+        "topic_id": request.topic_id,
+    }
+    columns = {name: pa.repeat(pa.scalar(value, LOG.arrow.field(name).type), count) for name, value in constants.items()}
+    columns["offset"] = pa.array(range(base, base + count), pa.int64())
+    columns.update({name: part[name] for name in ("key", "value", "timestamp", "headers")})
+    return pa.table({name: columns[name] for name in LOG.names})
+
+
+def _packs(batches: Iterator[Batch], segment_bytes: int) -> Iterator[list[Batch]]:
+    """Batches in the order given, gathered into packs of about a segment's size."""
+    pack: list[Batch] = []
+    size = 0
+    for batch in batches:
+        if pack and size + batch[1].nbytes > segment_bytes:
+            yield pack
+            pack, size = [], 0
+        pack.append(batch)
+        size += batch[1].nbytes
+    if pack:
+        yield pack
+
+
+def _write_pack(root: StorageRoot, leader: int, pack: Sequence[Batch]) -> Segment:
+    headers = [header for header, _ in pack]
+    return write_segment(root, leader, pa.concat_tables(rows for _, rows in pack), headers)

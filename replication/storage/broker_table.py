@@ -1,0 +1,100 @@
+"""`brokers/<id>`: registrations and heartbeats, a table a broker, so that no two brokers ever contend. [BC-01]"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from replication.errors import StaleBrokerEpochException
+from replication.storage.delta_log import DeltaLog
+from replication.storage.filesystem import StorageRoot
+from replication.storage.state_table import Row, StateTable
+from schemas import BROKERS
+
+
+@dataclass(frozen=True)
+class BrokerRegistration:
+    """Where a broker keeps its log, and the counter by which others see that it lives."""
+
+    broker_id: int
+    root: str
+    rack: str | None
+    broker_epoch: int
+    heartbeat: int
+    metadata_version: int
+    shutting_down: bool
+    storage_error: str | None
+    log_table_id: str
+    log_version: int
+
+
+class BrokerTable:
+    """The registration table of one broker."""
+
+    def __init__(self, table: StateTable) -> None:
+        self._table = table
+
+    @classmethod
+    def open_or_create(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable:
+        """The broker's table, made at its first start."""
+        root = _folder(cluster, broker_id)
+        exists = root.child("_delta_log").list()
+        table = StateTable(DeltaLog.open(root), BROKERS) if exists else StateTable.create(root, BROKERS)
+        return cls(table)
+
+    @classmethod
+    def open(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable:
+        """The table of a broker that has registered before."""
+        return cls(StateTable.open(_folder(cluster, broker_id), BROKERS))
+
+    @property
+    def registration(self) -> BrokerRegistration | None:
+        """The registration as last read."""
+        rows = self._table.rows
+        return BrokerRegistration(**rows[0]) if rows else None
+
+    def refresh(self) -> bool:
+        """Reads the table again if it has moved; tells whether it had."""
+        return self._table.refresh()
+
+    def register(self, build: Callable[[BrokerRegistration | None], BrokerRegistration]) -> BrokerRegistration:
+        """Writes what `build` makes of the last registration, and returns it."""
+        written: list[BrokerRegistration] = []
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            last = BrokerRegistration(**rows[0]) if rows else None
+            if written and last == written[-1]:
+                return None
+            written.append(build(last))
+            return [dataclasses.asdict(written[-1])]
+
+        self._table.update({"who": "broker", "why": "register"}, change)
+        return written[-1]
+
+    def update(self, broker_epoch: int, why: str, **changes: object) -> BrokerRegistration:
+        """Changes fields of the registration that this process has made; each write moves the heartbeat.
+
+        Raises StaleBrokerEpochException if a newer process has registered under the id.
+        """
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            found = BrokerRegistration(**rows[0])
+            if found.broker_epoch != broker_epoch:
+                raise StaleBrokerEpochException(
+                    f"broker {found.broker_id}: epoch {broker_epoch} is fenced: "
+                    f"a newer process has registered under epoch {found.broker_epoch}"
+                )
+            return [{**rows[0], "heartbeat": found.heartbeat + 1, **changes}]
+
+        self._table.update({"who": "broker", "why": why}, change)
+        return BrokerRegistration(**self._table.rows[0])
+
+
+def broker_ids(cluster: StorageRoot) -> list[int]:
+    """Ids of all brokers that have ever registered with the cluster."""
+    return sorted(int(name) for name in cluster.child(BROKERS.name).list() if name.isdigit())
+
+
+def _folder(cluster: StorageRoot, broker_id: int) -> StorageRoot:
+    return cluster.child(BROKERS.name, str(broker_id))

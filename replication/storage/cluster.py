@@ -1,0 +1,169 @@
+"""A cluster as its root shows it: identity, topics, metadata, brokers and where each broker keeps its log."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from functools import cached_property
+
+from replication.config import Config
+from replication.errors import BrokerNotAvailableException, InconsistentClusterIdException, KafkaStorageException
+from replication.storage.broker_table import BrokerRegistration, BrokerTable, broker_ids
+from replication.storage.commit import last_version
+from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
+from replication.storage.filesystem import StorageRoot
+from replication.storage.metadata_table import MetadataTable
+from replication.storage.producer_table import ProducerTable
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.replica_table import ReplicaTable
+from replication.storage.state_table import StateTable
+from replication.storage.topic_table import TopicTable
+from schemas import CLUSTER, FORMAT_VERSION, LOG
+
+CLUSTER_ROOT = -1
+
+
+class Cluster:
+    """An open cluster root. Its tables show what was last read; each has a `refresh`."""
+
+    def __init__(self, root: StorageRoot, config: Config) -> None:
+        identity = read_identity(root)
+        if identity["broker_id"] != CLUSTER_ROOT:
+            raise InconsistentClusterIdException(f"{root.uri}: is the root of broker {identity['broker_id']}, no cluster")
+        self.root = root
+        self.cluster_id: str = identity["cluster_id"]
+        self.config = config.in_cluster(dict(identity["configs"]))
+        self.metadata = MetadataTable.open(root)
+        self.topics = TopicTable.open(root)
+        self._brokers: dict[int, BrokerTable] = {}
+
+    @classmethod
+    def open(cls, uri: str, config: Config | None = None) -> Cluster:
+        """Opens the cluster at `uri`, with credentials from the configuration and the environment.
+
+        Raises InconsistentClusterIdException if there is none, or one of a newer format.
+        """
+        config = config or Config()
+        return cls(StorageRoot.of(uri, config.storage_options("cluster"), config.storage_fsync), config)
+
+    @cached_property
+    def producers(self) -> ProducerTable:
+        """The named producers."""
+        return ProducerTable.open(self.root)
+
+    def refresh_brokers(self) -> Mapping[int, BrokerRegistration]:
+        """The registrations of all brokers, read again where they have moved."""
+        for broker_id in broker_ids(self.root):
+            if broker_id in self._brokers:
+                self._brokers[broker_id].refresh()
+            elif last_version(self.root.child("brokers", str(broker_id))) > 0:
+                self._brokers[broker_id] = BrokerTable.open(self.root, broker_id)
+        return self.brokers
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerRegistration]:
+        """The registrations as last read, by broker id."""
+        found = {broker_id: table.registration for broker_id, table in sorted(self._brokers.items())}
+        return {broker_id: registration for broker_id, registration in found.items() if registration}
+
+    def broker_root(self, broker_id: int) -> StorageRoot:
+        """Where a broker keeps its log. Raises BrokerNotAvailableException if it has never registered."""
+        registration = self.brokers.get(broker_id) or self.refresh_brokers().get(broker_id)
+        if registration is None:
+            raise BrokerNotAvailableException(f"broker {broker_id} is not registered with the cluster at {self.root.uri}")
+        return self.storage_of(broker_id, registration.root)
+
+    def storage_of(self, broker_id: int, uri: str) -> StorageRoot:
+        """A broker's root with the credentials that the configuration has for it."""
+        return StorageRoot.of(uri, self.config.storage_options(broker_id), self.config.storage_fsync)
+
+
+def read_identity(root: StorageRoot) -> dict[str, object]:
+    """Which cluster and broker a root belongs to.
+
+    Raises InconsistentClusterIdException if it is not formatted, or in a format newer than this code.
+    """
+    rows = StateTable.open(root.child(CLUSTER.name), CLUSTER).rows
+    if not rows:
+        raise InconsistentClusterIdException(f"{root.uri}: formatting was not finished; empty the folder, format again")
+    if rows[0]["format_version"] > FORMAT_VERSION:
+        raise InconsistentClusterIdException(
+            f"{root.uri}: has format {rows[0]['format_version']}, this version of Lakelog knows up to {FORMAT_VERSION}"
+        )
+    return rows[0]
+
+
+def format_cluster(root: StorageRoot, config: Config) -> str:
+    """Makes an empty cluster root and returns its new id. Raises InconsistentClusterIdException if anything is there.
+
+    The identity is written last: a root whose formatting was cut short is no root.
+    """
+    _check_empty(root)
+    probe_compare_and_set(root)
+    MetadataTable.create(root)
+    TopicTable.create(root)
+    ProducerTable.create(root)
+    cluster_id = uuid.uuid4().hex
+    _write_identity(root, cluster_id, CLUSTER_ROOT, config.cluster_configs())
+    return cluster_id
+
+
+def format_broker(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
+    """Makes an empty broker root. A root that belongs to this cluster and broker already is left as it is.
+
+    Raises InconsistentClusterIdException if it belongs to another or holds something else.
+    """
+    if last_version(root.child(CLUSTER.name)) >= 0:
+        check_identity(root, cluster_id, broker_id)
+        return
+    _check_empty(root)
+    probe_compare_and_set(root)
+    ReplicaLog.create(root.child(LOG.name))
+    ReplicaTable.create(root)
+    _write_identity(root, cluster_id, broker_id, {})
+
+
+def check_identity(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
+    """Raises InconsistentClusterIdException unless the root is that broker's, of that cluster."""
+    identity = read_identity(root)
+    if (identity["cluster_id"], identity["broker_id"]) != (cluster_id, broker_id):
+        raise InconsistentClusterIdException(
+            f"{root.uri}: belongs to broker {identity['broker_id']} of cluster {identity['cluster_id']}, "
+            f"not to broker {broker_id} of cluster {cluster_id}"
+        )
+
+
+def _write_identity(root: StorageRoot, cluster_id: str, broker_id: int, configs: Mapping[str, str]) -> None:
+    row = {
+        "cluster_id": cluster_id,
+        "broker_id": broker_id,
+        "format_version": FORMAT_VERSION,
+        "configs": list(configs.items()),
+    }
+    StateTable.create(root.child(CLUSTER.name), CLUSTER, [row])
+
+
+def _check_empty(root: StorageRoot) -> None:
+    root.create_folder()
+    found = root.list()
+    if found:
+        raise InconsistentClusterIdException(f"{root.uri}: must be empty to be formatted, it holds {', '.join(found[:5])}")
+
+
+def probe_compare_and_set(root: StorageRoot) -> None:
+    """Refuses a store that takes a second put of one key: there every commit could be lost without a word.
+
+    Raises KafkaStorageException.
+    """
+    folder = root.child(f"_probe-{uuid.uuid4().hex}")
+    try:
+        first = DeltaLog.create(folder, CLUSTER)
+        second = DeltaLog.open(folder)
+        first.commit({"who": "probe"})
+        try:
+            second.commit({"who": "probe"})
+        except (CommitConflict, CommitUnknown):
+            return
+        raise KafkaStorageException(f"{root.uri}: the store takes a second put of one key: commits could be lost")
+    finally:
+        folder.delete_folder()

@@ -1,0 +1,177 @@
+"""The commits of one Delta table: strict compare-and-set by delta-rs, and what each commit did, read by hand.
+
+delta-rs checks almost nothing and rebases a stale append silently unless told not to, so every rule of a safe commit
+stands here: the expected version is pinned, nothing is retried, a refusal is not believed before version N+1 has been
+looked at, and a commit that took longer than a part of the log retention is not believed either.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from replication.errors import InconsistentClusterIdException, KafkaStorageException
+from replication.storage.commit import AddedFile, Commit, LogGap, commit_name, read_commit
+from replication.storage.filesystem import StorageRoot
+from schemas import Table
+
+# A commit that was slower may have landed in the hole that a log clean-up has left; retention is an hour at least.
+SLOW_COMMIT_SECONDS = 300.0
+NONCE = "lakelog.commit"
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+class CommitConflict(Exception):
+    """Somebody else has committed the expected version: replay, decide again."""
+
+
+class CommitUnknown(Exception):
+    """Whether the commit has landed cannot be told: look for what it would have written."""
+
+
+class DeltaLog:
+    """A handle on one table. Not for use by two threads at once: its owner locks."""
+
+    def __init__(self, root: StorageRoot, handle: DeltaTable) -> None:
+        self.root = root
+        self._handle = handle
+        self._schema = handle.schema()
+
+    @classmethod
+    def create(cls, root: StorageRoot, table: Table) -> DeltaLog:
+        """Makes an empty table. Raises InconsistentClusterIdException if there is one."""
+        root.create_folder()
+        columns = [Field(f.name, f.type, f.nullable, {"comment": c.comment}) for f, c in _fields(table)]
+        configuration = {"delta.logRetentionDuration": table.log_retention, "delta.checkpointInterval": "1000000"}
+        try:
+            handle = DeltaTable.create(
+                root.uri, Schema(columns), "error", None, table.name, table.description, configuration,
+                dict(root.options),
+            )  # fmt: skip
+        except DeltaError as error:
+            raise InconsistentClusterIdException(f"{root.uri}: a table {table.name} is there already") from error
+        except OSError as error:
+            raise KafkaStorageException(f"{root.uri}: cannot be written: {error}") from error
+        return cls(root, handle)
+
+    @classmethod
+    def open(cls, root: StorageRoot) -> DeltaLog:
+        """A handle on an existing table. Raises InconsistentClusterIdException if there is none."""
+        try:
+            return cls(root, DeltaTable(root.uri, storage_options=dict(root.options)))
+        except TableNotFoundError as error:
+            raise InconsistentClusterIdException(f"{root.uri}: no Lakelog table is there; run `lakelog format`") from error
+        except (DeltaError, OSError) as error:
+            raise KafkaStorageException(f"{root.uri}: cannot be read: {error}") from error
+
+    @property
+    def version(self) -> int:
+        """The version that this handle has read."""
+        return int(self._handle.version())
+
+    @property
+    def table_id(self) -> str:
+        """Delta's id of the table: a table that was made again has another."""
+        return str(self._handle.metadata().id)
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """The version that `app_id` last committed, None if it never did; it survives checkpoints and clean-up."""
+        return self._handle.transaction_version(app_id)
+
+    def has_moved(self) -> bool:
+        """Whether there are commits after `version`: two cheap look-ups, no listing.
+
+        A version that has vanished was cleaned up, so the table has moved on far.
+        """
+        following, current = self.root.sizes([commit_name(self.version + 1), commit_name(self.version)])
+        return following is not None or current is None
+
+    def advance(self) -> Iterator[Commit]:
+        """Moves the handle to the newest version and yields the commits in between.
+
+        Raises LogGap, with the handle moved, if one of them has been cleaned up.
+        """
+        before = self.version
+        try:
+            self._handle.update_incremental()
+        except (DeltaError, OSError) as error:
+            raise KafkaStorageException(f"{self.root.uri}: cannot be read: {error}") from error
+        for version in range(before + 1, self.version + 1):
+            try:
+                yield read_commit(self.root, version)
+            except FileNotFoundError:
+                raise LogGap(f"{self.root.uri}: version {version} has been cleaned up") from None
+
+    def active_files(self) -> list[AddedFile]:
+        """All data files of the version that the handle has read."""
+        actions = self._handle.get_add_actions()
+        paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+        return [AddedFile(path, size) for path, size in zip(paths, sizes, strict=True)]
+
+    def commit(
+        self,
+        cause: Mapping[str, Any],
+        adds: Sequence[AddedFile] = (),
+        removes: Sequence[AddedFile] = (),
+        txns: Mapping[str, int] | None = None,
+        *,
+        overwrite: bool = False,
+        data_change: bool = True,
+    ) -> int:
+        """Commits version + 1 or nothing, and returns that version; the handle stays where it was.
+
+        `cause` goes into the commit's metadata: who, and why. `overwrite` drops every file that is not in `adds`.
+        Raises CommitConflict when another commit has won, CommitUnknown when it cannot be told.
+        """
+        expected, nonce, started = self.version + 1, uuid.uuid4().hex, time.monotonic()
+        properties = CommitProperties(
+            custom_metadata={**cause, NONCE: nonce},
+            max_commit_retries=0,
+            app_transactions=[Transaction(app_id, version) for app_id, version in (txns or {}).items()],
+        )
+        try:
+            self._handle.create_write_transaction(
+                _actions(adds, removes, data_change), "overwrite" if overwrite else "append", self._schema,
+                commit_properties=properties, post_commithook_properties=_NO_HOOKS,
+            )  # fmt: skip
+        except (DeltaError, OSError) as error:
+            self._settle(expected, nonce, error)
+        if time.monotonic() - started > SLOW_COMMIT_SECONDS:
+            self._settle(expected, nonce, TimeoutError(f"slower than {SLOW_COMMIT_SECONDS:.0f} s"))
+        self.root.sync_file(commit_name(expected))
+        self.root.sync_folder("_delta_log")
+        return expected
+
+    def _settle(self, expected: int, nonce: str, error: Exception) -> None:
+        """Tells what became of a commit that failed or was slow: returns if it has landed after all.
+
+        It has landed if the version holds its nonce and the one before is still there: else a clean-up may have made
+        the hole that it fell into. A lost reply of an object store looks like a refusal, so every refusal comes here.
+        """
+        try:
+            landed = read_commit(self.root, expected).info.get(NONCE)
+        except FileNotFoundError:
+            raise CommitUnknown(f"{self.root.uri}: version {expected}: {error}") from error
+        if landed != nonce:
+            raise CommitConflict(f"{self.root.uri}: version {expected} is somebody else's") from error
+        if not self.root.exists(commit_name(expected - 1)):
+            raise CommitUnknown(f"{self.root.uri}: version {expected - 1} has been cleaned up") from error
+
+
+def _fields(table: Table) -> Iterator[tuple[Any, Any]]:
+    schema = Schema.from_arrow(table.arrow)
+    return zip(schema.fields, table.columns, strict=True)
+
+
+def _actions(
+    adds: Sequence[AddedFile], removes: Sequence[AddedFile], data_change: bool
+) -> list[AddAction | RemoveAction]:
+    now = int(time.time() * 1000)
+    removed = [RemoveAction(f.name, data_change, now, f.size, {}) for f in removes]
+    return [*removed, *(AddAction(f.name, f.size, {}, now, data_change, f.stats) for f in adds)]

@@ -1,0 +1,195 @@
+"""A storage root: the one place that knows whether files lie on a local disk or in an object store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.fs as pafs
+
+from replication.errors import InvalidConfigurationException, KafkaStorageException
+
+# Names that delta-rs and object_store give to options -> names of pyarrow's S3FileSystem.
+_S3_OPTIONS = {
+    "AWS_ACCESS_KEY_ID": "access_key",
+    "AWS_SECRET_ACCESS_KEY": "secret_key",
+    "AWS_SESSION_TOKEN": "session_token",
+    "AWS_REGION": "region",
+    "AWS_ENDPOINT_URL": "endpoint_override",
+}
+
+
+@dataclass(frozen=True)
+class StorageRoot:
+    """A folder of some file system, by its URI: `/dir`, `file:///dir`, or whatever pyarrow and delta-rs both take.
+
+    `options` are credentials and endpoints under the names of delta-rs (`AWS_ENDPOINT_URL` …). `fsync` makes writes to
+    a local disk survive a power cut; like Kafka, Lakelog leaves that to replication unless told otherwise.
+    """
+
+    uri: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    fsync: bool = False
+
+    @classmethod
+    def of(cls, uri: str, options: Mapping[str, str] | None = None, fsync: bool = False) -> StorageRoot:
+        """The root at `uri`; local paths become absolute, without a trailing slash."""
+        scheme = urlsplit(uri).scheme
+        if scheme in ("", "file"):
+            path = unquote(urlsplit(uri).path) if scheme else uri
+            return cls(os.path.abspath(os.path.expanduser(path)), dict(options or {}), fsync)
+        return cls(uri.rstrip("/"), dict(options or {}), fsync)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the root is a folder of this machine."""
+        return self.uri.startswith("/")
+
+    @property
+    def spark_uri(self) -> str:
+        """The root as Spark spells it: Hadoop's S3 connector is `s3a`."""
+        return "s3a" + self.uri[2:] if self.uri.startswith("s3://") else self.uri
+
+    def child(self, *names: str) -> StorageRoot:
+        """A folder below this one."""
+        return StorageRoot("/".join((self.uri, *names)), self.options, self.fsync)
+
+    @cached_property
+    def _filesystem(self) -> tuple[pafs.FileSystem, str]:
+        if self.is_local:
+            return pafs.LocalFileSystem(), self.uri
+        parts = urlsplit(self.uri)
+        if parts.scheme in ("s3", "s3a"):
+            return pafs.S3FileSystem(**self._s3_arguments()), parts.netloc + parts.path
+        try:
+            filesystem, path = pafs.FileSystem.from_uri(self.uri)
+        except (ValueError, OSError) as error:
+            raise InvalidConfigurationException(f"storage root {self.uri}: {error}") from error
+        return filesystem, path
+
+    def _s3_arguments(self) -> dict[str, str]:
+        arguments = {_S3_OPTIONS[name]: value for name, value in self.options.items() if name in _S3_OPTIONS}
+        endpoint = arguments.get("endpoint_override", "")
+        if "://" in endpoint:
+            arguments["scheme"], _, arguments["endpoint_override"] = endpoint.partition("://")
+        return arguments
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        """pyarrow's file system that the root lies in."""
+        return self._filesystem[0]
+
+    def path(self, name: str = "") -> str:
+        """The path of a file in `filesystem`; `name` is relative to this root."""
+        return f"{self._filesystem[1]}/{name}" if name else self._filesystem[1]
+
+    def sizes(self, names: Sequence[str]) -> list[int | None]:
+        """The size in bytes of each file, None for one that does not exist."""
+        if self.is_local:
+            return [_local_size(self.path(name)) for name in names]
+        infos = self.filesystem.get_file_info([self.path(name) for name in names])
+        return [info.size if info.type == pafs.FileType.File else None for info in infos]
+
+    def exists(self, name: str) -> bool:
+        """Whether the file exists."""
+        return self.sizes([name])[0] is not None
+
+    def list(self) -> list[str]:
+        """Names of the files and folders right below this root; empty if it does not exist."""
+        selector = pafs.FileSelector(self.path(), allow_not_found=True)
+        return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
+
+    def read(self, name: str) -> bytes:
+        """The content of a file. Raises FileNotFoundError."""
+        with self.filesystem.open_input_stream(self.path(name)) as stream:
+            return bytes(stream.read())
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file whole: a reader sees all of it or nothing."""
+        self.create_folder()
+        with self.atomic(name) as path, self.filesystem.open_output_stream(path) as stream:
+            stream.write(content)
+
+    def create_folder(self) -> None:
+        """Makes the folder, and those above it. Object stores have none: there it does nothing."""
+        if self.is_local:
+            try:
+                os.makedirs(self.uri, exist_ok=True)
+            except OSError as error:
+                raise KafkaStorageException(f"storage root {self.uri}: {error.strerror}") from error
+
+    def atomic(self, name: str) -> _AtomicPath:
+        """A path to write to; the file appears under `name` when the block ends without an error."""
+        return _AtomicPath(self, name)
+
+    def copy_from(self, source: StorageRoot, name: str) -> int:
+        """Copies one file of another root, byte for byte, under the same name. Returns its size."""
+        with self.atomic(name) as path:
+            if source.is_local and self.is_local:
+                shutil.copyfile(source.path(name), path)
+                return os.path.getsize(path)
+            pafs.copy_files(source.path(name), path, source.filesystem, self.filesystem)
+            return int(self.filesystem.get_file_info(path).size)
+
+    def delete(self, name: str) -> None:
+        """Deletes a file; one that is gone already is no error."""
+        try:
+            self.filesystem.delete_file(self.path(name))
+        except FileNotFoundError:
+            return
+
+    def delete_folder(self) -> None:
+        """Deletes this folder and all that is in it."""
+        self.filesystem.delete_dir(self.path())
+
+    def sync_folder(self, name: str = "") -> None:
+        """With `fsync`, makes the names in a folder durable."""
+        if self.fsync and self.is_local:
+            _fsync(self.path(name), os.O_RDONLY)
+
+    def sync_file(self, name: str) -> None:
+        """With `fsync`, makes the content of a file durable."""
+        if self.fsync and self.is_local:
+            _fsync(self.path(name), os.O_RDONLY)
+
+
+class _AtomicPath:
+    """On a local disk: a temporary neighbour that is renamed at the end, so that a writer that was frozen in the middle
+    never truncates a file that somebody has committed since. An object store shows a file only when it is whole."""
+
+    def __init__(self, root: StorageRoot, name: str) -> None:
+        self._root, self._name = root, name
+        self._temporary = f".{name}.{uuid.uuid4().hex}.tmp" if root.is_local else name
+
+    def __enter__(self) -> str:
+        return self._root.path(self._temporary)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._temporary == self._name:
+            return
+        if kind is not None:
+            self._root.delete(self._temporary)
+            return
+        self._root.sync_file(self._temporary)
+        os.replace(self._root.path(self._temporary), self._root.path(self._name))
+        self._root.sync_folder()
+
+
+def _local_size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _fsync(path: str, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,74 @@
+"""`metadata`: leader, ISR and replicas of each partition. [IS-05, LE-06]"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.filesystem import StorageRoot
+from replication.storage.state_table import Row, StateTable
+from schemas import METADATA
+
+_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
+
+
+class MetadataTable:
+    """The metadata table of a cluster, as `PartitionRegistration` values."""
+
+    def __init__(self, table: StateTable) -> None:
+        self._table = table
+        self._partitions = self._decode()
+
+    @classmethod
+    def create(cls, cluster: StorageRoot) -> MetadataTable:
+        """Makes the table without rows."""
+        return cls(StateTable.create(cluster.child(METADATA.name), METADATA))
+
+    @classmethod
+    def open(cls, cluster: StorageRoot) -> MetadataTable:
+        """Opens the table of a formatted cluster root."""
+        return cls(StateTable.open(cluster.child(METADATA.name), METADATA))
+
+    @property
+    def version(self) -> int:
+        """Version of the table that `partitions` is from."""
+        return self._table.version
+
+    @property
+    def partitions(self) -> Mapping[TopicIdPartition, PartitionRegistration]:
+        """Every partition of the cluster as last read."""
+        return self._partitions
+
+    def refresh(self) -> bool:
+        """Reads the table again if it has moved; tells whether it had."""
+        moved = self._table.refresh()
+        if moved:
+            self._partitions = self._decode()
+        return moved
+
+    def put(self, changed: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> int | None:
+        """Adds or replaces partitions in one compare-and-set. Returns the version written."""
+        wanted = {registration.topic_id_partition: registration for registration in changed}
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            found = {r.topic_id_partition: r for r in map(_registration, rows)}
+            merged = {**found, **wanted}
+            return None if merged == found else [_row(merged[key]) for key in sorted(merged)]
+
+        version = self._table.update(cause, change)
+        self._partitions = self._decode()
+        return version
+
+    def _decode(self) -> dict[TopicIdPartition, PartitionRegistration]:
+        return {r.topic_id_partition: r for r in map(_registration, self._table.rows)}
+
+
+def _registration(row: Row) -> PartitionRegistration:
+    return PartitionRegistration(**{**row, **{name: tuple(row[name]) for name in _LISTS}})
+
+
+def _row(registration: PartitionRegistration) -> Row:
+    return {**dataclasses.asdict(registration), **{name: list(getattr(registration, name)) for name in _LISTS}}

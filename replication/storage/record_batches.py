@@ -1,0 +1,234 @@
+"""The stream of batch headers: a Python data source that tails the commits of a leader's log.
+
+Kafka: what a fetch request asks and a fetch response answers, without the records [FT-05]. The offset is where in
+the leader's log the stream stands, and the versions of `metadata`, of the leader's `replicas` and of a wake file: an
+idle stream calls nobody, so whatever a follower has to react to must move the offset.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from replication.errors import CorruptRecordException
+from replication.storage.commit import last_version, newest_version, read_commit
+from replication.storage.filesystem import StorageRoot
+from replication.storage.segment import leader_of, read_segment
+from schemas import LOG, METADATA, RECORD_BATCHES, REPLICAS
+
+FORMAT = "lakelog_record_batches"
+_UNBOUNDED = 2**62
+
+
+@dataclass(frozen=True)
+class HeaderStream:
+    """What a header stream reads: a leader's root, and the tables whose movement is to wake its reader.
+
+    `wake` is a file of the follower that holds a counter. `max_bytes` bounds the segments of one micro-batch, of which
+    there is at least one. Tables are looked at every `poll_interval_ms` at most.
+    """
+
+    source: StorageRoot
+    leader: int
+    cluster: StorageRoot | None = None
+    wake: StorageRoot | None = None
+    wake_name: str = ""
+    max_bytes: int = _UNBOUNDED
+    poll_interval_ms: int = 0
+
+
+def read_headers(spark: SparkSession, stream: HeaderStream) -> DataFrame:
+    """A streaming DataFrame of header rows (`schemas.RECORD_BATCHES`), from the newest commit on."""
+    spark.dataSource.register(RecordBatchSource)
+    options = {
+        "source": _encode(stream.source),
+        "leader": str(stream.leader),
+        "cluster": _encode(stream.cluster),
+        "wake": _encode(stream.wake),
+        "wakeName": stream.wake_name,
+        "maxBytes": str(stream.max_bytes),
+        "pollIntervalMs": str(stream.poll_interval_ms),
+    }
+    return spark.readStream.format(FORMAT).options(**options).load()
+
+
+def _encode(root: StorageRoot | None) -> str:
+    return json.dumps([root.uri, dict(root.options)]) if root else ""
+
+
+def _decode(text: str | None) -> StorageRoot | None:
+    return StorageRoot.of(*json.loads(text)) if text else None
+
+
+class RecordBatchSource(DataSource):
+    """`spark.readStream.format("lakelog_record_batches")`. Options: source, leader, cluster, wake, wakeName, maxBytes,
+    pollIntervalMs; `source` may be a plain URI of a broker root."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """The header rows' columns as DDL."""
+        return RECORD_BATCHES.types
+
+    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 (Spark's name)
+        """The reader: headers are few and small, so that the driver reads them itself."""
+        options = self.options
+        source = options["source"]
+        return RecordBatchReader(
+            HeaderStream(
+                _decode(source) if source.startswith("[") else StorageRoot.of(source),  # type: ignore[arg-type]
+                int(options["leader"]),
+                _decode(options.get("cluster")),
+                _decode(options.get("wake")),
+                options.get("wakeName", ""),
+                int(options.get("maxBytes", _UNBOUNDED)),
+                int(options.get("pollIntervalMs", 0)),
+            )
+        )
+
+
+Offset = dict[str, int]
+
+
+class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads header rows between two offsets: `log` is the last version read whole, `files` how many added files of
+    the next one have been read."""
+
+    def __init__(self, stream: HeaderStream) -> None:
+        self._stream = stream
+        self._log = stream.source.child(LOG.name)
+        self._replicas = _LeaderFacts(stream.source.child(REPLICAS.name))
+        self._target: Offset | None = None
+        self._polled_at = float("-inf")
+
+    def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
+        """The newest commit. Versions of the other tables are unknown, so that the first micro-batch comes at once."""
+        return {"log": last_version(self._log), "files": 0, "metadata": -1, "replicas": -1, "wake": -1}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        """Everything up to now, and then no more."""
+        self._target = {**self._movements(self.initialOffset()), "log": last_version(self._log)}
+
+    def read(self, start: Offset) -> tuple[Iterator[tuple[Any, ...]], Offset]:
+        """The headers after `start`, at most `max_bytes` of segments, and the offset after them."""
+        if self._target is None and not self._is_due():
+            return iter(()), start
+        newest = self._target["log"] if self._target else newest_version(self._log, start["log"])
+        rows, end = self._headers(start, newest, self._stream.max_bytes)
+        return iter(rows), {**(self._target or self._movements(start)), **end}
+
+    def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[tuple[Any, ...]]:  # noqa: N802 (Spark's name)
+        """The same headers once more, after a restart."""
+        newest = end["log"] + (1 if end["files"] else 0)
+        rows, _ = self._headers(start, newest, _UNBOUNDED, end["files"] or None)
+        return iter(rows)
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        if (now - self._polled_at) * 1000 < self._stream.poll_interval_ms:
+            return False
+        self._polled_at = now
+        return True
+
+    def _movements(self, start: Mapping[str, int]) -> Offset:
+        stream, moved = self._stream, dict(start)
+        if stream.cluster:
+            moved["metadata"] = newest_version(stream.cluster.child(METADATA.name), start["metadata"])
+            moved["replicas"] = self._replicas.changed_at(start["replicas"])
+        if stream.wake:
+            moved["wake"] = read_counter(stream.wake, stream.wake_name)
+        return moved
+
+    def _headers(
+        self, start: Offset, newest: int, max_bytes: int, last_files: int | None = None
+    ) -> tuple[list[tuple[Any, ...]], Offset]:
+        rows: list[tuple[Any, ...]] = []
+        version, skip, size = start["log"], start["files"], 0
+        while version < newest:
+            try:
+                files = read_commit(self._log, version + 1).adds
+            except FileNotFoundError:
+                reason = f"commits {version + 1} to {newest} of {self._log.uri} have been cleaned up"
+                return [*rows, _gap_row(newest, reason)], {"log": newest, "files": 0}
+            stop = last_files if last_files is not None and version + 1 == newest else len(files)
+            for index in range(skip, stop):
+                if size >= max_bytes:
+                    return rows, {"log": version, "files": index}
+                rows += self._header_rows(version + 1, files[index])
+                size += files[index].size
+            version, skip = version + 1, 0
+        return rows, {"log": version, "files": 0}
+
+    def _header_rows(self, version: int, file: Any) -> list[tuple[Any, ...]]:
+        """The headers of one added file; none of a file whose name says that another broker led."""
+        if leader_of(file.name) not in (None, self._stream.leader):
+            return []
+        try:
+            segment = read_segment(self._log, file)
+        except CorruptRecordException as error:
+            return [_gap_row(version, str(error))]
+        return [header_row(version, file.name, file.size, header) for header in segment.headers]
+
+
+def header_row(version: int, name: str, size: int, header: Any) -> tuple[Any, ...]:
+    """A row of `schemas.RECORD_BATCHES`."""
+    return (
+        version, name, size, header.topic, header.topic_id, header.partition,
+        header.leader_epoch, header.base_offset, header.last_offset, None,
+    )  # fmt: skip
+
+
+def _gap_row(version: int, reason: str) -> tuple[Any, ...]:
+    return (version, *[None] * 8, reason)
+
+
+def read_counter(root: StorageRoot, name: str) -> int:
+    """The number in a wake file, 0 if there is none yet."""
+    try:
+        return int(root.read(name) or b"0")
+    except FileNotFoundError:
+        return 0
+
+
+class _LeaderFacts:
+    """When what the leader says as a leader (HW, epochs, log start) has last changed: what it writes of the partitions
+    that it follows itself must not wake its own followers."""
+
+    def __init__(self, table: StorageRoot) -> None:
+        self._table = table
+        self._version = -1
+        self._facts: list[dict[str, Any]] | None = None
+
+    def changed_at(self, known: int) -> int:
+        newest = newest_version(self._table, max(known, self._version))
+        if newest == self._version:
+            return known
+        facts = self._read(newest)
+        changed = facts is None or facts != self._facts
+        self._version, self._facts = newest, facts
+        return newest if changed else known
+
+    def _read(self, version: int) -> list[dict[str, Any]] | None:
+        """The leader rows of a version; None if it is gone again already."""
+        columns = ["topic_id", "partition", "role", "leader_epoch", "high_watermark", "log_start_offset", "epochs"]
+        try:
+            names = [file.name for file in read_commit(self._table, version).adds]
+            tables = [
+                pq.read_table(self._table.path(n), filesystem=self._table.filesystem, columns=columns) for n in names
+            ]
+        except (OSError, pa.ArrowInvalid):
+            return None
+        return [row for table in tables for row in table.to_pylist() if row["role"] == "leader"]

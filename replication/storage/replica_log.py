@@ -1,0 +1,252 @@
+"""The log of a broker: one Delta table with the records of all its replicas.
+
+Every change is decided on the replayed state and committed at exactly that version. Who loses replays what the other
+has written and decides again, so a change of role, which is a commit like any other, fences all that was decided
+before it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replication.errors import (
+    CorruptRecordException,
+    KafkaStorageException,
+    OffsetOutOfRangeException,
+    StaleBrokerEpochException,
+)
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.commit import AddedFile, LogGap
+from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
+from replication.storage.filesystem import StorageRoot
+from replication.storage.log_state import (
+    BROKER_EPOCH,
+    LEADER,
+    LogState,
+    Role,
+    log_start_app_id,
+    role_app_id,
+    role_version,
+    start_app_id,
+)
+from replication.storage.segment import Segment, read_records, read_segment
+from schemas import LOG
+
+MAX_ATTEMPTS = 200
+MAX_UNKNOWN = 5
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class LogChange:
+    """What one commit is to change: segments in and out, and facts that must last (`txn`)."""
+
+    adds: tuple[Segment, ...] = ()
+    removes: tuple[Segment, ...] = ()
+    txns: Mapping[str, int] = field(default_factory=dict)
+
+
+Decision = Callable[[LogState], LogChange | None]
+
+
+class ReplicaLog:
+    """A handle on a log table: its owner's, a producer's or a reader's. May be shared by threads."""
+
+    def __init__(self, log: DeltaLog) -> None:
+        self._log = log
+        self._lock = threading.RLock()
+        self._pause = threading.Event()
+        self._broker_epoch: int | None = None
+        self._written: dict[str, Segment] = {}
+        self._state = LogState(self._transaction_version)
+        self._rebuild()
+
+    @classmethod
+    def create(cls, root: StorageRoot) -> ReplicaLog:
+        """Makes an empty log table at `root`. Raises InconsistentClusterIdException if there is one."""
+        return cls(DeltaLog.create(root, LOG))
+
+    @classmethod
+    def open(cls, root: StorageRoot) -> ReplicaLog:
+        """Opens a log and replays it. Raises CorruptRecordException if a file is gone or was changed by hand."""
+        return cls(DeltaLog.open(root))
+
+    def _transaction_version(self, app_id: str) -> int | None:
+        with self._lock:
+            return self._log.transaction_version(app_id)
+
+    @property
+    def root(self) -> StorageRoot:
+        """Where the table lies; names of segments are relative to it."""
+        return self._log.root
+
+    @property
+    def table_id(self) -> str:
+        """Delta's id of the table."""
+        return self._log.table_id
+
+    def has_moved(self) -> bool:
+        """Whether others have committed since the last refresh."""
+        with self._lock:
+            return self._log.has_moved()
+
+    def refresh(self) -> LogState:
+        """Replays what has been committed since and returns the state: only new commits are read.
+
+        Raises StaleBrokerEpochException if a newer process has claimed the log of this one.
+        """
+        with self._lock:
+            if self._log.has_moved():
+                self._replay()
+            if self._broker_epoch is not None and self._state.broker_epoch > self._broker_epoch:
+                raise StaleBrokerEpochException(
+                    f"{self.root.uri}: broker epoch {self._broker_epoch} is fenced: "
+                    f"a newer process of this broker has claimed the log under epoch {self._state.broker_epoch}"
+                )
+            return self._state
+
+    def current(self) -> LogState:
+        """The state as last replayed, without a look at the table."""
+        with self._lock:
+            return self._state
+
+    def _replay(self) -> None:
+        try:
+            for commit in self._log.advance():
+                self._state.apply(commit, self._segments(commit.adds))
+        except LogGap:
+            self._rebuild()
+        self._written.clear()
+
+    def _rebuild(self) -> None:
+        segments = self._segments(self._log.active_files())
+        self._state.rebuild(self._log.version, segments)
+
+    def _segments(self, files: Iterable[AddedFile]) -> list[Segment]:
+        """Headers of added files: known if this process wrote them, else from their footers, several at a time."""
+        missing = [file for file in files if file.name not in self._written]
+        if len(missing) > _READERS:
+            with ThreadPoolExecutor(_READERS) as pool:
+                read = list(pool.map(lambda file: read_segment(self.root, file), missing))
+        else:
+            read = [read_segment(self.root, file) for file in missing]
+        found = {segment.name: segment for segment in read}
+        return [self._written.get(file.name) or found[file.name] for file in files]
+
+    def transact(self, cause: Mapping[str, Any], decide: Decision) -> int | None:
+        """Commits what `decide` makes of the newest state; asks it again as often as another commit comes between.
+
+        Returns the version, or None if there was nothing to do. An outcome that cannot be told is decided anew on what
+        the log then holds. Raises what `decide` raises, and KafkaStorageException when the table cannot be written.
+        """
+        unknown = 0
+        for attempt in range(MAX_ATTEMPTS):
+            with self._lock:
+                change = decide(self.refresh())
+                if change is None:
+                    return None
+                try:
+                    return self._commit(cause, change)
+                except CommitConflict:
+                    pass
+                except CommitUnknown as error:
+                    unknown += 1
+                    if unknown == MAX_UNKNOWN:
+                        raise KafkaStorageException(f"{self.root.uri}: cannot be written: {error}") from error
+            self._pause.wait(random.uniform(0, min(0.001 * 2**attempt, 0.1)))
+        raise KafkaStorageException(f"{self.root.uri}: lost {MAX_ATTEMPTS} commits in a row to others")
+
+    def _commit(self, cause: Mapping[str, Any], change: LogChange) -> int:
+        self._check(change)
+        self._written.update({segment.name: segment for segment in change.adds})
+        added = [segment.file for segment in change.adds]
+        version = self._log.commit(cause, added, [segment.file for segment in change.removes], change.txns)
+        self._replay()
+        return version
+
+    def _check(self, change: LogChange) -> None:
+        """What delta-rs does not look at: files that are there twice or not at all, and facts that would go back."""
+        names = [segment.name for segment in change.adds]
+        doubled = [name for name in names if name in self._state.segments or names.count(name) > 1]
+        unknown = [segment.name for segment in change.removes if segment.name not in self._state.segments]
+        lowered = [a for a, v in change.txns.items() if v < (self._log.transaction_version(a) or 0)]
+        if doubled or unknown or lowered:
+            raise CorruptRecordException(
+                f"{self.root.uri}: refused a commit: added twice {doubled}, unknown {unknown}, going back {lowered}"
+            )
+        sizes = self.root.sizes(names)
+        for segment, size in zip(change.adds, sizes, strict=True):
+            if size != segment.file.size:
+                raise CorruptRecordException(f"{self.root.path(segment.name)}: {size} bytes, expected {segment.file}")
+
+    def claim(self, broker_epoch: int) -> None:
+        """Makes this process the only one that may write as the log's broker: older ones stop at their next refresh.
+
+        Raises StaleBrokerEpochException if a newer one has claimed it.
+        """
+        self._broker_epoch = broker_epoch
+        self.transact(
+            {"who": "broker", "why": "claim", "broker_epoch": broker_epoch},
+            lambda state: LogChange(txns={BROKER_EPOCH: broker_epoch}) if state.broker_epoch < broker_epoch else None,
+        )
+
+    def become(self, roles: Mapping[TopicIdPartition, Role], why: str) -> int | None:
+        """Records roles, in one commit; from it on, an append under an older epoch loses and finds out why.
+
+        A new leader's epoch starts at its LEO [EP-05]. Roles never go back: those that would are left out.
+        """
+
+        def decide(state: LogState) -> LogChange | None:
+            newer = {p: role for p, role in roles.items() if role_version(role) > role_version(state.partition(p).role)}
+            txns = {role_app_id(p): role_version(role) for p, role in newer.items()}
+            starts = {
+                start_app_id(p): state.partition(p).log_end_offset for p, role in newer.items() if role.kind == LEADER
+            }
+            return LogChange(txns={**txns, **starts}) if newer else None
+
+        return self.transact({"who": "broker", "why": why}, decide)
+
+    def start_at(self, partition: TopicIdPartition, offset: int) -> None:
+        """Lets an empty log begin at `offset`: a follower whose leader no longer has what came before [AP-03]."""
+
+        def decide(state: LogState) -> LogChange | None:
+            log = state.partition(partition)
+            if log.batches or log.log_start_offset >= offset:
+                return None
+            return LogChange(txns={log_start_app_id(partition): offset})
+
+        self.transact({"who": "follower", "why": "log start of the leader"}, decide)
+
+    def read(self, partition: TopicIdPartition, start: int, end: int | None = None) -> pa.Table:
+        """The records of a partition from offset `start` to before `end` (its LEO if not given), in order.
+
+        Raises OffsetOutOfRangeException below the log start or above the LEO.
+        """
+        log = self.refresh().partition(partition)
+        stop = log.log_end_offset if end is None else end
+        if not log.log_start_offset <= start <= log.log_end_offset:
+            raise OffsetOutOfRangeException(
+                f"{partition}: offset {start} is not within {log.log_start_offset} to {log.log_end_offset}"
+            )
+        names = dict.fromkeys(b.segment for b in log.batches if b.header.next_offset > start and b.base_offset < stop)
+        tables = [rows_of(read_records(self.root, name), partition, start, stop) for name in names]
+        return pa.concat_tables([LOG.arrow.empty_table(), *tables]).sort_by("offset")
+
+
+def rows_of(records: pa.Table, partition: TopicIdPartition, start: int, stop: int | None = None) -> pa.Table:
+    """The rows of one partition from offset `start` to before `stop`."""
+    wanted = pc.and_(
+        pc.equal(records["topic_id"], partition.topic_id), pc.equal(records["partition"], partition.partition)
+    )
+    wanted = pc.and_(wanted, pc.greater_equal(records["offset"], start))
+    if stop is not None:
+        wanted = pc.and_(wanted, pc.less(records["offset"], stop))
+    return records.filter(wanted).cast(LOG.arrow)

@@ -1,0 +1,105 @@
+"""`replicas`: what a broker says of its replicas: to followers, leaders, readers and people. [HW-02]"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.filesystem import StorageRoot
+from replication.storage.state_table import Row, StateTable
+from schemas import REPLICAS
+
+LEADER_ROLE, FOLLOWER_ROLE = "leader", "follower"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A row: one replica as its broker last published it."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    broker_id: int
+    broker_epoch: int
+    leader_epoch: int
+    role: str
+    state: str
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    epochs: tuple[EpochEntry, ...]
+    error: str | None
+    log_version: int
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition."""
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+class ReplicaTable:
+    """The replicas table of one broker, as `Replica` values."""
+
+    def __init__(self, table: StateTable) -> None:
+        self._table = table
+        self._replicas = self._decode()
+
+    @classmethod
+    def create(cls, root: StorageRoot) -> ReplicaTable:
+        """Makes the table of a broker root without rows."""
+        return cls(StateTable.create(root.child(REPLICAS.name), REPLICAS))
+
+    @classmethod
+    def open(cls, root: StorageRoot) -> ReplicaTable:
+        """Opens the table of a formatted broker root."""
+        return cls(StateTable.open(root.child(REPLICAS.name), REPLICAS))
+
+    @property
+    def version(self) -> int:
+        """Version of the table that `replicas` is from."""
+        return self._table.version
+
+    @property
+    def replicas(self) -> Mapping[TopicIdPartition, Replica]:
+        """The broker's replicas as last read."""
+        return self._replicas
+
+    def refresh(self) -> bool:
+        """Reads the table again if it has moved; tells whether it had."""
+        moved = self._table.refresh()
+        if moved:
+            self._replicas = self._decode()
+        return moved
+
+    def publish(self, replicas: Iterable[Replica], why: str) -> int | None:
+        """Replaces all rows, unless they are the same but for the log version. Returns the version written."""
+        wanted = {replica.topic_id_partition: replica for replica in replicas}
+
+        def change(_: list[Row]) -> list[Row] | None:
+            if _facts(self._decode()) == _facts(wanted):
+                return None
+            return [_row(wanted[key]) for key in sorted(wanted)]
+
+        version = self._table.update({"who": "broker", "why": why}, change)
+        self._replicas = self._decode()
+        return version
+
+    def _decode(self) -> dict[TopicIdPartition, Replica]:
+        return {replica.topic_id_partition: replica for replica in map(_replica, self._table.rows)}
+
+
+def _facts(replicas: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, Replica]:
+    return {key: dataclasses.replace(replica, log_version=0) for key, replica in replicas.items()}
+
+
+def _replica(row: Row) -> Replica:
+    return Replica(**{**row, "epochs": tuple(EpochEntry(e["leader_epoch"], e["start_offset"]) for e in row["epochs"])})
+
+
+def _row(replica: Replica) -> Row:
+    row = {name: getattr(replica, name) for name in REPLICAS.names}
+    row["epochs"] = [entry._asdict() for entry in replica.epochs]
+    return row

@@ -1,0 +1,164 @@
+"""A segment: one Parquet file of records, with the headers of its record batches in the footer.
+
+Rows are sorted by (topic, partition, offset). The footer is what a follower streams; the statistics go into the
+commit, where Spark finds them to skip files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from replication.errors import CorruptRecordException
+from replication.protocol.record_batch import BatchHeader
+from replication.storage.commit import AddedFile
+from replication.storage.filesystem import StorageRoot
+from schemas import LOG
+
+logger = logging.getLogger(__name__)
+
+FOOTER_KEY = b"lakelog.batches.v1"
+STATISTICS_KEY = b"lakelog.statistics.v1"  # so that whoever copies the file can commit it without reading rows
+_FIELDS = tuple(field.name for field in dataclasses.fields(BatchHeader))
+# Statistics need all four parts, with a null count for each column that has a range, or Spark skips nothing.
+_STATS_COLUMNS = ("topic", "partition", "offset", "timestamp", "leader_epoch")
+_DICTIONARY = ["topic", "partition", "topic_id", "leader_epoch", "timestampType"]
+_ENCODING = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment as a log knows it: its file and the headers of its batches, in the order of its rows."""
+
+    file: AddedFile
+    headers: tuple[BatchHeader, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the data file, relative to the log table."""
+        return self.file.name
+
+
+def segment_name(leader: int) -> str:
+    """A new name. It tells who led when the segment was written: a follower of A skips what A only followed."""
+    return f"leader-{leader}-{uuid.uuid4().hex}.parquet"
+
+
+def leader_of(name: str) -> int | None:
+    """The broker that led when the segment of this name was written; None for a file that is no segment."""
+    parts = name.split("-")
+    return int(parts[1]) if len(parts) == 3 and parts[0] == "leader" and parts[1].isdigit() else None
+
+
+def write_segment(root: StorageRoot, leader: int, records: pa.Table, headers: Sequence[BatchHeader]) -> Segment:
+    """Writes records, sorted as their headers are, into a new file of the log at `root`; nothing is committed."""
+    name = segment_name(leader)
+    footer = json.dumps([dataclasses.astuple(header) for header in headers], separators=(",", ":"))
+    stats = statistics(records)
+    metadata = {FOOTER_KEY: footer.encode(), STATISTICS_KEY: stats.encode()}
+    table = records.cast(LOG.arrow).replace_schema_metadata(metadata)
+    with root.atomic(name) as path:
+        pq.write_table(
+            table, path, filesystem=root.filesystem, compression="zstd", compression_level=1,
+            use_dictionary=_DICTIONARY, column_encoding=_ENCODING, write_page_index=True,
+        )  # fmt: skip
+    size = root.sizes([name])[0]
+    if size is None:
+        raise CorruptRecordException(f"{root.path(name)}: vanished while it was written")
+    return Segment(AddedFile(name, size, stats), tuple(headers))
+
+
+def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
+    """The headers of a committed segment, from its footer.
+
+    A file without them, put there by another tool, is read by its rows. Raises CorruptRecordException, naming the
+    file, if it is gone, has another size than its commit says, or is no Parquet.
+    """
+    size = root.sizes([file.name])[0]
+    if size != file.size:
+        found = "is gone" if size is None else f"has {size} bytes"
+        raise CorruptRecordException(f"{root.path(file.name)}: {found}, its commit says {file.size} bytes")
+    try:
+        with root.filesystem.open_input_file(root.path(file.name)) as source:
+            metadata = pq.read_metadata(source).metadata or {}
+    except (OSError, pa.ArrowInvalid) as error:
+        raise CorruptRecordException(f"{root.path(file.name)}: {error}") from error
+    if FOOTER_KEY not in metadata:
+        return _read_by_rows(root, file)
+    headers = tuple(BatchHeader(*values) for values in json.loads(metadata[FOOTER_KEY]))
+    return Segment(AddedFile(file.name, file.size, metadata[STATISTICS_KEY].decode()), headers)
+
+
+def _read_by_rows(root: StorageRoot, file: AddedFile) -> Segment:
+    logger.warning("%s: has no batch headers in its footer; its rows are read instead", root.path(file.name))
+    records = read_records(root, file.name)
+    return Segment(AddedFile(file.name, file.size, statistics(records)), headers_of(records))
+
+
+def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a segment. Raises CorruptRecordException, naming the file."""
+    try:
+        return pq.read_table(root.path(name), filesystem=root.filesystem, columns=columns, partitioning=None)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise CorruptRecordException(f"{root.path(name)}: {error}") from error
+
+
+def headers_of(records: pa.Table) -> tuple[BatchHeader, ...]:
+    """The headers that the rows themselves tell of: a batch for each run of one partition and one epoch.
+
+    Raises CorruptRecordException where offsets have gaps. Who produced the rows is not in them, so it is lost.
+    """
+    keys = ["topic", "topic_id", "partition", "leader_epoch"]
+    aggregates = [("offset", "min"), ("offset", "max"), ("offset", "count"), ("timestamp", "max"), ("bytes", "sum")]
+    sized = records.append_column("bytes", record_bytes(records))
+    runs = sized.group_by(keys).aggregate(aggregates).sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset_min", "ascending")])  # fmt: skip
+    return tuple(_header_of(run) for run in runs.to_pylist())
+
+
+def _header_of(run: dict[str, object]) -> BatchHeader:
+    base, last = int(run["offset_min"]), int(run["offset_max"])  # type: ignore[call-overload]
+    if last - base + 1 != run["offset_count"]:
+        raise CorruptRecordException(f"{run['topic']}-{run['partition']}: offsets {base} to {last} have gaps")
+    return BatchHeader(
+        topic=str(run["topic"]), topic_id=str(run["topic_id"]), partition=int(run["partition"]),  # type: ignore[call-overload]
+        leader_epoch=int(run["leader_epoch"]), base_offset=base, last_offset=last,  # type: ignore[call-overload]
+        max_timestamp=_microseconds(run["timestamp_max"]), bytes=int(run["bytes_sum"]),  # type: ignore[call-overload]
+    )  # fmt: skip
+
+
+def _microseconds(value: object) -> int:
+    return int(pa.scalar(value, pa.timestamp("us", tz="UTC")).value)
+
+
+def record_bytes(records: pa.Table) -> pa.ChunkedArray:
+    """Size of key and value of each record, in bytes."""
+    lengths = [pc.fill_null(pc.binary_length(records.column(name)), 0) for name in ("key", "value")]
+    return pc.cast(pc.add(*lengths), pa.int64())
+
+
+def statistics(records: pa.Table) -> str:
+    """Delta's statistics of a data file, as JSON."""
+    ranges = {name: pc.min_max(records.column(name)) for name in _STATS_COLUMNS}
+    return json.dumps(
+        {
+            "numRecords": records.num_rows,
+            "minValues": {name: _stat(value["min"]) for name, value in ranges.items()},
+            "maxValues": {name: _stat(value["max"]) for name, value in ranges.items()},
+            "nullCount": {name: records.column(name).null_count for name in _STATS_COLUMNS},
+        }
+    )
+
+
+def _stat(value: pa.Scalar) -> object:
+    """A range's end as Delta writes it: timestamps in UTC to the millisecond."""
+    if pa.types.is_timestamp(value.type):
+        return pc.strftime(pc.cast(value, pa.timestamp("ms", tz="UTC"), safe=False), "%Y-%m-%dT%H:%M:%SZ").as_py()
+    return value.as_py()

@@ -1,0 +1,127 @@
+"""A small table that is read whole and written whole, by compare-and-set."""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.storage.commit import AddedFile, LogGap
+from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
+from replication.storage.filesystem import StorageRoot
+from schemas import Table
+
+Row = dict[str, Any]
+MAX_ATTEMPTS = 200
+MAX_UNKNOWN = 5
+
+
+class StateTable:
+    """Rows of one state table at the version last read. May be shared by threads."""
+
+    def __init__(self, log: DeltaLog, table: Table) -> None:
+        self._log = log
+        self._table = table
+        self._lock = threading.RLock()
+        self._pause = threading.Event()
+        self._rows: list[Row] = self._load()
+
+    @classmethod
+    def create(cls, root: StorageRoot, table: Table, rows: Sequence[Row] = ()) -> StateTable:
+        """Makes the table with its first rows. Raises InconsistentClusterIdException if it is there."""
+        created = cls(DeltaLog.create(root, table), table)
+        if rows:
+            created.update({"who": "format", "why": "created"}, lambda _: list(rows))
+        return created
+
+    @classmethod
+    def open(cls, root: StorageRoot, table: Table) -> StateTable:
+        """Opens the table. Raises InconsistentClusterIdException if there is none."""
+        return cls(DeltaLog.open(root), table)
+
+    @property
+    def version(self) -> int:
+        """The version that `rows` is from."""
+        return self._log.version
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows as last read."""
+        return self._rows
+
+    def refresh(self) -> bool:
+        """Reads the table again if it has moved; tells whether it had."""
+        with self._lock:
+            if not self._log.has_moved():
+                return False
+            self._advance()
+            self._rows = self._load()
+            return True
+
+    def _advance(self) -> None:
+        try:
+            for _ in self._log.advance():
+                pass
+        except LogGap:
+            return  # the rows are read whole: what lay between does not matter
+
+    def _load(self) -> list[Row]:
+        rows: list[Row] = []
+        for file in self._log.active_files():
+            path = self._log.root.path(file.name)
+            try:
+                rows += pq.read_table(path, filesystem=self._log.root.filesystem, partitioning=None).to_pylist()
+            except (OSError, pa.ArrowInvalid) as error:
+                raise CorruptRecordException(f"{path}: {error}") from error
+        return rows
+
+    def update(
+        self,
+        cause: Mapping[str, Any],
+        change: Callable[[list[Row]], list[Row] | None],
+        txns: Mapping[str, int] | None = None,
+    ) -> int | None:
+        """Writes what `change` makes of the newest rows, asking again when somebody else has written in between.
+
+        Returns the version written, or None if `change` answered None: nothing to do. Since an outcome that cannot be
+        told is decided anew, `change` must know its own work when it sees it. Raises KafkaStorageException.
+        """
+        unknown = 0
+        for attempt in range(MAX_ATTEMPTS):
+            with self._lock:
+                self.refresh()
+                rows = change(list(self._rows))
+                if rows is None:
+                    return None
+                try:
+                    return self._commit(cause, rows, txns)
+                except CommitConflict:
+                    pass
+                except CommitUnknown as error:
+                    unknown += 1
+                    if unknown == MAX_UNKNOWN:
+                        raise KafkaStorageException(f"{self._log.root.uri}: cannot be written: {error}") from error
+            self._pause.wait(random.uniform(0, min(0.001 * 2**attempt, 0.1)))
+        raise KafkaStorageException(f"{self._log.root.uri}: lost {MAX_ATTEMPTS} commits in a row to others")
+
+    def _commit(self, cause: Mapping[str, Any], rows: list[Row], txns: Mapping[str, int] | None) -> int:
+        version = self._log.commit(cause, [self._write(rows)] if rows else [], txns=txns, overwrite=True)
+        self._advance()
+        self._rows = self._load() if self._log.version != version else rows
+        return version
+
+    def _write(self, rows: list[Row]) -> AddedFile:
+        root, name = self._log.root, f"{uuid.uuid4().hex}.parquet"
+        try:
+            with root.atomic(name) as path:
+                pq.write_table(pa.Table.from_pylist(rows, self._table.arrow), path, filesystem=root.filesystem)
+        except OSError as error:
+            raise KafkaStorageException(f"{root.uri}: cannot be written: {error}") from error
+        return AddedFile(name, root.sizes([name])[0] or 0, f'{{"numRecords":{len(rows)}}}')
+

@@ -1,0 +1,30 @@
+"""The tables of a cluster, a file each. `README.md` beside this file says who reads and who writes which."""
+
+from schemas.brokers import BROKERS
+from schemas.cluster import CLUSTER, FORMAT_VERSION
+from schemas.fetch_states import FETCH_STATES
+from schemas.log import LOG
+from schemas.metadata import METADATA
+from schemas.producers import PRODUCERS
+from schemas.record_batches import RECORD_BATCHES
+from schemas.replicas import REPLICAS
+from schemas.table import Column, Table
+from schemas.topics import TOPICS
+
+STATE_TABLES = (CLUSTER, TOPICS, METADATA, BROKERS, PRODUCERS, REPLICAS)
+
+__all__ = [
+    "BROKERS",
+    "CLUSTER",
+    "FETCH_STATES",
+    "FORMAT_VERSION",
+    "LOG",
+    "METADATA",
+    "PRODUCERS",
+    "RECORD_BATCHES",
+    "REPLICAS",
+    "STATE_TABLES",
+    "TOPICS",
+    "Column",
+    "Table",
+]

@@ -1,0 +1,24 @@
+"""`<cluster root>/metadata`: which broker leads which partition, and who is in sync."""
+
+from schemas.table import Column, Table
+
+METADATA = Table(
+    name="metadata",
+    description="Leader, epochs, ISR and replicas of each partition; every write is a compare-and-set",
+    key=("topic_id", "partition"),
+    writers="the active controller; a leader, of the ISR of what it leads",
+    log_retention="interval 7 days",
+    columns=(
+        Column("topic", "string", "Topic name"),
+        Column("topic_id", "string", "Topic id"),
+        Column("partition", "int", "Partition"),
+        Column("replicas", "array<int>", "AR: assigned brokers, the preferred leader first"),
+        Column("adding_replicas", "array<int>", "Those that a reassignment adds"),
+        Column("removing_replicas", "array<int>", "Those that a reassignment removes"),
+        Column("leader", "int", "Broker that leads; -1 none"),
+        Column("leader_epoch", "int", "Counts the changes of leader, ISR or replicas by the controller"),
+        Column("isr", "array<int>", "Brokers in sync, the leader among them"),
+        Column("partition_epoch", "int", "Counts every change of this row"),
+        Column("controller_epoch", "int", "Epoch of the controller that wrote last"),
+    ),
+)

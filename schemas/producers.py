@@ -1,0 +1,15 @@
+"""`<cluster root>/producers`: names of producers and the ids that stand for them in batch headers."""
+
+from schemas.table import Column, Table
+
+PRODUCERS = Table(
+    name="producers",
+    description="A row a named producer; a producer without a name draws an id of its own",
+    key=("name",),
+    writers="any producer that starts under a name",
+    columns=(
+        Column("name", "string", "Name that the producer was started with"),
+        Column("producer_id", "bigint", "Its id in batch headers"),
+        Column("producer_epoch", "int", "Counts the starts under this name; an older one is fenced"),
+    ),
+)

@@ -1,0 +1,22 @@
+"""The header rows that a follower streams: one row a record batch, from the footers of a leader's segments."""
+
+from schemas.table import Column, Table
+
+RECORD_BATCHES = Table(
+    name="record_batches",
+    description="Headers of record batches in the order of the leader's commits; streamed, never stored",
+    key=("version", "segment", "topic_id", "partition"),
+    writers="nobody: the streaming source reads them from footers",
+    columns=(
+        Column("version", "bigint", "Version of the leader's log table whose commit added the segment"),
+        Column("segment", "string", "Name of the data file; null: commits up to here were not read", nullable=True),
+        Column("segment_bytes", "bigint", "Size of the data file in bytes", nullable=True),
+        Column("topic", "string", "Topic name", nullable=True),
+        Column("topic_id", "string", "Topic id", nullable=True),
+        Column("partition", "int", "Partition", nullable=True),
+        Column("leader_epoch", "int", "Epoch that the batch was appended under", nullable=True),
+        Column("base_offset", "bigint", "Offset of the first record", nullable=True),
+        Column("last_offset", "bigint", "Offset of the last record", nullable=True),
+        Column("gap", "string", "Why commits or a segment were not read; null for a header", nullable=True),
+    ),
+)

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# The way in from a checkout:   ./spark-submit.sh VERB [arguments of the verb and of spark-submit]
+#                               ./spark-submit.sh pytest [arguments]
+# The first use makes .venv beside this file: Python packages at the versions of pyproject.toml, and Delta's jars.
+# Later uses find its stamp and start at once. PYTHON=/path/to/python3 chooses another interpreter for it.
+set -euo pipefail
+
+home="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")" && pwd -P)"
+venv="$home/.venv"
+python="$venv/bin/python"
+
+say() { printf 'lakelog: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# --- what must be on the machine: python3 with venv, Java 17 or 21 ---
+
+can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+install() { # PACKAGE
+    say "installing $1"
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1"; } >&2
+}
+
+need() { # WHAT IS NEEDED, PACKAGE
+    can_install || die "needs $1; on Debian and Ubuntu: sudo apt-get install $2"
+    install "$2" || die "needs $1, and apt-get could not install $2"
+}
+
+base_python() {
+    local base="${PYTHON:-python3}"
+    command -v "$base" >/dev/null || need "Python 3.10 or newer" python3
+    "$base" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+        die "needs Python 3.10 or newer, but $base is $("$base" -V 2>&1); name another with PYTHON=/path/to/python3"
+    # Debian ships python3 without these two.
+    "$base" -c 'import ensurepip, venv' 2>/dev/null || need "Python's venv module" python3-venv
+    command -v "$base"
+}
+
+is_supported_java() { # JAVA
+    "$1" -version 2>&1 | grep -Eq 'version "(17|21)[."]'
+}
+
+supported_java_home() { # prints nothing when the java on the PATH will do
+    local candidate
+    if command -v java >/dev/null && is_supported_java java; then return 0; fi
+    for candidate in /usr/lib/jvm/*; do
+        if [ -x "$candidate/bin/java" ] && is_supported_java "$candidate/bin/java"; then
+            printf '%s' "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
+find_java() {
+    if [ -n "${JAVA_HOME:-}" ]; then
+        is_supported_java "$JAVA_HOME/bin/java" || die "needs Java 17 or 21, and JAVA_HOME=$JAVA_HOME is neither"
+        return 0
+    fi
+    local found
+    if ! found="$(supported_java_home)"; then
+        need "Java 17 or 21" openjdk-17-jre-headless
+        found="$(supported_java_home)" || die "needs Java 17 or 21, and finds none after installing it"
+    fi
+    if [ -n "$found" ]; then export JAVA_HOME="$found"; fi
+}
+
+# --- the environment ---
+
+# The place belongs to the stamp: a virtual environment that was copied or moved points to where it was made.
+stamp() { printf '%s %s\n' "$(cksum <"$home/pyproject.toml")" "$home"; }
+
+is_ready() { [ -x "$python" ] && [ "$(cat "$venv/stamp" 2>/dev/null)" = "$(stamp)" ]; }
+
+step() { # WHAT, COMMAND...: its output is shown only if it fails
+    say "$1"
+    shift
+    "$@" >"$venv/setup.log" 2>&1 </dev/null || {
+        tail -n 30 "$venv/setup.log" >&2
+        die "failed; the whole output is in $venv/setup.log"
+    }
+}
+
+make_environment() {
+    local base started=$SECONDS
+    base="$(base_python)"
+    say "first use: making $venv, once"
+    rm -rf "$venv" # whatever is there was made for other versions, or only by half
+    mkdir "$venv"
+    step "1/3 virtual environment" "$base" -m venv "$venv"
+    step "2/3 Python packages (PySpark is 450 MB, this takes a few minutes)" \
+        "$python" -m pip install --disable-pip-version-check --no-input -e "$home[spark,demo,test]"
+    step "3/3 Delta's jars" "$python" -m jobs.delta_jars "$venv/jars"
+    stamp >"$venv/stamp" # last: without it the next use starts again
+    say "ready after $((SECONDS - started)) s"
+}
+
+set_up() { # one process makes it, the others that start meanwhile wait for it
+    exec 9>"$home/.venv.lock"
+    if command -v flock >/dev/null && ! flock -n 9; then
+        say "waiting for the set-up that another process has begun"
+        flock 9
+    fi
+    is_ready || make_environment
+    exec 9>&-
+}
+
+# The environment has the PySpark that it was made for: a Spark elsewhere on this machine is another version.
+unset SPARK_HOME
+export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONSAFEPATH=1 # a folder named "jobs" where the user happens to stand is not ours
+
+find_java
+is_ready || set_up
+
+if [ "${1:-}" = pytest ]; then
+    cd -- "$home"
+    exec "$python" -m "$@"
+fi
+exec "$python" -m jobs "$@"

@@ -1,0 +1,30 @@
+"""Fixtures for all tests. The JVM starts only if a test asks for `spark`."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobs.spark_submit import spark_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """One session for the whole run, with the settings that the verbs use."""
+    os.environ.update(spark_environment([("--master", "local[2]")]))
+    from jobs.session import spark_session
+
+    session = spark_session("tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """An empty storage root on the local disk."""
+    return str(tmp_path)

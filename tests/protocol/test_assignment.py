@@ -1,0 +1,111 @@
+from collections import Counter
+
+import pytest
+
+from replication.errors import (
+    InvalidPartitionsException,
+    InvalidReplicaAssignmentException,
+    InvalidReplicationFactorException,
+)
+from replication.protocol.assignment import assign_replicas, check_assignment
+
+FIVE = dict.fromkeys(range(5))
+SIX = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}
+
+
+def test_tm_01_without_racks():
+    assert list(assign_replicas(FIVE, 10, 3, 0, 0).values()) == [
+        (0, 1, 2),
+        (1, 2, 3),
+        (2, 3, 4),
+        (3, 4, 0),
+        (4, 0, 1),
+        (0, 2, 3),
+        (1, 3, 4),
+        (2, 4, 0),
+        (3, 0, 1),
+        (4, 1, 2),
+    ]
+
+
+def test_tm_01_with_racks():
+    assert list(assign_replicas(SIX, 12, 3, 0, 0).values()) == [
+        (0, 3, 1),
+        (3, 1, 5),
+        (1, 5, 4),
+        (5, 4, 2),
+        (4, 2, 0),
+        (2, 0, 3),
+        (0, 4, 2),
+        (3, 2, 0),
+        (1, 0, 3),
+        (5, 3, 1),
+        (4, 1, 5),
+        (2, 5, 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start_index", "shift", "expected"),
+    [(0, 0, (0, 1, 2)), (3, 0, (3, 4, 0)), (0, 2, (0, 3, 4)), (4, 3, (4, 3, 0)), (0, 5, (0, 2, 3))],
+)
+def test_tm_01_starts_where_the_caller_says(start_index, shift, expected):
+    assert assign_replicas(FIVE, 1, 3, start_index, shift) == {0: expected}
+
+
+def test_tm_01_a_broker_without_rack_switches_racks_off():
+    one_without = {**SIX, 5: None}
+    assert assign_replicas(one_without, 12, 3, 1, 2) == assign_replicas(dict.fromkeys(SIX), 12, 3, 1, 2)
+
+
+@pytest.mark.parametrize("replication_factor", range(1, 7))
+@pytest.mark.parametrize("brokers", [SIX, dict.fromkeys(SIX), {0: "a", 1: "a", 2: "a", 3: "b", 4: "b", 5: "c"}])
+def test_tm_02_replicas_on_different_brokers_and_racks(brokers, replication_factor):
+    racks = len(set(brokers.values()))
+    assignment = assign_replicas(brokers, 60, replication_factor, 4, 5)
+    check_assignment(assignment, brokers)
+    for replicas in assignment.values():
+        assert len(set(replicas)) == replication_factor
+        assert len({brokers[replica] for replica in replicas}) == min(racks, replication_factor)
+
+
+def test_tm_01_leaders_are_even():
+    assignment = assign_replicas(SIX, 60, 3, 2, 1)
+    assert set(Counter(replicas[0] for replicas in assignment.values()).values()) == {10}
+    assert set(Counter(replica for replicas in assignment.values() for replica in replicas).values()) == {30}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "replication_factor", "brokers", "error", "text"),
+    [
+        (0, 1, FIVE, InvalidPartitionsException, "0 partitions"),
+        (1, 0, FIVE, InvalidReplicationFactorException, "factor 0"),
+        (1, 6, FIVE, InvalidReplicationFactorException, "factor 6.* 5 brokers"),
+        (1, 1, {}, InvalidReplicationFactorException, "0 brokers"),
+    ],
+)
+def test_assign_replicas_refuses(partitions, replication_factor, brokers, error, text):
+    with pytest.raises(error, match=text):
+        assign_replicas(brokers, partitions, replication_factor, 0, 0)
+
+
+@pytest.mark.parametrize("assignment", [{0: [1]}, {1: [2, 1], 0: [1, 3]}])
+def test_check_assignment_allows(assignment):
+    check_assignment(assignment, {1, 2, 3})
+
+
+@pytest.mark.parametrize(
+    ("assignment", "error", "text"),
+    [
+        ({}, InvalidPartitionsException, "no partition"),
+        ({0: [1], 2: [1]}, InvalidReplicaAssignmentException, "partitions 0, 2: they must be 0 to 1"),
+        ({1: [1]}, InvalidReplicaAssignmentException, "partitions 1: they must be 0 to 0"),
+        ({0: []}, InvalidReplicationFactorException, "partition 0 has no replica"),
+        ({0: [1], 1: [2, 2]}, InvalidReplicaAssignmentException, r"partition 1 .*\[2, 2\]: 2 more than once"),
+        ({0: [1, 9]}, InvalidReplicaAssignmentException, r"\[1, 9\]: 9 unknown, there are 1, 2, 3"),
+        ({0: [1, 2], 1: [1]}, InvalidReplicaAssignmentException, r"partition 1 has 1 replicas \[1\]: .* has 2"),
+    ],
+)
+def test_tm_02_check_assignment_refuses(assignment, error, text):
+    with pytest.raises(error, match=text):
+        check_assignment(assignment, {1, 2, 3})

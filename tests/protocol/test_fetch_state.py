@@ -1,0 +1,140 @@
+from dataclasses import replace
+
+import pytest
+
+from replication.protocol import fetch_state
+from replication.protocol.fetch_state import (
+    NEVER,
+    TRANSITIONS,
+    PartitionFetchState,
+    ReplicaState,
+    advanced,
+    assigned,
+    caught_up,
+    delayed,
+    fell_behind,
+    ready,
+    truncated,
+)
+
+TRUNCATING = PartitionFetchState("id", 0, leader_epoch=3, fetch_offset=100)
+FETCHING = truncated(TRUNCATING, 90)
+DELAYED_FETCHING = delayed(FETCHING, "KafkaStorageException", until=10.0)
+DELAYED_TRUNCATING = delayed(TRUNCATING, "KafkaStorageException", until=10.0)
+EVERY_STATE = {
+    "Truncating": TRUNCATING,
+    "Fetching": FETCHING,
+    "Delayed, Fetching below": DELAYED_FETCHING,
+    "Delayed, Truncating below": DELAYED_TRUNCATING,
+}
+
+MOVES = {
+    "assigned": lambda state: assigned(state, "id", 0, 4, 100),
+    "truncated": lambda state: truncated(state, 80),
+    "advanced": lambda state: advanced(state, 120),
+    "fell_behind": fell_behind,
+    "caught_up": caught_up,
+    "delayed": lambda state: delayed(state, "later", 20.0),
+    "ready": lambda state: ready(state, 30.0),
+}
+
+
+def test_fs_01_the_names_are_those_of_the_replicas_table():
+    assert (ReplicaState.FETCHING, ReplicaState.TRUNCATING, ReplicaState.DELAYED) == (
+        "Fetching",
+        "Truncating",
+        "Delayed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "shown", "ready_before", "ready_after"),
+    [
+        (TRUNCATING, "Truncating", False, False),
+        (FETCHING, "Fetching", True, True),
+        (DELAYED_FETCHING, "Delayed", False, True),
+        (DELAYED_TRUNCATING, "Delayed", False, False),
+    ],
+)
+def test_fs_01_only_fetching_is_fetched(state, shown, ready_before, ready_after):
+    assert state.shown_state == shown
+    assert state.is_ready_for_fetch(now=9.9) is ready_before
+    assert state.is_ready_for_fetch(now=10.0) is ready_after
+
+
+@pytest.mark.parametrize("name", EVERY_STATE)
+@pytest.mark.parametrize("transition", MOVES)
+def test_fs_01_the_table_of_transitions(transition, name):
+    state = EVERY_STATE[name]
+    allowed = {before for before, _ in TRANSITIONS[transition]}
+    if state.shown_state in allowed:
+        after = MOVES[transition](state)
+        assert (state.shown_state, after.shown_state) in TRANSITIONS[transition]
+    elif transition == "ready":
+        assert ready(state, 30.0) is state
+    else:
+        with pytest.raises(ValueError, match=f"partition 0 is {state.shown_state}"):
+            MOVES[transition](state)
+
+
+def test_fs_01_every_transition_is_tested_and_every_listed_move_happens():
+    assert MOVES.keys() == TRANSITIONS.keys()
+    for transition, listed in TRANSITIONS.items():
+        able = [state for state in EVERY_STATE.values() if state.shown_state in {before for before, _ in listed}]
+        assert {(state.shown_state, MOVES[transition](state).shown_state) for state in able} == listed
+
+
+@pytest.mark.parametrize(
+    ("current", "epoch", "expected"),
+    [
+        pytest.param(None, 3, TRUNCATING, id="new"),
+        pytest.param(FETCHING, 3, FETCHING, id="same epoch: kept"),
+        pytest.param(DELAYED_FETCHING, 3, DELAYED_FETCHING, id="same epoch: kept with its delay"),
+        pytest.param(FETCHING, 4, replace(TRUNCATING, leader_epoch=4), id="new epoch: from scratch"),
+        pytest.param(DELAYED_FETCHING, 4, replace(TRUNCATING, leader_epoch=4), id="new epoch ends a delay"),
+        pytest.param(replace(FETCHING, topic_id="old"), 3, TRUNCATING, id="the topic was made again"),
+    ],
+)
+def test_fs_02_assigned(current, epoch, expected):
+    assert assigned(current, "id", 0, epoch, 100) == expected
+
+
+def test_fs_02_a_new_partition_reads_a_snapshot_first():
+    assert assigned(None, "id", 0, 3, 100) == PartitionFetchState("id", 0, 3, 100, "Truncating", None, lagging=True)
+
+
+def test_fs_01_truncated_starts_from_a_snapshot():
+    assert truncated(TRUNCATING, 90) == PartitionFetchState("id", 0, 3, 90, "Fetching", None, lagging=True)
+
+
+def test_fs_01_lagging_until_the_snapshot_is_read():
+    followed = caught_up(FETCHING)
+    assert (followed.lagging, fell_behind(followed).lagging) == (False, True)
+
+
+def test_ft_07_advanced():
+    assert advanced(FETCHING, 95) == replace(FETCHING, fetch_offset=95)
+    assert advanced(FETCHING, 90) == FETCHING
+    with pytest.raises(ValueError, match="fetch offset 90 cannot go back to 89"):
+        advanced(FETCHING, 89)
+
+
+@pytest.mark.parametrize("state", [FETCHING, TRUNCATING])
+def test_ft_15_offset_and_state_are_kept_under_a_delay(state):
+    waiting = delayed(state, "CorruptRecordException", until=10.0)
+    assert (waiting.fetch_offset, waiting.state) == (state.fetch_offset, state.state)
+    assert (waiting.error, waiting.delayed_until) == ("CorruptRecordException", 10.0)
+    assert ready(waiting, 9.9) is waiting
+    assert ready(waiting, 10.0) == state
+
+
+def test_ft_15_the_longer_of_two_delays_holds():
+    failed = delayed(DELAYED_FETCHING, "FencedLeaderEpochException", NEVER)
+    assert (failed.delayed_until, failed.error) == (NEVER, "FencedLeaderEpochException")
+    assert delayed(failed, "TimeoutException", 99.0) is failed
+    assert ready(failed, 1e12) is failed
+
+
+def test_every_transition_is_a_function():
+    functions = {name for name in TRANSITIONS if hasattr(fetch_state, name)}
+    assert functions == TRANSITIONS.keys()

@@ -1,0 +1,28 @@
+import pytest
+
+from replication.errors import InvalidTopicException
+from replication.protocol.topic_name import check_topic_name
+
+
+@pytest.mark.parametrize("name", ["a", "flights", "A.b_c-9", "...", "x" * 249])
+def test_topic_name_allowed(name):
+    check_topic_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "empty"),
+        (".", "folder"),
+        ("..", "folder"),
+        ("x" * 250, "250 characters: at most 249"),
+        ("a b", "characters other than"),
+        ("a/b", "characters other than"),
+        ("a\n", "characters other than"),
+        ("vuelos_años", "characters other than"),
+        ("٣", "characters other than"),
+    ],
+)
+def test_topic_name_refused(name, problem):
+    with pytest.raises(InvalidTopicException, match=problem):
+        check_topic_name(name)

@@ -1,0 +1,211 @@
+import re
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+
+from replication.config import CLUSTER_KEYS, KEYS, TOPIC_KEYS, Config, TopicConfig, load_properties, topic_configs
+from replication.errors import InvalidConfigurationException
+
+SERVER_PROPERTIES = Path(__file__).parent.parent / "conf" / "server.properties"
+
+
+def problems_of(properties):
+    with pytest.raises(InvalidConfigurationException) as caught:
+        Config.from_properties(properties, "server.properties")
+    return str(caught.value).splitlines()[1:]
+
+
+def test_defaults():
+    config = Config.from_properties("")
+    assert config == Config()
+    assert (config.broker_id, config.broker_rack, config.num_replica_fetchers) == (-1, None, 1)
+    assert (config.replica_fetch_backoff_ms, config.replica_fetch_response_max_bytes) == (1000, 268435456)
+    assert (config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms) == (2000, 6000)
+    assert config.lakelog_poll_interval_ms == 50
+    assert (config.num_partitions, config.default_replication_factor, config.min_insync_replicas) == (1, 1, 1)
+    assert (config.log_segment_bytes, config.storage_fsync) == (33554432, False)
+
+
+def test_ft_05_two_full_segments_fit_into_a_micro_batch():
+    assert Config().replica_fetch_response_max_bytes == 2 * Config().log_segment_bytes
+
+
+def test_the_defaults_are_allowed():
+    for key in KEYS.values():
+        assert key.type.parse(key.default_text) == key.default
+
+
+def test_the_text_of_properties():
+    config = Config.from_properties(
+        "# a comment\n"
+        "   ! another = one\n"
+        "\n"
+        "broker.id = 2\n"
+        "  broker.rack=eu-\\\n"
+        "      west-1a\r\n"
+        "storage.fsync=TRUE\n"
+        "# a comment does not go on \\\n"
+        "num.partitions=12\n"
+        "storage.2.aws_session_token=a=b\\\\\n"
+        "min.insync.replicas=2\\"
+    )
+    assert (config.broker_id, config.broker_rack, config.storage_fsync) == (2, "eu-west-1a", True)
+    assert (config.num_partitions, config.min_insync_replicas) == (12, 2)
+    assert config.storage_options(2, {}) == {"AWS_SESSION_TOKEN": "a=b\\\\"}
+
+
+def test_the_largest_integer():
+    assert Config.from_properties("num.partitions=2147483647").num_partitions == 2147483647
+    assert "num.partitions is '2147483648'" in problems_of("num.partitions=2147483648")[0]
+
+
+def test_a_mapping():
+    config = Config.from_properties({"broker.id": 3, "storage.fsync": True, "broker.rack": None, "num.partitions": "4"})
+    assert config == Config(broker_id=3, storage_fsync=True, num_partitions=4)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("num.partitions=0", "num.partitions is '0', it must be an integer from 1 to 2147483647"),
+        ("num.partitions=1_0", "num.partitions is '1_0', it must be an integer"),
+        ("num.partitions=", "num.partitions is '', it must be an integer"),
+        ("broker.id=-2", "broker.id is '-2', it must be an integer from -1"),
+        ("default.replication.factor=32768", "it must be an integer from 1 to 32767"),
+        ("storage.fsync=yes", "storage.fsync is 'yes', it must be true or false"),
+        ("num.partition=3", "unknown key num.partition, did you mean num.partitions?"),
+        ("zookeeper.connect=x", "unknown key zookeeper.connect; known are broker.id, "),
+        ("storage.02.aws_region=x", "and storage.<broker id|cluster>.<option>"),
+        ("num.partitions", "not of the form key=value"),
+        ("=3", "not of the form key=value"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(line, problem):
+    (text,) = problems_of(f"broker.id=1\n{line}" if "broker.id" not in line else f"\n{line}")
+    assert text.startswith("  server.properties, line 2: ")
+    assert problem in text
+
+
+def test_all_that_is_wrong_is_reported_at_once():
+    problems = problems_of("num.partitions=0\nbroker.id=1\nnope=1\nbroker.id=2\nbroker.heartbeat.interval.ms=6000")
+    assert len(problems) == 4
+    assert "line 4: broker.id is given twice, first at server.properties, line 2" in problems[0]
+    assert "num.partitions" in problems[1]
+    assert "nope" in problems[2]
+    assert "broker.heartbeat.interval.ms is 6000" in problems[3]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("broker.session.timeout.ms=2000", "broker.heartbeat.interval.ms is 2000, it must be below .* \\(2000\\)"),
+    ],
+)
+def test_values_that_contradict_each_other(text, problem):
+    (found,) = problems_of(text)
+    assert re.search(problem, found)
+
+
+def test_values_at_the_edge_of_a_contradiction():
+    Config.from_properties("broker.session.timeout.ms=2001\nreplica.lag.time.max.ms=500")
+
+
+def test_storage_options_of_a_root():
+    config = Config.from_properties(
+        "storage.2.aws_endpoint_url=http://a\nstorage.2.aws.region=r\nstorage.22.aws_region=x\nstorage.cluster.k=v"
+    )
+    environment = {
+        "LAKELOG_STORAGE_2_AWS_REGION": "from the environment",
+        "LAKELOG_STORAGE_CLUSTER_aws_region": "eu",
+        "LAKELOG_STORAGE_22_AWS_REGION": "other",
+        "AWS_REGION": "nobody asked",
+    }
+    assert config.storage_options(2, {}) == {"AWS_ENDPOINT_URL": "http://a", "AWS_REGION": "r"}
+    assert config.storage_options(2, environment) == {
+        "AWS_ENDPOINT_URL": "http://a",
+        "AWS_REGION": "from the environment",
+    }
+    assert config.storage_options("cluster", environment) == {"K": "v", "AWS_REGION": "eu"}
+    assert config.storage_options(3, environment) == {}
+
+
+def test_storage_options_of_the_process(monkeypatch):
+    monkeypatch.setenv("LAKELOG_STORAGE_5_AWS_REGION", "eu")
+    assert Config().storage_options(5) == {"AWS_REGION": "eu"}
+
+
+def test_secrets_are_not_shown():
+    assert "hunter2" not in repr(Config.from_properties("storage.2.aws_secret_access_key=hunter2"))
+    assert "hunter2" not in "".join(problems_of("storag.2.aws_secret_access_key=hunter2"))
+
+
+def test_a_config_does_not_change():
+    with pytest.raises(FrozenInstanceError):
+        Config().broker_id = 3
+    assert hash(Config()) == hash(Config())
+
+
+def test_topic_configs():
+    assert topic_configs({"min.insync.replicas": 2}) == {"min.insync.replicas": "2"}
+    assert topic_configs({}) == {}
+    with pytest.raises(InvalidConfigurationException, match=r"topic flights: unknown key min\.insync.*did you mean"):
+        topic_configs({"min.insync.replica": 2}, "topic flights")
+    with pytest.raises(InvalidConfigurationException, match=r"unknown key num\.partitions"):
+        topic_configs({"num.partitions": 2})
+
+
+def test_a_topic_overrides_its_broker():
+    broker = Config(min_insync_replicas=2)
+    assert broker.topic({}) == TopicConfig(min_insync_replicas=2)
+    assert broker.topic({"min.insync.replicas": "3"}) == TopicConfig(min_insync_replicas=3)
+
+
+def test_every_topic_key_has_a_field():
+    assert [member.name.replace("_", ".") for member in fields(TopicConfig)] == list(TOPIC_KEYS)
+
+
+def test_what_the_cluster_shares():
+    assert Config(num_replica_fetchers=3).cluster_configs() == {"num.replica.fetchers": "3"}
+    assert Config(broker_id=2).in_cluster({"num.replica.fetchers": "3"}) == Config(broker_id=2, num_replica_fetchers=3)
+    with pytest.raises(InvalidConfigurationException, match=r"unknown key broker\.id"):
+        Config().in_cluster({"broker.id": "3"})
+    assert list(CLUSTER_KEYS) == ["num.replica.fetchers"]
+
+
+def test_load_properties(tmp_path):
+    path = tmp_path / "broker.properties"
+    path.write_text("broker.rack=zürich", encoding="utf-8")
+    assert load_properties(path).broker_rack == "zürich"
+    path.write_text("nope=1")
+    with pytest.raises(InvalidConfigurationException, match=r"broker\.properties, line 1: unknown key nope"):
+        load_properties(path)
+
+
+@pytest.mark.parametrize("content", [None, b"broker.rack=\xff"])
+def test_load_properties_that_cannot_be_read(tmp_path, content):
+    path = tmp_path / "broker.properties"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidConfigurationException, match=r"broker\.properties cannot be read"):
+        load_properties(path)
+
+
+def test_server_properties_shows_every_key_with_its_default():
+    text = SERVER_PROPERTIES.read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^#([a-z.]+)=(.*)$", text, re.MULTILINE))
+    assert shown == {key.name: key.default_text for key in KEYS.values()}
+
+
+def test_server_properties_gives_a_reason_above_every_key():
+    lines = SERVER_PROPERTIES.read_text(encoding="utf-8").splitlines()
+    above = [lines[number - 1] for number, line in enumerate(lines) if re.match(r"#[a-z]", line)]
+    assert len(above) == len(KEYS) + 1
+    assert all(re.match(r"# .{10,}", line) for line in above)
+
+
+def test_server_properties_is_valid_as_it_is_and_with_every_line_in_force():
+    text = SERVER_PROPERTIES.read_text(encoding="utf-8")
+    assert load_properties(SERVER_PROPERTIES) == Config()
+    in_force = Config.from_properties(re.sub(r"^#(?=[a-z])", "", text, flags=re.MULTILINE))
+    assert in_force.storage_options(2, {}) == {"AWS_ENDPOINT_URL": "https://s3.eu-west-1.amazonaws.com"}

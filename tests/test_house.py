@@ -1,0 +1,284 @@
+"""The style of this repository, as tests: layer arrows, sizes, words, docstrings, dead files, verbs.
+
+A message names file and line, and the rule. Each rule is a function from a source to its faults, so that the tests at
+the end can show it a bad example.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).resolve().parent.parent
+OURS = ("jobs", "replication", "schemas", "tests")
+
+_BASE = ("schemas", "replication.errors", "replication.config", "replication.properties")
+_LOWER = (*_BASE, "replication.protocol", "replication.frames", "replication.storage")
+
+# What each layer may import of ours, besides itself. A module belongs to the longest name here that begins its own.
+ARROWS: dict[str, tuple[str, ...]] = {
+    "schemas": (),
+    "replication": ("schemas", "replication"),  # what stands above the layers: local_cluster, simulation
+    "replication.errors": (),
+    "replication.properties": ("replication.errors",),
+    "replication.config": ("schemas", "replication.errors", "replication.properties"),
+    "replication.protocol": ("schemas", "replication.errors"),
+    "replication.frames": ("schemas",),
+    "replication.storage": (*_BASE, "replication.protocol"),
+    "replication.server": _LOWER,
+    "replication.controller": _LOWER,
+    "replication.clients": _LOWER,
+    "jobs": ("schemas", "replication"),
+    "tests": OURS,
+}
+
+# The protocol touches nothing, so this names what it may use; a clock, a random number or a file is not among it.
+PURE = frozenset(
+    """
+    __future__ abc bisect collections contextlib dataclasses difflib enum functools graphlib hashlib heapq itertools
+    math operator re string struct types typing
+    """.split()
+)
+
+# Only storage knows that logs are written by delta-rs and where their bytes lie.
+STORAGE_ONLY = ("deltalake", "pyarrow.fs")
+
+FUNCTION_LINES, FILE_LINES, TEST_LINES, VERB_LINES = 50, 250, 400, 60
+
+# In pieces, so that this file does not hold them.
+BANNED = {
+    "unfinished work": re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|NotImplemented" + r"Error)\b"),
+    "sleep: wait for an event": re.compile(r"\btime\." + r"sleep\b"),
+    "a test that does not run": re.compile(r"pytest\.(mark\.)?(sk" + r"ip|xf" + r"ail)|import" + r"orskip"),
+    "a registry's host: clients know theirs": re.compile(r"(pypi|pythonhosted|maven|spark-packages)\." + r"(org|com)"),
+    "a path of one machine": re.compile(r"(^|[\s\"'=(])/(wo" + r"rk|tmp/tr" + r"ial|ro" + r"ot)/"),
+    "UDF: an expression is faster": re.compile(r"\b(F\.u" + r"df|pandas_u" + r"df|functions\.u" + r"df)\b"),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of Python."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def module(self) -> str:
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @cached_property
+    def lines(self) -> int:
+        return self.text.count("\n")
+
+    def at(self, line: int, fault: str) -> str:
+        return f"{self.path}:{line}: {fault}"
+
+
+def sources(*folders: str) -> list[Source]:
+    paths = sorted(path for folder in folders for path in (HOUSE / folder).rglob("*.py"))
+    return [Source(path.relative_to(HOUSE).as_posix(), path.read_text("utf-8")) for path in paths]
+
+
+def within(module: str, *packages: str) -> bool:
+    return any(module == package or module.startswith(package + ".") for package in packages)
+
+
+def imports(source: Source) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything imported; `from a import b` is both a, and a.b, which may be a module."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(source, node)
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def _absolute(source: Source, node: ast.ImportFrom) -> str:
+    is_package = source.path.endswith("/__init__.py")
+    parents = source.module.split(".")[: None if is_package and node.level == 1 else -node.level + is_package]
+    return ".".join([*(parents if node.level else []), *([node.module] if node.module else [])])
+
+
+def layer(module: str) -> str:
+    return max((name for name in ARROWS if within(module, name)), key=len)
+
+
+def wrong_arrows(source: Source) -> Iterator[str]:
+    own = layer(source.module)
+    for line, name in imports(source):
+        if within(name, *OURS) and not _is_allowed(own, name):
+            yield source.at(line, f"{own} may not import {name}")
+
+
+def _is_allowed(own: str, name: str) -> bool:
+    """`from replication import errors` names the package and means the module: the full name counts."""
+    return layer(name) == own or within(name, *ARROWS[own])
+
+
+def impure_imports(source: Source) -> Iterator[str]:
+    for line, name in imports(source):
+        if not within(name, *OURS) and name.split(".")[0] not in PURE:
+            yield source.at(line, f"the protocol touches nothing, {name} does")
+
+
+def storage_imports(source: Source) -> Iterator[str]:
+    for line, name in imports(source):
+        if within(name, *STORAGE_ONLY):
+            yield source.at(line, f"only replication/storage may import {name}")
+
+
+def long_functions(source: Source) -> Iterator[str]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES:
+                yield source.at(node.lineno, f"{node.name} has {lines} lines, {FUNCTION_LINES} at most")
+
+
+def banned_words(path: str, text: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), 1):
+        yield from (f"{path}:{number}: {why}: {line.strip()}" for why, word in BANNED.items() if word.search(line))
+
+
+def undocumented(source: Source) -> Iterator[str]:
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    public = [node for node in source.tree.body if isinstance(node, definitions) and not node.name.startswith("_")]
+    if source.text.strip() and not ast.get_docstring(source.tree):
+        yield source.at(1, "a module says what it is for")
+    for node in public:
+        if not ast.get_docstring(node):
+            yield source.at(node.lineno, f"{node.name} is public and says nothing")
+
+
+def has_main(source: Source) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in source.tree.body)
+
+
+def no_faults(faults: Iterator[str]) -> None:
+    found = list(faults)
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_layers_import_downwards_only() -> None:
+    no_faults(fault for source in sources("replication", "schemas", "jobs") for fault in wrong_arrows(source))
+
+
+def test_protocol_touches_nothing() -> None:
+    no_faults(fault for source in sources("replication/protocol") for fault in impure_imports(source))
+
+
+def test_only_storage_knows_delta_rs_and_file_systems() -> None:
+    others = [source for source in sources("replication", "schemas") if layer(source.module) != "replication.storage"]
+    no_faults(fault for source in others for fault in storage_imports(source))
+
+
+def test_functions_are_short() -> None:
+    no_faults(fault for source in sources(*OURS) for fault in long_functions(source))
+
+
+def test_files_are_short() -> None:
+    limits = [(source, TEST_LINES if within(source.module, "tests") else FILE_LINES) for source in sources(*OURS)]
+    no_faults(source.at(limit, f"{source.lines} lines") for source, limit in limits if source.lines > limit)
+
+
+def test_no_banned_words() -> None:
+    shipped = [HOUSE / "spark-submit.sh", HOUSE / "pyproject.toml", *(HOUSE / "conf").glob("*")]
+    texts = [(path.relative_to(HOUSE).as_posix(), path.read_text("utf-8")) for path in shipped]
+    texts += [(source.path, source.text) for source in sources(*OURS)]
+    no_faults(fault for path, text in texts for fault in banned_words(path, text))
+
+
+def test_public_names_have_docstrings() -> None:
+    no_faults(fault for source in sources("replication") for fault in undocumented(source))
+
+
+def test_no_dead_files() -> None:
+    """A module that nothing but its own test imports is dead."""
+    names = {name for source in sources("replication", "schemas", "jobs") for _, name in imports(source)}
+    modules = [source for source in sources("replication") if not source.path.endswith("/__init__.py")]
+    dead = [source for source in modules if not any(within(name, source.module) for name in names)]
+    no_faults(source.at(1, "nothing imports it") for source in dead)
+
+
+def test_every_job_with_a_main_is_a_verb_and_the_reverse() -> None:
+    verbs = {verb.module for verb in import_module("jobs.launcher").VERBS.values()}
+    jobs = {source.module for source in sources("jobs") if has_main(source)} - {"jobs.__main__"}
+    assert jobs == verbs, f"not in VERBS: {sorted(jobs - verbs)}; without a module: {sorted(verbs - jobs)}"
+
+
+def test_verbs_are_short() -> None:
+    verbs = [source for source in sources("jobs") if has_main(source)]
+    no_faults(source.at(VERB_LINES, f"{source.lines} lines") for source in verbs if source.lines > VERB_LINES)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("schemas/log.py", "import replication.errors"),
+        ("replication/protocol/isr.py", "from replication import storage"),
+        ("replication/protocol/isr.py", "from ..storage import segment"),
+        ("replication/frames/fetch_plan.py", "from replication.protocol.isr import shrink"),
+        ("replication/server/broker.py", "def f():\n    from replication.controller import events"),
+        ("replication/clients/admin.py", "from replication.local_cluster import LocalCluster"),
+        ("replication/local_cluster.py", "from jobs.session import spark_session"),
+        ("replication/__init__.py", "from tests import conftest"),
+    ],
+)
+def test_a_wrong_arrow_is_seen(path: str, text: str) -> None:
+    assert list(wrong_arrows(Source(path, text)))
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("replication/protocol/isr.py", "from replication.errors import NotLeader\nfrom . import fencing"),
+        ("replication/protocol/__init__.py", "from .isr import shrink"),
+        ("replication/storage/segment.py", "from replication import errors\nimport schemas.log"),
+        ("replication/simulation/world.py", "from replication.server.broker import Broker"),
+        ("jobs/broker.py", "from replication.local_cluster import LocalCluster\nfrom jobs.session import f"),
+    ],
+)
+def test_a_right_arrow_is_not_a_fault(path: str, text: str) -> None:
+    assert not list(wrong_arrows(Source(path, text)))
+
+
+@pytest.mark.parametrize("text", ["import time", "from os import path", "import pyarrow.compute", "import numpy as np"])
+def test_an_impure_import_is_seen(text: str) -> None:
+    assert list(impure_imports(Source("replication/protocol/isr.py", text)))
+
+
+@pytest.mark.parametrize("text", ["import deltalake", "from pyarrow import fs", "from pyarrow.fs import S3FileSystem"])
+def test_an_import_of_storage_is_seen(text: str) -> None:
+    assert list(storage_imports(Source("replication/server/broker.py", text)))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("# TO", "DO: later"),
+        ("raise NotImplemented", "Error"),
+        ("time.", "sleep(1)"),
+        ("@pytest.mark.", "skip"),
+        ("https://repo1.maven", ".org/maven2"),
+        ('ROOT = "', "/tmp/", 'trial/x"'),
+        ("F.u", "df(f)"),
+    ],
+)
+def test_a_banned_word_is_seen(words: tuple[str, ...]) -> None:
+    assert list(banned_words("replication/x.py", "".join(words)))
+
+
+def test_a_long_or_undocumented_function_is_seen() -> None:
+    source = Source("replication/x.py", "def f():\n" + "    pass\n" * FUNCTION_LINES)
+    assert list(long_functions(source))
+    assert len(list(undocumented(source))) == 2
