@@ -1,0 +1,158 @@
+"""Appends records to the logs of their leaders. Kafka: `KafkaProducer`, `ReplicaManager.appendRecords`. [AP-02, AP-06]"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from replication.clients.acknowledgement import acknowledge
+from replication.clients.record_set import RecordSet, Records, record_set
+from replication.clients.topic_view import TopicView, pause
+from replication.config import Config
+from replication.errors import (
+    FencedLeaderEpochException,
+    LakelogException,
+    LeaderNotAvailableException,
+    RetriableException,
+)
+from replication.protocol.append import ALL, check_min_isr, parse_acks
+from replication.protocol.high_watermark import effective_min_isr
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.producer_state import increment_sequence
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.append import Appended, PartitionAppend, append
+from replication.storage.cluster import Cluster
+from replication.storage.producer_table import ProducerIdAndEpoch, new_producer_id
+
+
+@dataclass(frozen=True)
+class RecordMetadata:
+    """Where the records of one partition went: first and last offset, or why they did not.
+
+    Offsets are -1 with acks=0, where nobody waits for an answer, and where nothing was appended. Offsets beside an
+    error mean: appended, but not acknowledged; the records may yet be committed.
+    """
+
+    topic: str
+    partition: int
+    records: int
+    base_offset: int = -1
+    last_offset: int = -1
+    leader_epoch: int = -1
+    error: LakelogException | None = None
+
+
+class Producer:
+    """An idempotent producer: what it sends again adds nothing that is there already. For one thread at a time.
+
+    `acks`: "all" waits until every in-sync replica has the records, 1 until the leader has, 0 for nothing. Under a
+    `name` it fences older producers of that name in every partition that it writes to.
+    """
+
+    def __init__(
+        self, cluster_uri: str, acks: int | str = "all", name: str | None = None, config: Config | None = None
+    ) -> None:
+        self._acks = parse_acks(acks)
+        self._name = name
+        self._view = TopicView(Cluster.open(cluster_uri, config))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Takes a new identity: sequence numbers start over."""
+        name = self._name
+        self._identity = (
+            self._view.cluster.producers.init_producer(name) if name else ProducerIdAndEpoch(new_producer_id(), 0)
+        )
+        self._who = f"producer {name or self._identity.producer_id}"
+        self._sequences: dict[TopicIdPartition, int] = {}
+
+    def send(self, topic: str, records: Records, timeout_ms: int = 30_000) -> dict[int, RecordMetadata]:
+        """Appends records and answers, for each partition that got any, its offsets or its error.
+
+        `records` has `value` and optionally `key`, `partition`, `timestamp`, `headers`. Errors that may pass are
+        retried until `timeout_ms`. Raises what concerns the records as a whole, before anything is written:
+        InvalidRecordException, InvalidPartitionsException, UnknownTopicOrPartitionException.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        partitions = self._view.partitions(topic)
+        with record_set(topic, records, len(partitions), self._view.cluster.config.log_segment_bytes) as given:
+            answers = self._append_until(deadline, topic, given)
+        if self._acks == ALL:
+            acknowledged = acknowledge(self._view, topic, answers, deadline, timeout_ms)
+            answers = {p: replace(a, error=acknowledged.get(p, a.error)) for p, a in answers.items()}
+        if self._acks == 0:
+            return {p: RecordMetadata(topic, p, count) for p, count in given.counts.items()}
+        return dict(sorted(answers.items()))
+
+    def _append_until(self, deadline: float, topic: str, given: RecordSet) -> dict[int, RecordMetadata]:
+        """Appends to each leader, and again where an error may pass, until all is settled or the time is over."""
+        answers: dict[int, RecordMetadata] = {}
+        pending = set(given.counts)
+        while True:
+            for answer in self._append_once(topic, given, pending):
+                answers[answer.partition] = answer
+            pending = {p for p in pending if _may_pass(answers[p].error)}
+            if not pending or time.monotonic() >= deadline:
+                break
+            pause(self._view.cluster.config.lakelog_poll_interval_ms, deadline)
+        if any(answer.error for answer in answers.values()):
+            self._begin()  # what became of a failed append is not known for sure, and its sequence is not to be reused
+        return answers
+
+    def _append_once(self, topic: str, given: RecordSet, partitions: Iterable[int]) -> list[RecordMetadata]:
+        registrations = self._view.partitions(topic)
+        answers: list[RecordMetadata] = []
+        by_leader: dict[int, list[PartitionRegistration]] = {}
+        for partition in sorted(partitions):
+            try:
+                self._check(registrations[partition])
+                by_leader.setdefault(registrations[partition].leader, []).append(registrations[partition])
+            except LakelogException as error:
+                answers.append(RecordMetadata(topic, partition, given.counts[partition], error=error))
+        for leader, led in by_leader.items():
+            answers += self._append_to(leader, led, given)
+        return answers
+
+    def _check(self, registration: PartitionRegistration) -> None:
+        topic, partition = registration.topic, registration.partition
+        if registration.leader == NO_LEADER:
+            raise LeaderNotAvailableException(f"{topic}-{partition}: no leader; replicas are {registration.replicas}")
+        needed = effective_min_isr(self._view.config(topic).min_insync_replicas, len(registration.replicas))
+        check_min_isr(self._acks, len(registration.isr), needed, topic, partition)
+
+    def _append_to(self, leader: int, led: list[PartitionRegistration], given: RecordSet) -> list[RecordMetadata]:
+        requests = [self._request(registration, given.counts[registration.partition]) for registration in led]
+        outcomes: Mapping[TopicIdPartition, Appended | LakelogException]
+        try:
+            log = self._view.log(leader)
+            outcomes = append(log, requests, given.writer(log.root, leader, requests), self._who)
+        except LakelogException as error:
+            outcomes = dict.fromkeys((request.topic_id_partition for request in requests), error)
+        return [self._answer(request, outcomes[request.topic_id_partition]) for request in requests]
+
+    def _request(self, registration: PartitionRegistration, records: int) -> PartitionAppend:
+        return PartitionAppend(
+            registration.topic, registration.topic_id, registration.partition, registration.replicas,
+            registration.leader_epoch, records, *self._identity,
+            base_sequence=self._sequences.get(registration.topic_id_partition, 0),
+        )  # fmt: skip
+
+    def _answer(self, request: PartitionAppend, outcome: Appended | LakelogException) -> RecordMetadata:
+        answer = RecordMetadata(request.topic, request.partition, request.records, leader_epoch=request.leader_epoch)
+        if isinstance(outcome, LakelogException):
+            return replace(answer, error=outcome)
+        self._sequences[request.topic_id_partition] = increment_sequence(request.base_sequence, request.records)
+        return replace(answer, base_offset=outcome.base_offset, last_offset=outcome.last_offset)
+
+
+def _may_pass(error: LakelogException | None) -> bool:
+    """Whether to try again. A fenced epoch is the old leader's: the metadata names the new one."""
+    return isinstance(error, RetriableException | FencedLeaderEpochException)
+
+
+def raise_first_error(answers: Mapping[int, RecordMetadata]) -> None:
+    """For callers who want all or an error: raises the first partition's error, if there is one."""
+    for answer in answers.values():
+        if answer.error is not None:
+            raise answer.error

@@ -1,0 +1,129 @@
+"""Committed records as a DataFrame. Kafka: what a consumer sees of a fetch; Spark: the Kafka source in batch. [FE-01]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias, Union
+
+from pyspark.sql import DataFrame, SparkSession
+
+from replication.clients.topic_view import TopicView
+from replication.config import Config
+from replication.errors import (
+    CorruptRecordException,
+    InvalidPartitionsException,
+    LeaderNotAvailableException,
+    OffsetOutOfRangeException,
+)
+from replication.frames.committed_records import committed_records
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.storage.cluster import Cluster
+from replication.storage.log_state import PartitionLog
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.replica_table import LEADER_ROLE, Replica
+
+# "earliest", "latest", or an offset for each partition, as the Kafka source of Spark has them.
+Offsets: TypeAlias = Union[str, Mapping[int, int]]
+EARLIEST, LATEST = "earliest", "latest"
+
+
+def read_committed(
+    spark: SparkSession,
+    cluster_uri: str,
+    topic: str,
+    starting: Offsets = EARLIEST,
+    ending: Offsets = LATEST,
+    config: Config | None = None,
+) -> DataFrame:
+    """The committed records of a topic: those below the high watermark at the time of the call, and no others later.
+
+    `starting` and `ending` (excluded) are "earliest", "latest" (the HW) or an offset for each partition; partitions
+    that a mapping leaves out are read from the beginning, or to the HW. Raises UnknownTopicOrPartitionException,
+    LeaderNotAvailableException, OffsetOutOfRangeException, and CorruptRecordException naming a data file that is gone.
+    """
+    view = TopicView(Cluster.open(cluster_uri, config))
+    partitions = view.partitions(topic)
+    _check_partitions(topic, partitions, starting, ending)
+    by_leader: dict[int, list[PartitionRegistration]] = {}
+    for registration in partitions.values():
+        by_leader.setdefault(registration.leader, []).append(registration)
+    frames = [_read_leader(spark, view, leader, led, starting, ending) for leader, led in sorted(by_leader.items())]
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionAll(frame)
+    return whole
+
+
+def _check_partitions(topic: str, partitions: Mapping[int, object], *offsets: Offsets) -> None:
+    for given in offsets:
+        unknown = [] if isinstance(given, str) else sorted(set(given) - set(partitions))
+        if unknown:
+            raise InvalidPartitionsException(f"topic {topic} has no partition {unknown[0]}, it has 0 to {max(partitions)}")
+
+
+def _read_leader(
+    spark: SparkSession, view: TopicView, leader: int, led: list[PartitionRegistration], starting: Offsets,
+    ending: Offsets,
+) -> DataFrame:  # fmt: skip
+    """HW first, then the log: so the version that is read holds all that lies below the HW."""
+    if leader == NO_LEADER:
+        raise LeaderNotAvailableException(f"{led[0].topic}-{led[0].partition}: has no leader")
+    rows = view.replicas(leader)
+    log = view.log(leader)
+    state = log.refresh()
+    bounds = []
+    for registration in led:
+        row = rows.get(registration.topic_id_partition)
+        if row is None or row.role != LEADER_ROLE or row.leader_epoch != registration.leader_epoch:
+            raise LeaderNotAvailableException(
+                f"{registration.topic}-{registration.partition}: broker {leader} has not taken up its role as leader "
+                f"under leader epoch {registration.leader_epoch} yet"
+            )
+        partition_log = state.partition(registration.topic_id_partition)
+        start, stop = _bounds(registration, row, partition_log, starting, ending)
+        _check_files(log, partition_log, start, stop)
+        bounds.append((registration.topic_id, registration.partition, start, stop))
+    records = spark.read.format("delta").option("versionAsOf", state.version).load(log.root.spark_uri)
+    types = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
+    # Said once more as a plain filter: by it Spark skips files.
+    numbers = ", ".join(str(registration.partition) for registration in led)
+    skipped = f"topic = '{led[0].topic}' AND partition IN ({numbers}) AND offset >= {min(b[2] for b in bounds)}"
+    return committed_records(records.where(skipped), spark.createDataFrame(bounds, types))
+
+
+def _bounds(
+    registration: PartitionRegistration, row: Replica, log: PartitionLog, starting: Offsets, ending: Offsets
+) -> tuple[int, int]:
+    name = f"{registration.topic}-{registration.partition}"
+    start = _offset(starting, registration.partition, log.log_start_offset, row.high_watermark, EARLIEST)
+    stop = _offset(ending, registration.partition, log.log_start_offset, row.high_watermark, LATEST)
+    for offset in (start, stop):
+        if not log.log_start_offset <= offset <= row.high_watermark:
+            raise OffsetOutOfRangeException(
+                f"{name}: offset {offset} is out of range, committed are {log.log_start_offset} to {row.high_watermark}"
+            )
+    return start, stop
+
+
+def _offset(given: Offsets, partition: int, earliest: int, latest: int, default: str) -> int:
+    chosen = given if isinstance(given, str) else given.get(partition, default)
+    if chosen == EARLIEST:
+        return earliest
+    if chosen == LATEST:
+        return latest
+    if isinstance(chosen, int):
+        return chosen
+    raise OffsetOutOfRangeException(f"{chosen!r} is no offset; allowed are earliest, latest and {{partition: offset}}")
+
+
+def _check_files(log: ReplicaLog, partition_log: PartitionLog, start: int, stop: int) -> None:
+    """A file that is gone or has another size is named here, before Spark meets it with a stack trace."""
+    needed = [b for b in partition_log.batches if b.header.next_offset > start and b.base_offset < stop]
+    names = list(dict.fromkeys(batch.segment for batch in needed))
+    files = log.current().segments
+    for name, size in zip(names, log.root.sizes(names), strict=True):
+        if size != files[name].file.size:
+            found = "is gone" if size is None else f"has {size} bytes"
+            raise CorruptRecordException(
+                f"{log.root.path(name)}: {found}, its commit says {files[name].file.size} bytes"
+            )

@@ -1,0 +1,84 @@
+"""The records of one send, wherever they are: in this process, or spread over Spark's executors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
+
+import pyarrow as pa
+
+from replication.clients.records import check_columns, partitions_of, random_partition, split, to_records
+from replication.errors import InvalidRecordException
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.append import PartitionAppend, SegmentWriter, arrow_writer
+from replication.storage.filesystem import StorageRoot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Records: TypeAlias = Union["DataFrame", pa.Table]
+
+# Up to so many rows of a DataFrame are written by the driver: a Spark job costs more than writing them.
+DRIVER_ROWS = 20_000
+
+
+class RecordSet(Protocol):
+    """Records by partition: how many there are, and how they get into segments. Ends with the `with` block."""
+
+    counts: Mapping[int, int]
+
+    def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
+        """Writes the records of these partitions into new segments of the log at `root`."""
+
+    def __enter__(self) -> RecordSet:
+        """The set itself."""
+
+    def __exit__(self, *error: object) -> None:
+        """Lets go of what the records take up."""
+
+
+def record_set(topic: str, records: Records, partitions: int, segment_bytes: int) -> RecordSet:
+    """The records of a send for a topic with so many partitions.
+
+    Raises InvalidRecordException for columns that records cannot have, InvalidPartitionsException for a partition
+    that the topic does not have.
+    """
+    sticky = random_partition(partitions)
+    if isinstance(records, pa.Table):
+        return ArrowRecordSet(topic, records, partitions, sticky, segment_bytes)
+    if not hasattr(records, "mapInArrow"):
+        raise InvalidRecordException(
+            f"records for topic {topic} are a {type(records).__name__}, they must be a DataFrame or a pyarrow.Table"
+        )
+    from replication.clients.spark_record_set import SparkRecordSet, arrow_schema  # a producer need not have Spark
+
+    check_columns(arrow_schema(records), topic)
+    head = records.limit(DRIVER_ROWS + 1).toArrow()
+    if head.num_rows <= DRIVER_ROWS:
+        return ArrowRecordSet(topic, head, partitions, sticky, segment_bytes)
+    return SparkRecordSet(topic, records, partitions, sticky, segment_bytes)
+
+
+class ArrowRecordSet:
+    """Records in this process."""
+
+    def __init__(self, topic: str, table: pa.Table, partitions: int, sticky: int, segment_bytes: int) -> None:
+        check_columns(table.schema, topic)
+        records = to_records(table)
+        self._segment_bytes = segment_bytes
+        self._parts = split(records, partitions_of(table, records, topic, partitions, sticky))
+        self.counts = {partition: part.num_rows for partition, part in self._parts.items()}
+
+    def __enter__(self) -> RecordSet:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
+        """Writes in this process."""
+        records = {
+            TopicIdPartition(request.topic_id, request.partition): self._parts[request.partition]
+            for request in requests
+        }
+        return arrow_writer(root, leader, requests, records, self._segment_bytes)

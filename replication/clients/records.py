@@ -1,0 +1,108 @@
+"""From a user's table to records: columns checked, defaults filled in, a partition for each."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replication.clients.partitioner import partition_of_keys
+from replication.errors import InvalidPartitionsException, InvalidRecordException
+from schemas import LOG
+
+COLUMNS = ("key", "value", "timestamp", "headers")
+_PARTITION = "partition"
+_ALLOWED = {name: LOG.arrow.field(name).type for name in COLUMNS} | {_PARTITION: pa.int32()}
+
+
+def check_columns(schema: pa.Schema, topic: str) -> None:
+    """Raises InvalidRecordException unless there is `value`, nothing unknown, and every type can be a record's.
+
+    Strings count as their UTF-8 bytes, as for Spark's Kafka sink.
+    """
+    problems = [] if "value" in schema.names else ["there is no column value (a null value is a tombstone, and allowed)"]
+    for column in schema:
+        if column.name not in _ALLOWED:
+            problems.append(f"column {column.name} is unknown; known are {', '.join(_ALLOWED)}")
+        elif not _fits(column.name, column.type):
+            problems.append(f"column {column.name} is {column.type}, it must be {_ALLOWED[column.name]}")
+    if problems:
+        raise InvalidRecordException(f"records for topic {topic}: " + "; ".join(problems))
+
+
+def _fits(name: str, given: pa.DataType) -> bool:
+    if name in ("key", "value"):
+        return any(is_type(given) for is_type in _BYTES) or pa.types.is_null(given)
+    if name == "timestamp":
+        return pa.types.is_timestamp(given)
+    if name == "headers":
+        return pa.types.is_null(given) or _is_headers(given)
+    return pa.types.is_integer(given)
+
+
+_BYTES = (
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_fixed_size_binary,
+)
+
+
+def _is_headers(given: pa.DataType) -> bool:
+    if not (pa.types.is_list(given) or pa.types.is_large_list(given)) or not pa.types.is_struct(given.value_type):
+        return False
+    return {field.name for field in given.value_type} == {"key", "value"}
+
+
+def to_records(table: pa.Table, now: int | None = None) -> pa.Table:
+    """The record columns in the log's types; a missing key or header is null, a missing timestamp is now.
+
+    `now` is in microseconds since the epoch, that of the clock if it is not given.
+    """
+    now = pa.scalar(now or time.time_ns() // 1000, pa.timestamp("us", tz="UTC"))
+    columns = {}
+    for name in COLUMNS:
+        wanted = _ALLOWED[name]
+        column = table[name].cast(wanted) if name in table.column_names else pa.nulls(table.num_rows, wanted)
+        columns[name] = pc.fill_null(column, now) if name == "timestamp" else column
+    return pa.table(columns)
+
+
+def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: int, sticky: int) -> pa.ChunkedArray:
+    """The partition of each record: as the column `partition` tells, else by Kafka's murmur2 of the key.
+
+    Records without a key go to `sticky`, all of one send to the same partition (KIP-480). Raises
+    InvalidPartitionsException for a partition that the topic does not have.
+    """
+    by_key = pa.chunked_array([partition_of_keys(records["key"], partitions, sticky)], pa.int32())
+    if _PARTITION not in table.column_names:
+        return by_key
+    told = table[_PARTITION].cast(pa.int64())
+    bounds = pc.min_max(told)
+    for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
+        if bound is not None and not 0 <= bound < partitions:
+            raise InvalidPartitionsException(
+                f"records for topic {topic}: partition {bound} is out of range, the topic has 0 to {partitions - 1}"
+            )
+    return pc.if_else(pc.is_valid(told), told.cast(pa.int32()), by_key)
+
+
+def split(records: pa.Table, partitions: pa.ChunkedArray) -> Mapping[int, pa.Table]:
+    """The records of each partition, in the order they came."""
+    order = pc.sort_indices(pa.table({"p": partitions, "i": pa.array(range(len(partitions)), pa.int64())}), [("p", "ascending"), ("i", "ascending")])  # fmt: skip
+    ordered, numbers = records.take(order), partitions.take(order)
+    counts = sorted((row["values"], row["counts"]) for row in pc.value_counts(numbers).to_pylist())
+    parts, start = {}, 0
+    for number, count in counts:
+        parts[number] = ordered.slice(start, count)
+        start += count
+    return parts
+
+
+def random_partition(partitions: int) -> int:
+    """A sticky partition for one send."""
+    return random.randrange(partitions)
