@@ -62,6 +62,9 @@ class Config:
     num_replica_fetchers: int = _key(
         1, Integer(1), "Fetchers for one source broker; segments are cut by it, so it is one for all.", "cluster"
     )
+    replica_fetch_wait_max_ms: int = _key(
+        500, Integer(0), "How long a new HW alone waits for records to go with; it is a micro-batch of its own."
+    )
     replica_fetch_backoff_ms: int = _key(1000, Integer(0), "How long a partition in error waits before it is fetched.")
     replica_fetch_response_max_bytes: int = _key(
         268435456, Integer(1), "Bytes of a micro-batch; far above Kafka's 10 MiB, as files are copied and not held."

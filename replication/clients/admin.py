@@ -46,13 +46,15 @@ class AdminClient:
         replication_factor: int | None = None,
         assignment: Assignment | None = None,
         configs: Mapping[str, object] | None = None,
+        *,
+        validate_only: bool = False,
     ) -> TopicDescription:
         """Makes a topic, over the assignment given or one that spreads replicas over brokers and racks.
 
         The topic's row is committed before its partitions: a name belongs to whoever was first. Partitions begin as
-        LE-03 says. Nothing is written unless all of it is right: raises InvalidTopicException, TopicExistsException,
-        InvalidPartitionsException, InvalidReplicationFactorException, InvalidReplicaAssignmentException or
-        InvalidConfigurationException.
+        LE-03 says. Nothing is written unless all of it is right, or with `validate_only`: raises InvalidTopicException,
+        TopicExistsException, InvalidPartitionsException, InvalidReplicationFactorException,
+        InvalidReplicaAssignmentException or InvalidConfigurationException.
         """
         check_topic_name(topic)
         settings = topic_configs(configs or {}, f"topic {topic}")
@@ -62,12 +64,13 @@ class AdminClient:
             raise TopicExistsException(f"topic {topic} exists already")
         chosen = self._assignment(brokers, partitions, replication_factor, assignment)
         row = Topic(topic, uuid.uuid4().hex, len(chosen), settings)
-        self._cluster.topics.add(row)
         registrations = [
             new_partition(topic, row.topic_id, partition, tuple(replicas), set(brokers))
             for partition, replicas in sorted(chosen.items())
         ]
-        self._cluster.metadata.put(registrations, {"who": "admin", "why": "create topic", "topic": topic})
+        if not validate_only:
+            self._cluster.topics.add(row)
+            self._cluster.metadata.put(registrations, {"who": "admin", "why": "create topic", "topic": topic})
         return TopicDescription(row, tuple(registrations))
 
     def _assignment(

@@ -66,8 +66,9 @@ class FetchRound:
             self._source, context.log.root, context.spark, context.config.lakelog_executor_copy_bytes
         )
 
-    def run(self, headers: DataFrame) -> bool:
-        """Fetches what may be fetched; tells whether there is more to be had at once."""
+    def run(self, headers: DataFrame | None) -> bool:
+        """Fetches what may be fetched; tells whether there is more to be had at once. `headers` is None where the
+        stream has brought none."""
         self._states.end_delays()
         leader = self._leader_replicas()
         self._maybe_truncate(leader)
@@ -119,15 +120,16 @@ class FetchRound:
         return {p: s for p, s in self._states.fetchable().items() if p in leader}
 
     def _plan(
-        self, headers: DataFrame, fetchable: Mapping[TopicIdPartition, PartitionFetchState], leader: Replicas
+        self, headers: DataFrame | None, fetchable: Mapping[TopicIdPartition, PartitionFetchState], leader: Replicas
     ) -> AppendPlan:
         log = self._context.log.refresh()
         ends = {p: log.partition(p).log_end_offset for p in fetchable}
-        if not fetchable:
-            return AppendPlan()
         rows = headers_from(self._source, {p: ends[p] for p, s in fetchable.items() if s.lagging})
         if rows:
-            headers = headers.unionByName(self._frame(rows_table(rows)))
+            snapshot = self._frame(rows_table(rows))
+            headers = headers.unionByName(snapshot) if headers else snapshot
+        if headers is None or not fetchable:
+            return AppendPlan(log_end_offsets=ends)
         planned = fetch_plan(headers, self._frame(fetch_states_table(ends, leader))).toArrow().to_pylist()
         gaps = {row["gap"] for row in planned if row["action"] == GAP}
         if gaps:

@@ -21,6 +21,7 @@ from replication.protocol.fetch_state import PartitionFetchState
 from replication.protocol.record_batch import TopicIdPartition
 from replication.server.fetch_round import FetchRound
 from replication.server.fetch_states import FetchStates
+from replication.server.offset_log import OffsetLog
 from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, InitialFetchState
 from replication.storage.filesystem import StorageRoot
 from replication.storage.record_batches import HeaderStream, read_headers
@@ -49,7 +50,7 @@ class ReplicaFetcher:
         self._folder = checkpoints.child(fetcher_name(key))
         self._stream = HeaderStream(
             source, key.broker_id, cluster, self._folder, "wake",
-            config.replica_fetch_response_max_bytes, config.lakelog_poll_interval_ms,
+            config.replica_fetch_response_max_bytes, config.lakelog_poll_interval_ms, config.replica_fetch_wait_max_ms,
         )  # fmt: skip
         self._lock = threading.RLock()
         self._query: StreamingQuery | None = None
@@ -61,6 +62,7 @@ class ReplicaFetcher:
         self._delete_checkpoint()
         self.wake()
         checkpoint = self._folder.child(uuid.uuid4().hex)
+        self._offsets = OffsetLog(checkpoint)
         writer = read_headers(self._spark, self._stream).writeStream.queryName(self.name)
         self._query = writer.foreachBatch(self._process).option("checkpointLocation", checkpoint.spark_uri).start()
 
@@ -92,11 +94,11 @@ class ReplicaFetcher:
         self._wakes += 1
         self._folder.write("wake", str(self._wakes).encode())
 
-    def _process(self, headers: DataFrame, _batch_id: int) -> None:
+    def _process(self, headers: DataFrame, batch_id: int) -> None:
         """Runs a micro-batch; whatever goes wrong is its partitions' error, not the query's end. [FT-06]"""
         with self._lock:
             try:
-                again = self._round.run(headers)
+                again = self._round.run(headers if self._offsets.has_headers(batch_id) else None)
             except (LakelogException, OSError) as error:
                 logger.warning("%s: %s", self.name, error)
                 self._round.delay_all(error)

@@ -156,11 +156,12 @@ class DeltaLog:
         """
         try:
             landed = read_commit(self.root, expected).info.get(NONCE)
-        except FileNotFoundError:
+            follows = self.root.exists(commit_name(expected - 1))
+        except OSError:  # it is not there, or the store does not answer now
             raise CommitUnknown(f"{self.root.uri}: version {expected}: {error}") from error
         if landed != nonce:
             raise CommitConflict(f"{self.root.uri}: version {expected} is somebody else's") from error
-        if not self.root.exists(commit_name(expected - 1)):
+        if not follows:
             raise CommitUnknown(f"{self.root.uri}: version {expected - 1} has been cleaned up") from error
 
 

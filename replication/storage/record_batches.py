@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -23,6 +21,7 @@ from pyspark.sql.types import StructType
 from replication.errors import CorruptRecordException
 from replication.storage.commit import last_version, newest_version, read_commit
 from replication.storage.filesystem import StorageRoot
+from replication.storage.leader_facts import LeaderFacts
 from replication.storage.segment import leader_of, read_segment
 from schemas import LOG, METADATA, RECORD_BATCHES, REPLICAS
 
@@ -35,7 +34,8 @@ class HeaderStream:
     """What a header stream reads: a leader's root, and the tables whose movement is to wake its reader.
 
     `wake` is a file of the follower that holds a counter. `max_bytes` bounds the segments of one micro-batch, of which
-    there is at least one. Tables are looked at every `poll_interval_ms` at most.
+    there is at least one. Tables are looked at every `poll_interval_ms` at most. A new HW alone waits up to
+    `wait_max_ms` for records that it can travel with, as the answer to a fetch in Kafka does [FT-05].
     """
 
     source: StorageRoot
@@ -45,6 +45,7 @@ class HeaderStream:
     wake_name: str = ""
     max_bytes: int = _UNBOUNDED
     poll_interval_ms: int = 0
+    wait_max_ms: int = 0
 
 
 def read_headers(spark: SparkSession, stream: HeaderStream) -> DataFrame:
@@ -58,6 +59,7 @@ def read_headers(spark: SparkSession, stream: HeaderStream) -> DataFrame:
         "wakeName": stream.wake_name,
         "maxBytes": str(stream.max_bytes),
         "pollIntervalMs": str(stream.poll_interval_ms),
+        "waitMaxMs": str(stream.wait_max_ms),
     }
     return spark.readStream.format(FORMAT).options(**options).load()
 
@@ -72,7 +74,7 @@ def _decode(text: str | None) -> StorageRoot | None:
 
 class RecordBatchSource(DataSource):
     """`spark.readStream.format("lakelog_record_batches")`. Options: source, leader, cluster, wake, wakeName, maxBytes,
-    pollIntervalMs; `source` may be a plain URI of a broker root."""
+    pollIntervalMs, waitMaxMs; `source` may be a plain URI of a broker root."""
 
     @classmethod
     def name(cls) -> str:
@@ -96,6 +98,7 @@ class RecordBatchSource(DataSource):
                 options.get("wakeName", ""),
                 int(options.get("maxBytes", _UNBOUNDED)),
                 int(options.get("pollIntervalMs", 0)),
+                int(options.get("waitMaxMs", 0)),
             )
         )
 
@@ -110,9 +113,11 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
     def __init__(self, stream: HeaderStream) -> None:
         self._stream = stream
         self._log = stream.source.child(LOG.name)
-        self._replicas = _LeaderFacts(stream.source.child(REPLICAS.name))
+        self._replicas = LeaderFacts(stream.source.child(REPLICAS.name), stream.wait_max_ms / 1000)
         self._target: Offset | None = None
         self._polled_at = float("-inf")
+        # How far commits without a header for us were read: what the leader itself follows must start no micro-batch.
+        self._scanned: Offset = {"log": -1, "files": 0}
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
         """The newest commit. Versions of the other tables are unknown, so that the first micro-batch comes at once."""
@@ -126,9 +131,12 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         """The headers after `start`, at most `max_bytes` of segments, and the offset after them."""
         if self._target is None and not self._is_due():
             return iter(()), start
-        newest = self._target["log"] if self._target else newest_version(self._log, start["log"])
-        rows, end = self._headers(start, newest, self._stream.max_bytes)
-        return iter(rows), {**(self._target or self._movements(start)), **end}
+        begin = self._scanned if self._scanned["log"] > start["log"] else start
+        newest = self._target["log"] if self._target else newest_version(self._log, begin["log"])
+        rows, end = self._headers(begin, newest, self._stream.max_bytes)
+        if not rows and self._target is None:
+            self._scanned, end = end, {"log": start["log"], "files": start["files"]}
+        return iter(rows), {**(self._target or self._movements(start, bool(rows))), **end}
 
     def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[tuple[Any, ...]]:  # noqa: N802 (Spark's name)
         """The same headers once more, after a restart."""
@@ -143,11 +151,11 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         self._polled_at = now
         return True
 
-    def _movements(self, start: Mapping[str, int]) -> Offset:
+    def _movements(self, start: Mapping[str, int], has_rows: bool = True) -> Offset:
         stream, moved = self._stream, dict(start)
         if stream.cluster:
             moved["metadata"] = newest_version(stream.cluster.child(METADATA.name), start["metadata"])
-            moved["replicas"] = self._replicas.changed_at(start["replicas"])
+            moved["replicas"] = self._replicas.changed_at(start["replicas"], has_rows)
         if stream.wake:
             moved["wake"] = read_counter(stream.wake, stream.wake_name)
         return moved
@@ -201,34 +209,3 @@ def read_counter(root: StorageRoot, name: str) -> int:
         return int(root.read(name) or b"0")
     except FileNotFoundError:
         return 0
-
-
-class _LeaderFacts:
-    """When what the leader says as a leader (HW, epochs, log start) has last changed: what it writes of the partitions
-    that it follows itself must not wake its own followers."""
-
-    def __init__(self, table: StorageRoot) -> None:
-        self._table = table
-        self._version = -1
-        self._facts: list[dict[str, Any]] | None = None
-
-    def changed_at(self, known: int) -> int:
-        newest = newest_version(self._table, max(known, self._version))
-        if newest == self._version:
-            return known
-        facts = self._read(newest)
-        changed = facts is None or facts != self._facts
-        self._version, self._facts = newest, facts
-        return newest if changed else known
-
-    def _read(self, version: int) -> list[dict[str, Any]] | None:
-        """The leader rows of a version; None if it is gone again already."""
-        columns = ["topic_id", "partition", "role", "leader_epoch", "high_watermark", "log_start_offset", "epochs"]
-        try:
-            names = [file.name for file in read_commit(self._table, version).adds]
-            tables = [
-                pq.read_table(self._table.path(n), filesystem=self._table.filesystem, columns=columns) for n in names
-            ]
-        except (OSError, pa.ArrowInvalid):
-            return None
-        return [row for table in tables for row in table.to_pylist() if row["role"] == "leader"]

@@ -1,0 +1,56 @@
+"""`lakelog broker`: one broker in a process of its own, until SIGTERM or SIGINT, or until a newer process fences it."""
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from jobs.console import FAILED, OK, log_to_stderr, parser_of, run
+from jobs.session import spark_session
+from jobs.settings import broker_id, broker_settings
+from jobs.waiting import stop_signals, wait_until
+from replication.server.broker import Broker
+from replication.storage.cluster import Cluster, format_broker
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    return run(_parser(), _run, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("broker", __doc__)
+    parser.add_argument("--cluster", required=True, metavar="URI", help="root of the cluster")
+    parser.add_argument("--root", required=True, metavar="URI", help="root of this broker; formatted if it is empty")
+    parser.add_argument("--broker-id", type=broker_id, metavar="N", help="id of this broker, if --config has none")
+    parser.add_argument("--config", metavar="FILE", help="server.properties")
+    parser.add_argument("--rack", metavar="NAME", help="rack, zone or region, over that of --config")
+    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
+    return parser
+
+
+def _run(args: argparse.Namespace) -> int:
+    """What can be refused is refused before a JVM is started for it."""
+    config = broker_settings(args.config, args.broker_id, args.rack)
+    log_to_stderr(f"broker {config.broker_id}", args.log_level)
+    cluster = Cluster.open(args.cluster, config)
+    format_broker(cluster.storage_of(config.broker_id, args.root), cluster.cluster_id, config.broker_id)
+    spark = spark_session(f"lakelog broker {config.broker_id}")
+    told = stop_signals()  # after PySpark, which has a handler of its own
+    try:
+        return _serve(Broker(spark, args.cluster, args.root, config), told)
+    finally:
+        spark.stop()
+
+
+def _serve(broker: Broker, told: Callable[[], bool]) -> int:
+    """Runs the broker until it is told to stop; raises what it was stopped by otherwise."""
+    broker.start()
+    wait_until(lambda: told() or not broker.is_running())
+    stopped_by_itself = not told()
+    broker.stop()
+    broker.wait()
+    return FAILED if stopped_by_itself else OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,31 @@
+"""Settings of a verb: those of its properties file, and over them what the command line says."""
+
+import argparse
+from dataclasses import replace
+
+from replication.config import Config, load_properties
+from replication.errors import InvalidConfigurationException
+
+
+def settings(path: str | None) -> Config:
+    """The settings in a properties file, or the defaults without one."""
+    return load_properties(path) if path else Config()
+
+
+def broker_settings(path: str | None, broker_id: int | None, rack: str | None) -> Config:
+    """The settings of a broker. Raises InvalidConfigurationException if nothing, or two things, say which one it is."""
+    config = settings(path)
+    told = config.broker_id if config.broker_id >= 0 else None
+    if told is None and broker_id is None:
+        raise InvalidConfigurationException("which broker is this? Give --broker-id, or broker.id in the --config file")
+    if None not in (told, broker_id) and told != broker_id:
+        raise InvalidConfigurationException(f"--broker-id is {broker_id}, but {path} has broker.id={told}")
+    chosen = told if broker_id is None else broker_id
+    return replace(config, broker_id=chosen, broker_rack=rack or config.broker_rack)
+
+
+def broker_id(text: str) -> int:
+    """A broker id of the command line: 0 or more."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no broker id: it is a number from 0 on")
+    return int(text)

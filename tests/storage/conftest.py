@@ -1,0 +1,43 @@
+"""An object store on localhost, for the tests whose roots are buckets."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pyarrow.fs as pafs
+import pytest
+from moto.server import ThreadedMotoServer
+
+from replication.storage.filesystem import StorageRoot
+
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="session")
+def s3_options() -> Iterator[dict[str, str]]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    client = pafs.S3FileSystem(
+        access_key="test", secret_key="test", region="us-east-1", scheme="http",
+        endpoint_override=f"{host}:{port}", allow_bucket_creation=True,
+    )  # fmt: skip
+    client.create_dir("bucket")
+    yield {**KEYS, "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ALLOW_HTTP": "true"}
+    server.stop()
+
+
+_folders = itertools.count()
+
+
+@pytest.fixture(params=["local", "s3"])
+def new_root(request: pytest.FixtureRequest, root: str) -> Callable[[], StorageRoot]:
+    """Makes an empty root, on the local disk and in an object store."""
+
+    def make() -> StorageRoot:
+        if request.param == "local":
+            made = StorageRoot.of(f"{root}/{next(_folders)}")
+            made.create_folder()
+            return made
+        return StorageRoot.of(f"s3://bucket/{next(_folders)}", request.getfixturevalue("s3_options"))
+
+    return make

@@ -1,0 +1,112 @@
+"""Logs to test with: records, requests to append them, and what one can say of a log."""
+
+import datetime as dt
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.storage.append import SEGMENT_BYTES, Appended, PartitionAppend, append, arrow_writer
+from replication.storage.filesystem import StorageRoot
+from replication.storage.log_state import FOLLOWER, LEADER, PartitionLog, Role
+from replication.storage.replica_log import ReplicaLog
+from schemas import LOG
+
+TOPIC, TOPIC_ID = "flights", "flights-id"
+P0, P1, P2 = (TopicIdPartition(TOPIC_ID, number) for number in range(3))
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+PRODUCER = 7
+COLUMNS = pa.schema([LOG.arrow.field(name) for name in ("key", "value", "timestamp", "headers")])
+
+
+def records(*values: bytes | None) -> pa.Table:
+    """Records with these values, a millisecond apart."""
+    return pa.Table.from_pylist(
+        [
+            {"key": b"k", "value": value, "timestamp": NOON + dt.timedelta(milliseconds=index), "headers": None}
+            for index, value in enumerate(values)
+        ],
+        COLUMNS,
+    )
+
+
+def numbered(count: int, first: int = 0) -> pa.Table:
+    """Records whose values are numbers that rise."""
+    return records(*(str(first + index).encode() for index in range(count)))
+
+
+def request(
+    partition: TopicIdPartition, count: int, sequence: int = 0, epoch: int = 0, replicas: tuple[int, ...] = (1, 2, 3),
+    producer_id: int = PRODUCER, producer_epoch: int = 0,
+) -> PartitionAppend:  # fmt: skip
+    return PartitionAppend(
+        TOPIC, partition.topic_id, partition.partition, replicas, epoch, count, producer_id, producer_epoch, sequence
+    )
+
+
+def send(
+    log: ReplicaLog, *requests: PartitionAppend, tables: Mapping[TopicIdPartition, pa.Table] | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+) -> list:  # fmt: skip
+    """Appends numbered records, or those given; the outcome of each request."""
+    rows = tables or {r.topic_id_partition: numbered(r.records) for r in requests}
+    outcomes = append(log, requests, arrow_writer(log.root, 1, requests, rows, segment_bytes), "test")
+    return [outcomes[r.topic_id_partition] for r in requests]
+
+
+def fill(log: ReplicaLog, partition: TopicIdPartition, *counts: int, epoch: int = 0, producer_id: int = PRODUCER) -> None:
+    """Appends batches of these sizes, a commit each, in sequence."""
+    for count in counts:
+        entry = log.refresh().partition(partition).producers.get(producer_id)
+        sequence = entry.next_sequence if entry else 0
+        (outcome,) = send(log, request(partition, count, sequence, epoch, producer_id=producer_id))
+        assert isinstance(outcome, Appended), outcome
+
+
+def new_log(root: str | StorageRoot, *partitions: TopicIdPartition, epoch: int = 0) -> ReplicaLog:
+    """A new log that leads the partitions."""
+    log = ReplicaLog.create(root if isinstance(root, StorageRoot) else StorageRoot.of(root).child("log"))
+    if partitions:
+        lead(log, *partitions, epoch=epoch)
+    return log
+
+
+def lead(log: ReplicaLog, *partitions: TopicIdPartition, epoch: int) -> None:
+    log.become({partition: Role(epoch, LEADER) for partition in partitions}, "test")
+
+
+def follow(log: ReplicaLog, *partitions: TopicIdPartition, epoch: int) -> None:
+    log.become({partition: Role(epoch, FOLLOWER) for partition in partitions}, "test")
+
+
+def leo(log: ReplicaLog, partition: TopicIdPartition = P0) -> int:
+    return log.refresh().partition(partition).log_end_offset
+
+
+def offsets(log: ReplicaLog, partition: TopicIdPartition = P0) -> list[int]:
+    return log.read(partition, log.refresh().partition(partition).log_start_offset)["offset"].to_pylist()
+
+
+def values(log: ReplicaLog, partition: TopicIdPartition = P0, start: int = 0, end: int | None = None) -> list[bytes]:
+    return log.read(partition, start, end)["value"].to_pylist()
+
+
+def facts(log: ReplicaLog, *partitions: TopicIdPartition) -> tuple[int, int, set[str], dict[TopicIdPartition, PartitionLog]]:
+    """All that a log knows: version, broker epoch, segments and the state of each partition."""
+    state = log.refresh()
+    known = {partition: state.partition(partition) for partition in partitions or (P0, P1, P2)}
+    return state.version, state.broker_epoch, set(state.segments), known
+
+
+def header(partition: TopicIdPartition = P0, base: int = 0, last: int = 0, epoch: int = 0) -> BatchHeader:
+    return BatchHeader(TOPIC, partition.topic_id, partition.partition, epoch, base, last, 0, 0)
+
+
+def log_rows(partition: TopicIdPartition = P0, base: int = 0, count: int = 1, epoch: int = 0) -> pa.Table:
+    """Rows of a log as they lie in a segment."""
+    rows = [
+        {**row, "topic": TOPIC, "partition": partition.partition, "offset": base + index, "timestampType": 0,
+         "leader_epoch": epoch, "topic_id": partition.topic_id}
+        for index, row in enumerate(numbered(count).to_pylist())
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, LOG.arrow)

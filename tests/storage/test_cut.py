@@ -1,0 +1,109 @@
+"""Cutting logs: whole files go, others are written again, in one commit that adds nothing new."""
+
+import pytest
+
+from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.producer_state import SequenceRun
+from replication.storage.append import Appended
+from replication.storage.commit import last_version, read_commit
+from replication.storage.cut import rewrite, truncate_to
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.segment import leader_of, read_records, read_segment
+from tests.storage.logs import P0, P1, facts, fill, follow, lead, leo, new_log, offsets, request, send, values
+
+CUT = {"why": "test"}
+
+
+@pytest.fixture
+def log(root):
+    """P0 has 0-3 | 4-7 | 8-11 (epoch 1), the second file holds P1 too."""
+    log = new_log(root, P0, P1)
+    fill(log, P0, 4)
+    send(log, request(P0, 4, sequence=4), request(P1, 5))
+    lead(log, P0, epoch=1)
+    fill(log, P0, 4, epoch=1)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("offset", "removed", "added"),
+    [
+        pytest.param(12, 0, 0, id="at the LEO"),
+        pytest.param(99, 0, 0, id="above the LEO"),
+        pytest.param(11, 1, 1, id="in the last file"),
+        pytest.param(8, 1, 0, id="between files"),
+        pytest.param(6, 2, 1, id="in a file of two partitions"),
+        pytest.param(4, 2, 1, id="before a file of two partitions"),
+        pytest.param(1, 3, 2, id="in the first file"),
+        pytest.param(0, 3, 1, id="everything"),
+    ],
+)
+def test_tr_05_a_cut_removes_and_rewrites_in_one_commit(log, offset, removed, added):
+    version, bystander = last_version(log.root), values(log, P1)
+    cut = truncate_to(log, {P0: offset}, CUT)
+    assert cut == (version + 1 if removed else None)
+    if removed:
+        commit = read_commit(log.root, cut)
+        assert (len(commit.removes), len(commit.adds)) == (removed, added)
+        assert all(leader_of(file.name) == 1 for file in commit.adds)
+    assert last_version(log.root) == version + bool(removed)
+    assert offsets(log) == list(range(min(offset, 12)))
+    assert (leo(log), values(log, P1)) == (min(offset, 12), bystander)
+    assert facts(ReplicaLog.open(log.root)) == facts(log)
+
+
+def test_several_partitions_are_cut_in_one_commit(log):
+    version = last_version(log.root)
+    assert truncate_to(log, {P0: 5, P1: 2}, CUT) == version + 1
+    assert (offsets(log), offsets(log, P1)) == ([0, 1, 2, 3, 4], [0, 1])
+
+
+def test_tr_05_the_lineage_and_the_producers_are_cut_too(log):
+    follow(log, P0, epoch=2)
+    truncate_to(log, {P0: 6}, CUT)
+    state = log.refresh().partition(P0)
+    assert state.lineage == (EpochEntry(0, 0),)
+    assert state.producers[7].runs == (SequenceRun(0, 5, 0),)
+
+
+def test_kip_98_what_was_cut_is_no_duplicate_when_it_is_sent_again(log):
+    truncate_to(log, {P0: 6}, CUT)
+    assert send(log, request(P0, 2, sequence=6, epoch=1)) == [Appended(6, 7)]
+    assert send(log, request(P0, 2, sequence=4, epoch=1)) == [Appended(4, 5, duplicate=True)]
+
+
+def test_headers_of_a_rewritten_segment_tell_of_its_rows(log):
+    truncate_to(log, {P0: 5}, CUT)
+    (segment,) = [s for s in log.current().segments.values() if len(s.headers) == 2]
+    assert read_segment(log.root, segment.file) == segment
+    head, other = segment.headers
+    assert (head.base_offset, head.last_offset, head.base_sequence, head.bytes) == (4, 4, 4, 2)
+    assert (other.base_offset, other.last_offset, other.base_sequence) == (0, 4, 0)
+    assert read_records(log.root, segment.name).num_rows == 6
+
+
+def test_a_part_of_a_segment_is_written_to_another_root(log, root):
+    """A follower that has the first half of a batch takes the second one."""
+    batch = log.current().partition(P0).batches[1]
+    target = StorageRoot.of(f"{root}/other")
+    target.create_folder()
+    part = rewrite(log.root, log.current().segments[batch.segment], target, [(batch.header, 6, 8)])
+    assert [(h.partition, h.base_offset, h.last_offset, h.base_sequence) for h in part.headers] == [(0, 6, 7, 6)]
+    assert read_records(target, part.name)["value"].to_pylist() == [b"2", b"3"]
+    assert part.headers[0].max_timestamp == batch.header.max_timestamp
+    assert target.list() == [part.name]
+
+
+def test_nothing_wanted_is_nothing_written(log):
+    segment = next(iter(log.current().segments.values()))
+    before = log.root.list()
+    assert rewrite(log.root, segment, log.root, []) is None
+    assert log.root.list() == before
+
+
+def test_records_that_were_cut_can_still_be_read_at_the_version_before(log):
+    version = log.current().version
+    truncate_to(log, {P0: 0, P1: 0}, CUT)
+    removed = read_commit(log.root, version + 1).removes
+    assert {file.name for file in removed} <= set(log.root.list())

@@ -1,0 +1,194 @@
+"""Storage roots: local folders in all their spellings, and buckets (moto's server on localhost)."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from replication.config import Config
+from replication.errors import InvalidConfigurationException, KafkaStorageException
+from replication.storage.cluster import Cluster, format_cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.log_snapshot import headers_from
+from replication.storage.record_batches import HeaderStream, RecordBatchReader
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.state_table import StateTable
+from schemas import PRODUCERS
+from tests.storage.logs import P0, fill, new_log, offsets, values
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("{tmp}/dir", "{tmp}/dir"),
+        ("{tmp}/dir/", "{tmp}/dir"),
+        ("{tmp}/a dir", "{tmp}/a dir"),
+        ("{tmp}/100%20", "{tmp}/100%20"),
+        ("file://{tmp}/dir", "{tmp}/dir"),
+        ("file://{tmp}/dir%20with%20space/", "{tmp}/dir with space"),
+        ("dir", "{tmp}/dir"),
+        ("./dir/../other", "{tmp}/other"),
+    ],
+)
+def test_every_spelling_of_a_local_folder_is_one(root, monkeypatch, uri, path):
+    monkeypatch.chdir(root)
+    found = StorageRoot.of(uri.format(tmp=root))
+    found.write("x", b"content")
+    assert found.uri == found.spark_uri == path.format(tmp=root)
+    assert Path(path.format(tmp=root), "x").read_bytes() == b"content"
+
+
+def test_a_folder_of_the_home_is_found(root, monkeypatch):
+    monkeypatch.setenv("HOME", root)
+    assert StorageRoot.of("~/dir").uri == f"{root}/dir"
+
+
+@pytest.mark.parametrize("name", ["a dir", "100%20", "dir#1", "ünï"])
+def test_a_log_may_lie_in_a_folder_of_any_name(root, name):
+    log = new_log(StorageRoot.of(f"{root}/{name}").child("log"), P0)
+    fill(log, P0, 2)
+    assert offsets(ReplicaLog.open(log.root)) == [0, 1]
+
+
+def test_a_bucket_is_s3a_for_spark():
+    assert StorageRoot.of("s3://bucket/a/").child("log").spark_uri == "s3a://bucket/a/log"
+
+
+def test_an_unknown_scheme_is_named():
+    with pytest.raises(InvalidConfigurationException, match="nosuch://a/b"):
+        StorageRoot.of("nosuch://a/b").exists("x")
+
+
+def test_credentials_are_not_shown():
+    assert "secret" not in repr(StorageRoot.of("s3://bucket", {"AWS_SECRET_ACCESS_KEY": "secret"}))
+
+
+def test_a_root_that_cannot_be_made_is_named(root):
+    Path(root, "file").write_bytes(b"")
+    with pytest.raises(KafkaStorageException, match=f"{root}/file/dir"):
+        StorageRoot.of(f"{root}/file/dir").create_folder()
+
+
+def test_files_are_written_read_listed_and_deleted(new_root):
+    root = new_root()
+    assert root.list() == []
+    root.write("a", b"12345")
+    root.child("sub").write("c", b"")
+    root.write("a", b"123")
+    assert root.read("a") == b"123"
+    assert root.list() == ["a", "sub"]
+    assert root.sizes(["a", "none", "a/none"]) == [3, None, None]
+    assert (root.exists("a"), root.exists("b")) == (True, False)
+    with pytest.raises(FileNotFoundError):
+        root.read("b")
+    root.delete("a")
+    root.delete("a")
+    assert root.list() == ["sub"]
+    root.child("sub").delete_folder()
+    root.child("sub").delete_folder()
+    assert root.list() == []
+
+
+def test_a_copy_is_byte_for_byte(new_root):
+    source, target, content = new_root(), new_root(), bytes(range(256)) * 999
+    source.write("a", content)
+    assert target.copy_from(source, "a") == len(content)
+    assert target.read("a") == content
+    assert target.list() == ["a"]
+
+
+def test_a_copy_goes_from_a_bucket_to_a_disk_and_back(root, s3_options):
+    disk, bucket, content = StorageRoot.of(root), StorageRoot.of("s3://bucket/copy", s3_options), b"\x00\xff" * 50_000
+    disk.write("a", content)
+    assert bucket.copy_from(disk, "a") == len(content)
+    disk.delete("a")
+    assert disk.copy_from(bucket, "a") == len(content)
+    assert disk.read("a") == content
+
+
+def test_a_copy_of_a_file_that_is_gone_leaves_nothing(new_root):
+    source, target = new_root(), new_root()
+    with pytest.raises(OSError, match="a"):
+        target.copy_from(source, "a")
+    assert target.list() == []
+
+
+def test_a_failure_in_the_block_leaves_nothing(root):
+    storage = StorageRoot.of(root)
+
+    def fail():
+        with storage.atomic("a") as path:
+            Path(path).write_bytes(b"half")
+            raise ValueError("cut short")
+
+    with pytest.raises(ValueError, match="cut short"):
+        fail()
+    assert storage.list() == []
+
+
+def test_a_frozen_writer_does_not_touch_what_another_has_written(root):
+    """It holds its file open while the other one writes the same name whole; then it dies."""
+    storage, written, go_on = StorageRoot.of(root), threading.Event(), threading.Event()
+
+    def frozen():
+        try:
+            with storage.atomic("a") as path, open(path, "wb") as file:
+                file.write(b"half")
+                file.flush()
+                written.set()
+                assert go_on.wait(30)
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            return
+
+    thread = threading.Thread(target=frozen)
+    thread.start()
+    assert written.wait(30)
+    storage.write("a", b"whole")
+    assert storage.read("a") == b"whole"
+    go_on.set()
+    thread.join(30)
+    assert (storage.list(), storage.read("a")) == (["a"], b"whole")
+
+
+def test_readers_see_the_old_file_or_the_new_one(root):
+    storage = StorageRoot.of(root)
+    storage.write("a", b"old")
+    with storage.atomic("a") as path:
+        Path(path).write_bytes(b"new")
+        assert storage.read("a") == b"old"
+    assert storage.read("a") == b"new"
+
+
+def test_a_log_lives_in_a_bucket(s3_options):
+    """Append, compare-and-set against a second handle, replay, read, headers: all of it over S3."""
+    broker = StorageRoot.of("s3://bucket/broker-1", s3_options)
+    log = new_log(broker.child("log"), P0)
+    other = ReplicaLog.open(log.root)
+    fill(log, P0, 3)
+    fill(other, P0, 2)
+    fill(log, P0, 1)
+    assert offsets(log) == list(range(6))
+    assert values(ReplicaLog.open(log.root), P0, 3, 5) == [b"0", b"1"]
+    assert len(headers_from(log.root, {P0: 3})) == 2
+    rows, _ = RecordBatchReader(HeaderStream(broker, 1)).read({"log": 1, "files": 0})
+    assert len(list(rows)) == 3
+
+
+def test_a_state_table_lives_in_a_bucket(s3_options):
+    root = StorageRoot.of("s3://bucket/producers", s3_options)
+    first = StateTable.create(root, PRODUCERS)
+    second = StateTable.open(root, PRODUCERS)
+    for number, table in enumerate((first, second, first)):
+        row = {"name": str(number), "producer_id": number, "producer_epoch": 0}
+        table.update({"why": "test"}, lambda rows, row=row: [*rows, row])
+    second.refresh()
+    assert [row["name"] for row in second.rows] == ["0", "1", "2"]
+
+
+def test_a_cluster_is_formatted_in_a_bucket(s3_options):
+    config = Config.from_properties({f"storage.cluster.{name}": value for name, value in s3_options.items()})
+    root = StorageRoot.of("s3://bucket/cluster", s3_options)
+    cluster_id = format_cluster(root, config)
+    assert Cluster.open("s3://bucket/cluster", config).cluster_id == cluster_id
+    assert not [name for name in root.list() if name.startswith("_probe")]

@@ -1,0 +1,218 @@
+"""What a handle on a log knows: by replaying commits, by opening the table, after clean-ups and after failures."""
+
+import pytest
+from deltalake import DeltaTable
+
+from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage import delta_log, replica_log
+from replication.storage.append import Appended
+from replication.storage.commit import commit_name, last_version, newest_version
+from replication.storage.cut import truncate_to
+from replication.storage.filesystem import StorageRoot
+from replication.storage.log_state import LEADER, Role
+from replication.storage.replica_log import ReplicaLog
+from tests.storage.logs import P0, P1, P2, facts, fill, follow, lead, leo, new_log, offsets, request, send
+
+
+@pytest.fixture
+def log(root):
+    return new_log(root, P0, P1)
+
+
+def reopened(log):
+    return ReplicaLog.open(log.root)
+
+
+def appends(log):
+    fill(log, P0, 3, 2)
+    send(log, request(P0, 1, sequence=5), request(P1, 4))
+
+
+def roles(log):
+    fill(log, P0, 3)
+    lead(log, P0, epoch=2)
+    follow(log, P1, epoch=2)
+    fill(log, P0, 3, epoch=2)
+    lead(log, P0, epoch=3)
+
+
+def claims_and_starts(log):
+    log.claim(0)
+    log.start_at(P2, 40)
+    follow(log, P2, epoch=1)
+
+
+def cuts(log):
+    appends(log)
+    roles(log)
+    truncate_to(log, {P0: 4, P1: 2}, {"why": "test"})
+
+
+def cuts_of_everything(log):
+    appends(log)
+    truncate_to(log, {P0: 0, P1: 0}, {"why": "test"})
+
+
+def appends_after_cuts(log):
+    cuts(log)
+    lead(log, P0, epoch=5)
+    fill(log, P0, 2, 2, epoch=5)
+    fill(log, P0, 3, epoch=5, producer_id=9)
+
+
+def two_topics(log):
+    appends(log)
+    log.become({TopicIdPartition("other", 0): Role(4, LEADER)}, "test")
+
+
+@pytest.mark.parametrize(
+    "history", [appends, roles, claims_and_starts, cuts, cuts_of_everything, appends_after_cuts, two_topics]
+)
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_a_log_that_is_opened_knows_what_its_writer_and_its_follower_know(log, history, cleaned):
+    """The writer has replayed its own commits, the follower the commits of another, the reader opens the table."""
+    follower = reopened(log)
+    history(log)
+    if cleaned:
+        clean_up(log.root)
+    partitions = (P0, P1, P2, TopicIdPartition("other", 0))
+    assert facts(log, *partitions) == facts(reopened(log), *partitions)
+    assert facts(follower, *partitions) == facts(log, *partitions)
+    assert log.current().version > 2
+
+
+def clean_up(root):
+    """A checkpoint, and no commits before the newest."""
+    DeltaTable(root.uri).create_checkpoint()
+    for version in range(last_version(root)):
+        root.delete(commit_name(version))
+
+
+def test_a_handle_that_is_far_behind_a_clean_up_is_built_anew_and_goes_on(log):
+    held = reopened(log)
+    fill(log, P0, *[2] * 10)
+    clean_up(log.root)
+    assert held.has_moved()
+    assert offsets(held) == list(range(20))
+    fill(held, P0, 1)
+    assert offsets(log) == list(range(21))
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The versions whose commits are read, and the segments whose footers are."""
+    seen = []
+    commit, segment = delta_log.read_commit, replica_log.read_segment
+    monkeypatch.setattr(delta_log, "read_commit", lambda root, version: seen.append(version) or commit(root, version))
+    monkeypatch.setattr(replica_log, "read_segment", lambda root, file: seen.append(file.name) or segment(root, file))
+    return seen
+
+
+def test_a_refresh_reads_only_new_commits(log, reads):
+    follower = reopened(log)
+    fill(log, P0, 2, 2)
+    follower.refresh()
+    reads.clear()
+    follower.refresh()
+    assert reads == []
+    fill(log, P0, 2)
+    (new,) = set(log.current().segments) - set(follower.current().segments)
+    reads.clear()
+    follower.refresh()
+    assert reads == [log.current().version, new]
+
+
+def test_a_writer_does_not_read_the_footers_that_it_has_written(log, reads):
+    fill(log, P0, 2, 2)
+    assert [name for name in reads if isinstance(name, str)] == []
+
+
+def test_many_segments_are_read_at_once_and_in_order(log):
+    follower = reopened(log)
+    fill(log, P0, *[1] * 20)
+    assert facts(reopened(log)) == facts(follower) == facts(log)
+
+
+def fails_once(real, error):
+    failures = [error]
+
+    def patched(*args):
+        if failures:
+            raise failures.pop()
+        return real(*args)
+
+    return patched
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "error"),
+    [
+        (replica_log, "read_segment", CorruptRecordException("timed out")),
+        (delta_log, "read_commit", OSError("timed out")),
+    ],
+)
+def test_a_replay_that_has_failed_is_done_again_before_anything_is_decided(log, monkeypatch, module, name, error):
+    """The handle has moved and the state has not: an append on it would give offsets a second time."""
+    follower = reopened(log)
+    fill(log, P0, 2, 3)
+    monkeypatch.setattr(module, name, fails_once(getattr(module, name), error))
+    with pytest.raises((CorruptRecordException, KafkaStorageException), match="timed out"):
+        follower.refresh()
+    assert send(follower, request(P0, 1, producer_id=8)) == [Appended(5, 5)]
+    assert facts(follower) == facts(reopened(log)) == facts(log)
+
+
+def test_a_rebuild_that_has_failed_is_done_again(log, monkeypatch):
+    follower = reopened(log)
+    fill(log, P0, 2, 3)
+    clean_up(log.root)
+    failing = fails_once(replica_log.read_segment, CorruptRecordException("timed out"))
+    monkeypatch.setattr(replica_log, "read_segment", failing)
+    with pytest.raises(CorruptRecordException, match="timed out"):
+        follower.refresh()
+    assert facts(follower) == facts(log)
+
+
+def test_a_store_that_does_not_answer_is_an_error_of_ours(log, monkeypatch):
+    def unreachable(*_):
+        raise OSError("connection refused")
+
+    monkeypatch.setattr(StorageRoot, "sizes", unreachable)
+    with pytest.raises(KafkaStorageException, match="connection refused"):
+        log.refresh()
+
+
+def test_broker_epoch_0_is_an_epoch(log):
+    log.claim(0)
+    assert reopened(log).current().broker_epoch == 0
+
+
+@pytest.mark.parametrize("known", [-1, 0, 3, 6])
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_the_newest_version_is_found_from_any_known_one(log, known, cleaned):
+    fill(log, P0, *[1] * 5)
+    if cleaned:
+        clean_up(log.root)
+    assert newest_version(log.root, known) == last_version(log.root) == 6
+
+
+def test_the_newest_version_is_listed_once_where_nothing_is_known(log, monkeypatch):
+    """A table may have had a million commits: they are not looked up one by one."""
+    fill(log, P0, *[1] * 5)
+    asked, sizes = [], StorageRoot.sizes
+    monkeypatch.setattr(StorageRoot, "sizes", lambda self, names: asked.append(names) or sizes(self, names))
+    assert newest_version(log.root, -1) == 6
+    assert len(asked) <= 1
+
+
+def test_a_table_that_is_not_there_has_no_version(root):
+    assert newest_version(StorageRoot.of(root), -1) == last_version(StorageRoot.of(root)) == -1
+
+
+def test_a_clean_up_during_the_read_of_an_empty_partition_is_no_error(log):
+    held = reopened(log)
+    lead(log, P2, epoch=0)
+    clean_up(log.root)
+    assert leo(held, P2) == 0
+    assert held.current().partition(P2).role == Role(0, LEADER)

@@ -1,0 +1,194 @@
+"""Segments: footers, statistics, options of the file, and files that are not what their commit says."""
+
+import datetime as dt
+import json
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from replication.errors import CorruptRecordException
+from replication.protocol.record_batch import BatchHeader
+from replication.storage.commit import AddedFile
+from replication.storage.delta_log import DeltaLog
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.segment import (
+    headers_of,
+    leader_of,
+    read_records,
+    read_segment,
+    segment_name,
+    statistics,
+    write_segment,
+)
+from schemas import LOG
+from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, fill, header, log_rows, new_log, offsets
+
+FULL = BatchHeader(TOPIC, TOPIC_ID, 0, 3, 5, 6, 1_767_268_800_001_000, 4, 77, 2, 2**31 - 1)
+US = dt.timedelta(microseconds=1)
+
+
+@pytest.fixture
+def storage(root):
+    return StorageRoot.of(root)
+
+
+@pytest.fixture
+def segment(storage):
+    rows = pa.concat_tables([log_rows(P0, 5, 2, epoch=3), log_rows(P1, 0, 3)])
+    return write_segment(storage, 4, rows, [FULL, header(P1, 0, 2)])
+
+
+def test_the_headers_are_in_the_footer(storage, segment):
+    assert read_segment(storage, AddedFile(segment.name, segment.file.size)) == segment
+    assert read_segment(storage, segment.file).headers == (FULL, header(P1, 0, 2))
+
+
+def test_the_statistics_are_in_the_footer_for_whoever_copies_the_file(storage, segment):
+    read = read_segment(storage, AddedFile(segment.name, segment.file.size))
+    assert read.file.stats == segment.file.stats == statistics(read_records(storage, segment.name))
+
+
+def test_a_segment_is_zstd_with_page_index_and_short_offsets(storage, segment):
+    file = pq.ParquetFile(storage.path(segment.name))
+    columns = {column.path_in_schema: column for column in map(file.metadata.row_group(0).column, range(5))}
+    assert {column.compression for column in columns.values()} == {"ZSTD"}
+    assert columns["offset"].has_offset_index
+    assert columns["offset"].has_column_index
+    assert "DELTA_BINARY_PACKED" in columns["offset"].encodings
+    assert "RLE_DICTIONARY" in columns["topic"].encodings
+    assert file.schema_arrow.remove_metadata() == LOG.arrow
+
+
+def test_statistics_have_all_four_parts_with_timestamps_in_ms_utc(segment):
+    stats = json.loads(segment.file.stats)
+    low = {"topic": TOPIC, "partition": 0, "offset": 0, "timestamp": "2026-01-01T12:00:00.000Z", "leader_epoch": 0}
+    high = {"topic": TOPIC, "partition": 1, "offset": 6, "timestamp": "2026-01-01T12:00:00.002Z", "leader_epoch": 3}
+    assert stats == {"numRecords": 5, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}
+
+
+@pytest.mark.parametrize(
+    ("time", "text"),
+    [
+        (NOON + 1999 * US, "2026-01-01T12:00:00.001Z"),
+        (NOON.astimezone(dt.timezone(dt.timedelta(hours=-5))), "2026-01-01T12:00:00.000Z"),
+        (dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=dt.timezone.utc), "1969-12-31T23:59:59.000Z"),
+    ],
+)
+def test_a_timestamp_of_statistics(time, text):
+    rows = pa.Table.from_pylist([{**log_rows().to_pylist()[0], "timestamp": time}], LOG.arrow)
+    assert json.loads(statistics(rows))["maxValues"]["timestamp"] == text
+
+
+def test_spark_reads_segments_and_skips_files_by_their_statistics(spark, root):
+    """The file that need not be read is deleted: who opens it fails."""
+    log = new_log(root, P0)
+    fill(log, P0, 5, 5)
+    first, second = log.current().segments
+    frame = spark.read.format("delta").load(log.root.spark_uri)
+    assert frame.where("offset >= 5").count() == 5
+    log.root.delete(first)
+    rows = frame.where("offset >= 5").select("offset", "value", "timestamp", "headers").collect()
+    assert [(row.offset, bytes(row.value)) for row in rows] == [(5 + n, b"%d" % n) for n in range(5)]
+    assert second in log.current().segments
+
+
+def without_footer(storage, rows):
+    name = "from-another-tool.parquet"
+    pq.write_table(rows.cast(LOG.arrow), storage.path(name))
+    return AddedFile(name, storage.sizes([name])[0])
+
+
+def test_a_segment_without_footer_is_read_by_rows_and_reported(storage, caplog):
+    rows = pa.concat_tables([log_rows(P0, 5, 2, epoch=3), log_rows(P0, 7, 1, epoch=4), log_rows(P1, 0, 3)])
+    file = without_footer(storage, rows)
+    with caplog.at_level(logging.WARNING):
+        segment = read_segment(storage, file)
+    assert [(h.partition, h.leader_epoch, h.base_offset, h.last_offset, h.bytes, h.producer_id) for h in segment.headers] == [
+        (0, 3, 5, 6, 4, -1),
+        (0, 4, 7, 7, 2, -1),
+        (1, 0, 0, 2, 6, -1),
+    ]  # fmt: skip
+    assert segment.headers[0].max_timestamp == 1_767_268_800_001_000
+    assert json.loads(segment.file.stats)["numRecords"] == 6
+    assert f"{storage.path(file.name)}: has no batch headers in its footer" in caplog.text
+
+
+def test_a_log_replays_a_segment_without_footer(root, storage):
+    log = new_log(root, P0)
+    fill(log, P0, 2)
+    DeltaLog.open(log.root).commit({"why": "another tool"}, [without_footer(log.root, log_rows(P0, 2, 3))])
+    assert offsets(log) == offsets(ReplicaLog.open(log.root)) == [0, 1, 2, 3, 4]
+
+
+def test_rows_with_gaps_are_no_batch():
+    with pytest.raises(CorruptRecordException, match="flights-0: offsets 0 to 5 have gaps"):
+        headers_of(pa.concat_tables([log_rows(P0, 0, 1), log_rows(P0, 5, 1)]))
+
+
+def deleted(path):
+    path.unlink()
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def replaced(path):
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+def foot_overwritten(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-40] + b"\xff" * 32 + content[-8:])
+
+
+@pytest.mark.parametrize("harm", [deleted, truncated, replaced, foot_overwritten])
+def test_a_file_that_was_deleted_or_changed_is_named(storage, segment, harm):
+    harm(Path(storage.path(segment.name)))
+    with pytest.raises(CorruptRecordException, match=segment.name):
+        read_segment(storage, segment.file)
+
+
+@pytest.mark.parametrize("harm", [deleted, replaced])
+def test_rows_that_cannot_be_read_name_their_file(storage, segment, harm):
+    harm(Path(storage.path(segment.name)))
+    with pytest.raises(CorruptRecordException, match=segment.name):
+        read_records(storage, segment.name)
+
+
+def test_a_log_whose_file_was_deleted_names_it(root):
+    log = new_log(root, P0)
+    fill(log, P0, 2)
+    (name,) = log.current().segments
+    log.root.delete(name)
+    with pytest.raises(CorruptRecordException, match=f"{name}: is gone"):
+        ReplicaLog.open(log.root)
+    with pytest.raises(CorruptRecordException, match=name):
+        log.read(P0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "leader"),
+    [(segment_name(0), 0), (segment_name(12), 12), ("part-00000-abc.parquet", None), ("leader-x-y.parquet", None), ("a", None)],
+)  # fmt: skip
+def test_the_name_tells_who_led(name, leader):
+    assert leader_of(name) == leader
+
+
+def test_a_name_is_never_given_twice():
+    assert segment_name(1) != segment_name(1)
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\x00\xff", b"x" * 100_000])
+@pytest.mark.parametrize(
+    "headers",
+    [None, [], [{"key": "a", "value": b"1"}, {"key": "a", "value": None}, {"key": "", "value": b"\x00\xff"}]],
+)
+def test_values_and_headers_come_back_as_they_were(storage, value, headers):
+    row = {**log_rows().to_pylist()[0], "key": value, "value": value, "headers": headers, "timestamp": NOON + US}
+    segment = write_segment(storage, 1, pa.Table.from_pylist([row], LOG.arrow), [header()])
+    assert read_records(storage, segment.name).to_pylist() == [row]
