@@ -13,7 +13,7 @@ from rich.table import Table
 
 from replication.errors import LakelogException
 
-OK, FAILED = 0, 1
+OK, FAILED, INTERRUPTED = 0, 1, 130
 TABLE, JSON = "table", "json"
 
 # Lines of a table that nobody sees on a screen are not broken: what reads them wants a row a line.
@@ -37,6 +37,8 @@ def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], in
     except BrokenPipeError:  # `| head` has seen enough; at exit Python would flush once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except LakelogException as error:
         return _failed(error.name, error)
     except OSError as error:

@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("format", __doc__)
     parser.add_argument("--cluster", required=True, metavar="URI", help="root of the cluster")
-    parser.add_argument("--broker-id", type=broker_id, metavar="N", help="make the root of this broker, not the cluster's")
+    parser.add_argument("--broker-id", type=broker_id, metavar="N", help="make the root of this broker")
     parser.add_argument("--root", metavar="URI", help="root of the broker")
     parser.add_argument("--config", metavar="FILE", help="server.properties: settings, and credentials of the roots")
     return parser

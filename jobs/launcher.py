@@ -22,7 +22,7 @@ VERBS = {
     "format": Verb("jobs.format", False, "make the root of a cluster, or of a broker"),
     "topics": Verb("jobs.topics", False, "create, list or describe topics"),
     "bench": Verb("jobs.bench", True, "measure against a plain stream and a file copy, in the same run"),
-    "kill-test": Verb("jobs.kill_test", True, "a broker killed at random moments while producing"),
+    "kill-test": Verb("jobs.kill_test", False, "kill brokers while producing, then look for every record"),
 }
 
 

@@ -15,12 +15,11 @@ def settings(path: str | None) -> Config:
 def broker_settings(path: str | None, broker_id: int | None, rack: str | None) -> Config:
     """The settings of a broker. Raises InvalidConfigurationException if nothing, or two things, say which one it is."""
     config = settings(path)
-    told = config.broker_id if config.broker_id >= 0 else None
-    if told is None and broker_id is None:
+    chosen = config.broker_id if broker_id is None else broker_id
+    if chosen < 0:
         raise InvalidConfigurationException("which broker is this? Give --broker-id, or broker.id in the --config file")
-    if None not in (told, broker_id) and told != broker_id:
-        raise InvalidConfigurationException(f"--broker-id is {broker_id}, but {path} has broker.id={told}")
-    chosen = told if broker_id is None else broker_id
+    if config.broker_id not in (-1, chosen):
+        raise InvalidConfigurationException(f"--broker-id is {chosen}, but {path} has broker.id={config.broker_id}")
     return replace(config, broker_id=chosen, broker_rack=rack or config.broker_rack)
 
 

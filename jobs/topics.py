@@ -35,7 +35,7 @@ def _add_create_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--replica-assignment", type=assignment, metavar="1:2:3,2:3:1", help="brokers of each partition, leader first"
     )
-    group.add_argument("--config", type=config_pair, action="append", metavar="KEY=VALUE", help="a setting of the topic")
+    group.add_argument("--config", type=config_pair, action="append", metavar="KEY=VALUE", help="setting of the topic")
     group.add_argument("--if-not-exists", action="store_true", help="a topic that exists is left as it is: no error")
     group.add_argument("--dry-run", action="store_true", help="show what would be made, write nothing")
 

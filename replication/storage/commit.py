@@ -64,16 +64,17 @@ def read_commit(root: StorageRoot, version: int) -> Commit:
 def newest_version(root: StorageRoot, known: int) -> int:
     """The newest version of the table, looked for from `known` on: two look-ups if it has not moved.
 
-    Lists the log only where `known` itself has vanished, since then any number of versions may have come and gone.
+    Lists the log only where `known` is -1 or has vanished, since then any number of versions may have come and gone.
     """
-    while True:
+    while known >= 0:
         following, current = root.sizes([commit_name(known + 1), commit_name(known)])
         if following is not None:
             known += 1
         elif current is not None:
             return known
         else:
-            return last_version(root)
+            break
+    return last_version(root)
 
 
 def last_version(root: StorageRoot) -> int:

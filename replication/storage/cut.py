@@ -12,8 +12,8 @@ from replication.protocol.producer_state import increment_sequence
 from replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, TopicIdPartition
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_state import LogState
-from replication.storage.replica_log import LogChange, ReplicaLog, rows_of
-from replication.storage.segment import Segment, leader_of, read_records, record_bytes, write_segment
+from replication.storage.replica_log import LogChange, ReplicaLog
+from replication.storage.segment import Segment, leader_of, read_records, record_bytes, rows_of, write_segment
 
 
 def truncate_to(log: ReplicaLog, offsets: Mapping[TopicIdPartition, int], cause: Mapping[str, object]) -> int | None:

@@ -82,31 +82,48 @@ class DeltaLog:
 
     def transaction_version(self, app_id: str) -> int | None:
         """The version that `app_id` last committed, None if it never did; it survives checkpoints and clean-up."""
-        return self._handle.transaction_version(app_id)
+        try:
+            return self._handle.transaction_version(app_id)
+        except DeltaError:  # commits of the handle have been cleaned up; the same version now stands on a checkpoint
+            self._reopen()
+            return self._handle.transaction_version(app_id)
+
+    def _reopen(self) -> None:
+        try:
+            self._handle = DeltaTable(self.root.uri, self.version, storage_options=dict(self.root.options))
+        except (DeltaError, OSError) as error:
+            raise KafkaStorageException(f"{self.root.uri}: cannot be read: {error}") from error
 
     def has_moved(self) -> bool:
         """Whether there are commits after `version`: two cheap look-ups, no listing.
 
         A version that has vanished was cleaned up, so the table has moved on far.
         """
-        following, current = self.root.sizes([commit_name(self.version + 1), commit_name(self.version)])
+        try:
+            following, current = self.root.sizes([commit_name(self.version + 1), commit_name(self.version)])
+        except OSError as error:
+            raise KafkaStorageException(f"{self.root.uri}: cannot be read: {error}") from error
         return following is not None or current is None
 
-    def advance(self) -> Iterator[Commit]:
-        """Moves the handle to the newest version and yields the commits in between.
-
-        Raises LogGap, with the handle moved, if one of them has been cleaned up.
-        """
-        before = self.version
+    def move(self) -> None:
+        """Moves the handle to the newest version."""
         try:
             self._handle.update_incremental()
         except (DeltaError, OSError) as error:
             raise KafkaStorageException(f"{self.root.uri}: cannot be read: {error}") from error
-        for version in range(before + 1, self.version + 1):
+
+    def commits_after(self, known: int) -> Iterator[Commit]:
+        """The commits after version `known`, up to that of the handle.
+
+        Raises LogGap if one of them has been cleaned up.
+        """
+        for version in range(known + 1, self.version + 1):
             try:
                 yield read_commit(self.root, version)
             except FileNotFoundError:
                 raise LogGap(f"{self.root.uri}: version {version} has been cleaned up") from None
+            except OSError as error:
+                raise KafkaStorageException(f"{self.root.uri}: cannot be read: {error}") from error
 
     def active_files(self) -> list[AddedFile]:
         """All data files of the version that the handle has read."""

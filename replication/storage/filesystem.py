@@ -38,10 +38,15 @@ class StorageRoot:
 
     @classmethod
     def of(cls, uri: str, options: Mapping[str, str] | None = None, fsync: bool = False) -> StorageRoot:
-        """The root at `uri`; local paths become absolute, without a trailing slash."""
+        """The root at `uri`; local paths become absolute, without a trailing slash.
+
+        Raises InvalidConfigurationException for a path with `%20` and the like in it: delta-rs takes that for a space.
+        """
         scheme = urlsplit(uri).scheme
         if scheme in ("", "file"):
             path = unquote(urlsplit(uri).path) if scheme else uri
+            if unquote(path) != path:
+                raise InvalidConfigurationException(f"storage root {uri}: its path may not hold an escape such as %20")
             return cls(os.path.abspath(os.path.expanduser(path)), dict(options or {}), fsync)
         return cls(uri.rstrip("/"), dict(options or {}), fsync)
 
@@ -144,8 +149,11 @@ class StorageRoot:
             return
 
     def delete_folder(self) -> None:
-        """Deletes this folder and all that is in it."""
-        self.filesystem.delete_dir(self.path())
+        """Deletes this folder and all that is in it; one that is gone already is no error."""
+        try:
+            self.filesystem.delete_dir(self.path())
+        except FileNotFoundError:
+            return
 
     def sync_folder(self, name: str = "") -> None:
         """With `fsync`, makes the names in a folder durable."""

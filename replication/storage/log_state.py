@@ -54,6 +54,11 @@ def log_start_app_id(partition: TopicIdPartition) -> str:
     return f"log-start/{partition.topic_id}/{partition.partition}"
 
 
+def may_go_back(app_id: str) -> bool:
+    """Whether a `txn` may fall: an epoch may start below an earlier one, whose records have been cut."""
+    return app_id.startswith("start/")
+
+
 def role_version(role: Role) -> int:
     """A role as the version of its `txn`."""
     return role.leader_epoch * _ROLES + role.kind
@@ -94,7 +99,7 @@ class PartitionLog:
         """Takes a batch in; one that does not lie at the end is put in its place."""
         placed = PlacedBatch(header.base_offset, header, segment)
         if self.batches and header.base_offset < self.log_end_offset:
-            insort(self.batches, placed)
+            insort(self.batches, placed, key=lambda batch: batch.base_offset)
             self._derive()
             return
         if not self.batches:
@@ -157,10 +162,12 @@ class LogState:
 
     def rebuild(self, version: int, segments: Iterable[Segment]) -> None:
         """Starts over from the active files of a version."""
-        self.version, self.segments, self._partitions = version, {}, {}
-        self.broker_epoch = self._transaction_version(BROKER_EPOCH) or -1
+        self.segments, self._partitions = {}, {}
+        claimed = self._transaction_version(BROKER_EPOCH)
+        self.broker_epoch = -1 if claimed is None else claimed
         for partition in self._place(segments):
             self._partitions[partition].check(partition)
+        self.version = version
 
     def apply(self, commit: Commit, added: Iterable[Segment]) -> None:
         """Replays one commit; `added` are the segments of its added files, with their headers."""

@@ -175,8 +175,9 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
             for index in range(skip, stop):
                 if size >= max_bytes:
                     return rows, {"log": version, "files": index}
-                rows += self._header_rows(version + 1, files[index])
-                size += files[index].size
+                found = self._header_rows(version + 1, files[index])
+                rows += found
+                size += files[index].size if found else 0  # else a read without rows might never get on
             version, skip = version + 1, 0
         return rows, {"log": version, "files": 0}
 

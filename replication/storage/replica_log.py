@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from replication.errors import (
     CorruptRecordException,
@@ -33,11 +32,12 @@ from replication.storage.log_state import (
     LogState,
     Role,
     log_start_app_id,
+    may_go_back,
     role_app_id,
     role_version,
     start_app_id,
 )
-from replication.storage.segment import Segment, read_records, read_segment
+from replication.storage.segment import Segment, read_records, read_segment, rows_of
 from schemas import LOG
 
 MAX_ATTEMPTS = 200
@@ -96,7 +96,7 @@ class ReplicaLog:
     def has_moved(self) -> bool:
         """Whether others have committed since the last refresh."""
         with self._lock:
-            return self._log.has_moved()
+            return self._state.version < self._log.version or self._log.has_moved()
 
     def refresh(self) -> LogState:
         """Replays what has been committed since and returns the state: only new commits are read.
@@ -104,7 +104,7 @@ class ReplicaLog:
         Raises StaleBrokerEpochException if a newer process has claimed the log of this one.
         """
         with self._lock:
-            if self._log.has_moved():
+            if self.has_moved():
                 self._replay()
             if self._broker_epoch is not None and self._state.broker_epoch > self._broker_epoch:
                 raise StaleBrokerEpochException(
@@ -119,8 +119,9 @@ class ReplicaLog:
             return self._state
 
     def _replay(self) -> None:
+        self._log.move()
         try:
-            for commit in self._log.advance():
+            for commit in self._log.commits_after(self._state.version):
                 self._state.apply(commit, self._segments(commit.adds))
         except LogGap:
             self._rebuild()
@@ -177,7 +178,8 @@ class ReplicaLog:
         names = [segment.name for segment in change.adds]
         doubled = [name for name in names if name in self._state.segments or names.count(name) > 1]
         unknown = [segment.name for segment in change.removes if segment.name not in self._state.segments]
-        lowered = [a for a, v in change.txns.items() if v < (self._log.transaction_version(a) or 0)]
+        rising = [(a, v) for a, v in change.txns.items() if not may_go_back(a)]
+        lowered = [a for a, v in rising if v < (self._log.transaction_version(a) or 0)]
         if doubled or unknown or lowered:
             raise CorruptRecordException(
                 f"{self.root.uri}: refused a commit: added twice {doubled}, unknown {unknown}, going back {lowered}"
@@ -239,14 +241,3 @@ class ReplicaLog:
         names = dict.fromkeys(b.segment for b in log.batches if b.header.next_offset > start and b.base_offset < stop)
         tables = [rows_of(read_records(self.root, name), partition, start, stop) for name in names]
         return pa.concat_tables([LOG.arrow.empty_table(), *tables]).sort_by("offset")
-
-
-def rows_of(records: pa.Table, partition: TopicIdPartition, start: int, stop: int | None = None) -> pa.Table:
-    """The rows of one partition from offset `start` to before `stop`."""
-    wanted = pc.and_(
-        pc.equal(records["topic_id"], partition.topic_id), pc.equal(records["partition"], partition.partition)
-    )
-    wanted = pc.and_(wanted, pc.greater_equal(records["offset"], start))
-    if stop is not None:
-        wanted = pc.and_(wanted, pc.less(records["offset"], stop))
-    return records.filter(wanted).cast(LOG.arrow)

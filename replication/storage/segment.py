@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from replication.errors import CorruptRecordException
-from replication.protocol.record_batch import BatchHeader
+from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
 from schemas import LOG
@@ -109,6 +109,17 @@ def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = N
         return pq.read_table(root.path(name), filesystem=root.filesystem, columns=columns, partitioning=None)
     except (OSError, pa.ArrowInvalid) as error:
         raise CorruptRecordException(f"{root.path(name)}: {error}") from error
+
+
+def rows_of(records: pa.Table, partition: TopicIdPartition, start: int, stop: int | None = None) -> pa.Table:
+    """The rows of one partition from offset `start` to before `stop`."""
+    wanted = pc.and_(
+        pc.equal(records["topic_id"], partition.topic_id), pc.equal(records["partition"], partition.partition)
+    )
+    wanted = pc.and_(wanted, pc.greater_equal(records["offset"], start))
+    if stop is not None:
+        wanted = pc.and_(wanted, pc.less(records["offset"], stop))
+    return records.filter(wanted).cast(LOG.arrow)
 
 
 def headers_of(records: pa.Table) -> tuple[BatchHeader, ...]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from replication.errors import CorruptRecordException, KafkaStorageException
-from replication.storage.commit import AddedFile, LogGap
+from replication.storage.commit import AddedFile
 from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
 from schemas import Table
@@ -30,7 +30,9 @@ class StateTable:
         self._table = table
         self._lock = threading.RLock()
         self._pause = threading.Event()
-        self._rows: list[Row] = self._load()
+        self._loaded = -1
+        self._rows: list[Row] = []
+        self._load()
 
     @classmethod
     def create(cls, root: StorageRoot, table: Table, rows: Sequence[Row] = ()) -> StateTable:
@@ -58,20 +60,18 @@ class StateTable:
     def refresh(self) -> bool:
         """Reads the table again if it has moved; tells whether it had."""
         with self._lock:
-            if not self._log.has_moved():
+            # A load that has failed is done again: to decide on older rows would undo what others have written.
+            if self._loaded == self._log.version and not self._log.has_moved():
                 return False
-            self._advance()
-            self._rows = self._load()
+            self._log.move()
+            self._load()
             return True
 
-    def _advance(self) -> None:
-        try:
-            for _ in self._log.advance():
-                pass
-        except LogGap:
-            return  # the rows are read whole: what lay between does not matter
+    def _load(self) -> None:
+        self._rows = self._read()
+        self._loaded = self._log.version
 
-    def _load(self) -> list[Row]:
+    def _read(self) -> list[Row]:
         rows: list[Row] = []
         for file in self._log.active_files():
             path = self._log.root.path(file.name)
@@ -112,8 +112,11 @@ class StateTable:
 
     def _commit(self, cause: Mapping[str, Any], rows: list[Row], txns: Mapping[str, int] | None) -> int:
         version = self._log.commit(cause, [self._write(rows)] if rows else [], txns=txns, overwrite=True)
-        self._advance()
-        self._rows = self._load() if self._log.version != version else rows
+        self._log.move()
+        if self._log.version == version:
+            self._rows, self._loaded = rows, version
+        else:
+            self._load()
         return version
 
     def _write(self, rows: list[Row]) -> AddedFile:

@@ -23,7 +23,7 @@ from tests.storage.logs import P0, fill, new_log, offsets, values
         ("{tmp}/dir", "{tmp}/dir"),
         ("{tmp}/dir/", "{tmp}/dir"),
         ("{tmp}/a dir", "{tmp}/a dir"),
-        ("{tmp}/100%20", "{tmp}/100%20"),
+        ("{tmp}/100%", "{tmp}/100%"),
         ("file://{tmp}/dir", "{tmp}/dir"),
         ("file://{tmp}/dir%20with%20space/", "{tmp}/dir with space"),
         ("dir", "{tmp}/dir"),
@@ -43,7 +43,7 @@ def test_a_folder_of_the_home_is_found(root, monkeypatch):
     assert StorageRoot.of("~/dir").uri == f"{root}/dir"
 
 
-@pytest.mark.parametrize("name", ["a dir", "100%20", "dir#1", "ünï"])
+@pytest.mark.parametrize("name", ["a dir", "100%", "dir#1", "a?b", "ünï"])
 def test_a_log_may_lie_in_a_folder_of_any_name(root, name):
     log = new_log(StorageRoot.of(f"{root}/{name}").child("log"), P0)
     fill(log, P0, 2)
@@ -57,6 +57,12 @@ def test_a_bucket_is_s3a_for_spark():
 def test_an_unknown_scheme_is_named():
     with pytest.raises(InvalidConfigurationException, match="nosuch://a/b"):
         StorageRoot.of("nosuch://a/b").exists("x")
+
+
+@pytest.mark.parametrize("uri", ["/data/a%20b", "file:///data/a%2520b"])
+def test_a_path_that_delta_rs_would_read_as_another_is_refused(uri):
+    with pytest.raises(InvalidConfigurationException, match="escape"):
+        StorageRoot.of(uri)
 
 
 def test_credentials_are_not_shown():

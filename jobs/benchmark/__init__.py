@@ -1,0 +1,1 @@
+"""Lakelog's follower against a plain Delta-to-Delta stream, on the same files, in the same run."""

@@ -1,0 +1,45 @@
+"""Records for benchmarks: JSON about flights, which compresses about as real data do."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+_WORDS = """
+    aircraft airport approach arrival baggage boarding cabin cancelled captain carrier clearance connection crew delay
+    departure diverted engine fleet fuel gate ground holding inbound jetway landing maintenance mechanic outbound
+    passenger pilot ramp refuelled rerouted runway schedule security standby taxi terminal tower transfer weather wind
+""".split()
+_AIRPORTS = ("ATL", "BOS", "DFW", "EWR", "IAH", "JFK", "LAX", "LGA", "MIA", "ORD", "SEA", "SFO")
+_NOTES = 200_000
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """So many records with values of so many bytes each."""
+
+    records: int
+    value_bytes: int
+
+    @property
+    def name(self) -> str:
+        """As a person says it."""
+        size = f"{self.value_bytes // 1000} KB" if self.value_bytes >= 1000 else f"{self.value_bytes} B"
+        return f"{self.records:,} records of {size}"
+
+    def table(self, seed: int = 0) -> pa.Table:
+        """The records, with a key each; the same ones for the same seed."""
+        chance = random.Random(seed)
+        notes = " ".join(chance.choices(_WORDS, k=_NOTES))
+        keys = [f"N{chance.randrange(4000):04d}" for _ in range(self.records)]
+        values = [self._value(chance, key, notes) for key in keys]
+        return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
+
+    def _value(self, chance: random.Random, key: str, notes: str) -> bytes:
+        origin, to = chance.choice(_AIRPORTS), chance.choice(_AIRPORTS)
+        head = f'{{"plane":"{key}","from":"{origin}","to":"{to}","delay":{chance.randrange(-30, 600)},"note":"'
+        start, length = chance.randrange(len(notes) - self.value_bytes), self.value_bytes - len(head) - 2
+        return f'{head}{notes[start : start + length]}"}}'.encode()
+

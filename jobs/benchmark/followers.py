@@ -1,0 +1,122 @@
+"""The two followers that are compared. Each runs and is idle when records are committed to its source."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from jobs.benchmark.sources import FOLLOWER, Append, Sources
+from replication.errors import TimeoutException
+from replication.storage.commit import commit_name, last_version, read_commit
+from replication.storage.filesystem import StorageRoot
+
+_POLL_SECONDS = 0.001
+_TIMEOUT_SECONDS = 120.0
+# After a commit, before the next one: longer than a follower waits until it fetches a new high watermark alone.
+IDLE_SECONDS = 1.2
+
+# The plain stream runs as in a session of a user who has set nothing: these are Lakelog's in conf/spark-defaults.conf.
+_NOT_DEFAULT = (
+    "spark.databricks.delta.snapshotPartitions",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.streaming.checkpointFileManagerClass",
+    "spark.sql.streaming.numRecentProgressUpdates",
+    "spark.sql.streaming.pollingDelay",
+)
+
+
+class Follower:
+    """Between `start` and `stop` its source's commits arrive in `target`."""
+
+    name: str
+    target: StorageRoot
+    _commit: Callable[[Append], float]
+
+    def start(self) -> None:
+        """Begins to follow."""
+
+    def stop(self) -> None:
+        """Stops to follow."""
+
+    def follow(self, appended: Append) -> float:
+        """Commits to the source and answers how many seconds later the target's commit holds all records."""
+        known = last_version(self.target)
+        committed = self._commit(appended)
+        seconds = self._wait_for(appended.records, known) - committed
+        threading.Event().wait(IDLE_SECONDS)
+        return seconds
+
+    def _wait_for(self, records: int, known: int) -> float:
+        pause, deadline = threading.Event(), time.monotonic() + _TIMEOUT_SECONDS
+        while records > 0:
+            while not self.target.exists(commit_name(known + 1)):
+                if time.monotonic() > deadline:
+                    raise TimeoutException(f"{self.name}: {records} records are missing after {_TIMEOUT_SECONDS:.0f} s")
+                pause.wait(_POLL_SECONDS)
+            seen, known = time.time(), known + 1
+            records -= sum(json.loads(file.stats).get("numRecords", 0) for file in read_commit(self.target, known).adds)
+        return seen
+
+
+class LakelogFollower(Follower):
+    """A broker that follows another one, with all duties of both."""
+
+    name = "lakelog"
+
+    def __init__(self, sources: Sources) -> None:
+        self._cluster = sources.cluster
+        self._commit = sources.commit_to_leader
+        self.target = sources.log_of(FOLLOWER)
+
+    def start(self) -> None:
+        self._cluster.start()
+
+    def stop(self) -> None:
+        self._cluster.stop()
+
+
+class PlainStream(Follower):
+    """`readStream.format("delta") → writeStream.format("delta")`, with the defaults of Spark and Delta."""
+
+    name = "plain stream"
+
+    def __init__(self, spark: SparkSession, sources: Sources) -> None:
+        self._spark = _default_session(spark)
+        self._source = sources.mirror.root
+        self._checkpoint = sources.folder / "plain-checkpoint"
+        self._commit = sources.commit_to_mirror
+        self.target = StorageRoot.of(str(sources.folder / "plain-target"))
+        self._query: StreamingQuery | None = None
+
+    def start(self) -> None:
+        source = self._spark.readStream.format("delta").load(self._source.spark_uri)
+        writer = source.writeStream.format("delta").option("checkpointLocation", str(self._checkpoint))
+        self._query = writer.start(self.target.spark_uri)
+
+    def stop(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+
+
+def _default_session(spark: SparkSession) -> SparkSession:
+    session = spark.newSession()
+    for key in _NOT_DEFAULT:
+        session.conf.unset(key)
+    return session
+
+
+def copy_files(appended: Append, source: StorageRoot, folder: Path) -> float:
+    """Copies the segments as a shell would, without fsync. Answers how many seconds it took."""
+    target = StorageRoot.of(str(folder))
+    target.create_folder()
+    started = time.perf_counter()
+    for segment in appended.segments:
+        shutil.copyfile(source.path(segment.name), target.path(segment.name))
+    return time.perf_counter() - started

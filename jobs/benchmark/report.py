@@ -1,0 +1,103 @@
+"""The figures of a benchmark: for scripts as JSON, for people as a table."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from statistics import median
+
+from jobs.benchmark.followers import LakelogFollower, PlainStream
+from jobs.benchmark.replication import FILE_COPY, Measurement
+from jobs.console import Row
+
+_PACKAGES = ("lakelog", "pyspark", "delta-spark", "deltalake", "pyarrow")
+_LAKELOG, _PLAIN = LakelogFollower.name, PlainStream.name
+
+
+def figures(throughput: Sequence[Measurement], latency: Measurement, rounds: int) -> dict[str, object]:
+    """All of it. Where rows differ, no figure means anything, so that there is none."""
+    differing = [m.data_set.name for m in (*throughput, latency) if not m.rows_equal]
+    if differing:
+        return {"rows_equal": False, "rows_differ_in": differing, **_circumstances(rounds)}
+    return {
+        "rows_equal": True,
+        "throughput_vs_plain_stream": min(_ratio(m, _PLAIN, _LAKELOG) for m in throughput),
+        "latency_vs_plain_stream": _ratio(latency, _LAKELOG, _PLAIN),
+        "time_vs_file_copy": max(_ratio(m, _LAKELOG, FILE_COPY) for m in throughput),
+        "throughput": [_throughput(m) for m in throughput],
+        "latency": _latency(latency),
+        **_circumstances(rounds),
+    }
+
+
+def _throughput(m: Measurement) -> dict[str, object]:
+    seconds = median(m.seconds[_LAKELOG])
+    return {
+        **_basics(m),
+        "vs_plain_stream": _ratio(m, _PLAIN, _LAKELOG),
+        "vs_plain_stream_by_round": _ratios(m, _PLAIN, _LAKELOG),
+        "time_vs_file_copy": _ratio(m, _LAKELOG, FILE_COPY),
+        "lakelog_records_per_second": round(m.data_set.records / seconds),
+        "lakelog_bytes_per_second": round(m.bytes / seconds),
+    }
+
+
+def _latency(m: Measurement) -> dict[str, object]:
+    return {**_basics(m), "vs_plain_stream": _ratio(m, _LAKELOG, _PLAIN)}
+
+
+def _basics(m: Measurement) -> dict[str, object]:
+    return {
+        "data_set": m.data_set.name,
+        "records": m.data_set.records,
+        "value_bytes": m.data_set.value_bytes,
+        "segments": m.segments,
+        "segment_bytes": m.bytes,
+        "seconds": {name: _summary(seconds) for name, seconds in m.seconds.items()},
+    }
+
+
+def _summary(seconds: Sequence[float]) -> dict[str, object]:
+    return {
+        "median": round(median(seconds), 4),
+        "min": round(min(seconds), 4),
+        "max": round(max(seconds), 4),
+        "measured": [round(value, 4) for value in seconds],
+    }
+
+
+def _ratio(m: Measurement, one: str, other: str) -> float:
+    return round(median(m.seconds[one]) / median(m.seconds[other]), 3)
+
+
+def _ratios(m: Measurement, one: str, other: str) -> list[float]:
+    return [round(a / b, 3) for a, b in zip(m.seconds[one], m.seconds[other], strict=True)]
+
+
+def _circumstances(rounds: int) -> dict[str, object]:
+    """What the figures depend on."""
+    versions = {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    load = [round(value, 2) for value in os.getloadavg()]
+    return {"rounds": rounds, "cores": len(os.sched_getaffinity(0)), "load_average": load, "versions": versions}
+
+
+def rows(throughput: Sequence[Measurement], latency: Measurement) -> list[Row]:
+    """A row for each follower and data set."""
+    named = [*((m, "throughput") for m in throughput), (latency, "latency")]
+    return [_row(m, kind, name) for m, kind in named for name in m.seconds]
+
+
+def _row(m: Measurement, kind: str, name: str) -> Row:
+    seconds = m.seconds[name]
+    return {
+        "measured": kind,
+        "each_commit": m.data_set.name,
+        "by": name,
+        "median_ms": round(median(seconds) * 1000),
+        "min_ms": round(min(seconds) * 1000),
+        "max_ms": round(max(seconds) * 1000),
+        "commits": len(seconds),
+        "lakelog_takes": "" if name == _LAKELOG else f"{_ratio(m, _LAKELOG, name):.2f} of it",
+    }

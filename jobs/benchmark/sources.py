@@ -1,0 +1,120 @@
+"""What both followers read: a leader's log, and beside it a Delta table that gets the very same files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from jobs.waiting import wait_until
+from replication.clients.admin import TopicDescription
+from replication.clients.record_set import record_set
+from replication.errors import LakelogException
+from replication.local_cluster import LocalCluster
+from replication.protocol.producer_state import increment_sequence
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.append import SEGMENT_BYTES, PartitionAppend, append
+from replication.storage.commit import commit_name
+from replication.storage.filesystem import StorageRoot
+from replication.storage.producer_table import new_producer_id
+from replication.storage.replica_log import LogChange, ReplicaLog
+from replication.storage.segment import Segment
+from schemas import LOG
+
+LEADER, FOLLOWER = 1, 2
+TOPIC, PARTITIONS = "bench", 12
+
+
+@dataclass(frozen=True)
+class Append:
+    """Records that lie in segments of the leader's log already and are committed by nobody yet."""
+
+    requests: tuple[PartitionAppend, ...]
+    segments: tuple[Segment, ...]
+
+    @property
+    def records(self) -> int:
+        """How many."""
+        return sum(request.records for request in self.requests)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the segments."""
+        return sum(segment.file.size for segment in self.segments)
+
+
+class Sources:
+    """A cluster of a leader and a follower with one topic, not running, and the table beside it.
+
+    Records are written once, before anything is measured. A commit then makes them visible, in the one place or in the
+    other: hard links, so that both followers read the same bytes from the same place.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path, tables: Sequence[pa.Table]) -> None:
+        self.folder = folder
+        self.cluster = LocalCluster(spark, str(folder / "lakelog"), brokers=2)
+        with self.cluster:
+            self.leader = ReplicaLog.open(self.log_of(LEADER))
+            topic = self._create_topic()
+        self.mirror = ReplicaLog.create(StorageRoot.of(str(folder / "plain-source")))
+        self._producer_id = new_producer_id()
+        self._ends: dict[TopicIdPartition, int] = {}
+        self.appends = [self._write(topic, table) for table in tables]
+
+    def log_of(self, broker_id: int) -> StorageRoot:
+        """Where a broker keeps its log."""
+        return StorageRoot.of(self.cluster.broker_uri(broker_id)).child(LOG.name)
+
+    def _create_topic(self) -> TopicDescription:
+        """The topic, once its leader's log is open for appends."""
+        assignment = dict.fromkeys(range(PARTITIONS), (LEADER, FOLLOWER))
+        topic = self.cluster.admin().create_topic(TOPIC, assignment=assignment)
+        wait_until(lambda: self._leads(topic), "the leader of a new topic takes up its role", 30, 0.05)
+        return topic
+
+    def _leads(self, topic: TopicDescription) -> bool:
+        log = self.leader.refresh()
+        return all(log.partition(r.topic_id_partition).role.is_leader for r in topic.partitions)
+
+    def _write(self, topic: TopicDescription, table: pa.Table) -> Append:
+        """The work of `Producer.send` up to the commit."""
+        with record_set(TOPIC, table, PARTITIONS, SEGMENT_BYTES) as given:
+            requests = self._requests(topic, given.counts)
+            bases = {r.topic_id_partition: self._ends.get(r.topic_id_partition, 0) for r in requests}
+            segments = given.writer(self.leader.root, LEADER, requests)(bases)
+        self._ends.update({r.topic_id_partition: bases[r.topic_id_partition] + r.records for r in requests})
+        return Append(tuple(requests), tuple(segments))
+
+    def _requests(self, topic: TopicDescription, counts: Mapping[int, int]) -> list[PartitionAppend]:
+        return [
+            PartitionAppend(
+                TOPIC, r.topic_id, r.partition, r.replicas, r.leader_epoch, counts[r.partition], self._producer_id, 0,
+                increment_sequence(0, self._ends.get(r.topic_id_partition, 0)),
+            )  # fmt: skip
+            for r in topic.partitions
+            if r.partition in counts
+        ]
+
+    def commit_to_leader(self, appended: Append) -> float:
+        """Commits to the leader's log as a producer does. Answers when."""
+        outcomes = append(self.leader, appended.requests, lambda _: appended.segments, "bench")
+        for outcome in outcomes.values():
+            if isinstance(outcome, LakelogException):
+                raise outcome
+        return committed_at(self.leader.root, self.leader.current().version)
+
+    def commit_to_mirror(self, appended: Append) -> float:
+        """Commits the same files to the table beside the log, by the same code. Answers when."""
+        for segment in appended.segments:
+            os.link(self.leader.root.path(segment.name), self.mirror.root.path(segment.name))
+        self.mirror.transact({"who": "bench", "why": "append"}, lambda _: LogChange(adds=appended.segments))
+        return committed_at(self.mirror.root, self.mirror.current().version)
+
+
+def committed_at(table: StorageRoot, version: int) -> float:
+    """When a version was written, as seconds since the epoch."""
+    return os.stat(table.path(commit_name(version))).st_mtime_ns / 1e9

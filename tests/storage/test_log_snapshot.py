@@ -1,0 +1,95 @@
+"""Fetch from an offset: the headers that a follower needs, from the footers that may hold any and no others."""
+
+import pytest
+
+from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage import log_snapshot
+from replication.storage.delta_log import DeltaLog
+from replication.storage.filesystem import StorageRoot
+from replication.storage.log_snapshot import headers_from
+from replication.storage.segment import write_segment
+from schemas import RECORD_BATCHES
+from tests.storage.logs import P0, P1, P2, fill, header, log_rows, new_log, request, send
+
+
+@pytest.fixture
+def log(root):
+    """P0 0-3 | P0 4-7 and P1 0-4 | P0 8-11 | P1 5-6."""
+    log = new_log(root, P0, P1)
+    fill(log, P0, 4)
+    send(log, request(P0, 4, sequence=4), request(P1, 5))
+    fill(log, P0, 4)
+    fill(log, P1, 2)
+    return log
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The segments whose footers are read."""
+    names, real = [], log_snapshot.read_segment
+    monkeypatch.setattr(log_snapshot, "read_segment", lambda root, file: names.append(file.name) or real(root, file))
+    return names
+
+
+def found(log, wanted):
+    rows = [dict(zip(RECORD_BATCHES.names, row, strict=True)) for row in headers_from(log.root, wanted)]
+    return sorted((row["partition"], row["base_offset"], row["last_offset"]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "headers", "footers"),
+    [
+        pytest.param({}, [], 0, id="nothing"),
+        pytest.param({P0: 0}, [(0, 0, 3), (0, 4, 7), (0, 8, 11)], 3, id="a partition from its start"),
+        pytest.param({P0: 8}, [(0, 8, 11)], 1, id="from the start of a batch"),
+        pytest.param({P0: 7}, [(0, 4, 7), (0, 8, 11)], 2, id="from within a batch"),
+        pytest.param({P0: 12}, [], 0, id="at the LEO"),
+        pytest.param({P1: 6}, [(1, 5, 6)], 2, id="another partition"),
+        pytest.param({P0: 9, P1: 5}, [(0, 8, 11), (1, 5, 6)], 3, id="two partitions"),
+        pytest.param({P2: 0}, [], 0, id="a partition without records"),
+        pytest.param({TopicIdPartition("made again", 0): 8}, [], 1, id="another topic of that name"),
+    ],
+)
+def test_only_footers_of_candidates_are_read(log, opened, wanted, headers, footers):
+    assert found(log, wanted) == headers
+    assert len(opened) == footers
+
+
+def test_a_row_says_at_which_version_it_was_true(log):
+    rows = headers_from(log.root, {P0: 8})
+    (segment,) = {batch.segment for batch in log.current().partition(P0).batches[-1:]}
+    size = log.current().segments[segment].file.size
+    topic, version = "flights", log.current().version
+    assert rows == [(version, segment, size, topic, P0.topic_id, 0, 0, 8, 11, None)]
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_files_without_statistics_are_read(root, opened, others):
+    """Another tool may have written them; the log may hold files with statistics, or none."""
+    log = new_log(root, P0)
+    bare = write_segment(log.root, 1, log_rows(P0, 0, 2), [header(P0, 0, 1)])
+    DeltaLog.open(log.root).commit({"why": "another tool"}, [type(bare.file)(bare.name, bare.file.size)])
+    log.refresh()
+    for _ in range(others):
+        fill(log, P0, 2)
+    opened.clear()
+    assert found(log, {P0: 1})[0] == (0, 0, 1)
+    assert bare.name in opened
+
+
+def test_an_empty_log_has_no_headers(root):
+    assert headers_from(new_log(root).root, {P0: 0}) == []
+
+
+def test_a_log_that_is_not_there_is_an_error(root):
+    with pytest.raises(KafkaStorageException, match=f"{root}/none"):
+        headers_from(StorageRoot.of(f"{root}/none"), {P0: 0})
+
+
+def test_a_segment_that_is_gone_is_named(log):
+    name = log.current().partition(P0).batches[-1].segment
+    log.root.delete(name)
+    assert found(log, {P1: 5})[0] == (1, 5, 6)
+    with pytest.raises(CorruptRecordException, match=name):
+        headers_from(log.root, {P0: 8})
