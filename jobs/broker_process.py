@@ -10,8 +10,9 @@ from pathlib import Path
 from jobs.code_archive import SOURCES
 from replication.errors import BrokerNotAvailableException
 
-# So that several brokers find room on a small machine.
-SMALL = ("--driver-memory", "512m", "--master", "local[2]")
+# Several brokers that start again and again find room on a small machine, if their JVMs optimize nothing for long runs.
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SMALL = ("--driver-memory", "512m", "--master", "local[2]", "--driver-java-options", _JAVA)
 
 
 class BrokerProcess:

@@ -1,4 +1,4 @@
-"""What a cluster's tables say of one topic: for people as a table, for programs as figures. Nothing is taken on trust."""
+"""What a cluster's tables say of one topic: for people as a table, for programs as figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quickstart`: 336,776 real records over three brokers, and every one of them checked. Arguments, session, one call."""
+"""`quickstart`: 336,776 real records over three brokers, and every one of them checked."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from replication.clients.admin import AdminClient
 from replication.config import Config
@@ -16,7 +17,7 @@ from schemas import CLUSTER
 
 
 class LocalCluster:
-    """A cluster under one folder: `<root>/cluster` and `<root>/broker-N`, made at the first start and found again later.
+    """A cluster under one folder: `<root>/cluster` and `<root>/broker-N`, made at the first start and found again.
 
     Its brokers use the same tables and the same code as brokers in processes of their own.
     """
@@ -72,6 +73,10 @@ class LocalCluster:
     def admin(self) -> AdminClient:
         """A client for topics."""
         return AdminClient(self.cluster_uri, self._config(CLUSTER_ROOT))
+
+    def queries(self) -> list[StreamingQuery]:
+        """The followers' streaming queries of all brokers, for a look at their progress."""
+        return [query for broker in self.brokers.values() for query in broker.queries()]
 
     def stop(self) -> None:
         """Stops every broker that runs."""

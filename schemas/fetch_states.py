@@ -4,7 +4,7 @@ from schemas.table import Column, Table
 
 FETCH_STATES = Table(
     name="fetch_states",
-    description="The partitions that a follower fetches from one leader: metadata joined with its own log; never stored",
+    description="What a follower fetches from one leader: metadata joined with its own log; never stored",
     key=("topic_id", "partition"),
     writers="nobody: the fetcher makes it for each micro-batch",
     columns=(

@@ -24,10 +24,13 @@ def wait_until(condition: Callable[[], Any], what: str, timeout: float = 30.0) -
     return found
 
 
-def race(target: Callable[..., Any], *arguments: Sequence[Any], timeout: float = 60.0) -> list[Any]:
+def race(
+    target: Callable[..., Any], *arguments: Sequence[Any], timeout: float = 60.0, meanwhile: Callable[[], Any] = int
+) -> list[Any]:
     """Calls `target(start, *a)` in a process of its own for each `a` of `arguments`, and returns what they returned.
 
-    `start` is called with no arguments by `target` when it is ready: it returns in all processes at once.
+    `start` is called with no arguments by `target` when it is ready: it returns in all processes at once. `meanwhile` is
+    called over and over until they are done.
     """
     barrier = SPAWN.Barrier(len(arguments))
     pipes = [SPAWN.Pipe(duplex=False) for _ in arguments]
@@ -38,15 +41,18 @@ def race(target: Callable[..., Any], *arguments: Sequence[Any], timeout: float =
     for process in processes:
         process.start()
     try:
-        return [_result(receiver, timeout) for receiver, _ in pipes]
+        return [_result(receiver, timeout, meanwhile) for receiver, _ in pipes]
     finally:
         for process in processes:
             process.kill()
             process.join()
 
 
-def _result(receiver: Connection, timeout: float) -> Any:
-    assert receiver.poll(timeout), f"a process has not answered within {timeout:.0f} s"
+def _result(receiver: Connection, timeout: float, meanwhile: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + timeout
+    while not receiver.poll(0.1):
+        assert time.monotonic() < deadline, f"a process has not answered within {timeout:.0f} s"
+        meanwhile()
     error, result = receiver.recv()
     assert error is None, error
     return result

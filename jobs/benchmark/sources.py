@@ -15,6 +15,7 @@ from replication.clients.admin import TopicDescription
 from replication.clients.record_set import record_set
 from replication.errors import LakelogException
 from replication.local_cluster import LocalCluster
+from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.producer_state import increment_sequence
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.append import SEGMENT_BYTES, PartitionAppend, append
@@ -22,6 +23,7 @@ from replication.storage.commit import commit_name
 from replication.storage.filesystem import StorageRoot
 from replication.storage.producer_table import new_producer_id
 from replication.storage.replica_log import LogChange, ReplicaLog
+from replication.storage.replica_table import ReplicaTable
 from replication.storage.segment import Segment
 from schemas import LOG
 
@@ -70,15 +72,13 @@ class Sources:
         return StorageRoot.of(self.cluster.broker_uri(broker_id)).child(LOG.name)
 
     def _create_topic(self) -> TopicDescription:
-        """The topic, once its leader's log is open for appends."""
+        """The topic, once its leader's log is open for appends and its follower fetches: a query is not to be stopped
+        while it starts."""
         assignment = dict.fromkeys(range(PARTITIONS), (LEADER, FOLLOWER))
         topic = self.cluster.admin().create_topic(TOPIC, assignment=assignment)
-        wait_until(lambda: self._leads(topic), "the leader of a new topic takes up its role", 30, 0.05)
+        rows = ReplicaTable.open(StorageRoot.of(self.cluster.broker_uri(FOLLOWER)))
+        wait_until(lambda: _fetches(rows, topic), "the follower of a new topic begins to fetch", 60, 0.05)
         return topic
-
-    def _leads(self, topic: TopicDescription) -> bool:
-        log = self.leader.refresh()
-        return all(log.partition(r.topic_id_partition).role.is_leader for r in topic.partitions)
 
     def _write(self, topic: TopicDescription, table: pa.Table) -> Append:
         """The work of `Producer.send` up to the commit."""
@@ -113,6 +113,12 @@ class Sources:
             os.link(self.leader.root.path(segment.name), self.mirror.root.path(segment.name))
         self.mirror.transact({"who": "bench", "why": "append"}, lambda _: LogChange(adds=appended.segments))
         return committed_at(self.mirror.root, self.mirror.current().version)
+
+
+def _fetches(follower: ReplicaTable, topic: TopicDescription) -> bool:
+    follower.refresh()
+    states = [row.state for row in follower.replicas.values()]
+    return states == [ReplicaState.FETCHING] * len(topic.partitions)
 
 
 def committed_at(table: StorageRoot, version: int) -> float:

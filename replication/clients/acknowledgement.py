@@ -102,15 +102,16 @@ def _timed_out(
             f"{_name(registration)}: appended, but the ISR {registration.isr} has become smaller than "
             f"min.insync.replicas ({needed})"
         )
+    lacking = _lacking(view, registration, records)
     return TimeoutException(
         f"{_name(registration)}: offsets {records.base_offset} to {records.last_offset} were appended but not "
-        f"acknowledged by all of the ISR {registration.isr} within {timeout_ms} ms: {_lacking(view, registration, records)}"
+        f"acknowledged by all of the ISR {registration.isr} within {timeout_ms} ms: {lacking}"
     )
 
 
 def _lacking(view: TopicView, registration: PartitionRegistration, records: AppendedRecords) -> str:
     parts = []
-    for broker in registration.isr:
+    for broker in (b for b in registration.isr if b != registration.leader):
         row = view.replicas(broker).get(registration.topic_id_partition)
         end = row.log_end_offset if row else 0
         if end <= records.last_offset:

@@ -1,4 +1,7 @@
-"""Appends records to the logs of their leaders. Kafka: `KafkaProducer`, `ReplicaManager.appendRecords`. [AP-02, AP-06]"""
+"""Appends records to the logs of their leaders.
+
+Kafka: `KafkaProducer`, `ReplicaManager.appendRecords`. [AP-02, AP-06]
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from replication.clients.acknowledgement import acknowledge
-from replication.clients.record_set import RecordSet, Records, record_set
+from replication.clients.record_set import Records, RecordSet, record_set
 from replication.clients.topic_view import TopicView, pause
 from replication.config import Config
 from replication.errors import (

@@ -1,9 +1,9 @@
-"""Committed records as a DataFrame. Kafka: what a consumer sees of a fetch; Spark: the Kafka source in batch. [FE-01]"""
+"""Committed records as a DataFrame: what a consumer sees in Kafka, and the Kafka source of Spark in batch. [FE-01]"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,7 +23,7 @@ from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import LEADER_ROLE, Replica
 
 # "earliest", "latest", or an offset for each partition, as the Kafka source of Spark has them.
-Offsets: TypeAlias = Union[str, Mapping[int, int]]
+Offsets: TypeAlias = str | Mapping[int, int]
 EARLIEST, LATEST = "earliest", "latest"
 
 
@@ -58,7 +58,9 @@ def _check_partitions(topic: str, partitions: Mapping[int, object], *offsets: Of
     for given in offsets:
         unknown = [] if isinstance(given, str) else sorted(set(given) - set(partitions))
         if unknown:
-            raise InvalidPartitionsException(f"topic {topic} has no partition {unknown[0]}, it has 0 to {max(partitions)}")
+            raise InvalidPartitionsException(
+                f"topic {topic} has no partition {unknown[0]}, it has 0 to {max(partitions)}"
+            )
 
 
 def _read_leader(

@@ -67,7 +67,7 @@ class ArrowRecordSet:
         records = to_records(table)
         self._segment_bytes = segment_bytes
         self._parts = split(records, partitions_of(table, records, topic, partitions, sticky))
-        self.counts = {partition: part.num_rows for partition, part in self._parts.items()}
+        self.counts: Mapping[int, int] = {partition: part.num_rows for partition, part in self._parts.items()}
 
     def __enter__(self) -> RecordSet:
         return self

@@ -23,7 +23,9 @@ def check_columns(schema: pa.Schema, topic: str) -> None:
 
     Strings count as their UTF-8 bytes, as for Spark's Kafka sink.
     """
-    problems = [] if "value" in schema.names else ["there is no column value (a null value is a tombstone, and allowed)"]
+    problems = (
+        [] if "value" in schema.names else ["there is no column value (a null value is a tombstone, and allowed)"]
+    )
     for column in schema:
         if column.name not in _ALLOWED:
             problems.append(f"column {column.name} is unknown; known are {', '.join(_ALLOWED)}")
@@ -93,7 +95,8 @@ def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: in
 
 def split(records: pa.Table, partitions: pa.ChunkedArray) -> Mapping[int, pa.Table]:
     """The records of each partition, in the order they came."""
-    order = pc.sort_indices(pa.table({"p": partitions, "i": pa.array(range(len(partitions)), pa.int64())}), [("p", "ascending"), ("i", "ascending")])  # fmt: skip
+    placed = pa.table({"partition": partitions, "place": pa.array(range(len(partitions)), pa.int64())})
+    order = pc.sort_indices(placed, [("partition", "ascending"), ("place", "ascending")])
     ordered, numbers = records.take(order), partitions.take(order)
     counts = sorted((row["values"], row["counts"]) for row in pc.value_counts(numbers).to_pylist())
     parts, start = {}, 0

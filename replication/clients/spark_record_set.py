@@ -12,6 +12,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from replication.clients.record_set import RecordSet
 from replication.clients.records import partitions_of, split, to_records
 from replication.errors import InvalidPartitionsException, KafkaStorageException
 from replication.protocol.record_batch import TopicIdPartition
@@ -38,15 +39,17 @@ class SparkRecordSet:
         self._segment_bytes = segment_bytes
         assign = _AssignPartitions(topic, partitions, sticky, time.time_ns() // 1000)
         self._records = records.mapInArrow(assign, _PARTITIONED).persist(StorageLevel.MEMORY_AND_DISK)
-        self.counts = {row["partition"]: row["count"] for row in self._records.groupBy("partition").count().collect()}
+        self.counts: Mapping[int, int] = {
+            row["partition"]: row["count"] for row in self._records.groupBy("partition").count().collect()
+        }
         outside = [partition for partition in self.counts if not 0 <= partition < partitions]
         if outside:
             self._records.unpersist()
             raise InvalidPartitionsException(
-                f"records for topic {topic}: partition {outside[0]} is out of range, the topic has 0 to {partitions - 1}"
+                f"records for topic {topic}: partition {outside[0]} is out of range, it has 0 to {partitions - 1}"
             )
 
-    def __enter__(self) -> SparkRecordSet:
+    def __enter__(self) -> RecordSet:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -101,9 +104,10 @@ class _WriteSegments:
     segment_bytes: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table = pa.Table.from_batches(batches) if (batches := list(batches)) else None
-        if table is None or not table.num_rows:
+        received = [batch for batch in batches if batch.num_rows]
+        if not received:
             return
+        table = pa.Table.from_batches(received)
         parts = split(table.drop_columns(["partition"]), table["partition"])
         mine = [request for request in self.requests if request.partition in parts]
         records = {request.topic_id_partition: parts[request.partition] for request in mine}

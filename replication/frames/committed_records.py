@@ -14,4 +14,8 @@ def committed_records(records: DataFrame, bounds: DataFrame) -> DataFrame:
     a row a partition. Partitions without bounds are left out.
     """
     within = "offset >= starting_offset AND offset < ending_offset"
-    return records.join(bounds.hint("broadcast"), on=["topic_id", "partition"], how="inner").where(within).select(*LOG.names)
+    return (
+        records.join(bounds.hint("broadcast"), on=["topic_id", "partition"], how="inner")
+        .where(within)
+        .select(*LOG.names)
+    )

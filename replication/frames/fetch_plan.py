@@ -36,5 +36,5 @@ def fetch_plan(headers: DataFrame, fetch_states: DataFrame) -> DataFrame:
         .selectExpr(
             "topic_id", "partition", "base_offset", "last_offset", "leader_epoch", "segment", "segment_bytes",
             _ACTION, "gap",
-        )  # fmt: skip
-    )
+        )
+    )  # fmt: skip

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from replication.config import Config
 from replication.errors import DuplicateBrokerRegistrationException, LakelogException, StaleBrokerEpochException
@@ -48,7 +49,7 @@ class Broker:
         self._cluster = Cluster.open(cluster_uri, config)
         self._config = self._cluster.config
         self._root = self._cluster.storage_of(self.broker_id, root_uri)
-        self._spark = _session(spark)
+        self._spark = follower_session(spark)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"broker-{self.broker_id}", daemon=True)
         self._failure: LakelogException | None = None
@@ -66,12 +67,12 @@ class Broker:
         log.claim(registration.broker_epoch)
         table = ReplicaTable.open(self._root)
         self._cache = MetadataCache(self._cluster)
-        self._fetchers = ReplicaFetcherManager(
+        self.fetcher_manager = ReplicaFetcherManager(
             self._config.num_replica_fetchers, self._create_fetcher, self._source_uri
         )
         self._log = log
         self.replica_manager = ReplicaManager(
-            self.broker_id, registration.broker_epoch, log, table, self._cache, self._fetchers
+            self.broker_id, registration.broker_epoch, log, table, self._cache, self.fetcher_manager
         )
         self._epoch = registration.broker_epoch
         self._beaten_at = time.monotonic()
@@ -128,7 +129,7 @@ class Broker:
             except StaleBrokerEpochException as error:
                 logger.error("broker %d stops: %s", self.broker_id, error)
                 self._failure = error
-                self._fetchers.close_all_fetchers()
+                self.fetcher_manager.close_all_fetchers()
                 return
             except (LakelogException, OSError) as error:
                 logger.warning("broker %d: %s", self.broker_id, error)
@@ -136,7 +137,7 @@ class Broker:
     def _tick(self) -> None:
         if self._cache.refresh():
             self._apply()
-        self._fetchers.restart_failed_fetchers()
+        self.fetcher_manager.restart_failed_fetchers()
         if self.replica_manager.maybe_increment_leader_high_watermarks():
             self.replica_manager.publish("high watermark")
         if (time.monotonic() - self._beaten_at) * 1000 >= self._config.broker_heartbeat_interval_ms:
@@ -151,6 +152,10 @@ class Broker:
         self._beaten_at = time.monotonic()
         self.replica_manager.publish("heartbeat")
         self._registry.update(self._epoch, "heartbeat", log_version=self._log.current().version)
+
+    def queries(self) -> list[StreamingQuery]:
+        """The streaming queries that run now, one for each source broker and fetcher id."""
+        return list(self._spark.streams.active)
 
     def is_running(self) -> bool:
         """Whether the broker is at work."""
@@ -169,14 +174,14 @@ class Broker:
         self._thread.join()
         if self._failure:
             return
-        self._fetchers.close_all_fetchers()
+        self.fetcher_manager.close_all_fetchers()
         self.replica_manager.publish("shutdown")
         self._registry.update(self._epoch, "shutdown", shutting_down=True)
 
 
-def _session(spark: SparkSession) -> SparkSession:
+def follower_session(spark: SparkSession) -> SparkSession:
+    """A session of its own for small micro-batches; the one given stays as it is."""
     session = spark.newSession()
     for key, value in _SESSION.items():
         session.conf.set(key, value)
     return session
-

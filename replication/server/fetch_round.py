@@ -206,7 +206,9 @@ class FetchRound:
 def rows_table(rows: Iterable[tuple[Any, ...]]) -> pa.Table:
     """Header rows as a table of `schemas.RECORD_BATCHES`."""
     columns = zip(*rows, strict=True)
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, RECORD_BATCHES.arrow, strict=True)], RECORD_BATCHES.arrow)
+    return pa.table(
+        [pa.array(c, f.type) for c, f in zip(columns, RECORD_BATCHES.arrow, strict=True)], RECORD_BATCHES.arrow
+    )
 
 
 def fetch_states_table(log_end_offsets: Mapping[TopicIdPartition, int], leader: Replicas) -> pa.Table:

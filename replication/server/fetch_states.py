@@ -52,7 +52,8 @@ class FetchStates:
     def end_delays(self) -> bool:
         """Makes partitions ready whose delay is over; tells whether there were any."""
         now = self._clock()
-        return any([self._move(p, lambda s: rules.ready(s, now)) for p in self.all()])
+        moved = [self._move(p, lambda s: rules.ready(s, now)) for p in self.all()]
+        return any(moved)
 
     def has_due(self) -> bool:
         """Whether a delay is over that has not been ended yet."""

@@ -146,7 +146,10 @@ class ReplicaManager:
         return moved
 
     def _maybe_increment(
-        self, registration: PartitionRegistration, state: LogState, rows: Mapping[int, Mapping[TopicIdPartition, Replica]]
+        self,
+        registration: PartitionRegistration,
+        state: LogState,
+        rows: Mapping[int, Mapping[TopicIdPartition, Replica]],
     ) -> bool:
         partition = registration.topic_id_partition
         ends = {

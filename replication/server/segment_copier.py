@@ -29,7 +29,7 @@ class Copied:
 
 
 class SegmentCopier:
-    """Brings segments from one log's root to another's: in the driver, or by Spark's executors if they are many bytes."""
+    """Brings segments from one log's root to another's: in the driver, or on executors if they are many bytes."""
 
     def __init__(self, source: StorageRoot, target: StorageRoot, spark: SparkSession, executor_bytes: int) -> None:
         self._source = source
@@ -112,4 +112,3 @@ def _leave_out(
 ) -> dict[str, list[Range]]:
     kept = {name: [r for r in ranges if r.batch.partition not in failed] for name, ranges in wanted.items()}
     return {name: ranges for name, ranges in kept.items() if ranges}
-

@@ -91,9 +91,7 @@ def _place(state: LogState, request: PartitionAppend) -> Appended | LakelogExcep
     """Where the records go, or why they do not: role and epoch first, then the producer's sequence."""
     log = state.partition(request.topic_id_partition)
     try:
-        check_append(
-            log.role.is_leader, log.role.leader_epoch, request.leader_epoch, request.topic, request.partition
-        )
+        check_append(log.role.is_leader, log.role.leader_epoch, request.leader_epoch, request.topic, request.partition)
         known = check_sequence(
             log.producers.get(request.producer_id), request.producer_id, request.producer_epoch,
             request.base_sequence, request.records,
@@ -166,7 +164,9 @@ def _log_rows(request: PartitionAppend, part: pa.Table, base: int) -> pa.Table:
         "leader_epoch": request.leader_epoch,
         "topic_id": request.topic_id,
     }
-    columns = {name: pa.repeat(pa.scalar(value, LOG.arrow.field(name).type), count) for name, value in constants.items()}
+    columns = {
+        name: pa.repeat(pa.scalar(value, LOG.arrow.field(name).type), count) for name, value in constants.items()
+    }
     columns["offset"] = pa.array(range(base, base + count), pa.int64())
     columns.update({name: part[name] for name in ("key", "value", "timestamp", "headers")})
     return pa.table({name: columns[name] for name in LOG.names})

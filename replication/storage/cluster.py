@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 from replication.config import Config
 from replication.errors import BrokerNotAvailableException, InconsistentClusterIdException, KafkaStorageException
@@ -29,7 +30,9 @@ class Cluster:
     def __init__(self, root: StorageRoot, config: Config) -> None:
         identity = read_identity(root)
         if identity["broker_id"] != CLUSTER_ROOT:
-            raise InconsistentClusterIdException(f"{root.uri}: is the root of broker {identity['broker_id']}, no cluster")
+            raise InconsistentClusterIdException(
+                f"{root.uri}: is the root of broker {identity['broker_id']}, no cluster"
+            )
         self.root = root
         self.cluster_id: str = identity["cluster_id"]
         self.config = config.in_cluster(dict(identity["configs"]))
@@ -70,7 +73,9 @@ class Cluster:
         """Where a broker keeps its log. Raises BrokerNotAvailableException if it has never registered."""
         registration = self.brokers.get(broker_id) or self.refresh_brokers().get(broker_id)
         if registration is None:
-            raise BrokerNotAvailableException(f"broker {broker_id} is not registered with the cluster at {self.root.uri}")
+            raise BrokerNotAvailableException(
+                f"broker {broker_id} is not registered with the cluster at {self.root.uri}"
+            )
         return self.storage_of(broker_id, registration.root)
 
     def storage_of(self, broker_id: int, uri: str) -> StorageRoot:
@@ -78,7 +83,7 @@ class Cluster:
         return StorageRoot.of(uri, self.config.storage_options(broker_id), self.config.storage_fsync)
 
 
-def read_identity(root: StorageRoot) -> dict[str, object]:
+def read_identity(root: StorageRoot) -> dict[str, Any]:
     """Which cluster and broker a root belongs to.
 
     Raises InconsistentClusterIdException if it is not formatted, or in a format newer than this code.
@@ -147,7 +152,9 @@ def _check_empty(root: StorageRoot) -> None:
     root.create_folder()
     found = root.list()
     if found:
-        raise InconsistentClusterIdException(f"{root.uri}: must be empty to be formatted, it holds {', '.join(found[:5])}")
+        raise InconsistentClusterIdException(
+            f"{root.uri}: must be empty to be formatted, it holds {', '.join(found[:5])}"
+        )
 
 
 def probe_compare_and_set(root: StorageRoot) -> None:

@@ -40,7 +40,11 @@ def truncate_to(log: ReplicaLog, offsets: Mapping[TopicIdPartition, int], cause:
 def without(root: StorageRoot, segment: Segment, offsets: Mapping[TopicIdPartition, int]) -> Segment | None:
     """A new segment with the rows of `segment` that lie below the offsets; None if none does."""
     ranges = [
-        (header, header.base_offset, min(header.next_offset, offsets.get(header.topic_id_partition, header.next_offset)))
+        (
+            header,
+            header.base_offset,
+            min(header.next_offset, offsets.get(header.topic_id_partition, header.next_offset)),
+        )
         for header in segment.headers
     ]
     return rewrite(root, segment, root, [r for r in ranges if r[1] < r[2]])

@@ -47,7 +47,9 @@ class DeltaLog:
     def create(cls, root: StorageRoot, table: Table) -> DeltaLog:
         """Makes an empty table. Raises InconsistentClusterIdException if there is one."""
         root.create_folder()
-        columns = [Field(f.name, f.type, f.nullable, {"comment": c.comment}) for f, c in _fields(table)]
+        columns = [
+            Field(f.name, f.type, nullable=f.nullable, metadata={"comment": c.comment}) for f, c in _fields(table)
+        ]
         configuration = {"delta.logRetentionDuration": table.log_retention, "delta.checkpointInterval": "1000000"}
         try:
             handle = DeltaTable.create(
@@ -66,7 +68,9 @@ class DeltaLog:
         try:
             return cls(root, DeltaTable(root.uri, storage_options=dict(root.options)))
         except TableNotFoundError as error:
-            raise InconsistentClusterIdException(f"{root.uri}: no Lakelog table is there; run `lakelog format`") from error
+            raise InconsistentClusterIdException(
+                f"{root.uri}: no Lakelog table is there; run `lakelog format`"
+            ) from error
         except (DeltaError, OSError) as error:
             raise KafkaStorageException(f"{root.uri}: cannot be read: {error}") from error
 

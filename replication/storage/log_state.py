@@ -185,7 +185,11 @@ class LogState:
     def _place(self, segments: Iterable[Segment]) -> set[TopicIdPartition]:
         """Takes segments in; the order of files in a commit says nothing, that of offsets does."""
         placed = sorted(
-            ((header.topic_id_partition, header.base_offset, header, segment) for segment in segments for header in segment.headers),
+            (
+                (header.topic_id_partition, header.base_offset, header, segment)
+                for segment in segments
+                for header in segment.headers
+            ),
             key=lambda item: item[:2],
         )
         for partition, _, header, segment in placed:

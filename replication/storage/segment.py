@@ -130,7 +130,8 @@ def headers_of(records: pa.Table) -> tuple[BatchHeader, ...]:
     keys = ["topic", "topic_id", "partition", "leader_epoch"]
     aggregates = [("offset", "min"), ("offset", "max"), ("offset", "count"), ("timestamp", "max"), ("bytes", "sum")]
     sized = records.append_column("bytes", record_bytes(records))
-    runs = sized.group_by(keys).aggregate(aggregates).sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset_min", "ascending")])  # fmt: skip
+    order = [(name, "ascending") for name in ("topic", "partition", "offset_min")]
+    runs = sized.group_by(keys).aggregate(aggregates).sort_by(order)
     return tuple(_header_of(run) for run in runs.to_pylist())
 
 

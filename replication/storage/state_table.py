@@ -127,4 +127,3 @@ class StateTable:
         except OSError as error:
             raise KafkaStorageException(f"{root.uri}: cannot be written: {error}") from error
         return AddedFile(name, root.sizes([name])[0] or 0, f'{{"numRecords":{len(rows)}}}')
-

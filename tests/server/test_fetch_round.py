@@ -1,0 +1,246 @@
+"""One micro-batch at a time, on real logs: a leader (broker 1), a follower (broker 2), and the headers between them."""
+
+import dataclasses
+
+import pytest
+
+from replication.config import Config
+from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.leader_epoch import EpochEntry
+from replication.server.broker import follower_session
+from replication.server.fetch_round import FetchContext, FetchRound, rows_table
+from replication.server.fetch_states import FetchStates
+from replication.server.replica_fetcher_manager import InitialFetchState
+from replication.storage.filesystem import StorageRoot
+from replication.storage.record_batches import HeaderStream, RecordBatchReader
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.replica_table import Replica, ReplicaTable
+from tests.storage.logs import P0, P1, TOPIC, fill, follow, lead, leo, new_log, offsets, request, send, values
+
+
+class World:
+    """Leader and follower of two partitions, both under leader epoch 0."""
+
+    def __init__(self, spark, root, followed=(P0, P1), **config):
+        self.spark = follower_session(spark)
+        self.source = StorageRoot.of(root).child("broker-1")
+        self.leader = new_log(self.source.child("log"), P0, P1)
+        self.table = ReplicaTable.create(self.source)
+        self.follower = ReplicaLog.create(StorageRoot.of(root).child("broker-2").child("log"))
+        follow(self.follower, P0, P1, epoch=0)
+        self.progress = []
+        self.states = FetchStates()
+        self.states.assign({p: InitialFetchState(TOPIC, 1, 0, 0) for p in followed})
+        context = FetchContext(
+            self.spark, Config.from_properties(config), "broker-2", self.follower, self.source,
+            lambda: self.table, self.progress.append,
+        )  # fmt: skip
+        self.round = FetchRound(context, self.states)
+        self._reader = RecordBatchReader(HeaderStream(self.source, leader=1))
+        self._offset = self._reader.initialOffset()
+        self.publish()
+
+    def publish(self, epoch=0, high_watermark=0, log_start=0):
+        """The leader says what it has."""
+        state = self.leader.refresh()
+        rows = [
+            Replica(
+                TOPIC, p.topic_id, p.partition, 1, 1, epoch, "leader", "Fetching", log_start,
+                state.partition(p).log_end_offset, high_watermark, state.partition(p).lineage, None, state.version,
+            )
+            for p in (P0, P1)
+        ]  # fmt: skip
+        self.table.publish(rows, "test")
+
+    def stream(self):
+        """What the header stream brings since the last call, as Spark would hand it over; None if nothing."""
+        rows, self._offset = self._reader.read(self._offset)
+        rows = list(rows)
+        return self.spark.createDataFrame(rows_table(rows)) if rows else None
+
+    def fetch(self):
+        return self.round.run(self.stream())
+
+    def files(self, log):
+        return set(log.refresh().segments)
+
+
+@pytest.fixture
+def world(spark, root):
+    return World(spark, root)
+
+
+def test_ft_09_a_whole_segment_is_copied_byte_for_byte(world):
+    send(world.leader, request(P0, 10), request(P1, 5))
+    world.fetch()
+    (name,) = world.files(world.leader)
+    assert world.files(world.follower) == {name}
+    assert world.follower.root.read(name) == world.leader.root.read(name)
+    assert (leo(world.follower, P0), leo(world.follower, P1)) == (10, 5)
+
+
+def test_ft_09_the_copy_is_committed_with_the_statistics_of_the_original(world):
+    send(world.leader, request(P0, 10))
+    world.fetch()
+    assert world.follower.refresh().partition(P0) == dataclasses.replace(
+        world.leader.refresh().partition(P0), role=world.follower.refresh().partition(P0).role
+    )
+    count = world.spark.read.format("delta").load(world.follower.root.uri).where("offset >= 4").count()
+    assert count == 6
+
+
+def test_ft_04_rows_are_cut_where_a_segment_holds_more_than_is_followed(spark, root):
+    world = World(spark, root, followed=[P0])
+    send(world.leader, request(P0, 10), request(P1, 5))
+    world.fetch()
+    assert offsets(world.follower, P0) == list(range(10))
+    assert leo(world.follower, P1) == 0
+    assert world.files(world.follower) != world.files(world.leader)
+
+
+def test_ft_10_what_is_there_already_is_skipped(world):
+    fill(world.leader, P0, 10)
+    headers = world.stream()
+    world.round.run(headers)
+    version = world.follower.refresh().version
+    world.round.run(headers)
+    assert world.follower.refresh().version == version
+    assert offsets(world.follower) == list(range(10))
+
+
+def test_ft_10_a_batch_that_begins_below_the_log_end_is_appended_from_it(world):
+    fill(world.leader, P0, 4)
+    world.fetch()
+    (copied,) = world.files(world.follower)
+    fill(world.leader, P0, 6)
+    late = ReplicaLog.open(world.leader.root)
+    assert leo(late) == 10
+    world.fetch()
+    assert values(world.follower) == values(world.leader)
+    assert copied in world.files(world.follower)
+
+
+def test_a_new_replica_begins_with_the_snapshot_of_its_leader(world):
+    fill(world.leader, P0, 3, 4, 5)
+    world.stream()  # the tail has passed by before the follower was there
+    world.fetch()
+    assert offsets(world.follower) == list(range(12))
+    assert not world.states.get(P0).lagging
+
+
+def test_ft_10_a_gap_is_closed_from_the_snapshot(world):
+    world.fetch()
+    fill(world.leader, P0, 3)
+    world.stream()  # lost
+    fill(world.leader, P0, 4)
+    assert world.fetch() is True, "there is more to be had at once"
+    assert leo(world.follower) == 0, "a log has no holes"
+    world.fetch()
+    assert offsets(world.follower) == list(range(7))
+
+
+def test_a_snapshot_is_read_within_the_bounds_of_a_fetch(spark, root):
+    world = World(spark, root, **{"replica.fetch.response.max.bytes": 1})
+    fill(world.leader, P0, 2, 2, 2)
+    world.stream()
+    ends = []
+    while world.fetch():
+        ends.append(leo(world.follower))
+    assert [*ends, leo(world.follower)] == [2, 4, 6]
+
+
+def test_ft_14_a_leader_that_has_not_taken_up_its_epoch_is_waited_for(world):
+    world.states.assign({P0: InitialFetchState(TOPIC, 1, 1, 0)})
+    fill(world.leader, P0, 3)
+    world.fetch()
+    assert leo(world.follower) == 0
+    lead(world.leader, P0, epoch=1)
+    follow(world.follower, P0, epoch=1)
+    world.publish(epoch=1)
+    world.fetch()
+    assert offsets(world.follower) == [0, 1, 2]
+
+
+def test_a_batch_that_the_leaders_lineage_does_not_hold_is_not_appended(world):
+    """An old checkpoint may deliver what the leader has cut since."""
+    fill(world.leader, P0, 3)
+    headers = world.stream()
+    row = world.table.replicas[P0]
+    forged = dataclasses.replace(row, epochs=(EpochEntry(5, 0),))
+    world.table.publish([forged, world.table.replicas[P1]], "test")
+    world.states.truncated(P0, 0)
+    world.states.caught_up(P0)
+    world.round.run(headers)
+    assert leo(world.follower) == 0
+
+
+def test_tr_06_a_follower_is_cut_to_its_leaders_lineage_before_it_fetches(world):
+    fill(world.leader, P0, 4)
+    world.fetch()
+    stray = ReplicaLog.open(world.follower.root)
+    lead(stray, P0, epoch=1)
+    fill(stray, P0, 3, epoch=1, producer_id=9)
+    lead(world.leader, P0, epoch=2)
+    fill(world.leader, P0, 2, epoch=2)
+    follow(world.follower, P0, epoch=2)
+    world.states.assign({P0: InitialFetchState(TOPIC, 1, 2, 7)})
+    world.publish(epoch=2)
+    world.fetch()
+    assert values(world.follower) == values(world.leader)
+    assert world.follower.refresh().partition(P0).lineage == (EpochEntry(0, 0), EpochEntry(2, 4))
+
+
+def test_ap_03_an_empty_replica_begins_at_its_leaders_log_start(spark, root):
+    world = World(spark, root)
+    world.leader.start_at(P0, 100)
+    fill(world.leader, P0, 5)
+    world.publish(log_start=100)
+    world.fetch()
+    assert offsets(world.follower) == [100, 101, 102, 103, 104]
+
+
+def test_ft_12_a_broken_segment_delays_its_partition_and_no_other(world):
+    world.fetch()
+    fill(world.leader, P0, 3)
+    (broken,) = world.files(world.leader)
+    fill(world.leader, P1, 5)
+    headers = world.stream()
+    world.leader.root.delete(broken)
+    world.round.run(headers)
+    assert leo(world.follower, P1) == 5
+    assert leo(world.follower, P0) == 0
+    state = world.states.get(P0)
+    assert state.shown_state == ReplicaState.DELAYED
+    assert "CorruptRecordException" in state.error
+    assert broken in state.error
+
+
+def test_hw_03_the_leaders_high_watermark_is_handed_on(world):
+    fill(world.leader, P0, 5)
+    world.publish(high_watermark=4)
+    world.fetch()
+    assert world.progress[-1] == {P0: 4, P1: 4}
+
+
+def test_fm_09_nothing_is_appended_after_the_replica_has_become_something_else(world):
+    fill(world.leader, P0, 5)
+    follow(world.follower, P0, epoch=3)
+    with pytest.raises(Exception, match="role"):
+        world.fetch()
+    assert leo(world.follower) == 0
+
+
+def test_many_small_commits_are_one_commit_of_the_follower(world):
+    world.fetch()
+    before = world.follower.refresh().version
+    fill(world.leader, P0, *[1] * 8)
+    world.fetch()
+    assert leo(world.follower) == 8
+    assert world.follower.refresh().version == before + 1
+
+
+def test_a_large_fetch_is_copied_by_executors(spark, root):
+    world = World(spark, root, **{"lakelog.executor.copy.bytes": 1})
+    fill(world.leader, P0, 3, 4)
+    world.fetch()
+    assert values(world.follower) == values(world.leader)

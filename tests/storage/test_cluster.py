@@ -1,0 +1,175 @@
+"""Formatting roots, and roots that are refused."""
+
+import pytest
+
+from replication.config import Config
+from replication.errors import BrokerNotAvailableException, InconsistentClusterIdException, KafkaStorageException
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import (
+    Cluster,
+    check_identity,
+    format_broker,
+    format_cluster,
+    probe_compare_and_set,
+    read_identity,
+)
+from replication.storage.delta_log import DeltaLog
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.replica_table import ReplicaTable
+from replication.storage.state_table import StateTable
+from schemas import CLUSTER, FORMAT_VERSION
+
+
+@pytest.fixture
+def cluster(root):
+    return StorageRoot.of(f"{root}/cluster")
+
+
+@pytest.fixture
+def broker(root):
+    return StorageRoot.of(f"{root}/broker-1")
+
+
+def identity(cluster_id="c", broker_id=1, version=FORMAT_VERSION):
+    return {"cluster_id": cluster_id, "broker_id": broker_id, "format_version": version, "configs": []}
+
+
+def test_a_cluster_root_has_its_tables_and_settings(cluster):
+    cluster_id = format_cluster(cluster, Config.from_properties({"min.insync.replicas": 2, "num.replica.fetchers": 3}))
+    opened = Cluster.open(cluster.uri)
+    assert opened.cluster_id == cluster_id == read_identity(cluster)["cluster_id"]
+    assert opened.config.num_replica_fetchers == 3
+    assert (opened.metadata.partitions, opened.topics.topics, opened.refresh_brokers()) == ({}, {}, {})
+    assert opened.producers.init_producer("a").producer_epoch == 0
+    assert cluster.list() == ["cluster", "metadata", "producers", "topics"]
+
+
+def test_a_broker_root_has_its_tables(cluster, broker):
+    cluster_id = format_cluster(cluster, Config())
+    format_broker(broker, cluster_id, 1)
+    check_identity(broker, cluster_id, 1)
+    assert ReplicaLog.open(broker.child("log")).current().version == 0
+    assert ReplicaTable.open(broker).replicas == {}
+    assert broker.list() == ["cluster", "log", "replicas"]
+
+
+def test_a_root_that_is_formatted_again_for_its_broker_stays_as_it_is(broker):
+    format_broker(broker, "c", 1)
+    table = ReplicaLog.open(broker.child("log")).table_id
+    format_broker(broker, "c", 1)
+    assert ReplicaLog.open(broker.child("log")).table_id == table
+
+
+@pytest.mark.parametrize(("cluster_id", "broker_id"), [("another", 1), ("c", 2)])
+def test_a_root_of_another_broker_or_cluster_is_refused(broker, cluster_id, broker_id):
+    format_broker(broker, "c", 1)
+    message = f"belongs to broker 1 of cluster c, not to broker {broker_id} of cluster {cluster_id}"
+    for refused in (format_broker, check_identity):
+        with pytest.raises(InconsistentClusterIdException, match=message):
+            refused(broker, cluster_id, broker_id)
+
+
+def test_a_root_that_holds_something_else_is_refused_and_left_alone(cluster):
+    cluster.write("thesis.doc", b"x")
+    for refused in (lambda: format_cluster(cluster, Config()), lambda: format_broker(cluster, "c", 1)):
+        with pytest.raises(InconsistentClusterIdException, match=r"must be empty to be formatted, it holds thesis\.doc"):
+            refused()
+    assert cluster.list() == ["thesis.doc"]
+
+
+def test_a_cluster_is_formatted_once(cluster):
+    format_cluster(cluster, Config())
+    with pytest.raises(InconsistentClusterIdException, match="must be empty"):
+        format_cluster(cluster, Config())
+
+
+def test_a_newer_format_is_refused(broker):
+    StateTable.create(broker.child("cluster"), CLUSTER, [identity(version=FORMAT_VERSION + 1)])
+    with pytest.raises(InconsistentClusterIdException, match=f"has format {FORMAT_VERSION + 1}.* up to {FORMAT_VERSION}"):
+        check_identity(broker, "c", 1)
+
+
+def test_a_root_that_is_not_formatted_is_refused(cluster):
+    with pytest.raises(InconsistentClusterIdException, match="run `lakelog format`"):
+        Cluster.open(cluster.uri)
+
+
+def test_a_root_whose_formatting_was_cut_short_is_refused(cluster, broker, monkeypatch):
+    """The identity comes last, so nobody takes half a root for a whole one."""
+    monkeypatch.setattr(StateTable, "update", lambda *_: (_ for _ in ()).throw(KafkaStorageException("disk full")))
+    for refused in (lambda: format_cluster(cluster, Config()), lambda: format_broker(broker, "c", 1)):
+        with pytest.raises(KafkaStorageException, match="disk full"):
+            refused()
+    monkeypatch.undo()
+    for refused in (lambda: Cluster.open(cluster.uri), lambda: format_broker(broker, "c", 1)):
+        with pytest.raises(InconsistentClusterIdException, match="formatting was not finished"):
+            refused()
+
+
+def test_the_root_of_a_broker_is_no_cluster(broker):
+    format_broker(broker, "c", 1)
+    with pytest.raises(InconsistentClusterIdException, match="is the root of broker 1, no cluster"):
+        Cluster.open(broker.uri)
+
+
+def test_a_broker_is_found_by_its_registration(cluster, broker):
+    format_cluster(cluster, Config())
+    opened = Cluster.open(cluster.uri)
+    with pytest.raises(BrokerNotAvailableException, match="broker 1 is not registered"):
+        opened.broker_root(1)
+    table = BrokerTable.open_or_create(cluster, 1)
+    assert opened.refresh_brokers() == {}
+    registration = BrokerRegistration(1, broker.uri, None, 1, 0, -1, False, None, "log-id", 0)
+    table.register(lambda _: registration)
+    assert opened.broker_root(1) == broker
+    table.update(1, "heartbeat")
+    assert opened.refresh_brokers()[1].heartbeat == 1
+
+
+def test_credentials_of_a_root_come_from_the_configuration(cluster):
+    format_cluster(cluster, Config())
+    opened = Cluster.open(cluster.uri, Config.from_properties({"storage.2.aws_region": "x", "storage.fsync": True}))
+    root = opened.storage_of(2, "s3://bucket/b")
+    assert (dict(root.options), root.fsync) == ({"AWS_REGION": "x"}, True)
+    assert dict(opened.storage_of(3, "s3://bucket/b").options) == {}
+
+
+def test_a_store_that_takes_a_second_put_is_refused(broker, monkeypatch):
+    """Each of two writers would believe to have won: one of two commits were lost."""
+    monkeypatch.setattr(DeltaLog, "commit", lambda self, _cause: self.version + 1)
+    with pytest.raises(KafkaStorageException, match=f"{broker.uri}: the store takes a second put"):
+        format_broker(broker, "c", 1)
+    assert broker.list() == []
+
+
+def test_a_store_that_refuses_a_second_put_is_admitted_and_left_clean(broker):
+    broker.create_folder()
+    probe_compare_and_set(broker)
+    assert broker.list() == []
+
+
+@pytest.mark.parametrize("step", ["create", "commit"])
+def test_a_root_that_cannot_be_written_is_named(broker, monkeypatch, step):
+    """Also where not even the folder of the probe could be made."""
+
+    def refuse(*_):
+        raise KafkaStorageException(f"{broker.uri}: Permission denied")
+
+    monkeypatch.setattr(DeltaLog, step, refuse)
+    with pytest.raises(KafkaStorageException, match=f"{broker.uri}: Permission denied"):
+        format_broker(broker, "c", 1)
+    assert broker.list() == []
+
+
+def test_the_probe_puts_one_version_twice(broker, monkeypatch):
+    real, commits = DeltaLog.commit, []
+
+    def counted(self, cause):
+        commits.append(self.version)
+        return real(self, cause)
+
+    monkeypatch.setattr(DeltaLog, "commit", counted)
+    broker.create_folder()
+    probe_compare_and_set(broker)
+    assert commits == [0, 0]
