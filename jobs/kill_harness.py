@@ -4,7 +4,7 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,9 @@ TOPIC = "numbers"
 ASSIGNMENT = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2), 4: (2, 1, 3), 5: (3, 2, 1)}
 # First number and timeout: a patient one, and one that goes on to append while a broker is away.
 PRODUCERS = ((0, 60_000), (10**9, 500))
-DEADLINE = 180.0
+DEADLINE = 300.0
+
+Offsets = Mapping[TopicIdPartition, int]
 
 
 class Report(Protocol):
@@ -146,28 +148,20 @@ class KillHarness:
         """Until every replica has, and every leader has committed, what the leaders' logs now hold."""
         partitions = self.view.partitions(TOPIC).values()
         ends = {r.topic_id_partition: self._log_end_offset(r) for r in partitions}
-        self._wait(lambda: all(self._has(r, ends[r.topic_id_partition]) for r in partitions), "replicas catch up")
+        leaders = {r.topic_id_partition: r.leader for r in partitions}
+        self._wait(lambda: all(self._has(broker, ends, leaders) for broker in BROKERS), "replicas catch up")
 
     def _log_end_offset(self, registration: PartitionRegistration) -> int:
         return self.view.log(registration.leader).refresh().partition(registration.topic_id_partition).log_end_offset
 
-    def _has(self, registration: PartitionRegistration, end: int) -> bool:
-        partition = registration.topic_id_partition
-        return self._high_watermark(registration.leader, partition) >= end and all(
-            self._is_current(broker, partition, end) for broker in registration.replicas
-        )
-
-    def _high_watermark(self, leader: int, partition: TopicIdPartition) -> int:
-        row = self.view.replicas(leader).get(partition)
-        return row.high_watermark if row else -1
-
-    def _is_current(self, broker: int, partition: TopicIdPartition, end: int) -> bool:
-        row, registered = self.view.replicas(broker).get(partition), self.view.cluster.refresh_brokers()[broker]
-        return (
-            row is not None
-            and row.broker_epoch == registered.broker_epoch
+    def _has(self, broker: int, ends: Offsets, leaders: Mapping[TopicIdPartition, int]) -> bool:
+        rows, registered = self.view.replicas(broker), self.view.cluster.refresh_brokers()[broker]
+        return rows.keys() == ends.keys() and all(
+            row.broker_epoch == registered.broker_epoch
             and row.state == ReplicaState.FETCHING
-            and row.log_end_offset >= end
+            and row.log_end_offset >= ends[partition]
+            and (row.high_watermark >= ends[partition] or leaders[partition] != broker)
+            for partition, row in rows.items()
         )
 
     def _pass(self, seconds: float) -> None:

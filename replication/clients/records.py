@@ -36,12 +36,14 @@ def check_columns(schema: pa.Schema, topic: str) -> None:
 
 
 def _fits(name: str, given: pa.DataType) -> bool:
+    if pa.types.is_null(given):
+        return True
     if name in ("key", "value"):
-        return any(is_type(given) for is_type in _BYTES) or pa.types.is_null(given)
+        return any(is_type(given) for is_type in _BYTES)
     if name == "timestamp":
         return pa.types.is_timestamp(given)
     if name == "headers":
-        return pa.types.is_null(given) or _is_headers(given)
+        return _is_headers(given)
     return pa.types.is_integer(given)
 
 

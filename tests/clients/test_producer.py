@@ -1,0 +1,131 @@
+"""A producer on real tables without brokers: the leader's log is opened for appends by hand, acks is 1."""
+
+import dataclasses
+
+import pyarrow as pa
+import pytest
+
+from replication.clients.producer import Producer
+from replication.config import Config
+from replication.protocol.leader_election import new_partition
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import Cluster, format_broker, format_cluster
+from replication.storage.delta_log import CommitUnknown, DeltaLog
+from replication.storage.filesystem import StorageRoot
+from replication.storage.log_state import FOLLOWER, LEADER, Role
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.topic_table import Topic
+
+
+class World:
+    """A cluster whose broker 1 leads both partitions of topic t."""
+
+    def __init__(self, root):
+        home, self.broker = StorageRoot.of(root).child("cluster"), StorageRoot.of(root).child("broker-1")
+        cluster_id = format_cluster(home, Config())
+        format_broker(self.broker, cluster_id, 1)
+        self.cluster = Cluster.open(home.uri)
+        row = BrokerRegistration(1, self.broker.uri, None, 1, 0, -1, False, None, "log", 0)
+        BrokerTable.open_or_create(home, 1).register(lambda _: row)
+        self.cluster.topics.add(Topic("t", "id", 2, {}))
+        self.partitions = [new_partition("t", "id", p, (1,), {1}) for p in (0, 1)]
+        self.cluster.metadata.put(self.partitions, {"who": "test"})
+        self.log = ReplicaLog.open(self.broker.child("log"))
+        self.become(LEADER, 0)
+
+    def become(self, kind, epoch, partition=None):
+        chosen = [p.topic_id_partition for p in self.partitions if partition in (None, p.partition)]
+        self.log.become(dict.fromkeys(chosen, Role(epoch, kind)), "test")
+
+    def values(self, partition=0):
+        return self.log.read(self.partitions[partition].topic_id_partition, 0)["value"].to_pylist()
+
+    def producer(self, **options):
+        return Producer(self.cluster.root.uri, acks=1, **options)
+
+
+@pytest.fixture
+def world(root):
+    return World(root)
+
+
+def records(*values, partition=0):
+    return pa.table({"value": list(values), "partition": [partition] * len(values)})
+
+
+@pytest.mark.parametrize("landed", [True, False], ids=["it had landed", "it had not"])
+def test_ap_06_sent_again_adds_nothing(world, monkeypatch, landed):
+    """A commit whose answer is lost is decided anew, and the producer's sequence tells what is there already."""
+    commit, lost = DeltaLog.commit, []
+
+    def lose_the_answer(self, cause, *arguments, **options):
+        if cause["why"] != "append" or lost:
+            return commit(self, cause, *arguments, **options)
+        lost.append(cause)
+        if landed:
+            commit(self, cause, *arguments, **options)
+        raise CommitUnknown("the answer was lost")
+
+    monkeypatch.setattr(DeltaLog, "commit", lose_the_answer)
+    producer = world.producer()
+    (answer,) = producer.send("t", records(b"a", b"b")).values()
+    assert lost
+    assert (answer.base_offset, answer.last_offset, answer.error) == (0, 1, None)
+    (answer,) = producer.send("t", records(b"c")).values()
+    assert (answer.base_offset, answer.error) == (2, None)
+    assert world.values() == [b"a", b"b", b"c"]
+
+
+def test_a_partition_that_is_refused_does_not_hold_up_the_others(world):
+    world.become(FOLLOWER, 1, partition=1)
+    both = pa.table({"value": [b"a", b"b"], "partition": [0, 1]})
+    answers = world.producer().send("t", both, timeout_ms=100)
+    assert answers[0].error is None
+    assert answers[1].error is not None
+    assert answers[1].error.name == "FencedLeaderEpochException"
+    assert (world.values(0), world.values(1)) == ([b"a"], [])
+
+
+def test_ep_06_a_leader_that_is_not_ready_yet_is_waited_for(world):
+    """The metadata has a new epoch, which the log's own history does not know yet."""
+    new = dataclasses.replace(world.partitions[0], leader_epoch=1, partition_epoch=1)
+    world.cluster.metadata.put([new], {"who": "test"})
+    (answer,) = world.producer().send("t", records(b"a"), timeout_ms=100).values()
+    assert answer.error is not None
+    assert answer.error.name == "UnknownLeaderEpochException"
+    world.become(LEADER, 1, partition=0)
+    (answer,) = world.producer().send("t", records(b"a")).values()
+    assert (answer.base_offset, answer.leader_epoch, answer.error) == (0, 1, None)
+
+
+def test_after_a_failed_send_the_next_one_begins_anew(world):
+    """The sequence of a failed append is not used again: what became of it is not known."""
+    producer = world.producer()
+    producer.send("t", records(b"a"))
+    world.become(FOLLOWER, 1, partition=0)
+    (failed,) = producer.send("t", records(b"lost"), timeout_ms=50).values()
+    assert failed.error is not None
+    world.cluster.metadata.put([dataclasses.replace(world.partitions[0], leader_epoch=2)], {"who": "test"})
+    world.become(LEADER, 2, partition=0)
+    (answer,) = producer.send("t", records(b"b")).values()
+    assert answer.error is None
+    assert world.values() == [b"a", b"b"]
+
+
+def test_a_log_that_cannot_be_written_is_an_error_of_its_partitions(world, monkeypatch):
+    def refuse(self, *_arguments, **_options):
+        raise CommitUnknown("read-only")
+
+    producer = world.producer()
+    monkeypatch.setattr(DeltaLog, "commit", refuse)
+    (answer,) = producer.send("t", records(b"a"), timeout_ms=50).values()
+    assert answer.error is not None
+    assert answer.error.name == "KafkaStorageException"
+    assert "read-only" in str(answer.error)
+    assert world.values() == []
+
+
+def test_nothing_to_send_is_nothing_sent(world):
+    version = world.log.refresh().version
+    assert world.producer().send("t", records()) == {}
+    assert world.log.refresh().version == version

@@ -1,0 +1,67 @@
+"""From a user's table to records by partition."""
+
+import pyarrow as pa
+import pytest
+
+from replication.clients.records import check_columns, partitions_of, split, to_records
+from replication.errors import InvalidPartitionsException, InvalidRecordException
+
+VALUES = {"value": pa.array([b"a", b"b", b"c"])}
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.null()])
+def test_values_may_be_bytes_text_or_null(kind):
+    table = pa.table({"value": pa.nulls(1, kind)})
+    check_columns(table.schema, "t")
+    assert to_records(table)["value"].type == pa.binary()
+
+
+def test_every_fault_is_told_at_once():
+    table = pa.table({"key": [1], "other": [2], "timestamp": ["noon"]})
+    with pytest.raises(InvalidRecordException) as raised:
+        check_columns(table.schema, "flights")
+    for text in ("topic flights", "no column value", "column key is int64", "column other is unknown", "timestamp is"):
+        assert text in str(raised.value)
+
+
+def test_what_is_missing_is_filled_in():
+    records = to_records(pa.table(VALUES), now=1_700_000_000_000_000)
+    assert records["key"].null_count == records["headers"].null_count == 3
+    assert {int(t.value) for t in records["timestamp"]} == {1_700_000_000_000_000}
+
+
+def test_a_null_timestamp_is_now_and_others_stay():
+    stamps = pa.array([5, None, 7], pa.timestamp("us", tz="UTC"))
+    records = to_records(pa.table({**VALUES, "timestamp": stamps}), now=9)
+    assert [int(t.value) for t in records["timestamp"]] == [5, 9, 7]
+
+
+def numbers_of(columns, partitions=3, sticky=1):
+    table = pa.table({**VALUES, **columns})
+    return partitions_of(table, to_records(table), "t", partitions, sticky).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({}, [1, 1, 1]),
+        ({"partition": [2, 0, 2]}, [2, 0, 2]),
+        ({"partition": pa.array([2, None, 0], pa.int64())}, [2, 1, 0]),
+        ({"key": [b"21", b"21", None]}, [(-973932308 & 0x7FFFFFFF) % 3] * 2 + [1]),
+    ],
+    ids=["without a key: sticky", "told", "told for some", "by murmur2 of the key"],
+)
+def test_the_partition_of_a_record(columns, expected):
+    assert numbers_of(columns) == expected
+
+
+@pytest.mark.parametrize("outside", [-1, 3, 2**40])
+def test_a_partition_that_the_topic_does_not_have(outside):
+    with pytest.raises(InvalidPartitionsException, match=f"partition {outside} is out of range, the topic has 0 to 2"):
+        numbers_of({"partition": pa.array([0, outside, 1], pa.int64())})
+
+
+def test_split_keeps_the_order_within_a_partition():
+    records = pa.table({"value": [b"0", b"1", b"2", b"3", b"4"]})
+    parts = split(records, pa.chunked_array([pa.array([2, 0, 2, 0, 2], pa.int32())]))
+    assert {p: part["value"].to_pylist() for p, part in parts.items()} == {0: [b"1", b"3"], 2: [b"0", b"2", b"4"]}

@@ -1,0 +1,81 @@
+import pytest
+from chispa import assert_df_equality
+
+from replication.frames.fetch_plan import fetch_plan
+from schemas import FETCH_STATES, RECORD_BATCHES
+
+COLUMNS = "topic_id string, partition int, base_offset bigint, last_offset bigint, leader_epoch int, segment string, segment_bytes bigint, action string, gap string"  # fmt: skip
+
+# P0 is fetched from offset 10 on; its leader wrote 0-9 under epoch 1 and 10-29 under epoch 3.
+STATE = ("id", 0, 10, [(1, 0, 10), (3, 10, 30)])
+
+
+def header(base, last, epoch, topic_id="id", partition=0, segment="a"):
+    return (7, segment, 100, "t", topic_id, partition, epoch, base, last, None)
+
+
+def gap(reason, segment=None):
+    return (7, segment, None, None, None, None, None, None, None, reason)
+
+
+def plan(spark, headers, states):
+    return fetch_plan(
+        spark.createDataFrame(headers, RECORD_BATCHES.types), spark.createDataFrame(states, FETCH_STATES.types)
+    )
+
+
+def planned(base, last, epoch, action, topic_id="id", partition=0, segment="a"):
+    return (topic_id, partition, base, last, epoch, segment, 100, action, None)
+
+
+CASES = {
+    "FT-10 at the LEO": (header(10, 12, 3), "append"),
+    "FT-10 above the LEO: append_plan finds the gap": (header(20, 29, 3), "append"),
+    "FT-04 below the LEO": (header(0, 9, 1), "skip"),
+    "FT-04 below the LEO, of whatever epoch": (header(5, 9, 99), "skip"),
+    "FT-04 its last record is new": (header(10, 10, 3), "append"),
+    "EP-01 an older epoch wrote it, and it was cut": (header(10, 12, 1), "fenced"),
+    "EP-01 an epoch that the leader has no records of": (header(10, 12, 2), "fenced"),
+    "EP-01 it ends above the leader's LEO": (header(25, 30, 3), "fenced"),
+    "EP-01 it begins before its epoch does": (header(9, 12, 3), "fenced"),
+}
+
+
+def test_ft_04_ft_10_ep_01_what_becomes_of_each_batch(spark):
+    """All cases in one frame: a case costs nothing then, and none may concern another."""
+    headers = [(*values[:1], name, *values[2:]) for name, (values, _) in CASES.items()]
+    expected = [
+        planned(values[7], values[8], values[6], action, segment=name) for name, (values, action) in CASES.items()
+    ]
+    assert_df_equality(plan(spark, headers, [STATE]), spark.createDataFrame(expected, COLUMNS), ignore_row_order=True)
+
+
+def test_ft_07_batches_of_partitions_that_are_not_fetched_are_left_out(spark):
+    headers = [header(10, 12, 3, partition=1), header(10, 12, 3, topic_id="made again"), header(10, 12, 3)]
+    expected = spark.createDataFrame([planned(10, 12, 3, "append")], COLUMNS)
+    assert_df_equality(plan(spark, headers, [STATE]), expected)
+
+
+def test_a_gap_in_the_stream_stays_a_gap(spark):
+    """Whatever is fetched, and also if nothing is."""
+    expected = spark.createDataFrame([(None, None, None, None, None, None, None, "gap", "cleaned up")], COLUMNS)
+    assert_df_equality(plan(spark, [gap("cleaned up")], [STATE]), expected)
+    assert_df_equality(plan(spark, [gap("cleaned up")], []), expected)
+
+
+def test_each_partition_is_planned_by_its_own_state(spark):
+    states = [STATE, ("id", 1, 5, [(0, 0, 8)]), ("id", 2, 0, [])]
+    headers = [header(5, 7, 0, partition=1), header(5, 7, 1), header(0, 0, 0, partition=2)]
+    expected = [
+        planned(5, 7, 0, "append", partition=1),
+        planned(5, 7, 1, "skip"),
+        planned(0, 0, 0, "fenced", partition=2),
+    ]
+    found = plan(spark, headers, states)
+    assert_df_equality(found, spark.createDataFrame(expected, COLUMNS), ignore_row_order=True)
+
+
+@pytest.mark.parametrize("headers", [[], [header(10, 12, 3)]])
+def test_the_plan_is_one_partition(spark, headers):
+    """It runs in every micro-batch, where each task is cost."""
+    assert plan(spark, headers, [STATE]).rdd.getNumPartitions() == 1

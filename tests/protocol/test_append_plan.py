@@ -1,0 +1,93 @@
+import pytest
+
+from replication.protocol.append_plan import AppendPlan, FetchedBatch, Range, plan_appends
+from replication.protocol.record_batch import TopicIdPartition
+
+P, Q = TopicIdPartition("t", 0), TopicIdPartition("t", 1)
+
+
+def batch(base, last, segment="a", partition=P, size=10, epoch=0):
+    return FetchedBatch(partition, base, last, epoch, segment, size)
+
+
+def planned(plan):
+    return [(r.batch.partition.partition, r.batch.segment, r.start, r.stop) for r in plan.ranges]
+
+
+@pytest.mark.parametrize(
+    ("batches", "leo", "ranges", "end", "gap"),
+    [
+        pytest.param([], 0, [], 0, False, id="nothing"),
+        pytest.param([batch(5, 9)], 5, [(0, "a", 5, 10)], 10, False, id="whole"),
+        pytest.param([batch(0, 4)], 5, [], 5, False, id="below the LEO: skipped"),
+        pytest.param([batch(0, 4), batch(5, 9)], 5, [(0, "a", 5, 10)], 10, False, id="one skipped, one whole"),
+        pytest.param([batch(0, 9)], 5, [(0, "a", 5, 10)], 10, False, id="the part above the LEO"),
+        pytest.param([batch(0, 5)], 5, [(0, "a", 5, 6)], 6, False, id="its last record"),
+        pytest.param([batch(6, 9)], 5, [], 5, True, id="a gap"),
+        pytest.param([batch(5, 5), batch(7, 9)], 5, [(0, "a", 5, 6)], 6, True, id="a gap after what follows"),
+        pytest.param([batch(6, 9), batch(10, 12)], 5, [], 5, True, id="what follows a gap does not follow the log"),
+        pytest.param([batch(0, 2), batch(6, 9)], 5, [], 5, True, id="skipped, then a gap"),
+        pytest.param(
+            [batch(0, 4), batch(5, 6, "b"), batch(7, 9, "c")], 0,
+            [(0, "a", 0, 5), (0, "b", 5, 7), (0, "c", 7, 10)], 10, False, id="a chain",
+        ),
+        pytest.param([batch(7, 9, "c"), batch(0, 6, "b")], 0, [(0, "b", 0, 7), (0, "c", 7, 10)], 10, False, id="in any order"),
+        pytest.param([batch(5, 9), batch(5, 9)], 5, [(0, "a", 5, 10)], 10, False, id="delivered twice"),
+        pytest.param([batch(5, 9, "a"), batch(5, 9, "b")], 5, [(0, "a", 5, 10)], 10, False, id="rewritten: once"),
+        pytest.param(
+            [batch(0, 9, "a"), batch(0, 6, "b")], 0, [(0, "b", 0, 7), (0, "a", 7, 10)], 10, False, id="overlapping",
+        ),
+        pytest.param([batch(0, 4, partition=Q)], 0, [], 0, False, id="a partition that is not fetched"),
+    ],
+)  # fmt: skip
+def test_ft_10_what_follows_the_log_end_is_appended_each_offset_once(batches, leo, ranges, end, gap):
+    plan = plan_appends(batches, {P: leo})
+    assert planned(plan) == ranges
+    assert plan.log_end_offsets == {P: end}
+    assert plan.gaps == ({P} if gap else frozenset())
+
+
+def test_partitions_do_not_concern_each_other():
+    plan = plan_appends([batch(9, 9), batch(3, 4, partition=Q)], {P: 5, Q: 3})
+    assert planned(plan) == [(1, "a", 3, 5)]
+    assert (plan.log_end_offsets, plan.gaps) == ({P: 5, Q: 5}, {P})
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "segments", "gaps"),
+    [
+        pytest.param(None, "abc", set(), id="no bound"),
+        pytest.param(30, "abc", set(), id="all within"),
+        pytest.param(29, "ab", {Q}, id="the last is too much"),
+        pytest.param(10, "a", {P, Q}, id="one"),
+        pytest.param(1, "a", {P, Q}, id="at least one, however large"),
+    ],
+)
+def test_fe_02_bytes_are_bounded_and_what_is_left_is_fetched_again(max_bytes, segments, gaps):
+    batches = [batch(0, 4, "a"), batch(5, 9, "b"), batch(0, 9, "c", Q)]
+    plan = plan_appends(batches, {P: 0, Q: 0}, max_bytes)
+    assert "".join(plan.by_segment()) == segments
+    assert plan.gaps == gaps
+
+
+def test_fe_02_a_segment_counts_once_for_all_its_partitions():
+    batches = [batch(0, 4, "a", P), batch(0, 4, "a", Q)]
+    assert not plan_appends(batches, {P: 0, Q: 0}, 10).gaps
+
+
+def test_fe_02_what_is_left_out_leaves_no_hole():
+    """A small batch behind one that was too much must not be taken."""
+    batches = [batch(0, 4, "a", size=10), batch(5, 6, "b", size=99), batch(7, 9, "c", size=1)]
+    plan = plan_appends(batches, {P: 0}, 20)
+    assert planned(plan) == [(0, "a", 0, 5)]
+    assert plan.log_end_offsets == {P: 5}
+
+
+@pytest.mark.parametrize(("start", "is_whole"), [(0, True), (1, False)])
+def test_a_range_knows_whether_it_is_all_of_its_batch(start, is_whole):
+    assert Range(batch(0, 4), start, 5).is_whole == is_whole
+
+
+def test_ranges_of_a_segment_stand_together():
+    first, second, third = Range(batch(0, 1, "a"), 0, 2), Range(batch(2, 3, "b"), 2, 4), Range(batch(4, 5, "a"), 4, 6)
+    assert AppendPlan((first, second, third)).by_segment() == {"a": [first, third], "b": [second]}

@@ -1,0 +1,75 @@
+"""What a broker knows of the cluster; the clock is the test's."""
+
+import pytest
+
+from replication.config import Config
+from replication.protocol.leader_election import new_partition
+from replication.server.metadata_cache import MetadataCache
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import Cluster, format_cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.topic_table import Topic
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def cluster(root):
+    home = StorageRoot.of(root).child("cluster")
+    format_cluster(home, Config())
+    return Cluster.open(home.uri)
+
+
+def register(cluster, broker_id, epoch=1):
+    table = BrokerTable.open_or_create(cluster.root, broker_id)
+    table.register(
+        lambda _: BrokerRegistration(broker_id, f"/{broker_id}", None, epoch, 0, -1, False, None, "log", 0)
+    )
+    return table
+
+
+def test_mc_03_what_a_cache_knows(cluster, clock):
+    cache = MetadataCache(cluster, clock)
+    assert (cache.all_topics(), cache.alive_brokers()) == (set(), set())
+    register(cluster, 1)
+    writer = Cluster.open(cluster.root.uri)
+    writer.topics.add(Topic("t", "id", 1, {"min.insync.replicas": "5"}))
+    partition = new_partition("t", "id", 0, (1, 2), {1, 2})
+    writer.metadata.put([partition], {"who": "test"})
+    assert cache.refresh()
+    assert cache.all_topics() == {"t"}
+    assert cache.contains(partition.topic_id_partition)
+    assert cache.partitions[partition.topic_id_partition] == partition
+    assert cache.broker_root(1).uri == "/1"
+    assert cache.min_isr(partition) == 2, "no more than there are replicas"
+    assert not cache.refresh(), "nothing has moved"
+
+
+def test_bc_01_a_broker_lives_while_its_heartbeat_moves(cluster, clock):
+    table = register(cluster, 1)
+    register(cluster, 2)
+    cache = MetadataCache(cluster, clock)
+    assert cache.alive_brokers() == {1, 2}
+    clock.now += 4
+    table.update(1, "heartbeat")
+    cache.refresh()
+    clock.now += 4
+    cache.refresh()
+    assert cache.alive_brokers() == {1}, "the counter of 2 has stood still for 8 s, that of 1 for 4 s"
+
+
+def test_a_broker_that_is_shutting_down_is_not_alive(cluster, clock):
+    register(cluster, 1).update(1, "shutdown", shutting_down=True)
+    assert MetadataCache(cluster, clock).alive_brokers() == set()

@@ -1,0 +1,95 @@
+"""The tables as Spark, Arrow and Delta see them, and as `schemas/README.md` tells of them."""
+
+import re
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, Schema
+
+import schemas
+from replication.config import Config
+from replication.storage.broker_table import BrokerTable
+from replication.storage.cluster import format_broker, format_cluster
+from replication.storage.filesystem import StorageRoot
+from schemas import BROKERS, STATE_TABLES, Column, Table
+from schemas.table import ARROW_TYPES
+
+TABLES = [table for table in vars(schemas).values() if isinstance(table, Table)]
+README = Path(schemas.__file__).with_name("README.md").read_text("utf-8")
+
+
+def test_spark_reads_the_ddl_as_arrow_does(spark):
+    """One name for one type: else a file would commit and then fail in Spark."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    for table in TABLES:
+        found = StructType.fromDDL(table.ddl)
+        assert [(f.name, f.nullable) for f in found] == [(c.name, c.nullable) for c in table.columns], table.name
+        assert [f.metadata["comment"] for f in found] == [c.comment for c in table.columns], table.name
+        types = {f.name: spark_type(f.type) for f in to_arrow_schema(found)}
+        assert types == {f.name: spark_type(f.type) for f in table.arrow}, table.name
+        assert [f.dataType for f in StructType.fromDDL(table.types)] == [f.dataType for f in found], table.name
+    assert spark.version.startswith("4.")
+
+
+def spark_type(arrow_type):
+    """Without the names and the nullability inside of maps and lists, which the two spell differently."""
+    text = re.sub(r"tz=[^\]]+", "tz", str(arrow_type))
+    return re.sub(r"( not null|element: |item: |('?entries'?)|list<)", "", text).replace("int32", "int")
+
+
+def test_delta_keeps_types_nullability_and_comments(root):
+    cluster, broker = StorageRoot.of(f"{root}/cluster"), StorageRoot.of(f"{root}/broker-1")
+    format_broker(broker, format_cluster(cluster, Config()), 1)
+    BrokerTable.open_or_create(cluster, 1)
+    for table in [t for t in STATE_TABLES if t is not BROKERS] + [schemas.LOG, BROKERS]:
+        owner = broker if table.name in ("log", "replicas") else cluster
+        delta = DeltaTable(owner.child("brokers/1" if table is BROKERS else table.name).uri)
+        assert delta.metadata().description == table.description
+        fields = delta.schema().fields
+        assert [f.metadata["comment"] for f in fields] == [c.comment for c in table.columns]
+        wanted = Schema.from_arrow(table.arrow).fields
+        assert [(f.name, f.type, f.nullable) for f in fields] == [(f.name, f.type, f.nullable) for f in wanted]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_a_table_says_what_it_is(table):
+    names = [column.name for column in table.columns]
+    assert table.description
+    assert table.writers
+    assert len(set(names)) == len(names)
+    assert set(table.key) <= set(names)
+    assert all(column.comment and column.comment[-1] != "." for column in table.columns)
+    assert all(column.type in ARROW_TYPES for column in table.columns)
+
+
+def test_every_table_is_exported_and_has_a_name_of_its_own():
+    assert len({table.name for table in TABLES}) == len(TABLES) == 9
+    files = {path.stem for path in Path(schemas.__file__).parent.glob("*.py")} - {"__init__", "table"}
+    assert files == {table.name for table in TABLES}
+
+
+@pytest.mark.parametrize("table", [t for t in TABLES if t.name != "log"], ids=lambda table: table.name)
+def test_keys_are_never_null(table):
+    nullable = {column.name for column in table.columns if column.nullable}
+    assert table.name == "record_batches" or not nullable & set(table.key)
+
+
+def readme_rows():
+    rows = re.findall(r"^\| `(\w+)` \|(.+)\|$", README, re.MULTILINE)
+    return {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
+
+
+def test_the_readme_tells_of_every_table():
+    rows = readme_rows()
+    assert set(rows) == {table.name for table in TABLES}
+    for table in TABLES:
+        where, writers, readers, key, guard = rows[table.name]
+        assert key == ", ".join(f"`{column}`" for column in table.key), table.name
+        assert all((where, writers, readers, guard)), table.name
+        assert writers.split(":")[0] in ("one", "many", "nobody"), table.name
+
+
+def test_a_quote_in_a_comment_is_escaped():
+    assert Column("a", "int", "the broker's").ddl == "`a` int NOT NULL COMMENT 'the broker''s'"
