@@ -27,8 +27,8 @@ BROKERS = (1, 2, 3)
 TOPIC = "numbers"
 # Each broker leads two partitions and follows four.
 ASSIGNMENT = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2), 4: (2, 1, 3), 5: (3, 2, 1)}
-# First number and timeout: a patient one, and one that goes on to append while a broker is away.
-PRODUCERS = ((0, 60_000), (10**9, 500))
+# First number, batch and timeout: a patient one, and one that goes on to append while a broker is away.
+PRODUCERS = ((0, 6_000, 60_000), (10**9, 60, 500))
 DEADLINE = 300.0
 
 Offsets = Mapping[TopicIdPartition, int]
@@ -98,7 +98,8 @@ class KillHarness:
         self.stopped_in_order = False
         self.view = TopicView(Cluster.open(cluster_uri))
         self.producers = [
-            NumberProducer(cluster_uri, TOPIC, len(ASSIGNMENT), first, timeout_ms) for first, timeout_ms in PRODUCERS
+            NumberProducer(cluster_uri, TOPIC, len(ASSIGNMENT), first, batch, timeout_ms)
+            for first, batch, timeout_ms in PRODUCERS
         ]
 
     @property
@@ -139,7 +140,7 @@ class KillHarness:
         self._tell(f"broker {victim} was killed")
         self._pass(self._random.uniform(0, 4))
         checkpoints = Path(self._brokers[victim].root, "checkpoints")
-        if self._plan.delete_checkpoints or number % 4 in (0, 1):  # half of the kills of either kind of moment
+        if self._plan.delete_checkpoints or number % 4 in (0, 3):  # half of the kills of either kind of moment
             shutil.rmtree(checkpoints, ignore_errors=True)
             self.checkpoints_deleted += 1
         self._brokers[victim].start()

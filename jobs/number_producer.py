@@ -9,8 +9,6 @@ import pyarrow as pa
 from replication.clients.producer import Producer
 from replication.errors import LakelogException
 
-BATCH = 60
-
 
 class Acknowledged(NamedTuple):
     """A record that the producer was told is safe, and where."""
@@ -27,14 +25,15 @@ class NumberProducer:
     have something to catch up with.
     """
 
-    def __init__(self, cluster_uri: str, topic: str, partitions: int, first: int, timeout_ms: int) -> None:
+    def __init__(self, cluster_uri: str, topic: str, partitions: int, first: int, batch: int, timeout_ms: int) -> None:
         self.sent = 0
         self.acknowledged: list[Acknowledged] = []
         self.errors: Counter[str] = Counter()
         self._producer = Producer(cluster_uri, acks="all")
         self._topic = topic
         self._partitions = partitions
-        self._first = first
+        self._next = first
+        self._batch = batch
         self._timeout_ms = timeout_ms
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
@@ -58,12 +57,13 @@ class NumberProducer:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._send(range(self._first + self.sent, self._first + self.sent + BATCH))
+                self._send(range(self._next, self._next + self._batch))
         except BaseException as error:
             self._failure = error
 
     def _send(self, numbers: range) -> None:
         """Sends each number once only, whatever comes of it: what was not acknowledged may be there or not."""
+        self._next = numbers.stop
         self.sent += len(numbers)
         partitions = [number % self._partitions for number in numbers]
         values = pa.array([str(number).encode() for number in numbers], pa.binary())

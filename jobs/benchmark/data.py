@@ -42,4 +42,3 @@ class DataSet:
         head = f'{{"plane":"{key}","from":"{origin}","to":"{to}","delay":{chance.randrange(-30, 600)},"note":"'
         start, length = chance.randrange(len(notes) - self.value_bytes), self.value_bytes - len(head) - 2
         return f'{head}{notes[start : start + length]}"}}'.encode()
-

@@ -19,8 +19,6 @@ from replication.storage.filesystem import StorageRoot
 
 _POLL_SECONDS = 0.001
 _TIMEOUT_SECONDS = 120.0
-# After a commit, before the next one: longer than a follower waits until it fetches a new high watermark alone.
-IDLE_SECONDS = 1.2
 
 # The plain stream runs as in a session of a user who has set nothing: these are Lakelog's in conf/spark-defaults.conf.
 _NOT_DEFAULT = (
@@ -46,12 +44,10 @@ class Follower:
         """Stops to follow."""
 
     def follow(self, appended: Append) -> float:
-        """Commits to the source and answers how many seconds later the target's commit holds all records."""
+        """Commits to the source and answers how many seconds later the target's commits hold all records."""
         known = last_version(self.target)
         committed = self._commit(appended)
-        seconds = self._wait_for(appended.records, known) - committed
-        threading.Event().wait(IDLE_SECONDS)
-        return seconds
+        return self._wait_for(appended.records, known) - committed
 
     def _wait_for(self, records: int, known: int) -> float:
         pause, deadline = threading.Event(), time.monotonic() + _TIMEOUT_SECONDS

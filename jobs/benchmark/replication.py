@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,21 +20,31 @@ from jobs.benchmark.sources import Append, Sources
 
 FILE_COPY = "file copy"
 _SMALL = DataSet(1_000, 100)
-_WARM_UP = 3  # small commits that a follower replicates after its start, before it is measured
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and how often."""
+    """What is measured, and how often.
 
-    rounds: int
+    The first rounds and the first commits of each round warm up: they are checked and not counted. Between two commits
+    a follower has time to become idle: a little more than it waits until it fetches a new high watermark alone.
+    """
+
+    rounds: int = 5
     data_sets: tuple[DataSet, ...] = (DataSet(1_000_000, 100), DataSet(200_000, 1000))
     small_commits: int = 6  # of each round
+    warm_up_rounds: int = 1
+    warm_up_commits: int = 3
+    idle_seconds: float = 1.2
 
     @property
     def steps(self) -> int:
-        """Rounds of all measurements, with those that warm up."""
-        return (self.rounds + 1) * (len(self.data_sets) + 1)
+        """Rounds of all measurements."""
+        return (self.warm_up_rounds + self.rounds) * (len(self.data_sets) + 1)
+
+
+# Shows that all of it works, and measures nothing that would mean anything.
+QUICK = Plan(1, (DataSet(20_000, 100), DataSet(4_000, 1000)), 2, 0, 1, 0.2)
 
 
 @dataclass
@@ -60,7 +71,7 @@ class Bench:
         self._on_step = on_step
 
     def throughput(self, data_set: DataSet) -> Measurement:
-        """One large commit a round."""
+        """One large commit a round, which is copied as files, too."""
         return self._measure(data_set, [data_set.table()], with_copy=True)
 
     def latency(self) -> Measurement:
@@ -69,49 +80,57 @@ class Bench:
         return self._measure(_SMALL, tables, with_copy=False)
 
     def _measure(self, data_set: DataSet, tables: Sequence[pa.Table], *, with_copy: bool) -> Measurement:
-        measurement = Measurement(data_set)
-        for number in range(self._plan.rounds + 1):
-            self._on_step(f"{data_set.name}, " + (f"round {number} of {self._plan.rounds}" if number else "warm-up"))
-            found = self._round(Measurement(data_set), tables, number, with_copy)
-            measurement.rows_equal &= found.rows_equal
-            measurement.bytes, measurement.segments = found.bytes, found.segments
-            for name, seconds in found.seconds.items() if number else ():
-                measurement.add(name, seconds)
-        return measurement
+        measured = Measurement(data_set)
+        for number in range(1 - self._plan.warm_up_rounds, self._plan.rounds + 1):
+            found = self._round(data_set, tables, number % 2 == 0, with_copy)
+            measured.rows_equal &= found.rows_equal
+            measured.bytes, measured.segments = found.bytes, found.segments
+            for name, seconds in found.seconds.items() if number > 0 else ():
+                measured.add(name, seconds)
+            self._on_step(
+                f"{data_set.name}, " + (f"round {number} of {self._plan.rounds}" if number > 0 else "warm-up")
+            )
+        return measured
 
-    def _round(self, found: Measurement, tables: Sequence[pa.Table], number: int, with_copy: bool) -> Measurement:
-        warm_up = [_SMALL.table(-1 - seed) for seed in range(_WARM_UP)]
+    def _round(
+        self, data_set: DataSet, tables: Sequence[pa.Table], plain_first: bool, with_copy: bool
+    ) -> Measurement:  # fmt: skip
+        warm_up = [_SMALL.table(-1 - seed) for seed in range(self._plan.warm_up_commits)]
         with _folder() as folder:
             sources = Sources(self._spark, folder, [*warm_up, *tables])
-            measured = sources.appends[_WARM_UP:]
+            counted = sources.appends[len(warm_up) :]
+            found = Measurement(data_set, sum(a.bytes for a in counted), sum(len(a.segments) for a in counted))
             followers = [LakelogFollower(sources), PlainStream(self._spark, sources)]
-            for follower in followers if number % 2 else reversed(followers):
-                found.add(follower.name, _run(follower, sources.appends))
+            for follower in reversed(followers) if plain_first else followers:
+                found.add(follower.name, self._run(follower, sources.appends)[len(warm_up) :])
             if with_copy:
-                found.add(FILE_COPY, [copy_files(a, sources.leader.root, folder / "copy") for a in measured])
-            found.bytes, found.segments = sum(a.bytes for a in measured), sum(len(a.segments) for a in measured)
-            roots = [sources.leader.root, *(follower.target for follower in followers)]
-            found.rows_equal = self._are_equal([root.spark_uri for root in roots], sum(a.records for a in sources.appends))
+                found.add(FILE_COPY, [copy_files(a, sources.leader.root, folder / "copy") for a in counted])
+            found.rows_equal = self._are_equal(sources, followers)
         return found
 
-    def _are_equal(self, tables: Sequence[str], records: int) -> bool:
-        found = [tuple(checksum(self._spark.read.format("delta").load(table)).collect()[0]) for table in tables]
-        return len(set(found)) == 1 and found[0][0] == records
+    def _run(self, follower: Follower, appends: Sequence[Append]) -> list[float]:
+        """The seconds of each commit. A follower runs only while it is measured, so as not to slow the other down."""
+        idle, seconds = threading.Event(), []
+        follower.start()
+        try:
+            for appended in appends:
+                seconds.append(follower.follow(appended))
+                idle.wait(self._plan.idle_seconds)
+        finally:
+            follower.stop()
+        return seconds
 
-
-def _run(follower: Follower, appends: Sequence[Append]) -> list[float]:
-    """The seconds of each commit after the warm-up; the follower runs only as long as it is measured."""
-    follower.start()
-    try:
-        return [follower.follow(appended) for appended in appends][_WARM_UP:]
-    finally:
-        follower.stop()
+    def _are_equal(self, sources: Sources, followers: Sequence[Follower]) -> bool:
+        tables = [sources.leader.root, *(follower.target for follower in followers)]
+        frames = [self._spark.read.format("delta").load(table.spark_uri) for table in tables]
+        found = {tuple(checksum(frame).collect()[0]) for frame in frames}
+        return len(found) == 1 and next(iter(found))[0] == sum(appended.records for appended in sources.appends)
 
 
 def checksum(records: DataFrame) -> DataFrame:
     """Number of rows, and the sum of a hash of all columns of each: the same for the same rows in any order."""
-    columns = sorted(records.columns)
-    return records.agg(F.count("*").alias("rows"), F.sum(F.xxhash64(*columns).cast("decimal(38,0)")).alias("checksum"))
+    hashed = F.xxhash64(*sorted(records.columns)).cast("decimal(38,0)")
+    return records.agg(F.count("*").alias("records"), F.sum(hashed).alias("checksum"))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from statistics import median
 
@@ -16,19 +17,34 @@ _PACKAGES = ("lakelog", "pyspark", "delta-spark", "deltalake", "pyarrow")
 _LAKELOG, _PLAIN = LakelogFollower.name, PlainStream.name
 
 
-def figures(throughput: Sequence[Measurement], latency: Measurement, rounds: int) -> dict[str, object]:
-    """All of it. Where rows differ, no figure means anything, so that there is none."""
-    differing = [m.data_set.name for m in (*throughput, latency) if not m.rows_equal]
+@dataclass(frozen=True)
+class Results:
+    """The measurements of one run."""
+
+    rounds: int
+    throughput: Sequence[Measurement]
+    latency: Measurement
+
+    @property
+    def all(self) -> list[Measurement]:
+        """Every one of them."""
+        return [*self.throughput, self.latency]
+
+
+def figures(results: Results) -> dict[str, object]:
+    """All of it. Where rows differ, no time means anything, so that there is none."""
+    differing = [m.data_set.name for m in results.all if not m.rows_equal]
     if differing:
-        return {"rows_equal": False, "rows_differ_in": differing, **_circumstances(rounds)}
+        return {"rows_equal": False, "rows_differ_in": differing, **_circumstances(results.rounds)}
+    throughput, latency = results.throughput, results.latency
     return {
         "rows_equal": True,
         "throughput_vs_plain_stream": min(_ratio(m, _PLAIN, _LAKELOG) for m in throughput),
         "latency_vs_plain_stream": _ratio(latency, _LAKELOG, _PLAIN),
         "time_vs_file_copy": max(_ratio(m, _LAKELOG, FILE_COPY) for m in throughput),
         "throughput": [_throughput(m) for m in throughput],
-        "latency": _latency(latency),
-        **_circumstances(rounds),
+        "latency": {**_basics(latency), "vs_plain_stream": _ratio(latency, _LAKELOG, _PLAIN)},
+        **_circumstances(results.rounds),
     }
 
 
@@ -42,10 +58,6 @@ def _throughput(m: Measurement) -> dict[str, object]:
         "lakelog_records_per_second": round(m.data_set.records / seconds),
         "lakelog_bytes_per_second": round(m.bytes / seconds),
     }
-
-
-def _latency(m: Measurement) -> dict[str, object]:
-    return {**_basics(m), "vs_plain_stream": _ratio(m, _LAKELOG, _PLAIN)}
 
 
 def _basics(m: Measurement) -> dict[str, object]:
@@ -83,10 +95,11 @@ def _circumstances(rounds: int) -> dict[str, object]:
     return {"rounds": rounds, "cores": len(os.sched_getaffinity(0)), "load_average": load, "versions": versions}
 
 
-def rows(throughput: Sequence[Measurement], latency: Measurement) -> list[Row]:
+def rows(results: Results) -> list[Row]:
     """A row for each follower and data set."""
-    named = [*((m, "throughput") for m in throughput), (latency, "latency")]
-    return [_row(m, kind, name) for m, kind in named for name in m.seconds]
+    return [
+        _row(m, "latency" if m is results.latency else "throughput", name) for m in results.all for name in m.seconds
+    ]
 
 
 def _row(m: Measurement, kind: str, name: str) -> Row:

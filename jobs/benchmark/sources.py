@@ -92,9 +92,16 @@ class Sources:
     def _requests(self, topic: TopicDescription, counts: Mapping[int, int]) -> list[PartitionAppend]:
         return [
             PartitionAppend(
-                TOPIC, r.topic_id, r.partition, r.replicas, r.leader_epoch, counts[r.partition], self._producer_id, 0,
-                increment_sequence(0, self._ends.get(r.topic_id_partition, 0)),
-            )  # fmt: skip
+                topic=TOPIC,
+                topic_id=r.topic_id,
+                partition=r.partition,
+                replicas=r.replicas,
+                leader_epoch=r.leader_epoch,
+                records=counts[r.partition],
+                producer_id=self._producer_id,
+                producer_epoch=0,
+                base_sequence=increment_sequence(0, self._ends.get(r.topic_id_partition, 0)),
+            )
             for r in topic.partitions
             if r.partition in counts
         ]

@@ -60,18 +60,32 @@ class AdminClient:
         settings = topic_configs(configs or {}, f"topic {topic}")
         brokers = {i: b for i, b in self._cluster.refresh_brokers().items() if not b.shutting_down}
         self._cluster.topics.refresh()
-        if topic in self._cluster.topics.topics:
-            raise TopicExistsException(f"topic {topic} exists already")
+        self._cluster.metadata.refresh()
         chosen = self._assignment(brokers, partitions, replication_factor, assignment)
-        row = Topic(topic, uuid.uuid4().hex, len(chosen), settings)
+        row = self._unfinished(topic, len(chosen)) or Topic(topic, uuid.uuid4().hex, len(chosen), settings)
         registrations = [
             new_partition(topic, row.topic_id, partition, tuple(replicas), set(brokers))
             for partition, replicas in sorted(chosen.items())
         ]
         if not validate_only:
             self._cluster.topics.add(row)
-            self._cluster.metadata.put(registrations, {"who": "admin", "why": "create topic", "topic": topic})
+            cause = {"who": "admin", "why": "create topic", "topic": topic}
+            if not self._cluster.metadata.add(registrations, cause):
+                raise TopicExistsException(f"topic {topic} exists already: another client has made it in between")
         return TopicDescription(row, tuple(registrations))
+
+    def _unfinished(self, topic: str, partitions: int) -> Topic | None:
+        """The topic's row where whoever made it has died before its partitions were written: it is finished now.
+
+        Raises TopicExistsException if the topic is whole, or was to have another number of partitions.
+        """
+        found = self._cluster.topics.topics.get(topic)
+        if found is None:
+            return None
+        is_whole = any(r.topic_id == found.topic_id for r in self._cluster.metadata.partitions.values())
+        if is_whole or found.partitions != partitions:
+            raise TopicExistsException(f"topic {topic} exists already, with {found.partitions} partitions")
+        return found
 
     def _assignment(
         self, brokers: Mapping[int, BrokerRegistration], partitions: int | None, replication_factor: int | None,

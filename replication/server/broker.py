@@ -53,6 +53,7 @@ class Broker:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"broker-{self.broker_id}", daemon=True)
         self._failure: LakelogException | None = None
+        self._has_applied = False
 
     def start(self) -> None:
         """Registers and begins to work.
@@ -66,6 +67,7 @@ class Broker:
         registration = self._register(log)
         log.claim(registration.broker_epoch)
         table = ReplicaTable.open(self._root)
+        table.claim(registration.broker_epoch)
         self._cache = MetadataCache(self._cluster)
         self.fetcher_manager = ReplicaFetcherManager(
             self._config.num_replica_fetchers, self._create_fetcher, self._source_uri
@@ -76,23 +78,32 @@ class Broker:
         )
         self._epoch = registration.broker_epoch
         self._beaten_at = time.monotonic()
-        self._apply()
         self._thread.start()
         logger.info("broker %d is registered under epoch %d", self.broker_id, self._epoch)
 
     def _register(self, log: ReplicaLog) -> BrokerRegistration:
+        self._check_id_is_free()
+
         def build(last: BrokerRegistration | None) -> BrokerRegistration:
-            if last and last.root != self._root.uri and not last.shutting_down:
-                raise DuplicateBrokerRegistrationException(
-                    f"broker {self.broker_id} is registered at {last.root}, not at {self._root.uri}; "
-                    f"stop it there first, or use another id"
-                )
             return BrokerRegistration(
                 self.broker_id, self._root.uri, self._config.broker_rack, last.broker_epoch + 1 if last else 1,
                 0, -1, False, None, log.table_id, log.current().version,
             )  # fmt: skip
 
         return self._registry.register(build)
+
+    def _check_id_is_free(self) -> None:
+        """An id that is registered at another root is free only if its heartbeat stands still."""
+        last = self._registry.registration
+        if last is None or last.root == self._root.uri or last.shutting_down:
+            return
+        deadline = time.monotonic() + self._config.broker_session_timeout_ms / 1000
+        while time.monotonic() < deadline:
+            self._stopping.wait(self._config.lakelog_poll_interval_ms / 1000)
+            if self._registry.refresh():
+                raise DuplicateBrokerRegistrationException(
+                    f"broker {self.broker_id} is at work at {last.root}; stop it there first, or use another id"
+                )
 
     def _source_uri(self, broker_id: int) -> str | None:
         registration = self._cache.brokers().get(broker_id)
@@ -122,7 +133,7 @@ class Broker:
         self.replica_manager.publish("fetched")
 
     def _run(self) -> None:
-        """The broker's own thread. An error is logged and the loop goes on; a fenced broker stops at once."""
+        """The broker's own thread. An error is logged and the loop goes on; a fenced broker stops at once. [EV-01]"""
         while not self._stopping.wait(self._config.lakelog_poll_interval_ms / 1000):
             try:
                 self._tick()
@@ -133,9 +144,11 @@ class Broker:
                 return
             except (LakelogException, OSError) as error:
                 logger.warning("broker %d: %s", self.broker_id, error)
+            except Exception:  # such as a worker of Spark that did not start: the next round tries again
+                logger.exception("broker %d: an error of its own", self.broker_id)
 
     def _tick(self) -> None:
-        if self._cache.refresh():
+        if self._cache.refresh() or not self._has_applied:
             self._apply()
         self.fetcher_manager.restart_failed_fetchers()
         if self.replica_manager.maybe_increment_leader_high_watermarks():
@@ -144,8 +157,10 @@ class Broker:
             self._heartbeat()
 
     def _apply(self) -> None:
+        self._has_applied = False  # until it is done: an error half way must not leave it at that
         version = self._cache.version
         self.replica_manager.apply()
+        self._has_applied = True
         self._registry.update(self._epoch, "metadata applied", metadata_version=version)
 
     def _heartbeat(self) -> None:

@@ -35,16 +35,20 @@ class MetadataCache:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Reads what has moved; tells whether metadata or topics have."""
+        """Reads what has moved; tells whether metadata, topics or the roots of brokers have."""
         topics_moved = self.cluster.topics.refresh()
         metadata_moved = self.cluster.metadata.refresh()
         self._partitions = self.cluster.metadata.partitions
+        roots = self._roots()
         now = self._clock()
         for broker_id, registration in self.cluster.refresh_brokers().items():
             beat = (registration.broker_epoch, registration.heartbeat)
             if broker_id not in self._sightings or self._sightings[broker_id].beat != beat:
                 self._sightings[broker_id] = _Sighting(beat, now)
-        return topics_moved or metadata_moved
+        return topics_moved or metadata_moved or roots != self._roots()
+
+    def _roots(self) -> dict[int, str]:
+        return {broker_id: registration.root for broker_id, registration in self.cluster.brokers.items()}
 
     @property
     def version(self) -> int:

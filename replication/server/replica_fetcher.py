@@ -56,6 +56,7 @@ class ReplicaFetcher:
         self._query: StreamingQuery | None = None
         self._wakes = 0
         self._failed_at: float | None = None
+        self._is_shut_down = False
 
     def start(self) -> None:
         """Starts the query from a checkpoint of its own: what older ones say is of no use."""
@@ -109,16 +110,18 @@ class ReplicaFetcher:
     def restart_if_failed(self) -> None:
         """Starts the query again, a backoff after it has ended by itself, and wakes it when a delay is over."""
         query = self._query
-        if query is not None and not query.isActive:
+        if self._is_shut_down:
+            return
+        if query is None or not query.isActive:
             self._restart(query)
         elif self._states.has_due():
             self.wake()
 
-    def _restart(self, query: StreamingQuery) -> None:
+    def _restart(self, query: StreamingQuery | None) -> None:
         now = time.monotonic()
         if self._failed_at is None:
             self._failed_at = now
-            logger.error("%s: the query has ended: %s", self.name, query.exception())
+            logger.error("%s: the query has ended: %s", self.name, query.exception() if query else "it did not start")
         elif (now - self._failed_at) * 1000 >= self._config.replica_fetch_backoff_ms:
             self._failed_at = None
             self._states.fell_behind(self._states.all())
@@ -126,6 +129,7 @@ class ReplicaFetcher:
 
     def shutdown(self) -> None:
         """Ends the query, after the micro-batch that is running. [BR-04]"""
+        self._is_shut_down = True
         query, self._query = self._query, None
         with self._lock:
             self._states.remove(self._states.all())

@@ -62,6 +62,21 @@ class MetadataTable:
         self._partitions = self._decode()
         return version
 
+    def add(self, partitions: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> bool:
+        """Adds the partitions of a new topic in one compare-and-set; False if the topic has partitions already."""
+        wanted = list(partitions)
+        topic_ids = {registration.topic_id for registration in wanted}
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            found = [_registration(row) for row in rows]
+            if any(registration.topic_id in topic_ids for registration in found):
+                return None
+            return [_row(r) for r in sorted([*found, *wanted], key=lambda r: r.topic_id_partition)]
+
+        self._table.update(cause, change)
+        self._partitions = self._decode()
+        return all(self._partitions.get(r.topic_id_partition) == r for r in wanted)
+
     def _decode(self) -> dict[TopicIdPartition, PartitionRegistration]:
         return {r.topic_id_partition: r for r in map(_registration, self._table.rows)}
 

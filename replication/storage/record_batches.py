@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
@@ -27,6 +28,7 @@ from schemas import LOG, METADATA, RECORD_BATCHES, REPLICAS
 
 FORMAT = "lakelog_record_batches"
 _UNBOUNDED = 2**62
+_registered: WeakSet[SparkSession] = WeakSet()  # Spark warns when a source is registered twice
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ class HeaderStream:
 
 def read_headers(spark: SparkSession, stream: HeaderStream) -> DataFrame:
     """A streaming DataFrame of header rows (`schemas.RECORD_BATCHES`), from the newest commit on."""
-    spark.dataSource.register(RecordBatchSource)
+    if spark not in _registered:
+        spark.dataSource.register(RecordBatchSource)
+        _registered.add(spark)
     options = {
         "source": _encode(stream.source),
         "leader": str(stream.leader),

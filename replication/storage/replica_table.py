@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from replication.errors import StaleBrokerEpochException
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.filesystem import StorageRoot
+from replication.storage.log_state import BROKER_EPOCH
 from replication.storage.state_table import Row, StateTable
 from schemas import REPLICAS
 
@@ -45,6 +47,7 @@ class ReplicaTable:
 
     def __init__(self, table: StateTable) -> None:
         self._table = table
+        self._broker_epoch = -1
         self._replicas = self._decode()
 
     @classmethod
@@ -74,11 +77,35 @@ class ReplicaTable:
             self._replicas = self._decode()
         return moved
 
+    def claim(self, broker_epoch: int) -> None:
+        """Makes this process the only one that may write: older ones find out at their next publish."""
+        self._broker_epoch = broker_epoch
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            return None if self._claimed() == broker_epoch else rows
+
+        self._table.update({"who": "broker", "why": "claim"}, change, {BROKER_EPOCH: broker_epoch})
+        self._replicas = self._decode()
+
+    def _claimed(self) -> int:
+        """The highest claim. Raises StaleBrokerEpochException if it is a newer process's."""
+        claimed = self._table.transaction_version(BROKER_EPOCH)
+        if claimed is not None and claimed > self._broker_epoch >= 0:
+            raise StaleBrokerEpochException(
+                f"replicas: broker epoch {self._broker_epoch} is fenced: a newer process has claimed the table "
+                f"under epoch {claimed}"
+            )
+        return -1 if claimed is None else claimed
+
     def publish(self, replicas: Iterable[Replica], why: str) -> int | None:
-        """Replaces all rows, unless they are the same but for the log version. Returns the version written."""
+        """Replaces all rows, unless they are the same but for the log version. Returns the version written.
+
+        Raises StaleBrokerEpochException if a newer process has claimed the table.
+        """
         wanted = {replica.topic_id_partition: replica for replica in replicas}
 
         def change(_: list[Row]) -> list[Row] | None:
+            self._claimed()
             if _facts(self._decode()) == _facts(wanted):
                 return None
             return [_row(wanted[key]) for key in sorted(wanted)]

@@ -57,6 +57,11 @@ class StateTable:
         """The rows as last read."""
         return self._rows
 
+    def transaction_version(self, app_id: str) -> int | None:
+        """The version that `app_id` last committed to this table, as last read."""
+        with self._lock:
+            return self._log.transaction_version(app_id)
+
     def refresh(self) -> bool:
         """Reads the table again if it has moved; tells whether it had."""
         with self._lock:

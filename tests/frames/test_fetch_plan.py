@@ -1,10 +1,9 @@
-import pytest
 from chispa import assert_df_equality
 
 from replication.frames.fetch_plan import fetch_plan
 from schemas import FETCH_STATES, RECORD_BATCHES
 
-COLUMNS = "topic_id string, partition int, base_offset bigint, last_offset bigint, leader_epoch int, segment string, segment_bytes bigint, action string, gap string"  # fmt: skip
+COLUMNS = "topic_id string, partition int, base_offset bigint, last_offset bigint, leader_epoch int, segment string, segment_bytes bigint, action string NOT NULL, gap string"  # fmt: skip
 
 # P0 is fetched from offset 10 on; its leader wrote 0-9 under epoch 1 and 10-29 under epoch 3.
 STATE = ("id", 0, 10, [(1, 0, 10), (3, 10, 30)])
@@ -75,7 +74,8 @@ def test_each_partition_is_planned_by_its_own_state(spark):
     assert_df_equality(found, spark.createDataFrame(expected, COLUMNS), ignore_row_order=True)
 
 
-@pytest.mark.parametrize("headers", [[], [header(10, 12, 3)]])
-def test_the_plan_is_one_partition(spark, headers):
+def test_the_plan_is_one_partition(spark):
     """It runs in every micro-batch, where each task is cost."""
-    assert plan(spark, headers, [STATE]).rdd.getNumPartitions() == 1
+    headers = spark.createDataFrame([header(10, 12, 3)], RECORD_BATCHES.types).repartition(3)
+    states = spark.createDataFrame([STATE], FETCH_STATES.types)
+    assert fetch_plan(headers, states).rdd.getNumPartitions() == 1

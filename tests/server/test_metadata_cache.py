@@ -73,3 +73,10 @@ def test_bc_01_a_broker_lives_while_its_heartbeat_moves(cluster, clock):
 def test_a_broker_that_is_shutting_down_is_not_alive(cluster, clock):
     register(cluster, 1).update(1, "shutdown", shutting_down=True)
     assert MetadataCache(cluster, clock).alive_brokers() == set()
+
+
+def test_a_broker_that_comes_or_moves_is_told(cluster, clock):
+    cache = MetadataCache(cluster, clock)
+    register(cluster, 1)
+    assert cache.refresh()
+    assert not cache.refresh()

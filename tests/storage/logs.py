@@ -54,7 +54,9 @@ def send(
     return [outcomes[r.topic_id_partition] for r in requests]
 
 
-def fill(log: ReplicaLog, partition: TopicIdPartition, *counts: int, epoch: int = 0, producer_id: int = PRODUCER) -> None:
+def fill(
+    log: ReplicaLog, partition: TopicIdPartition, *counts: int, epoch: int = 0, producer_id: int = PRODUCER
+) -> None:
     """Appends batches of these sizes, a commit each, in sequence."""
     for count in counts:
         entry = log.refresh().partition(partition).producers.get(producer_id)
@@ -91,7 +93,9 @@ def values(log: ReplicaLog, partition: TopicIdPartition = P0, start: int = 0, en
     return log.read(partition, start, end)["value"].to_pylist()
 
 
-def facts(log: ReplicaLog, *partitions: TopicIdPartition) -> tuple[int, int, set[str], dict[TopicIdPartition, PartitionLog]]:
+def facts(
+    log: ReplicaLog, *partitions: TopicIdPartition
+) -> tuple[int, int, set[str], dict[TopicIdPartition, PartitionLog]]:
     """All that a log knows: version, broker epoch, segments and the state of each partition."""
     state = log.refresh()
     known = {partition: state.partition(partition) for partition in partitions or (P0, P1, P2)}

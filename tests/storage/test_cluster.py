@@ -73,7 +73,9 @@ def test_a_root_of_another_broker_or_cluster_is_refused(broker, cluster_id, brok
 def test_a_root_that_holds_something_else_is_refused_and_left_alone(cluster):
     cluster.write("thesis.doc", b"x")
     for refused in (lambda: format_cluster(cluster, Config()), lambda: format_broker(cluster, "c", 1)):
-        with pytest.raises(InconsistentClusterIdException, match=r"must be empty to be formatted, it holds thesis\.doc"):
+        with pytest.raises(
+            InconsistentClusterIdException, match=r"must be empty to be formatted, it holds thesis\.doc"
+        ):
             refused()
     assert cluster.list() == ["thesis.doc"]
 
@@ -86,7 +88,9 @@ def test_a_cluster_is_formatted_once(cluster):
 
 def test_a_newer_format_is_refused(broker):
     StateTable.create(broker.child("cluster"), CLUSTER, [identity(version=FORMAT_VERSION + 1)])
-    with pytest.raises(InconsistentClusterIdException, match=f"has format {FORMAT_VERSION + 1}.* up to {FORMAT_VERSION}"):
+    with pytest.raises(
+        InconsistentClusterIdException, match=f"has format {FORMAT_VERSION + 1}.* up to {FORMAT_VERSION}"
+    ):
         check_identity(broker, "c", 1)
 
 

@@ -132,7 +132,9 @@ def test_3_an_outcome_that_cannot_be_looked_at_is_unknown(delta, monkeypatch):
         delta.commit({"why": "ours"})
 
 
-@pytest.mark.parametrize(("seconds", "believed"), [(delta_log.SLOW_COMMIT_SECONDS - 1, True), (delta_log.SLOW_COMMIT_SECONDS + 1, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seconds", "believed"), [(delta_log.SLOW_COMMIT_SECONDS - 1, True), (delta_log.SLOW_COMMIT_SECONDS + 1, False)]
+)
 def test_3_a_slow_commit_is_not_believed_where_the_version_before_is_gone(delta, monkeypatch, seconds, believed):
     clock = iter([0.0, seconds])
     monkeypatch.setattr(delta_log, "time", SimpleNamespace(time=time.time, monotonic=lambda: next(clock)))

@@ -74,8 +74,16 @@ def test_a_commit_says_who_wrote_and_why(log):
 
 @pytest.mark.parametrize(
     ("start", "end", "found"),
-    [(0, None, range(9)), (4, None, range(4, 9)), (4, 6, range(4, 6)), (2, 3, [2]), (9, None, []), (3, 3, []), (7, 99, [7, 8])],
-)  # fmt: skip
+    [
+        (0, None, range(9)),
+        (4, None, range(4, 9)),
+        (4, 6, range(4, 6)),
+        (2, 3, [2]),
+        (9, None, []),
+        (3, 3, []),
+        (7, 99, [7, 8]),
+    ],
+)
 def test_reading_from_an_offset_to_before_another(log, start, end, found):
     fill(log, P0, 3)
     fill(log, P1, 4)
@@ -218,15 +226,19 @@ def test_a_claim_is_made_once(log):
         pytest.param(request(P0, 2, sequence=1), Appended(1, 2, duplicate=True), id="the end of it sent again"),
         pytest.param(request(P0, 2, sequence=5), OutOfOrderSequenceException, id="a batch is missing"),
         pytest.param(request(P0, 2, sequence=2), OutOfOrderSequenceException, id="half old, half new"),
-        pytest.param(request(P0, 1, sequence=1, producer_epoch=1), OutOfOrderSequenceException, id="a new epoch begins at 0"),
+        pytest.param(
+            request(P0, 1, sequence=1, producer_epoch=1), OutOfOrderSequenceException, id="a new epoch begins at 0"
+        ),
         pytest.param(request(P0, 1, sequence=0, producer_epoch=1), Appended(3, 3), id="a new epoch"),
         pytest.param(request(P0, 1, sequence=0, producer_id=8), Appended(3, 3), id="another producer"),
     ],
-)  # fmt: skip
+)
 def test_kip_98_an_append_is_idempotent(log, second, outcome):
     send(log, request(P0, 3, sequence=0))
     for handle in (log, ReplicaLog.open(log.root)):
-        (found,) = append(handle, [second], arrow_writer(log.root, 1, [second], {P0: numbered(second.records)}), "test").values()
+        (found,) = append(
+            handle, [second], arrow_writer(log.root, 1, [second], {P0: numbered(second.records)}), "test"
+        ).values()
         is_error = isinstance(outcome, type)
         assert isinstance(found, outcome) if is_error else found[:2] == outcome[:2]
     assert leo(log) == (3 if is_error or outcome.duplicate else 4)

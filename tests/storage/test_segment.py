@@ -107,17 +107,19 @@ def test_a_segment_without_footer_is_read_by_rows_and_reported(storage, caplog):
     file = without_footer(storage, rows)
     with caplog.at_level(logging.WARNING):
         segment = read_segment(storage, file)
-    assert [(h.partition, h.leader_epoch, h.base_offset, h.last_offset, h.bytes, h.producer_id) for h in segment.headers] == [
+    assert [
+        (h.partition, h.leader_epoch, h.base_offset, h.last_offset, h.bytes, h.producer_id) for h in segment.headers
+    ] == [
         (0, 3, 5, 6, 4, -1),
         (0, 4, 7, 7, 2, -1),
         (1, 0, 0, 2, 6, -1),
-    ]  # fmt: skip
+    ]
     assert segment.headers[0].max_timestamp == 1_767_268_800_001_000
     assert json.loads(segment.file.stats)["numRecords"] == 6
     assert f"{storage.path(file.name)}: has no batch headers in its footer" in caplog.text
 
 
-def test_a_log_replays_a_segment_without_footer(root, storage):
+def test_a_log_replays_a_segment_without_footer(root):
     log = new_log(root, P0)
     fill(log, P0, 2)
     DeltaLog.open(log.root).commit({"why": "another tool"}, [without_footer(log.root, log_rows(P0, 2, 3))])
@@ -173,8 +175,14 @@ def test_a_log_whose_file_was_deleted_names_it(root):
 
 @pytest.mark.parametrize(
     ("name", "leader"),
-    [(segment_name(0), 0), (segment_name(12), 12), ("part-00000-abc.parquet", None), ("leader-x-y.parquet", None), ("a", None)],
-)  # fmt: skip
+    [
+        (segment_name(0), 0),
+        (segment_name(12), 12),
+        ("part-00000-abc.parquet", None),
+        ("leader-x-y.parquet", None),
+        ("a", None),
+    ],
+)
 def test_the_name_tells_who_led(name, leader):
     assert leader_of(name) == leader
 

@@ -4,7 +4,12 @@ import dataclasses
 
 import pytest
 
-from replication.errors import CorruptRecordException, KafkaStorageException, StaleBrokerEpochException, TopicExistsException
+from replication.errors import (
+    CorruptRecordException,
+    KafkaStorageException,
+    StaleBrokerEpochException,
+    TopicExistsException,
+)
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
@@ -136,7 +141,11 @@ def test_is_05_metadata_comes_back(storage):
     assert table.put([other, PARTITION], {"who": "test"}) == 1
     assert table.put([PARTITION], {"who": "test"}) is None, "nothing has changed"
     opened = MetadataTable.open(storage)
-    assert opened.partitions == table.partitions == {TopicIdPartition("id", 0): PARTITION, TopicIdPartition("id", 1): other}
+    assert (
+        opened.partitions
+        == table.partitions
+        == {TopicIdPartition("id", 0): PARTITION, TopicIdPartition("id", 1): other}
+    )
     moved = dataclasses.replace(PARTITION, leader=3)
     table.put([moved], {"who": "test"})
     assert opened.refresh()
@@ -170,8 +179,14 @@ def test_hw_02_replicas_come_back(storage):
 
 @pytest.mark.parametrize(
     ("changes", "is_written"),
-    [({}, False), ({"log_version": 99}, False), ({"high_watermark": 8}, True), ({"error": "x"}, True), ({"broker_epoch": 3}, True)],
-)  # fmt: skip
+    [
+        ({}, False),
+        ({"log_version": 99}, False),
+        ({"high_watermark": 8}, True),
+        ({"error": "x"}, True),
+        ({"broker_epoch": 3}, True),
+    ],
+)
 def test_a_log_version_alone_is_not_published(storage, changes, is_written):
     """Else each commit of a log would wake everybody who watches its replicas."""
     table = ReplicaTable.create(storage)
@@ -188,7 +203,11 @@ def test_a_replica_that_is_not_published_again_is_gone(storage):
 
 def test_kip_98_epochs_of_a_producer_rise(storage):
     table = ProducerTable.create(storage)
-    first, again, other = table.init_producer("a"), ProducerTable.open(storage).init_producer("a"), table.init_producer("b")
+    first, again, other = (
+        table.init_producer("a"),
+        ProducerTable.open(storage).init_producer("a"),
+        table.init_producer("b"),
+    )
     assert (first.producer_epoch, again.producer_epoch, other.producer_epoch) == (0, 1, 0)
     assert first.producer_id == again.producer_id != other.producer_id
 
@@ -197,7 +216,9 @@ def test_bc_01_a_registration_comes_back(storage):
     table = BrokerTable.open_or_create(storage, 1)
     assert table.registration is None
     assert table.register(lambda last: REGISTRATION if last is None else None) == REGISTRATION
-    assert BrokerTable.open(storage, 1).registration == BrokerTable.open_or_create(storage, 1).registration == REGISTRATION
+    assert (
+        BrokerTable.open(storage, 1).registration == BrokerTable.open_or_create(storage, 1).registration == REGISTRATION
+    )
     BrokerTable.open_or_create(storage, 12)
     assert broker_ids(storage) == [1, 12]
 
@@ -216,7 +237,7 @@ def test_bc_01_an_older_process_is_fenced_by_a_newer_epoch(storage):
     older, newer = BrokerTable.open_or_create(storage, 1), BrokerTable.open_or_create(storage, 1)
     older.register(lambda _: REGISTRATION)
     newer.register(lambda last: dataclasses.replace(last, broker_epoch=last.broker_epoch + 1))
-    with pytest.raises(StaleBrokerEpochException, match="broker 1: epoch 1 is fenced.* epoch 2"):
+    with pytest.raises(StaleBrokerEpochException, match=r"broker 1: epoch 1 is fenced.* epoch 2"):
         older.update(1, "heartbeat")
     assert newer.update(2, "heartbeat").heartbeat == 1
 

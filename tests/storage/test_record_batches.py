@@ -1,0 +1,291 @@
+"""The header stream's reader: what it reads between two offsets, and what moves its offset. Spark is in the other file."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from replication.storage import leader_facts, record_batches
+from replication.storage.commit import last_version
+from replication.storage.filesystem import StorageRoot
+from replication.storage.log_state import Role
+from replication.storage.metadata_table import MetadataTable
+from replication.storage.record_batches import HeaderStream, RecordBatchReader, RecordBatchSource, read_counter
+from replication.storage.replica_log import LogChange
+from replication.storage.replica_table import ReplicaTable
+from replication.storage.segment import write_segment
+from schemas import RECORD_BATCHES
+from tests.storage.logs import P0, P1, P2, fill, header, lead, log_rows, new_log, request, send
+from tests.storage.test_replay import clean_up
+from tests.storage.test_state_tables import PARTITION, REPLICA
+
+START = {"log": 1, "files": 0, "metadata": -1, "replicas": -1, "wake": -1}
+
+
+@pytest.fixture
+def log(root):
+    """Broker 1 leads P0 and P1; its log's version is 1."""
+    return new_log(root, P0, P1)
+
+
+@pytest.fixture
+def reader(root, log):
+    return RecordBatchReader(HeaderStream(StorageRoot.of(root), 1))
+
+
+def read(reader, start):
+    rows, end = reader.read(start)
+    return [dict(zip(RECORD_BATCHES.names, row, strict=True)) for row in rows], end
+
+
+def batches(rows):
+    return [(row["version"], row["partition"], row["base_offset"], row["last_offset"]) for row in rows]
+
+
+def at(log, files=0, start=START):
+    return {**start, "log": log, "files": files}
+
+
+def follow_commit(log, count=1, first=0):
+    """A commit of segments that broker 2 has led and broker 1 only copied."""
+    segments = tuple(
+        write_segment(log.root, 2, log_rows(P2, first + n, 1), [header(P2, first + n, first + n)]) for n in range(count)
+    )
+    log.transact({"why": "follower"}, lambda _: LogChange(adds=segments))
+    return segments
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The segments whose footers are read, and the commits."""
+    seen = []
+    segment, commit = record_batches.read_segment, record_batches.read_commit
+    monkeypatch.setattr(
+        record_batches, "read_segment", lambda root, file: seen.append(file.name) or segment(root, file)
+    )
+    monkeypatch.setattr(record_batches, "read_commit", lambda root, v: seen.append(v) or commit(root, v))
+    return seen
+
+
+def test_ft_05_headers_come_in_the_order_of_commits(log, reader):
+    fill(log, P0, 3)
+    send(log, request(P1, 2), request(P0, 2, sequence=3))
+    fill(log, P1, 1)
+    rows, end = read(reader, START)
+    assert batches(rows) == [(2, 0, 0, 2), (3, 0, 3, 4), (3, 1, 0, 1), (4, 1, 2, 2)]
+    assert end == at(4)
+    segments = log.current().segments
+    for row in rows:
+        assert row["segment_bytes"] == segments[row["segment"]].file.size
+        assert (row["topic"], row["topic_id"], row["leader_epoch"], row["gap"]) == ("flights", P0.topic_id, 0, None)
+
+
+@pytest.mark.parametrize(("start", "versions"), [(1, [2, 3, 4]), (2, [3, 4]), (4, [])])
+def test_a_stream_goes_on_from_its_offset(log, reader, start, versions):
+    fill(log, P0, 1, 1, 1)
+    rows, end = read(reader, at(start))
+    assert [row["version"] for row in rows] == versions
+    assert end == at(4)
+
+
+def test_a_stream_begins_at_the_newest_commit(log, reader):
+    fill(log, P0, 1)
+    assert reader.initialOffset() == at(2)
+
+
+def test_commits_without_files_give_no_rows(log, reader):
+    lead(log, P0, epoch=1)
+    assert read(reader, START) == ([], START)
+
+
+def test_a_file_that_another_broker_led_is_not_opened(log, reader, opened):
+    (foreign,) = follow_commit(log)
+    log.root.delete(foreign.name)
+    fill(log, P0, 1)
+    rows, end = read(reader, START)
+    assert batches(rows) == [(3, 0, 0, 0)]
+    assert end == at(3)
+    assert foreign.name not in opened
+
+
+def test_what_the_leader_itself_follows_moves_no_offset_and_is_read_once(log, reader, opened):
+    follow_commit(log)
+    follow_commit(log, first=1)
+    assert read(reader, START) == ([], START)
+    assert opened == [2, 3]
+    assert read(reader, START) == ([], START)
+    assert opened == [2, 3]
+    fill(log, P0, 1)
+    rows, end = read(reader, START)
+    assert (batches(rows), end) == ([(4, 0, 0, 0)], at(4))
+
+
+def test_fe_02_bytes_bound_a_micro_batch_also_within_a_commit(root, log):
+    """Three replica sets: three segments in one commit, then one more commit."""
+    lead(log, P2, epoch=0)
+    send(log, request(P0, 1, replicas=(1, 2)), request(P1, 1, replicas=(1, 3)), request(P2, 1, replicas=(1, 4)))
+    fill(log, P0, 1)
+    reader, offset, seen = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1, max_bytes=1)), at(2), []
+    for expected in (at(2, 1), at(2, 2), at(3), at(4)):
+        rows, end = read(reader, offset)
+        assert len(rows) == 1, "at least one segment, however large"
+        again = list(reader.readBetweenOffsets(offset, end))
+        assert again == [tuple(row.values()) for row in rows]
+        assert end == expected
+        seen += batches(rows)
+        offset = end
+    assert sorted(seen) == [(3, 0, 0, 0), (3, 1, 0, 0), (3, 2, 0, 0), (4, 0, 1, 1)]
+
+
+def test_fe_02_files_of_others_do_not_count_and_stop_nothing(root, log):
+    """They fill the bound, and the stream would look at them for ever."""
+    follow_commit(log, count=3)
+    fill(log, P0, 1)
+    reader = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1, max_bytes=1))
+    assert batches(read(reader, START)[0]) == [(3, 0, 0, 0)]
+
+
+@pytest.mark.parametrize("ends_within", [False, True])
+def test_the_same_rows_come_again_between_the_same_offsets(log, reader, ends_within):
+    lead(log, P2, epoch=0)
+    fill(log, P0, 2)
+    send(log, request(P1, 1, replicas=(1, 2)), request(P2, 1, replicas=(1, 3)))
+    fill(log, P0, 2)
+    end = at(3, 1) if ends_within else at(5)
+    rows = list(reader.readBetweenOffsets(at(2), end))
+    assert [row[0] for row in rows] == ([3, 4] if ends_within else [3, 4, 4, 5])
+    assert rows == list(RecordBatchReader(reader._stream).readBetweenOffsets(at(2), end))
+
+
+def test_a_cleaned_commit_is_a_gap_and_never_passed_over(log, reader):
+    fill(log, P0, 1, 1, 1)
+    clean_up(log.root)
+    fill(log, P0, 1)
+    rows, end = read(reader, START)
+    assert end == at(5)
+    assert [(row["version"], row["segment"]) for row in rows] == [(5, None)]
+    assert rows[0]["gap"] == f"commits 2 to 5 of {log.root.uri} have been cleaned up"
+    assert list(reader.readBetweenOffsets(START, end)) == [tuple(rows[0].values())]
+
+
+def test_a_missing_segment_is_a_gap_that_names_it_and_the_others_go_on(log, reader):
+    fill(log, P0, 1, 1)
+    first, second = log.current().segments
+    log.root.delete(first)
+    rows, end = read(reader, START)
+    assert end == at(3)
+    assert [(row["version"], row["segment"]) for row in rows] == [(2, None), (3, second)]
+    assert f"{first}: is gone" in rows[0]["gap"]
+
+
+def test_what_was_cut_and_rewritten_is_streamed_again(log, reader):
+    """The follower skips what it has; records that were cut are fenced by their epoch."""
+    from replication.storage.cut import truncate_to
+
+    fill(log, P0, 4)
+    truncate_to(log, {P0: 2}, {"why": "test"})
+    assert batches(read(reader, START)[0])[-1] == (3, 0, 0, 1)
+
+
+@pytest.fixture
+def watching(root, log):
+    """A reader that also watches metadata, the leader's replicas and a wake file; its first offset; the tables."""
+    storage = StorageRoot.of(root)
+    metadata, replicas, wake = MetadataTable.create(storage), ReplicaTable.create(storage), storage.child("wakes")
+    reader = RecordBatchReader(HeaderStream(storage, 1, storage, wake, "wake", wait_max_ms=500))
+    _, offset = read(reader, START)
+    assert offset == {"log": 1, "files": 0, "metadata": 0, "replicas": 0, "wake": 0}
+    return SimpleNamespace(reader=reader, offset=offset, metadata=metadata, replicas=replicas, wake=wake)
+
+
+def test_an_idle_stream_stands_still(watching):
+    for _ in range(2):
+        assert read(watching.reader, watching.offset) == ([], watching.offset)
+
+
+def test_metadata_and_wakes_start_an_empty_micro_batch(watching):
+    watching.metadata.put([PARTITION], {"why": "test"})
+    assert read(watching.reader, watching.offset) == ([], {**watching.offset, "metadata": 1})
+    watching.wake.write("wake", b"3")
+    assert read(watching.reader, watching.offset) == ([], {**watching.offset, "metadata": 1, "wake": 3})
+
+
+def leader(**changes):
+    return type(REPLICA)(**{**{f: getattr(REPLICA, f) for f in REPLICA.__slots__}, "role": "leader", **changes})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_told"),
+    [
+        pytest.param(leader(), leader(leader_epoch=9), True, id="a new epoch"),
+        pytest.param(leader(), leader(epochs=()), True, id="another lineage"),
+        pytest.param(leader(), leader(log_start_offset=4), True, id="another log start"),
+        pytest.param(leader(), REPLICA, True, id="it leads no more"),
+        pytest.param(REPLICA, leader(), True, id="it leads now"),
+        pytest.param(leader(), leader(log_end_offset=99), False, id="a new LEO: the records themselves tell of it"),
+        pytest.param(REPLICA, leader(role="follower", high_watermark=8, leader_epoch=9), False, id="what it follows"),
+        pytest.param(leader(), leader(high_watermark=8), False, id="a new HW alone: it waits for records"),
+    ],
+)
+def test_hw_02_what_a_leader_says_of_what_it_leads_starts_a_micro_batch(watching, first, second, is_told):
+    watching.replicas.publish([first], "test")
+    _, offset = read(watching.reader, watching.offset)
+    watching.replicas.publish([second], "test")
+    rows, end = read(watching.reader, offset)
+    assert rows == []
+    assert end == {**offset, "replicas": 2 if is_told else offset["replicas"]}
+
+
+def test_ft_05_a_new_hw_travels_with_records_or_when_it_has_waited(watching, log, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(leader_facts, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    watching.replicas.publish([leader()], "test")
+    _, offset = read(watching.reader, watching.offset)
+    watching.replicas.publish([leader(high_watermark=8)], "test")
+    assert read(watching.reader, offset) == ([], offset)
+    fill(log, P0, 1)
+    _, offset = read(watching.reader, offset)
+    assert (offset["log"], offset["replicas"]) == (2, 2), "with records"
+    watching.replicas.publish([leader(high_watermark=9)], "test")
+    assert read(watching.reader, offset)[1]["replicas"] == 2
+    clock[0] += 0.6
+    assert read(watching.reader, offset)[1]["replicas"] == 3, "after 500 ms"
+
+
+def test_tables_are_looked_at_once_a_poll_interval(root, log, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(record_batches, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    reader = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1, poll_interval_ms=200))
+    assert read(reader, START) == ([], START)
+    fill(log, P0, 1)
+    for seconds, rows in ((0.1, 0), (0.09, 0), (0.02, 1)):
+        clock[0] += seconds
+        assert len(read(reader, START)[0]) == rows
+
+
+def test_available_now_ends_with_what_was_there_when_it_began(log, reader):
+    fill(log, P0, 1)
+    reader.prepareForTriggerAvailableNow()
+    fill(log, P0, 1)
+    rows, end = read(reader, START)
+    assert ([row["version"] for row in rows], end["log"]) == ([2], 2)
+    assert read(reader, end) == ([], end)
+    assert last_version(log.root) == 3
+
+
+def test_a_reader_is_made_of_options(root):
+    options = {"source": f"{root}/a", "leader": "3"}
+    stream = RecordBatchSource(options).simpleStreamReader(None)._stream
+    assert stream == HeaderStream(StorageRoot.of(f"{root}/a"), 3)
+
+
+def test_a_role_of_another_partition_is_no_record(log, reader):
+    log.become({P2: Role(3, 1)}, "test")
+    assert read(reader, START)[0] == []
+
+
+@pytest.mark.parametrize(("content", "number"), [(None, 0), (b"", 0), (b"12", 12)])
+def test_a_wake_file_holds_a_counter(root, content, number):
+    storage = StorageRoot.of(root)
+    if content is not None:
+        storage.write("wake", content)
+    assert read_counter(storage, "wake") == number
