@@ -29,8 +29,8 @@ def race(
 ) -> list[Any]:
     """Calls `target(start, *a)` in a process of its own for each `a` of `arguments`, and returns what they returned.
 
-    `start` is called with no arguments by `target` when it is ready: it returns in all processes at once. `meanwhile` is
-    called over and over until they are done.
+    `start` is called with no arguments by `target` when it is ready: it returns in all processes at once.
+    `meanwhile` is called over and over until they are done.
     """
     barrier = SPAWN.Barrier(len(arguments))
     pipes = [SPAWN.Pipe(duplex=False) for _ in arguments]

@@ -61,8 +61,11 @@ class AdminClient:
         brokers = {i: b for i, b in self._cluster.refresh_brokers().items() if not b.shutting_down}
         self._cluster.topics.refresh()
         self._cluster.metadata.refresh()
+        unfinished = self._unfinished(topic)
         chosen = self._assignment(brokers, partitions, replication_factor, assignment)
-        row = self._unfinished(topic, len(chosen)) or Topic(topic, uuid.uuid4().hex, len(chosen), settings)
+        if unfinished and unfinished.partitions != len(chosen):
+            raise TopicExistsException(f"topic {topic} exists already, with {unfinished.partitions} partitions")
+        row = unfinished or Topic(topic, uuid.uuid4().hex, len(chosen), settings)
         registrations = [
             new_partition(topic, row.topic_id, partition, tuple(replicas), set(brokers))
             for partition, replicas in sorted(chosen.items())
@@ -74,17 +77,16 @@ class AdminClient:
                 raise TopicExistsException(f"topic {topic} exists already: another client has made it in between")
         return TopicDescription(row, tuple(registrations))
 
-    def _unfinished(self, topic: str, partitions: int) -> Topic | None:
+    def _unfinished(self, topic: str) -> Topic | None:
         """The topic's row where whoever made it has died before its partitions were written: it is finished now.
 
-        Raises TopicExistsException if the topic is whole, or was to have another number of partitions.
+        Raises TopicExistsException if the topic is whole.
         """
         found = self._cluster.topics.topics.get(topic)
         if found is None:
             return None
-        is_whole = any(r.topic_id == found.topic_id for r in self._cluster.metadata.partitions.values())
-        if is_whole or found.partitions != partitions:
-            raise TopicExistsException(f"topic {topic} exists already, with {found.partitions} partitions")
+        if any(r.topic_id == found.topic_id for r in self._cluster.metadata.partitions.values()):
+            raise TopicExistsException(f"topic {topic} exists already")
         return found
 
     def _assignment(

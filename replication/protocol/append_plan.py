@@ -65,7 +65,7 @@ def plan_appends(
     """
     ends, gaps, ranges = dict(log_end_offsets), set(), []
     taken: dict[str, int] = {}
-    for batch in sorted(set(batches), key=lambda b: (b.partition, b.base_offset, b.last_offset)):
+    for batch in sorted(dict.fromkeys(batches), key=lambda b: (b.partition, b.base_offset, b.last_offset)):
         end = ends.get(batch.partition)
         if end is None or batch.last_offset < end or batch.partition in gaps:
             continue

@@ -3,7 +3,8 @@ from chispa import assert_df_equality
 from replication.frames.fetch_plan import fetch_plan
 from schemas import FETCH_STATES, RECORD_BATCHES
 
-COLUMNS = "topic_id string, partition int, base_offset bigint, last_offset bigint, leader_epoch int, segment string, segment_bytes bigint, action string NOT NULL, gap string"  # fmt: skip
+COLUMNS = """topic_id string, partition int, base_offset bigint, last_offset bigint, leader_epoch int, segment string,
+    segment_bytes bigint, action string NOT NULL, gap string"""
 
 # P0 is fetched from offset 10 on; its leader wrote 0-9 under epoch 1 and 10-29 under epoch 3.
 STATE = ("id", 0, 10, [(1, 0, 10), (3, 10, 30)])

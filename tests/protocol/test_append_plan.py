@@ -28,18 +28,29 @@ def planned(plan):
         pytest.param([batch(6, 9), batch(10, 12)], 5, [], 5, True, id="what follows a gap does not follow the log"),
         pytest.param([batch(0, 2), batch(6, 9)], 5, [], 5, True, id="skipped, then a gap"),
         pytest.param(
-            [batch(0, 4), batch(5, 6, "b"), batch(7, 9, "c")], 0,
-            [(0, "a", 0, 5), (0, "b", 5, 7), (0, "c", 7, 10)], 10, False, id="a chain",
+            [batch(0, 4), batch(5, 6, "b"), batch(7, 9, "c")],
+            0,
+            [(0, "a", 0, 5), (0, "b", 5, 7), (0, "c", 7, 10)],
+            10,
+            False,
+            id="a chain",
         ),
-        pytest.param([batch(7, 9, "c"), batch(0, 6, "b")], 0, [(0, "b", 0, 7), (0, "c", 7, 10)], 10, False, id="in any order"),
+        pytest.param(
+            [batch(7, 9, "c"), batch(0, 6, "b")], 0, [(0, "b", 0, 7), (0, "c", 7, 10)], 10, False, id="in any order"
+        ),
         pytest.param([batch(5, 9), batch(5, 9)], 5, [(0, "a", 5, 10)], 10, False, id="delivered twice"),
         pytest.param([batch(5, 9, "a"), batch(5, 9, "b")], 5, [(0, "a", 5, 10)], 10, False, id="rewritten: once"),
         pytest.param(
-            [batch(0, 9, "a"), batch(0, 6, "b")], 0, [(0, "b", 0, 7), (0, "a", 7, 10)], 10, False, id="overlapping",
+            [batch(0, 9, "a"), batch(0, 6, "b")],
+            0,
+            [(0, "b", 0, 7), (0, "a", 7, 10)],
+            10,
+            False,
+            id="overlapping",
         ),
         pytest.param([batch(0, 4, partition=Q)], 0, [], 0, False, id="a partition that is not fetched"),
     ],
-)  # fmt: skip
+)
 def test_ft_10_what_follows_the_log_end_is_appended_each_offset_once(batches, leo, ranges, end, gap):
     plan = plan_appends(batches, {P: leo})
     assert planned(plan) == ranges

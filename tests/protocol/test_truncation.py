@@ -20,28 +20,55 @@ def lineage(*entries):
         pytest.param(lineage((0, 0)), 10, lineage((0, 0)), 10, id="the same lineage"),
         pytest.param(lineage((0, 0)), 10, lineage((0, 0), (1, 10)), 10, id="the leader has a new epoch at our LEO"),
         pytest.param(lineage((0, 0)), 10, lineage((0, 0), (1, 30)), 10, id="we lag behind"),
-        pytest.param(lineage((0, 0)), 10, lineage((0, 0), (1, 6)), 6, id="kip_101: we have more of the epoch than the leader"),
-        pytest.param(lineage((0, 0), (1, 4)), 9, lineage((0, 0), (2, 4)), 4, id="kip_101: another epoch wrote the same offsets"),
-        pytest.param(lineage((0, 0), (2, 4)), 9, lineage((0, 0), (1, 4)), 4, id="an epoch that the leader does not know"),
+        pytest.param(
+            lineage((0, 0)), 10, lineage((0, 0), (1, 6)), 6, id="kip_101: we have more of the epoch than the leader"
+        ),
+        pytest.param(
+            lineage((0, 0), (1, 4)), 9, lineage((0, 0), (2, 4)), 4, id="kip_101: another epoch wrote the same offsets"
+        ),
+        pytest.param(
+            lineage((0, 0), (2, 4)), 9, lineage((0, 0), (1, 4)), 4, id="an epoch that the leader does not know"
+        ),
         pytest.param(lineage((0, 0), (1, 4)), 9, lineage((0, 0), (1, 4), (2, 6)), 6, id="two epochs in common"),
         pytest.param(
-            lineage((0, 0), (1, 10), (3, 20)), 30, lineage((0, 0), (1, 10), (2, 15), (4, 25)), 15,
+            lineage((0, 0), (1, 10), (3, 20)),
+            30,
+            lineage((0, 0), (1, 10), (2, 15), (4, 25)),
+            15,
             id="kip_279: both went on from epoch 1, each under its own",
         ),
         pytest.param(
-            lineage((1, 0), (2, 10)), 11, lineage((1, 0), (3, 10)), 10, id="kip_279: fast fail-over, one record each",
+            lineage((1, 0), (2, 10)),
+            11,
+            lineage((1, 0), (3, 10)),
+            10,
+            id="kip_279: fast fail-over, one record each",
         ),
-        pytest.param(lineage((0, 0), (1, 10)), 12, lineage((0, 0), (2, 11)), 10, id="kip_279: the leader stayed at epoch 0"),
+        pytest.param(
+            lineage((0, 0), (1, 10)), 12, lineage((0, 0), (2, 11)), 10, id="kip_279: the leader stayed at epoch 0"
+        ),
         pytest.param(lineage((1, 0)), 9, lineage((2, 0)), 0, id="nothing in common"),
-        pytest.param(lineage((0, 0), (5, 10)), 10, lineage((0, 0), (7, 10)), 10, id="an empty epoch of ours does not count"),
-        pytest.param(lineage((0, 0)), 10, lineage((0, 0), (9, 10)), 10, id="an empty epoch of the leader does not count"),
-        pytest.param(lineage((2, 50)), 60, lineage((0, 0), (1, 20), (2, 40)), 60, id="retention has taken our beginning"),
-        pytest.param(lineage((0, 0), (2, 40)), 60, lineage((2, 50)), 60, id="retention has taken the leader's beginning"),
+        pytest.param(
+            lineage((0, 0), (5, 10)), 10, lineage((0, 0), (7, 10)), 10, id="an empty epoch of ours does not count"
+        ),
+        pytest.param(
+            lineage((0, 0)), 10, lineage((0, 0), (9, 10)), 10, id="an empty epoch of the leader does not count"
+        ),
+        pytest.param(
+            lineage((2, 50)), 60, lineage((0, 0), (1, 20), (2, 40)), 60, id="retention has taken our beginning"
+        ),
+        pytest.param(
+            lineage((0, 0), (2, 40)), 60, lineage((2, 50)), 60, id="retention has taken the leader's beginning"
+        ),
         pytest.param(lineage((0, 0)), 60, lineage((2, 50)), 50, id="what the leader kept is of another epoch"),
-        pytest.param(lineage((0, 0)), 30, lineage((2, 50)), 30, id="the leader starts above our end: nothing to compare"),
-        pytest.param(lineage((3, 90)), 99, lineage((0, 0), (1, 20)), 90, id="our log starts above the leader's last epoch"),
+        pytest.param(
+            lineage((0, 0)), 30, lineage((2, 50)), 30, id="the leader starts above our end: nothing to compare"
+        ),
+        pytest.param(
+            lineage((3, 90)), 99, lineage((0, 0), (1, 20)), 90, id="our log starts above the leader's last epoch"
+        ),
     ],
-)  # fmt: skip
+)
 def test_tr_01_the_cut_is_the_first_offset_of_another_epoch(follower, leo, leader, offset):
     assert truncation_offset(follower, leo, leader) == offset
 

@@ -1,4 +1,4 @@
-"""The header stream's reader: what it reads between two offsets, and what moves its offset. Spark is in the other file."""
+"""The header stream's reader, without Spark: what it reads between two offsets, and what moves its offset."""
 
 from types import SimpleNamespace
 
@@ -27,9 +27,13 @@ def log(root):
     return new_log(root, P0, P1)
 
 
+def broker_root(log):
+    return StorageRoot.of(log.root.uri.removesuffix("/log"))
+
+
 @pytest.fixture
-def reader(root, log):
-    return RecordBatchReader(HeaderStream(StorageRoot.of(root), 1))
+def reader(log):
+    return RecordBatchReader(HeaderStream(broker_root(log), 1))
 
 
 def read(reader, start):
@@ -187,9 +191,9 @@ def test_what_was_cut_and_rewritten_is_streamed_again(log, reader):
 
 
 @pytest.fixture
-def watching(root, log):
+def watching(log):
     """A reader that also watches metadata, the leader's replicas and a wake file; its first offset; the tables."""
-    storage = StorageRoot.of(root)
+    storage = broker_root(log)
     metadata, replicas, wake = MetadataTable.create(storage), ReplicaTable.create(storage), storage.child("wakes")
     reader = RecordBatchReader(HeaderStream(storage, 1, storage, wake, "wake", wait_max_ms=500))
     _, offset = read(reader, START)
