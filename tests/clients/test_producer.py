@@ -113,7 +113,7 @@ def test_after_a_failed_send_the_next_one_begins_anew(world):
 
 
 def test_a_log_that_cannot_be_written_is_an_error_of_its_partitions(world, monkeypatch):
-    def refuse(self, *_arguments, **_options):
+    def refuse(*_arguments, **_options):
         raise CommitUnknown("read-only")
 
     producer = world.producer()

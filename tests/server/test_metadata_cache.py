@@ -34,9 +34,7 @@ def cluster(root):
 
 def register(cluster, broker_id, epoch=1):
     table = BrokerTable.open_or_create(cluster.root, broker_id)
-    table.register(
-        lambda _: BrokerRegistration(broker_id, f"/{broker_id}", None, epoch, 0, -1, False, None, "log", 0)
-    )
+    table.register(lambda _: BrokerRegistration(broker_id, f"/{broker_id}", None, epoch, 0, -1, False, None, "log", 0))
     return table
 
 

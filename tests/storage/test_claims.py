@@ -27,7 +27,7 @@ def test_an_older_process_cannot_publish_after_a_newer_claim(tables):
     older.publish([replica(1, 5)], "test")
     newer.claim(2)
     newer.publish([replica(2, 7)], "test")
-    with pytest.raises(StaleBrokerEpochException, match="epoch 1 is fenced: .* under epoch 2"):
+    with pytest.raises(StaleBrokerEpochException, match=r"epoch 1 is fenced: .* under epoch 2"):
         older.publish([replica(1, 9)], "test")
     newer.refresh()
     assert [r.log_end_offset for r in newer.replicas.values()] == [7]
