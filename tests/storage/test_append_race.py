@@ -10,7 +10,7 @@ from replication.storage.segment import read_records, write_segment
 from tests.processes import race
 from tests.storage.logs import P0, facts, new_log, records, request, send
 
-APPENDS, MAINTAIN_AT = 500, 60
+APPENDS, MAINTAIN_AT = 500, 40
 
 
 def write(start, uri, writer):
