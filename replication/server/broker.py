@@ -72,7 +72,7 @@ class Broker:
         self.fetcher_manager = ReplicaFetcherManager(
             self._config.num_replica_fetchers, self._create_fetcher, self._source_uri
         )
-        self._log = log
+        self._log, self._table = log, table
         self.replica_manager = ReplicaManager(
             self.broker_id, registration.broker_epoch, log, table, self._cache, self.fetcher_manager
         )
@@ -167,6 +167,8 @@ class Broker:
         self._beaten_at = time.monotonic()
         self.replica_manager.publish("heartbeat")
         self._registry.update(self._epoch, "heartbeat", log_version=self._log.current().version)
+        for table in (self._log, self._table, self._registry):
+            table.checkpoint_if_due()
 
     def queries(self) -> list[StreamingQuery]:
         """The streaming queries that run now, one for each source broker and fetcher id."""

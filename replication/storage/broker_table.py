@@ -72,6 +72,10 @@ class BrokerTable:
         self._table.update({"who": "broker", "why": "register"}, change)
         return written[-1]
 
+    def checkpoint_if_due(self) -> None:
+        """Keeps opening cheap; for the broker, now and then."""
+        self._table.checkpoint_if_due()
+
     def update(self, broker_epoch: int, why: str, **changes: object) -> BrokerRegistration:
         """Changes fields of the registration that this process has made; each write moves the heartbeat.
 

@@ -23,6 +23,7 @@ from schemas import Table
 
 # A commit that was slower may have landed in the hole that a log clean-up has left; retention is an hour at least.
 SLOW_COMMIT_SECONDS = 300.0
+CHECKPOINT_COMMITS = 100
 NONCE = "lakelog.commit"
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -42,6 +43,7 @@ class DeltaLog:
         self.root = root
         self._handle = handle
         self._schema = handle.schema()
+        self._checkpointed = self.version
 
     @classmethod
     def create(cls, root: StorageRoot, table: Table) -> DeltaLog:
@@ -128,6 +130,20 @@ class DeltaLog:
                 raise LogGap(f"{self.root.uri}: version {version} has been cleaned up") from None
             except OSError as error:
                 raise KafkaStorageException(f"{self.root.uri}: cannot be read: {error}") from error
+
+    def checkpoint_if_due(self) -> None:
+        """Writes a checkpoint when enough commits have come since the last one, and drops commits beyond retention.
+
+        Outside the commit path, and by the table's owner alone: to open a table means to read what no checkpoint has.
+        """
+        if self.version - self._checkpointed < CHECKPOINT_COMMITS:
+            return
+        try:
+            self._handle.create_checkpoint()
+            self._handle.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            raise KafkaStorageException(f"{self.root.uri}: a checkpoint cannot be written: {error}") from error
+        self._checkpointed = self.version
 
     def active_files(self) -> list[AddedFile]:
         """All data files of the version that the handle has read."""

@@ -118,6 +118,11 @@ class ReplicaLog:
         with self._lock:
             return self._state
 
+    def checkpoint_if_due(self) -> None:
+        """Keeps opening cheap; for the owner of the table, now and then."""
+        with self._lock:
+            self._log.checkpoint_if_due()
+
     def _replay(self) -> None:
         self._log.move()
         try:

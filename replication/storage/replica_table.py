@@ -48,6 +48,7 @@ class ReplicaTable:
     def __init__(self, table: StateTable) -> None:
         self._table = table
         self._broker_epoch = -1
+        self._written = -1
         self._replicas = self._decode()
 
     @classmethod
@@ -97,6 +98,10 @@ class ReplicaTable:
             )
         return -1 if claimed is None else claimed
 
+    def checkpoint_if_due(self) -> None:
+        """Keeps opening cheap; for the broker, now and then."""
+        self._table.checkpoint_if_due()
+
     def publish(self, replicas: Iterable[Replica], why: str) -> int | None:
         """Replaces all rows, unless they are the same but for the log version. Returns the version written.
 
@@ -105,12 +110,14 @@ class ReplicaTable:
         wanted = {replica.topic_id_partition: replica for replica in replicas}
 
         def change(_: list[Row]) -> list[Row] | None:
-            self._claimed()
+            if self._table.version != self._written:
+                self._claimed()  # somebody else has written: only then is there anything to look up
             if _facts(self._decode()) == _facts(wanted):
                 return None
             return [_row(wanted[key]) for key in sorted(wanted)]
 
         version = self._table.update({"who": "broker", "why": why}, change)
+        self._written = self._table.version
         self._replicas = self._decode()
         return version
 
