@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from replication.errors import LakelogException
-from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
 from replication.protocol.high_watermark import follower_high_watermark, leader_high_watermark
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
@@ -204,7 +204,7 @@ class ReplicaManager:
             broker_epoch=self._broker_epoch,
             leader_epoch=registration.leader_epoch,
             role=LEADER_ROLE if leads else FOLLOWER_ROLE,
-            state=ReplicaState.FETCHING if leads else fetch.shown_state if fetch else ReplicaState.TRUNCATING,
+            state=ReplicaState.FETCHING if leads else self._shown_state(partition, hosted, fetch),
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
             high_watermark=hosted.high_watermark,
@@ -212,3 +212,14 @@ class ReplicaManager:
             error=fetch.error if fetch else None,
             log_version=state.version,
         )
+
+    def _shown_state(
+        self, partition: TopicIdPartition, hosted: HostedPartition, fetch: PartitionFetchState | None
+    ) -> str:
+        """Without a fetcher, as at shutdown, the state that this process last told under the same leader epoch."""
+        if fetch is not None:
+            return fetch.shown_state
+        told = self._table.replicas.get(partition)
+        now = (self._broker_epoch, hosted.registration.leader_epoch)
+        is_ours = told is not None and (told.broker_epoch, told.leader_epoch) == now
+        return told.state if told is not None and is_ours else ReplicaState.TRUNCATING
