@@ -7,7 +7,6 @@ before it.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +17,13 @@ import pyarrow as pa
 
 from replication.errors import (
     CorruptRecordException,
-    KafkaStorageException,
     OffsetOutOfRangeException,
     StaleBrokerEpochException,
 )
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import AddedFile, LogGap
-from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
+from replication.storage.compare_and_set import compare_and_set
+from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_state import (
     BROKER_EPOCH,
@@ -40,8 +39,6 @@ from replication.storage.log_state import (
 from replication.storage.segment import Segment, read_records, read_segment, rows_of
 from schemas import LOG
 
-MAX_ATTEMPTS = 200
-MAX_UNKNOWN = 5
 _READERS = 8
 
 
@@ -63,7 +60,6 @@ class ReplicaLog:
     def __init__(self, log: DeltaLog) -> None:
         self._log = log
         self._lock = threading.RLock()
-        self._pause = threading.Event()
         self._broker_epoch: int | None = None
         self._written: dict[str, Segment] = {}
         self._state = LogState(self._transaction_version)
@@ -153,22 +149,13 @@ class ReplicaLog:
         Returns the version, or None if there was nothing to do. An outcome that cannot be told is decided anew on what
         the log then holds. Raises what `decide` raises, and KafkaStorageException when the table cannot be written.
         """
-        unknown = 0
-        for attempt in range(MAX_ATTEMPTS):
+
+        def attempt() -> int | None:
             with self._lock:
                 change = decide(self.refresh())
-                if change is None:
-                    return None
-                try:
-                    return self._commit(cause, change)
-                except CommitConflict:
-                    pass
-                except CommitUnknown as error:
-                    unknown += 1
-                    if unknown == MAX_UNKNOWN:
-                        raise KafkaStorageException(f"{self.root.uri}: cannot be written: {error}") from error
-            self._pause.wait(random.uniform(0, min(0.001 * 2**attempt, 0.1)))
-        raise KafkaStorageException(f"{self.root.uri}: lost {MAX_ATTEMPTS} commits in a row to others")
+                return None if change is None else self._commit(cause, change)
+
+        return compare_and_set(self.root.uri, attempt)
 
     def _commit(self, cause: Mapping[str, Any], change: LogChange) -> int:
         self._check(change)

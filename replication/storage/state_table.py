@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +12,12 @@ import pyarrow.parquet as pq
 
 from replication.errors import CorruptRecordException, KafkaStorageException
 from replication.storage.commit import AddedFile
-from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
+from replication.storage.compare_and_set import compare_and_set
+from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from schemas import Table
 
 Row = dict[str, Any]
-MAX_ATTEMPTS = 200
-MAX_UNKNOWN = 5
 
 
 class StateTable:
@@ -29,7 +27,6 @@ class StateTable:
         self._log = log
         self._table = table
         self._lock = threading.RLock()
-        self._pause = threading.Event()
         self._loaded = -1
         self._rows: list[Row] = []
         self._load()
@@ -102,23 +99,14 @@ class StateTable:
         Returns the version written, or None if `change` answered None: nothing to do. Since an outcome that cannot be
         told is decided anew, `change` must know its own work when it sees it. Raises KafkaStorageException.
         """
-        unknown = 0
-        for attempt in range(MAX_ATTEMPTS):
+
+        def attempt() -> int | None:
             with self._lock:
                 self.refresh()
                 rows = change(list(self._rows))
-                if rows is None:
-                    return None
-                try:
-                    return self._commit(cause, rows, txns)
-                except CommitConflict:
-                    pass
-                except CommitUnknown as error:
-                    unknown += 1
-                    if unknown == MAX_UNKNOWN:
-                        raise KafkaStorageException(f"{self._log.root.uri}: cannot be written: {error}") from error
-            self._pause.wait(random.uniform(0, min(0.001 * 2**attempt, 0.1)))
-        raise KafkaStorageException(f"{self._log.root.uri}: lost {MAX_ATTEMPTS} commits in a row to others")
+                return None if rows is None else self._commit(cause, rows, txns)
+
+        return compare_and_set(self._log.root.uri, attempt)
 
     def _commit(self, cause: Mapping[str, Any], rows: list[Row], txns: Mapping[str, int] | None) -> int:
         version = self._log.commit(cause, [self._write(rows)] if rows else [], txns=txns, overwrite=True)

@@ -6,18 +6,9 @@ from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.record_batch import TopicIdPartition
 from replication.server.fetch_states import FetchStates
 from replication.server.replica_fetcher_manager import InitialFetchState
+from tests.clock import Clock
 
 P0, P1 = TopicIdPartition("t", 0), TopicIdPartition("t", 1)
-
-
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

@@ -9,15 +9,7 @@ from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.topic_table import Topic
-
-
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    now = 100.0
-
-    def __call__(self):
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture

@@ -1,0 +1,34 @@
+"""The loop around every compare-and-set: who loses replays and decides again, with jitter."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+from replication.errors import KafkaStorageException
+from replication.storage.delta_log import CommitConflict, CommitUnknown
+
+MAX_ATTEMPTS = 200
+MAX_UNKNOWN = 5
+_LONGEST_PAUSE_SECONDS = 0.1
+
+
+def compare_and_set(table: str, attempt: Callable[[], int | None]) -> int | None:
+    """Calls `attempt`, which reads, decides and commits, until it has not lost to another; answers what it answers.
+
+    An outcome that cannot be told is attempted anew: `attempt` must know its own work when it sees it. Raises
+    KafkaStorageException, naming the table, where outcomes stay unknown, as on a disk that cannot be written.
+    """
+    unknown, pause = 0, threading.Event()
+    for number in range(MAX_ATTEMPTS):
+        try:
+            return attempt()
+        except CommitConflict:
+            pass
+        except CommitUnknown as error:
+            unknown += 1
+            if unknown == MAX_UNKNOWN:
+                raise KafkaStorageException(f"{table}: cannot be written: {error}") from error
+        pause.wait(random.uniform(0, min(0.001 * 2**number, _LONGEST_PAUSE_SECONDS)))
+    raise KafkaStorageException(f"{table}: lost {MAX_ATTEMPTS} commits in a row to others")

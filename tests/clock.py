@@ -1,0 +1,11 @@
+"""A clock that the test holds."""
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
