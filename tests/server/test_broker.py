@@ -1,0 +1,66 @@
+"""A broker's start: whose id it is, and whose root."""
+
+import pytest
+
+from replication.config import Config
+from replication.errors import DuplicateBrokerRegistrationException, InconsistentClusterIdException
+from replication.server.broker import Broker
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import Cluster, format_broker, format_cluster
+from replication.storage.filesystem import StorageRoot
+
+SHORT = {"broker.id": 1, "broker.heartbeat.interval.ms": 50, "broker.session.timeout.ms": 400}
+
+
+@pytest.fixture
+def cluster(root):
+    home = StorageRoot.of(root).child("cluster")
+    cluster_id = format_cluster(home, Config())
+    format_broker(StorageRoot.of(root).child("broker-1"), cluster_id, 1)
+    return Cluster.open(home.uri)
+
+
+@pytest.fixture
+def elsewhere(cluster):
+    """The registration of broker 1 at a root that is not there any more."""
+    table = BrokerTable.open_or_create(cluster.root, 1)
+    table.register(lambda _: BrokerRegistration(1, "/elsewhere", None, 7, 0, -1, False, None, "log", 0))
+    return table
+
+
+def broker(spark, cluster, root):
+    return Broker(spark, cluster.root.uri, f"{root}/broker-1", Config.from_properties(SHORT))
+
+
+def test_bc_01_an_id_whose_heartbeat_stands_still_may_move_to_another_root(spark, cluster, elsewhere, root):
+    started = broker(spark, cluster, root)
+    started.start()
+    try:
+        elsewhere.refresh()
+        registration = elsewhere.registration
+        assert (registration.root, registration.broker_epoch) == (f"{root}/broker-1", 8)
+    finally:
+        started.stop()
+    elsewhere.refresh()
+    assert elsewhere.registration.shutting_down
+
+
+def test_bc_01_an_id_that_is_at_work_elsewhere_is_refused(spark, cluster, elsewhere, root, monkeypatch):
+    refused = broker(spark, cluster, root)
+    refresh = BrokerTable.refresh
+
+    def beat_and_refresh(table):
+        elsewhere.update(7, "heartbeat")
+        return refresh(table)
+
+    monkeypatch.setattr(BrokerTable, "refresh", beat_and_refresh)
+    with pytest.raises(DuplicateBrokerRegistrationException, match="broker 1 is at work at /elsewhere"):
+        refused.start()
+    refresh(elsewhere)
+    assert elsewhere.registration.broker_epoch == 7
+
+
+def test_br_01_a_root_of_another_broker_is_refused(spark, cluster, root):
+    config = Config.from_properties({**SHORT, "broker.id": 2})
+    with pytest.raises(InconsistentClusterIdException, match=r"belongs to broker 1 of cluster .*, not to broker 2"):
+        Broker(spark, cluster.root.uri, f"{root}/broker-1", config).start()
