@@ -96,7 +96,8 @@ class ReplicaFetcher:
         self._folder.write("wake", str(self._wakes).encode())
 
     def _process(self, headers: DataFrame, batch_id: int) -> None:
-        """Runs a micro-batch; whatever goes wrong is its partitions' error, not the query's end. [FT-06]"""
+        """Runs a micro-batch. A fetch that fails is its partitions' error [FT-06]; what nobody expected ends the query,
+        which `restart_if_failed` starts again."""
         with self._lock:
             try:
                 again = self._round.run(headers if self._offsets.has_headers(batch_id) else None)
