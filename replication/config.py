@@ -59,6 +59,16 @@ class Config:
     min_insync_replicas: int = _key(
         1, Integer(1), "In-sync replicas without which acks=all is refused and the HW stands.", "broker", "topic"
     )
+    unclean_leader_election_enable: bool = _key(
+        False,
+        Boolean(),
+        "A replica out of sync may lead if none else lives; records are lost.",
+        "broker",
+        "topic",
+    )
+    replica_lag_time_max_ms: int = _key(
+        10000, Integer(1), "A follower that was last caught up longer ago than this leaves the ISR."
+    )
     num_replica_fetchers: int = _key(
         1, Integer(1), "Fetchers for one source broker; segments are cut by it, so it is one for all.", "cluster"
     )
@@ -66,6 +76,9 @@ class Config:
         500, Integer(0), "How long a new HW alone waits for records to go with; it is a micro-batch of its own."
     )
     replica_fetch_backoff_ms: int = _key(1000, Integer(0), "How long a partition in error waits before it is fetched.")
+    replica_fetch_max_bytes: int = _key(
+        268435456, Integer(1), "Bytes of one partition in a micro-batch; its first batch is taken whatever its size."
+    )
     replica_fetch_response_max_bytes: int = _key(
         268435456, Integer(1), "Bytes of a micro-batch; far above Kafka's 10 MiB, as files are copied and not held."
     )
@@ -133,6 +146,7 @@ class TopicConfig:
     """The settings of one topic, typed."""
 
     min_insync_replicas: int
+    unclean_leader_election_enable: bool
 
 
 def _keys(*scopes: Scope) -> dict[str, ConfigKey]:

@@ -78,6 +78,26 @@ class LeaderNotAvailableException(RetriableException):
     """The partition has no leader, or its leader has not taken up its role yet."""
 
 
+class EligibleLeadersNotAvailableException(RetriableException):
+    """No replica may lead: none is live and in sync and, if unclean elections are allowed, none is live at all."""
+
+
+class PreferredLeaderNotAvailableException(RetriableException):
+    """The preferred leader is not live, or not in sync."""
+
+
+class ElectionNotNeededException(RetriableException):
+    """The partition has the leader that an election would give it."""
+
+
+class StateChangeFailedException(LakelogException):
+    """A partition or a replica cannot move to the state that is wanted."""
+
+
+class InvalidGroupIdException(LakelogException):
+    """A consumer without the name of a group: it has nowhere to keep offsets."""
+
+
 class BrokerNotAvailableException(RetriableException):
     """No such broker is registered."""
 
@@ -116,3 +136,7 @@ class StaleBrokerEpochException(LakelogException):
 
 class DuplicateBrokerRegistrationException(LakelogException):
     """The broker id is taken by a living broker at another root."""
+
+
+class StaleControllerEpochException(LakelogException):
+    """A newer controller has been elected; what the older one asks for is refused."""

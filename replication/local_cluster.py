@@ -8,11 +8,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from replication.clients.admin import AdminClient
+from replication.clients.consumer import Consumer
 from replication.config import Config
+from replication.controller.elector import PREFERRED, Elector
+from replication.errors import BrokerNotAvailableException
 from replication.server.broker import Broker
-from replication.storage.cluster import CLUSTER_ROOT, format_broker, format_cluster, read_identity
+from replication.storage.cluster import CLUSTER_ROOT, Cluster, format_broker, format_cluster, read_identity
 from replication.storage.commit import last_version
 from replication.storage.filesystem import StorageRoot
+from replication.storage.liveness import Liveness
 from schemas import CLUSTER
 
 
@@ -31,6 +35,7 @@ class LocalCluster:
         self.cluster_uri = self._root.child("cluster").uri
         self.broker_ids = tuple(range(1, brokers + 1))
         self.brokers: dict[int, Broker] = {}
+        self._elector: Elector | None = None
 
     def __enter__(self) -> LocalCluster:
         self.start()
@@ -46,6 +51,9 @@ class LocalCluster:
             format_broker(StorageRoot.of(self.broker_uri(broker_id)), cluster_id, broker_id)
         for broker_id in self.broker_ids:
             self.start_broker(broker_id)
+        cluster = Cluster.open(self.cluster_uri, self._config(CLUSTER_ROOT))
+        self._elector = Elector(cluster, Liveness(cluster.config.broker_session_timeout_ms))
+        self._elector.start()
 
     def _format_cluster(self) -> str:
         root = StorageRoot.of(self.cluster_uri)
@@ -67,18 +75,39 @@ class LocalCluster:
         self.brokers[broker_id] = broker
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stops one broker in order."""
-        self.brokers.pop(broker_id).stop()
+        """Stops one broker in order: what it leads is given to others first. [CS-01, CS-05]"""
+        broker = self.brokers.pop(broker_id)
+        if self._elector is not None and self.brokers:
+            broker.begin_shutdown()
+            self._elector.controlled_shutdown(broker_id)
+        broker.stop()
+
+    def kill_broker(self, broker_id: int) -> None:
+        """Ends one broker at once, as SIGKILL does: it writes nothing more and tells nobody."""
+        self.brokers.pop(broker_id).kill()
+
+    def elect(self, topic: str, partition: int, election_type: str = PREFERRED) -> None:
+        """Elects a leader by hand, `preferred` or `unclean`; see `Elector.elect` for what is refused."""
+        if self._elector is None:
+            raise BrokerNotAvailableException(f"the local cluster at {self._root.uri} has not been started")
+        self._elector.elect(topic, partition, election_type)
 
     def admin(self) -> AdminClient:
         """A client for topics."""
         return AdminClient(self.cluster_uri, self._config(CLUSTER_ROOT))
+
+    def consumer(self, group: str | None = None) -> Consumer:
+        """A client that fetches committed records, and keeps a group's offsets."""
+        return Consumer(self.cluster_uri, group, self._config(CLUSTER_ROOT))
 
     def queries(self) -> list[StreamingQuery]:
         """The followers' streaming queries of all brokers, for a look at their progress."""
         return [query for broker in self.brokers.values() for query in broker.queries()]
 
     def stop(self) -> None:
-        """Stops every broker that runs."""
+        """Stops every broker that runs. Leaders stay what they are: nobody is left to lead in their place."""
+        if self._elector is not None:
+            self._elector.stop()
+            self._elector = None
         for broker_id in list(self.brokers):
             self.stop_broker(broker_id)

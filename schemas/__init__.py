@@ -3,6 +3,7 @@
 from schemas.brokers import BROKERS
 from schemas.cluster import CLUSTER, FORMAT_VERSION
 from schemas.fetch_states import FETCH_STATES
+from schemas.groups import GROUPS
 from schemas.log import LOG
 from schemas.metadata import METADATA
 from schemas.producers import PRODUCERS
@@ -11,13 +12,14 @@ from schemas.replicas import REPLICAS
 from schemas.table import Column, Table
 from schemas.topics import TOPICS
 
-STATE_TABLES = (CLUSTER, TOPICS, METADATA, BROKERS, PRODUCERS, REPLICAS)
+STATE_TABLES = (CLUSTER, TOPICS, METADATA, BROKERS, PRODUCERS, GROUPS, REPLICAS)
 
 __all__ = [
     "BROKERS",
     "CLUSTER",
     "FETCH_STATES",
     "FORMAT_VERSION",
+    "GROUPS",
     "LOG",
     "METADATA",
     "PRODUCERS",

@@ -17,6 +17,7 @@ RECORD_BATCHES = Table(
         Column("leader_epoch", "int", "Epoch that the batch was appended under", nullable=True),
         Column("base_offset", "bigint", "Offset of the first record", nullable=True),
         Column("last_offset", "bigint", "Offset of the last record", nullable=True),
+        Column("bytes", "bigint", "Size of the batch's keys and values in bytes", nullable=True),
         Column("gap", "string", "Why commits or a segment were not read; null for a header", nullable=True),
     ),
 )

@@ -157,8 +157,9 @@ def test_topic_configs():
 
 def test_a_topic_overrides_its_broker():
     broker = Config(min_insync_replicas=2)
-    assert broker.topic({}) == TopicConfig(min_insync_replicas=2)
-    assert broker.topic({"min.insync.replicas": "3"}) == TopicConfig(min_insync_replicas=3)
+    assert broker.topic({}) == TopicConfig(min_insync_replicas=2, unclean_leader_election_enable=False)
+    own = {"min.insync.replicas": "3", "unclean.leader.election.enable": "true"}
+    assert broker.topic(own) == TopicConfig(min_insync_replicas=3, unclean_leader_election_enable=True)
 
 
 def test_every_topic_key_has_a_field():

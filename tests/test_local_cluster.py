@@ -15,7 +15,6 @@ from replication.errors import (
     InvalidPartitionsException,
     InvalidRecordException,
     InvalidRequiredAcksException,
-    NotEnoughReplicasException,
     OffsetOutOfRangeException,
     TimeoutException,
     UnknownTopicOrPartitionException,
@@ -160,20 +159,44 @@ def test_acks_are_0_1_or_all(cluster):
         Producer(cluster.cluster_uri, acks=2)
 
 
-def test_ap_06_below_min_isr_nothing_is_written_and_the_high_watermark_stands(cluster, topic):
-    """The ISR is written by hand: what shrinks it comes later."""
+def test_is_04_replicas_that_have_all_records_join_the_isr(cluster, topic):
     metadata = Cluster.open(cluster.cluster_uri).metadata
+    raise_first_error(Producer(cluster.cluster_uri).send(topic, table(b"v", partition=[0])))
     whole = cluster.admin().describe_topic(topic).partitions[0]
-    metadata.put([dataclasses.replace(whole, isr=(1,), partition_epoch=1)], {"who": "test"})
-    sent = table(b"v", partition=[0])
-    (refused,) = Producer(cluster.cluster_uri).send(topic, sent, timeout_ms=200).values()
-    assert isinstance(refused.error, NotEnoughReplicasException)
-    assert {row.log_end_offset for row in replica_rows(cluster, topic)} <= {0}
-    raise_first_error(Producer(cluster.cluster_uri, acks=1).send(topic, sent))
-    wait_until(lambda: min(r.log_end_offset for r in replica_rows(cluster, topic)) == 1, "the record on every replica")
-    assert {row.high_watermark for row in replica_rows(cluster, topic)} == {0}
-    metadata.put([dataclasses.replace(whole, partition_epoch=2)], {"who": "test"})
-    wait_until(lambda: {row.high_watermark for row in replica_rows(cluster, topic)} == {1}, "HW 1 everywhere")
+    alone = dataclasses.replace(whole, isr=(1,), partition_epoch=whole.partition_epoch + 1)
+    metadata.put([alone], {"who": "test"})
+
+    def partition():
+        return cluster.admin().describe_topic(topic).partitions[0]
+
+    wait_until(lambda: set(partition().isr) == {1, 2, 3}, "the whole ISR")
+    assert (partition().leader_epoch, partition().partition_epoch > alone.partition_epoch) == (0, True)
+
+
+def test_le_01_another_leads_when_the_leader_is_killed_and_it_follows_when_it_is_back(spark, cluster, topic):
+    producer = Producer(cluster.cluster_uri)
+    raise_first_error(producer.send(topic, table(b"before", partition=[0])))
+    cluster.kill_broker(1)
+    try:
+        raise_first_error(producer.send(topic, table(b"after", partition=[0])))
+        killed = cluster.admin().describe_topic(topic).partitions[0]
+        assert (killed.leader, killed.leader_epoch > 0, 1 in killed.isr) == (2, True, False)
+    finally:
+        cluster.start_broker(1)
+    wait_until(lambda: 1 in cluster.admin().describe_topic(topic).partitions[0].isr, "broker 1 in the ISR")
+    assert committed_values(spark, cluster, topic) == [b"before", b"after"]
+    assert logs_are_equal(cluster, topic)
+
+
+def test_cs_05_a_broker_that_stops_gives_its_leadership_away_first(cluster, topic):
+    cluster.stop_broker(1)
+    try:
+        stopped = cluster.admin().describe_topic(topic).partitions[0]
+        assert (stopped.leader, stopped.isr) == (2, (2, 3))
+        raise_first_error(Producer(cluster.cluster_uri).send(topic, table(b"v", partition=[0])))
+    finally:
+        cluster.start_broker(1)
+    wait_until(lambda: 1 in cluster.admin().describe_topic(topic).partitions[0].isr, "broker 1 in the ISR")
 
 
 def test_a_file_that_was_deleted_by_hand_is_named(spark, cluster, topic):
@@ -194,7 +217,7 @@ def test_a_follower_that_is_away_is_named_and_catches_up_when_it_is_back(spark, 
     """Also with its checkpoints deleted: they are nobody's truth."""
     producer = Producer(cluster.cluster_uri)
     raise_first_error(producer.send(topic, table(b"before", partition=[0])))
-    cluster.stop_broker(3)
+    cluster.kill_broker(3)
     try:
         (answer,) = producer.send(topic, table(b"while", partition=[0]), timeout_ms=1500).values()
         assert isinstance(answer.error, TimeoutException)

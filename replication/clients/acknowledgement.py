@@ -1,25 +1,25 @@
 """acks=all: when records count as acknowledged, and what to say when they do not in time.
 
-Kafka: `DelayedProduce`, `Partition.checkEnoughReplicasReachOffset`. [AP-07]
+Kafka: `DelayedProduce`. The decision is in `protocol/delayed_operation.produce_outcome`. [AP-07]
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from replication.clients.topic_view import TopicView, pause
+from replication.clients.delayed_operation import DelayedOperation, Purgatory
+from replication.clients.topic_view import Leadership, TopicView, TopicWatch
 from replication.errors import (
+    FencedLeaderEpochException,
     LakelogException,
     NotEnoughReplicasAfterAppendException,
     NotLeaderOrFollowerException,
-    TimeoutException,
+    RetriableException,
 )
+from replication.protocol.delayed_operation import produce_outcome
 from replication.protocol.high_watermark import effective_min_isr
-from replication.protocol.leader_epoch import covers
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from replication.storage.replica_table import LEADER_ROLE, Replica
+from replication.protocol.partition_registration import PartitionRegistration
 
 
 class AppendedRecords(Protocol):
@@ -42,82 +42,107 @@ class AppendedRecords(Protocol):
         """Why it was not appended."""
 
 
+SendAgain = Callable[[int], AppendedRecords]
+
+
 def acknowledge(
-    view: TopicView, topic: str, appended: Mapping[int, AppendedRecords], deadline: float, timeout_ms: int
+    view: TopicView,
+    topic: str,
+    appended: Mapping[int, AppendedRecords],
+    deadline: float,
+    timeout_ms: int,
+    send_again: SendAgain | None = None,
 ) -> dict[int, LakelogException]:
     """Waits until the HW has passed all that was appended; answers the error of each partition where it has not.
 
-    TimeoutException says which replicas lack what; NotEnoughReplicasAfterAppendException, that the ISR has become too
-    small; NotLeaderOrFollowerException, that a new leader's history does not hold the records.
+    What a new leader's log does not hold is sent to it again by `send_again`, under the same sequence numbers, so that
+    nothing is there twice. TimeoutException says which replicas lack what; NotEnoughReplicasAfterAppendException, that
+    the ISR has become too small; NotLeaderOrFollowerException, that a new leader's history does not hold the records
+    and nobody sends them again.
     """
     waiting = {p: a for p, a in appended.items() if a.error is None}
-    errors: dict[int, LakelogException] = {}
-    while waiting:
-        registrations = view.partitions(topic)
-        for partition, records in list(waiting.items()):
-            outcome = _look(view, registrations[partition], records)
-            if outcome is not None:
-                del waiting[partition]
-                errors.update({partition: outcome} if isinstance(outcome, LakelogException) else {})
-        if not waiting or time.monotonic() >= deadline:
-            break
-        pause(view.cluster.config.lakelog_poll_interval_ms, deadline)
-    for partition, records in waiting.items():
-        errors[partition] = _timed_out(view, view.partitions(topic)[partition], records, timeout_ms)
-    return errors
+    if not waiting:
+        return {}
+    watch, purgatory = TopicWatch(view, topic, waiting), Purgatory[int]()
+    produces = {p: _DelayedProduce(view, watch, p, records, timeout_ms, send_again) for p, records in waiting.items()}
+    for partition, produce in produces.items():
+        purgatory.try_complete_else_watch(DelayedOperation({partition}, deadline, produce.attempt))
+    purgatory.wait(watch.moved, view.cluster.config.lakelog_poll_interval_ms)
+    return {p: produce.error for p, produce in produces.items() if produce.error}
 
 
-def _look(
-    view: TopicView, registration: PartitionRegistration, records: AppendedRecords
-) -> LakelogException | bool | None:
-    """True if the records are acknowledged, an error if they never will be, None if it cannot be told yet."""
-    row = _leader_row(view, registration)
-    if row is None or row.leader_epoch < records.leader_epoch:
-        return None
-    if row.leader_epoch == records.leader_epoch:
-        return True if row.high_watermark > records.last_offset else None
-    if covers(row.epochs, records.leader_epoch, records.base_offset, records.last_offset):
-        return True if row.high_watermark > records.last_offset else None
-    return NotLeaderOrFollowerException(
-        f"{_name(registration)}: offsets {records.base_offset} to {records.last_offset} of leader epoch "
-        f"{records.leader_epoch} are not in the log of leader {registration.leader} (epoch {row.leader_epoch})"
-    )
+def may_pass(error: LakelogException | None) -> bool:
+    """Whether to send again. A fenced epoch is the old leader's: the metadata names the new one."""
+    return isinstance(error, RetriableException | FencedLeaderEpochException)
 
 
-def _leader_row(view: TopicView, registration: PartitionRegistration) -> Replica | None:
-    """What the leader says, once it has taken up the role under the epoch that the metadata has."""
-    if registration.leader == NO_LEADER:
-        return None
-    row = view.replicas(registration.leader).get(registration.topic_id_partition)
-    is_leader = row is not None and row.role == LEADER_ROLE and row.leader_epoch == registration.leader_epoch
-    return row if is_leader else None
+class _DelayedProduce:
+    """What was appended to one partition, until it is acknowledged or `error` says why it is not."""
 
+    def __init__(
+        self, view: TopicView, watch: TopicWatch, partition: int, records: AppendedRecords, timeout_ms: int,
+        send_again: SendAgain | None,
+    ) -> None:  # fmt: skip
+        self.error: LakelogException | None = None
+        self._view = view
+        self._watch = watch
+        self._partition = partition
+        self._records = records
+        self._timeout_ms = timeout_ms
+        self._send_again = send_again
 
-def _timed_out(
-    view: TopicView, registration: PartitionRegistration, records: AppendedRecords, timeout_ms: int
-) -> LakelogException:
-    needed = effective_min_isr(view.config(registration.topic).min_insync_replicas, len(registration.replicas))
-    if len(registration.isr) < needed:
-        return NotEnoughReplicasAfterAppendException(
-            f"{_name(registration)}: appended, but the ISR {registration.isr} has become smaller than "
-            f"min.insync.replicas ({needed})"
+    def attempt(self, time_is_over: bool) -> bool:
+        """One look, as `DelayedOperation` asks for it."""
+        seen, records = self._watch.seen[self._partition], self._records
+        if seen.error:  # its root cannot be read now; another broker may be leader soon
+            self.error = seen.error if time_is_over or not seen.error.retriable else None
+            return self.error is not None
+        outcome = produce_outcome(
+            seen.leader_row, records.leader_epoch, records.base_offset, records.last_offset,
+            len(seen.registration.isr), self._min_isr(seen.registration), time_is_over,
+        )  # fmt: skip
+        if outcome.error is NotLeaderOrFollowerException and self._send_again and not time_is_over:
+            return self._retry(self._send_again)
+        if outcome.error:
+            self.error = outcome.error(self._explain(outcome.error, seen))
+        return outcome.is_done
+
+    def _retry(self, send_again: SendAgain) -> bool:
+        """Tells whether that has failed for good; whether it was of use is for the next looks to say."""
+        answer = send_again(self._partition)
+        if answer.error is None:
+            self._records = answer
+        elif not may_pass(answer.error):
+            self.error = answer.error
+        return self.error is not None
+
+    def _min_isr(self, registration: PartitionRegistration) -> int:
+        return effective_min_isr(self._view.config(registration.topic).min_insync_replicas, len(registration.replicas))
+
+    def _explain(self, error: type[LakelogException], seen: Leadership) -> str:
+        registration = seen.registration
+        name = f"{registration.topic}-{registration.partition}"
+        offsets = f"offsets {self._records.base_offset} to {self._records.last_offset}"
+        if error is NotLeaderOrFollowerException:
+            return (
+                f"{name}: {offsets} of leader epoch {self._records.leader_epoch} are not in the log of leader "
+                f"{registration.leader} (epoch {registration.leader_epoch})"
+            )
+        if error is NotEnoughReplicasAfterAppendException:
+            return (
+                f"{name}: appended, but the ISR {registration.isr} has become smaller than min.insync.replicas "
+                f"({self._min_isr(registration)})"
+            )
+        return (
+            f"{name}: {offsets} were appended but not acknowledged by all of the ISR {registration.isr} within "
+            f"{self._timeout_ms} ms: {self._lacking(registration)}"
         )
-    lacking = _lacking(view, registration, records)
-    return TimeoutException(
-        f"{_name(registration)}: offsets {records.base_offset} to {records.last_offset} were appended but not "
-        f"acknowledged by all of the ISR {registration.isr} within {timeout_ms} ms: {lacking}"
-    )
 
-
-def _lacking(view: TopicView, registration: PartitionRegistration, records: AppendedRecords) -> str:
-    parts = []
-    for broker in (b for b in registration.isr if b != registration.leader):
-        row = view.replicas(broker).get(registration.topic_id_partition)
-        end = row.log_end_offset if row else 0
-        if end <= records.last_offset:
-            parts.append(f"broker {broker} ends at {end}" + (f" ({row.error})" if row and row.error else ""))
-    return "; ".join(parts) or "all have them, and the high watermark is about to follow"
-
-
-def _name(registration: PartitionRegistration) -> str:
-    return f"{registration.topic}-{registration.partition}"
+    def _lacking(self, registration: PartitionRegistration) -> str:
+        parts = []
+        for broker in (b for b in registration.isr if b != registration.leader):
+            row = self._view.replicas(broker).get(registration.topic_id_partition)
+            end = row.log_end_offset if row else 0
+            if end <= self._records.last_offset:
+                parts.append(f"broker {broker} ends at {end}" + (f" ({row.error})" if row and row.error else ""))
+        return "; ".join(parts) or "all have them, and the high watermark is about to follow"

@@ -17,7 +17,7 @@ from replication.errors import (
 from replication.protocol.assignment import assign_replicas, check_assignment
 from replication.protocol.leader_election import new_partition
 from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.topic_name import check_topic_name
+from replication.protocol.topic_name import check_not_internal, check_topic_name
 from replication.storage.broker_table import BrokerRegistration
 from replication.storage.cluster import Cluster
 from replication.storage.topic_table import Topic
@@ -57,6 +57,7 @@ class AdminClient:
         InvalidReplicaAssignmentException or InvalidConfigurationException.
         """
         check_topic_name(topic)
+        check_not_internal(topic, "an admin client")
         settings = topic_configs(configs or {}, f"topic {topic}")
         brokers = {i: b for i, b in self._cluster.refresh_brokers().items() if not b.shutting_down}
         self._cluster.topics.refresh()

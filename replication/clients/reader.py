@@ -16,11 +16,12 @@ from replication.errors import (
     OffsetOutOfRangeException,
 )
 from replication.frames.committed_records import committed_records
+from replication.protocol.delayed_operation import check_log_leads
+from replication.protocol.partition_log import PartitionLog
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.replica import LEADER_ROLE, Replica
 from replication.storage.cluster import Cluster
-from replication.storage.log_state import PartitionLog
 from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import LEADER_ROLE, Replica
 
 # "earliest", "latest", or an offset for each partition, as the Kafka source of Spark has them.
 Offsets: TypeAlias = str | Mapping[int, int]
@@ -39,7 +40,8 @@ def read_committed(
 
     `starting` and `ending` (excluded) are "earliest", "latest" (the HW) or an offset for each partition; partitions
     that a mapping leaves out are read from the beginning, or to the HW. Raises UnknownTopicOrPartitionException,
-    LeaderNotAvailableException, OffsetOutOfRangeException, and CorruptRecordException naming a data file that is gone.
+    LeaderNotAvailableException, NotLeaderOrFollowerException when a leader is deposed meanwhile,
+    OffsetOutOfRangeException, and CorruptRecordException naming a data file that is gone.
     """
     view = TopicView(Cluster.open(cluster_uri, config))
     partitions = view.partitions(topic)
@@ -67,7 +69,7 @@ def _read_leader(
     spark: SparkSession, view: TopicView, leader: int, led: list[PartitionRegistration], starting: Offsets,
     ending: Offsets,
 ) -> DataFrame:  # fmt: skip
-    """HW first, then the log: so the version that is read holds all that lies below the HW."""
+    """HW first, then the log: so the version that is read holds all that lies below the HW, if it leads still."""
     if leader == NO_LEADER:
         raise LeaderNotAvailableException(f"{led[0].topic}-{led[0].partition}: has no leader")
     rows = view.replicas(leader)
@@ -82,6 +84,7 @@ def _read_leader(
                 f"under leader epoch {registration.leader_epoch} yet"
             )
         partition_log = state.partition(registration.topic_id_partition)
+        check_log_leads(partition_log.role, row.leader_epoch, f"{registration.topic}-{registration.partition}")
         start, stop = _bounds(registration, row, partition_log, starting, ending)
         _check_files(log, partition_log, start, stop)
         bounds.append((registration.topic_id, registration.partition, start, stop))

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from replication.config import TopicConfig
-from replication.errors import UnknownTopicOrPartitionException
-from replication.protocol.partition_registration import PartitionRegistration
+from replication.errors import LakelogException, UnknownTopicOrPartitionException
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import LEADER_ROLE, Replica
 from replication.storage.cluster import Cluster
 from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import Replica, ReplicaTable
+from replication.storage.replica_table import ReplicaTable
 from schemas import LOG
+
+
+class Leadership(NamedTuple):
+    """A partition as the metadata has it, and what the broker that is to lead it says of it, if that can be read."""
+
+    registration: PartitionRegistration
+    row: Replica | None = None
+    error: LakelogException | None = None
+
+    @property
+    def leader_row(self) -> Replica | None:
+        """The row, once the broker has taken up the role under the epoch that the metadata has."""
+        row = self.row
+        leads = row is not None and row.role == LEADER_ROLE and row.leader_epoch == self.registration.leader_epoch
+        return row if leads else None
 
 
 class TopicView:
@@ -57,6 +74,43 @@ class TopicView:
             self._replicas[root.uri] = ReplicaTable.open(root)
         self._replicas[root.uri].refresh()
         return self._replicas[root.uri].replicas
+
+    def leaderships(self, topic: str, partitions: Iterable[int]) -> dict[int, Leadership]:
+        """What metadata and leaders say now of those of the partitions that there are; each table is read once.
+
+        A leader whose table cannot be read is an error of its partitions. Raises UnknownTopicOrPartitionException.
+        """
+        found = self.partitions(topic)
+        chosen = {number: found[number] for number in partitions if number in found}
+        rows: dict[int, Mapping[TopicIdPartition, Replica]] = {NO_LEADER: {}}
+        errors: dict[int, LakelogException] = {}
+        for leader in {registration.leader for registration in chosen.values()} - {NO_LEADER}:
+            try:
+                rows[leader] = self.replicas(leader)
+            except LakelogException as error:
+                rows[leader], errors[leader] = {}, error
+        return {
+            number: Leadership(r, rows[r.leader].get(r.topic_id_partition), errors.get(r.leader))
+            for number, r in chosen.items()
+        }
+
+
+class TopicWatch:
+    """What wakes those who wait for partitions of a topic: their metadata, or their leaders' rows, have moved.
+
+    A row holds HW, LEO, log start, role and epoch, so these are all of Kafka's wakers. [DO-02]
+    """
+
+    def __init__(self, view: TopicView, topic: str, partitions: Iterable[int]) -> None:
+        self._view = view
+        self._topic = topic
+        self._partitions = tuple(partitions)
+        self.seen = view.leaderships(topic, self._partitions)
+
+    def moved(self) -> set[int]:
+        """Looks again, and tells which partitions have moved since the last look."""
+        before, self.seen = self.seen, self._view.leaderships(self._topic, self._partitions)
+        return {number for number in self._partitions if self.seen.get(number) != before.get(number)}
 
 
 def pause(milliseconds: int, deadline: float) -> None:

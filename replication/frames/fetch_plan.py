@@ -34,7 +34,7 @@ def fetch_plan(headers: DataFrame, fetch_states: DataFrame) -> DataFrame:
         .join(fetch_states.coalesce(1), on=["topic_id", "partition"], how="left")
         .where(_IS_OURS)
         .selectExpr(
-            "topic_id", "partition", "base_offset", "last_offset", "leader_epoch", "segment", "segment_bytes",
+            "topic_id", "partition", "base_offset", "last_offset", "leader_epoch", "segment", "segment_bytes", "bytes",
             _ACTION, "gap",
         )
     )  # fmt: skip

@@ -1,45 +1,90 @@
-"""Whether a leader may append what a producer sends: the guards, in the order in which Kafka asks them."""
+"""Whether and where a leader appends what a producer sends: the guards, in the order in which Kafka asks them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 from replication.errors import (
-    FencedLeaderEpochException,
     InvalidRequiredAcksException,
     NotEnoughReplicasException,
     NotLeaderOrFollowerException,
-    UnknownLeaderEpochException,
 )
+from replication.protocol.fencing import check_leader_epoch
+from replication.protocol.partition_log import PartitionLog, Role
+from replication.protocol.producer_state import check_sequence
+from replication.protocol.record_batch import TopicIdPartition
 
 ALL = -1
 _ACKS = {"0": 0, "1": 1, "all": ALL, "-1": ALL}
 
 
-def check_append(
-    role_is_leader: bool, log_leader_epoch: int, request_leader_epoch: int | None, topic: str, partition: int
-) -> None:
+@dataclass(frozen=True)
+class PartitionAppend:
+    """What a producer asks of one partition: how many records, under which leader epoch, with which sequence numbers.
+
+    `replicas` tells which followers will copy the records: a segment holds only partitions with the same ones.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    replicas: tuple[int, ...]
+    leader_epoch: int
+    records: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition."""
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+class Appended(NamedTuple):
+    """Where the records are: first and last offset, and whether an earlier attempt had put them there already."""
+
+    base_offset: int
+    last_offset: int
+    duplicate: bool = False
+
+
+def place(log: PartitionLog, request: PartitionAppend) -> Appended:
+    """Where a leader puts the records: at its LEO, or where they lie already if they were sent before.
+
+    Role and epoch are asked first, then the producer's sequence: only the leader's own log can say what is a repeat.
+
+    Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.analyzeAndValidateProducerState`. KIP-98, KIP-320. [AP-06]
+
+    Raises:
+        FencedLeaderEpochException, UnknownLeaderEpochException, NotLeaderOrFollowerException: see `check_append`.
+        ProducerFencedException, OutOfOrderSequenceException: see `producer_state.check_sequence`.
+    """
+    check_append(log.role, request.leader_epoch, f"{request.topic}-{request.partition}")
+    known = check_sequence(
+        log.producers.get(request.producer_id), request.producer_id, request.producer_epoch, request.base_sequence,
+        request.records,
+    )  # fmt: skip
+    if known is not None:
+        return Appended(known.base_offset, known.last_offset, duplicate=True)
+    return Appended(log.log_end_offset, log.log_end_offset + request.records - 1)
+
+
+def check_append(role: Role, leader_epoch: int | None, name: str) -> None:
     """Only a leader takes appends, and only under the leader epoch that its own log records.
 
-    The epoch is looked at first: it says whether the requester should refresh what it knows (an older epoch) or wait
-    for the replica to take up its role (a newer one). A request without an epoch (None) is not checked for it.
+    The epoch is looked at first: it says whether the producer should refresh what it knows or wait.
 
     Kafka: `Partition.appendRecordsToLeader`, `Partition.checkCurrentLeaderEpoch`. KIP-320. [EP-06] [AP-06]
 
     Raises:
-        FencedLeaderEpochException: the request's epoch is older than the log's.
-        UnknownLeaderEpochException: the request's epoch is newer than the log's.
+        FencedLeaderEpochException, UnknownLeaderEpochException: see `fencing.check_leader_epoch`.
         NotLeaderOrFollowerException: the replica does not lead.
     """
-    epoch = log_leader_epoch if request_leader_epoch is None else request_leader_epoch
-    if epoch < log_leader_epoch:
-        raise FencedLeaderEpochException(
-            f"{topic}-{partition}: leader epoch {epoch} is over, the log is at {log_leader_epoch}"
-        )
-    if epoch > log_leader_epoch:
-        raise UnknownLeaderEpochException(
-            f"{topic}-{partition}: leader epoch {epoch} is not known yet, the log is at {log_leader_epoch}"
-        )
-    if not role_is_leader:
-        raise NotLeaderOrFollowerException(f"{topic}-{partition}: not the leader at leader epoch {log_leader_epoch}")
+    check_leader_epoch(role.leader_epoch, leader_epoch, name)
+    if not role.is_leader:
+        raise NotLeaderOrFollowerException(f"{name}: not the leader at leader epoch {role.leader_epoch}")
 
 
 def check_min_isr(acks: int, isr_size: int, min_isr: int, topic: str, partition: int) -> None:

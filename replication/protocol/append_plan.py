@@ -5,7 +5,7 @@ Kafka: `ReplicaFetcherThread.processPartitionData`, which appends only at its ow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ class FetchedBatch(NamedTuple):
     leader_epoch: int
     segment: str
     segment_bytes: int
+    bytes: int = 0
 
 
 class Range(NamedTuple):
@@ -51,29 +52,49 @@ class AppendPlan:
             grouped.setdefault(planned.batch.segment, []).append(planned)
         return grouped
 
+    def starts(self) -> dict[TopicIdPartition, int]:
+        """Where each partition's part begins: its log end offset when this was planned."""
+        first: dict[TopicIdPartition, int] = {}
+        for planned in self.ranges:
+            first.setdefault(planned.batch.partition, planned.start)
+        return first
+
+    def without(self, partitions: Collection[TopicIdPartition]) -> AppendPlan:
+        """The plan for the other partitions."""
+        ranges = tuple(planned for planned in self.ranges if planned.batch.partition not in partitions)
+        ends = {p: end for p, end in self.log_end_offsets.items() if p not in partitions}
+        return AppendPlan(ranges, ends, self.gaps - set(partitions))
+
 
 def plan_appends(
-    batches: Iterable[FetchedBatch], log_end_offsets: Mapping[TopicIdPartition, int], max_bytes: int | None = None
+    batches: Iterable[FetchedBatch],
+    log_end_offsets: Mapping[TopicIdPartition, int],
+    max_bytes: int | None = None,
+    partition_max_bytes: int | None = None,
 ) -> AppendPlan:
     """Batches that follow each partition's log end are appended, from the log end on; those below it are skipped.
 
     The first batch that begins above the log end is a gap: nothing more of its partition is appended, since a log has
-    no holes. `max_bytes` bounds the sizes of the segments taken, of which there is at least one; what is left out
-    counts as a gap, as it has to be fetched again.
+    no holes. `max_bytes` bounds the sizes of the segments taken, `partition_max_bytes` those of one partition's
+    batches; the first of each is taken whatever its size, or it could never be fetched. What is left out counts as a
+    gap, as it has to be fetched again.
 
     Kafka: `UnifiedLog.appendAsFollower`. [FT-04, FT-10, FE-02]
     """
     ends, gaps, ranges = dict(log_end_offsets), set(), []
     taken: dict[str, int] = {}
+    fetched: dict[TopicIdPartition, int] = {}
     for batch in sorted(dict.fromkeys(batches), key=lambda b: (b.partition, b.base_offset, b.last_offset)):
         end = ends.get(batch.partition)
         if end is None or batch.last_offset < end or batch.partition in gaps:
             continue
         is_too_much = max_bytes is not None and bool(taken) and _total(taken, batch) > max_bytes
-        if batch.base_offset > end or is_too_much:
+        total = fetched.get(batch.partition, 0) + batch.bytes
+        is_too_much_of_one = partition_max_bytes is not None and batch.bytes < total and total > partition_max_bytes
+        if batch.base_offset > end or is_too_much or is_too_much_of_one:
             gaps.add(batch.partition)
             continue
-        taken[batch.segment] = batch.segment_bytes
+        taken[batch.segment], fetched[batch.partition] = batch.segment_bytes, total
         ranges.append(Range(batch, max(end, batch.base_offset), batch.last_offset + 1))
         ends[batch.partition] = batch.last_offset + 1
     return AppendPlan(tuple(ranges), ends, frozenset(gaps))

@@ -25,7 +25,7 @@ _T, _F, _D = ReplicaState.TRUNCATING, ReplicaState.FETCHING, ReplicaState.DELAYE
 # a new leader epoch is the only way back to Truncating, and nothing but time or a new epoch ends a delay.
 TRANSITIONS: Final = {
     "assigned": frozenset({(_T, _T), (_F, _T), (_D, _T)}),
-    "truncated": frozenset({(_T, _F)}),
+    "truncated": frozenset({(_T, _F), (_F, _F)}),
     "advanced": frozenset({(_F, _F)}),
     "fell_behind": frozenset({(_T, _T), (_F, _F), (_D, _D)}),
     "caught_up": frozenset({(_F, _F)}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from replication.errors import InvalidTopicException
 
 MAX_LENGTH = 249
+INTERNAL_PREFIX = "__"
 _LEGAL_SYMBOLS = "._-"
 
 
@@ -19,6 +20,28 @@ def check_topic_name(name: str) -> None:
     problem = _problem(name)
     if problem:
         raise InvalidTopicException(f"topic name {name!r} {problem}")
+
+
+def is_internal(name: str) -> bool:
+    """Names that begin with `__` are kept for the cluster's own topics, so that no user's topic is ever in their way.
+
+    Kafka: `Topic.isInternal`, which knows two such names. [AP-02, DR-01]
+    """
+    return name.startswith(INTERNAL_PREFIX)
+
+
+def check_not_internal(name: str, who: str) -> None:
+    """Internal topics are not for clients: neither made nor written by them.
+
+    Kafka: `ReplicaManager.appendToLocalLog` with internalTopicsAllowed = false. [AP-02]
+
+    Raises:
+        InvalidTopicException: the topic is internal; `who` is in the text.
+    """
+    if is_internal(name):
+        raise InvalidTopicException(
+            f"topic {name} is internal, which is not for {who}: names that begin with {INTERNAL_PREFIX} are reserved"
+        )
 
 
 def _problem(name: str) -> str | None:

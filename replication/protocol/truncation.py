@@ -7,10 +7,57 @@ common part is found in one step.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from replication.errors import FencedLeaderEpochException
 from replication.protocol.leader_epoch import EpochEntry, epoch_at
+from replication.protocol.partition_log import FOLLOWER, PartitionLog, Role
+from replication.protocol.replica import Replica
 
 Lineage = tuple[EpochEntry, ...]
+
+
+class Cut(NamedTuple):
+    """A log loses what lies at and above `offset`, while its replica follows at `leader_epoch`.
+
+    `restart_at`: where a log of which nothing is left begins; None if something is left, or it begins where it did.
+    """
+
+    leader_epoch: int
+    offset: int
+    restart_at: int | None = None
+
+
+def cut_for(own: PartitionLog, leader: Replica) -> Cut:
+    """What a follower has to cut under a new leader, whose row has its lineage.
+
+    A log that ends before the leader's begins can never be joined to it, and one of which nothing is left may have to
+    begin further down: both start over, where the leader's log allows it.
+
+    Kafka: `AbstractFetcherThread.truncateToEpochEndOffsets`, `fetchOffsetAndTruncate`, `UnifiedLog.truncateTo`. [TR-01,
+    TR-03, TR-06, TR-07]
+    """
+    if own.log_end_offset < leader.log_start_offset:
+        return Cut(leader.leader_epoch, own.log_start_offset, leader.log_start_offset)
+    offset = truncation_offset(own.lineage, own.log_end_offset, leader.epochs)
+    if offset > own.log_start_offset:
+        return Cut(leader.leader_epoch, offset)
+    restart_at = max(leader.log_start_offset, min(offset, leader.log_end_offset))
+    return Cut(leader.leader_epoch, offset, None if restart_at == own.log_start_offset else restart_at)
+
+
+def check_cut(log: PartitionLog, cut: Cut, name: str) -> None:
+    """A cut is made in the role that it was decided in, or not at all: a later leader's records are not to be lost.
+
+    Kafka: `AbstractFetcherThread.truncateToEpochEndOffsets`, which drops answers of another leader epoch. [TR-02]
+
+    Raises:
+        FencedLeaderEpochException: the log has another role by now.
+    """
+    if log.role != Role(cut.leader_epoch, FOLLOWER):
+        raise FencedLeaderEpochException(
+            f"{name}: not cut to {cut.offset}: it no longer follows at leader epoch {cut.leader_epoch} ({log.role})"
+        )
 
 
 def truncation_offset(follower: Lineage, log_end_offset: int, leader: Lineage) -> int:

@@ -16,6 +16,8 @@ from replication.errors import DuplicateBrokerRegistrationException, LakelogExce
 from replication.protocol.record_batch import TopicIdPartition
 from replication.server.fetch_round import FetchContext, FetchRound
 from replication.server.fetch_states import FetchStates
+from replication.server.gate import BrokerKilled, Gate
+from replication.server.heartbeat import Heartbeat
 from replication.server.metadata_cache import MetadataCache
 from replication.server.replica_fetcher import ReplicaFetcher
 from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager
@@ -50,8 +52,11 @@ class Broker:
         self._config = self._cluster.config
         self._root = self._cluster.storage_of(self.broker_id, root_uri)
         self._spark = follower_session(spark)
+        self.gate = Gate()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"broker-{self.broker_id}", daemon=True)
+        interval = self._config.broker_heartbeat_interval_ms
+        self._heartbeat = Heartbeat(f"broker-{self.broker_id}", interval, self.gate, self._beat)
         self._failure: LakelogException | None = None
         self._has_applied = False
 
@@ -74,10 +79,12 @@ class Broker:
         )
         self._log, self._table = log, table
         self.replica_manager = ReplicaManager(
-            self.broker_id, registration.broker_epoch, log, table, self._cache, self.fetcher_manager
-        )
+            self.broker_id, registration.broker_epoch, log, table, self._cache, self.fetcher_manager,
+            self._config.replica_lag_time_max_ms, self.gate,
+        )  # fmt: skip
         self._epoch = registration.broker_epoch
-        self._beaten_at = time.monotonic()
+        self._kept_at = time.monotonic()
+        self._heartbeat.start()
         self._thread.start()
         logger.info("broker %d is registered under epoch %d", self.broker_id, self._epoch)
 
@@ -115,7 +122,8 @@ class Broker:
         name = f"broker-{self.broker_id}"
         context = FetchContext(
             self._spark, self._config, name, self._log, source,
-            lambda: self._cache.replica_table(key.broker_id), self._on_progress,
+            lambda: self._cache.replica_table(key.broker_id), self._update_high_watermarks,
+            lambda why: self.replica_manager.publish(why), self.gate,
         )  # fmt: skip
         return ReplicaFetcher(
             self._spark, self.broker_id, key, source, self._cluster.root, self._checkpoints(), self._config, states,
@@ -128,15 +136,17 @@ class Broker:
             return self._root.child("checkpoints")
         return StorageRoot.of(tempfile.gettempdir()).child(f"lakelog-{self._cluster.cluster_id}", str(self.broker_id))
 
-    def _on_progress(self, leader_high_watermarks: Mapping[TopicIdPartition, int]) -> None:
+    def _update_high_watermarks(self, leader_high_watermarks: Mapping[TopicIdPartition, int]) -> None:
         self.replica_manager.update_follower_high_watermarks(leader_high_watermarks)
-        self.replica_manager.publish("fetched")
 
     def _run(self) -> None:
         """The broker's own thread. An error is logged and the loop goes on; a fenced broker stops at once. [EV-01]"""
         while not self._stopping.wait(self._config.lakelog_poll_interval_ms / 1000):
             try:
+                self.gate.pass_through()
                 self._tick()
+            except BrokerKilled:
+                return
             except StaleBrokerEpochException as error:
                 logger.error("broker %d stops: %s", self.broker_id, error)
                 self._failure = error
@@ -151,22 +161,27 @@ class Broker:
         if self._cache.refresh() or not self._has_applied:
             self._apply()
         self.fetcher_manager.restart_failed_fetchers()
-        if self.replica_manager.maybe_increment_leader_high_watermarks():
+        if self.replica_manager.lead():
             self.replica_manager.publish("high watermark")
-        if (time.monotonic() - self._beaten_at) * 1000 >= self._config.broker_heartbeat_interval_ms:
-            self._heartbeat()
+        if (time.monotonic() - self._kept_at) * 1000 >= self._config.broker_heartbeat_interval_ms:
+            self._keep_up()
 
     def _apply(self) -> None:
         self._has_applied = False  # until it is done: an error half way must not leave it at that
         version = self._cache.version
         self.replica_manager.apply()
         self._has_applied = True
+        self.gate.pass_through()
         self._registry.update(self._epoch, "metadata applied", metadata_version=version)
 
-    def _heartbeat(self) -> None:
-        self._beaten_at = time.monotonic()
-        self.replica_manager.publish("heartbeat")
+    def _beat(self) -> None:
         self._registry.update(self._epoch, "heartbeat", log_version=self._log.current().version)
+
+    def _keep_up(self) -> None:
+        """What is done now and then: the rows say what producers have appended, and tables stay cheap to open."""
+        self.gate.pass_through()
+        self._kept_at = time.monotonic()
+        self.replica_manager.publish("kept up")
         for table in (self._log, self._table, self._registry):
             table.checkpoint_if_due()
 
@@ -185,12 +200,29 @@ class Broker:
         if self._failure:
             raise self._failure
 
+    def kill(self) -> None:
+        """Ends it at once, as SIGKILL ends a process: no more is written, nobody is told."""
+        self.gate.kill()
+        self._stopping.set()
+        self._heartbeat.stop()
+        self._thread.join()
+        self.fetcher_manager.close_all_fetchers()
+
+    def begin_shutdown(self) -> None:
+        """Says that it is shutting down, and from then on takes up roles but fetches nothing new. [BL-09, CS-01]"""
+        self._registry.update(self._epoch, "shutdown", shutting_down=True)
+        self.replica_manager.shutting_down()
+
     def stop(self) -> None:
         """Says that it is shutting down, ends its fetchers, publishes its state once more. [BR-04]"""
         self._stopping.set()
         self._thread.join()
+        self._heartbeat.stop()
         if self._failure:
             return
+        self.replica_manager.shutting_down()
+        if self._cache.refresh():
+            self._apply()  # what it has been told to give away is closed to producers here before it is gone
         self.fetcher_manager.close_all_fetchers()
         self.replica_manager.publish("shutdown")
         self._registry.update(self._epoch, "shutdown", shutting_down=True)

@@ -17,20 +17,32 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from replication.config import Config
-from replication.errors import LakelogException, OffsetOutOfRangeException
+from replication.errors import FencedLeaderEpochException, LakelogException, OffsetOutOfRangeException
 from replication.frames.fetch_plan import APPEND, GAP, fetch_plan
+from replication.protocol import fetch_state
 from replication.protocol.append_plan import AppendPlan, FetchedBatch, plan_appends
+from replication.protocol.fencing import check_leader_row
 from replication.protocol.fetch_state import PartitionFetchState
+from replication.protocol.follow import append_fetched, check_follower_append, maybe_truncate
 from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.truncation import truncation_offset
+from replication.protocol.replica import Replica
+from replication.protocol.steps import (
+    AdvanceFetchOffsets,
+    AppendFetched,
+    CutLogs,
+    FinishTruncation,
+    PublishReplicas,
+    Step,
+)
 from replication.server.fetch_states import FetchStates
+from replication.server.gate import Gate
 from replication.server.segment_copier import Copied, SegmentCopier
-from replication.storage.cut import truncate_to
+from replication.storage.cut import cut_logs
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_snapshot import headers_from
-from replication.storage.log_state import FOLLOWER, LogState, Role
+from replication.storage.log_state import LogState
 from replication.storage.replica_log import LogChange, ReplicaLog
-from replication.storage.replica_table import LEADER_ROLE, Replica, ReplicaTable
+from replication.storage.replica_table import ReplicaTable
 from schemas import FETCH_STATES, LOG, RECORD_BATCHES
 
 logger = logging.getLogger(__name__)
@@ -43,7 +55,7 @@ Replicas = Mapping[TopicIdPartition, Replica]
 class FetchContext:
     """What a round works on: the follower's log, the leader's root, and whom to tell of progress.
 
-    `on_progress` takes the leader's HW of each partition that was fetched; it publishes the follower's rows.
+    `on_high_watermarks` takes the leader's HW of each partition that was fetched; `publish` writes the follower's rows.
     """
 
     spark: SparkSession
@@ -52,7 +64,9 @@ class FetchContext:
     log: ReplicaLog
     source: StorageRoot
     leader_replicas: Callable[[], ReplicaTable]
-    on_progress: Callable[[Mapping[TopicIdPartition, int]], None]
+    on_high_watermarks: Callable[[Mapping[TopicIdPartition, int]], None]
+    publish: Callable[[str], object]
+    gate: Gate
 
 
 class FetchRound:
@@ -69,58 +83,64 @@ class FetchRound:
     def run(self, headers: DataFrame | None) -> bool:
         """Fetches what may be fetched; tells whether there is more to be had at once. `headers` is None where the
         stream has brought none."""
+        self._context.gate.pass_through()
         self._states.end_delays()
-        leader = self._leader_replicas()
-        self._maybe_truncate(leader)
-        fetchable = self._fetchable(leader)
-        plan = self._plan(headers, fetchable, leader)
+        leaders = self._leaders()
+        self._carry_out(self._maybe_truncate(leaders))
+        fetchable = {p: s for p, s in self._states.fetchable().items() if p in leaders}
+        plan = self._plan(headers, fetchable, leaders)
         copied = self._copier.copy(plan)
-        self._append(plan, copied, fetchable)
-        again = self._settle(plan, copied, fetchable)
-        self._context.on_progress({p: leader[p].high_watermark for p in fetchable})
-        return again
+        for partition, error in copied.failed.items():
+            self._delay(partition, error)
+        plan = plan.without(copied.failed)
+        self._carry_out(append_fetched(plan, {p: leaders[p] for p in fetchable}), copied)
+        return self._settle(plan, fetchable)
 
-    def _leader_replicas(self) -> Replicas:
-        """What the leader says of the partitions that it has taken up under the epoch that we follow.
+    def _leaders(self) -> Replicas:
+        """The rows of the leaders that have taken up the epoch that we follow.
 
-        Others wait: their leader is slower than we are (UNKNOWN_LEADER_EPOCH) or we are slower than it
-        (FENCED_LEADER_EPOCH), and in both cases a row or the metadata will move and wake us. [EP-06, FT-14]
+        One that is slower than we are (UNKNOWN_LEADER_EPOCH) is waited for: its row will move and wake us. Where we are
+        the slower ones (FENCED_LEADER_EPOCH), the partition has failed until the metadata tells us more. [FT-14, FM-10]
         """
         table = self._context.leader_replicas()
         table.refresh()
-        return {
-            partition: row
-            for partition, row in table.replicas.items()
-            if row.role == LEADER_ROLE and self._follows(partition, row.leader_epoch)
-        }
+        leaders: dict[TopicIdPartition, Replica] = {}
+        for partition, state in self._states.all().items():
+            row = table.replicas.get(partition)
+            error = check_leader_row(row, partition, state.leader_epoch)
+            if isinstance(error, FencedLeaderEpochException):
+                self._states.delay(partition, f"{error.name}: {error}", fetch_state.NEVER)
+            elif error is None and row is not None:
+                leaders[partition] = row
+        return leaders
 
-    def _follows(self, partition: TopicIdPartition, leader_epoch: int) -> bool:
-        state = self._states.get(partition)
-        return state is not None and state.leader_epoch == leader_epoch
-
-    def _maybe_truncate(self, leader: Replicas) -> None:
-        """Cuts what the leader's history does not have, before anything is fetched. [TR-06, TR-07]"""
+    def _maybe_truncate(self, leaders: Replicas) -> list[Step]:
         log = self._context.log.refresh()
-        cuts: dict[TopicIdPartition, int] = {}
-        for partition in (p for p in self._states.truncating() if p in leader):
-            own, row = log.partition(partition), leader[partition]
-            beyond = own.log_end_offset < row.log_start_offset
-            cuts[partition] = 0 if beyond else truncation_offset(own.lineage, own.log_end_offset, row.epochs)
-        if not cuts:
-            return
-        truncate_to(self._context.log, cuts, {"who": self._context.name, "why": "truncate to the leader's lineage"})
-        for partition in cuts:
-            self._context.log.start_at(partition, leader[partition].log_start_offset)
-            self._states.truncated(partition, self._context.log.current().partition(partition).log_end_offset)
+        logs = {p: log.partition(p) for p in self._states.all()}
+        return maybe_truncate(self._states.truncating(), self._states.fetchable(), logs, leaders)
 
-    def _fetchable(self, leader: Replicas) -> dict[TopicIdPartition, PartitionFetchState]:
-        """Ready partitions whose leader is ready. What the stream brings for others passes by, so they lag."""
-        waiting = [p for p in self._states.all() if p not in leader]
-        self._states.fell_behind(waiting)
-        return {p: s for p, s in self._states.fetchable().items() if p in leader}
+    def _carry_out(self, steps: Iterable[Step], copied: Copied | None = None) -> None:
+        """Carries out steps in their order; the broker may be ended between any two."""
+        context = self._context
+        for step in steps:
+            context.gate.pass_through()
+            match step:
+                case CutLogs():
+                    cut_logs(context.log, step.cuts, context.name)
+                case FinishTruncation():
+                    for partition in step.partitions:
+                        self._states.truncated(partition, context.log.current().partition(partition).log_end_offset)
+                case AppendFetched() if copied is not None:
+                    self._append(step, copied)
+                case AdvanceFetchOffsets():
+                    context.on_high_watermarks(step.leader_high_watermarks)
+                case PublishReplicas():
+                    context.publish(step.why)
+                case _:
+                    raise TypeError(f"{type(step).__name__} is not a step of a fetcher")
 
     def _plan(
-        self, headers: DataFrame | None, fetchable: Mapping[TopicIdPartition, PartitionFetchState], leader: Replicas
+        self, headers: DataFrame | None, fetchable: Mapping[TopicIdPartition, PartitionFetchState], leaders: Replicas
     ) -> AppendPlan:
         log = self._context.log.refresh()
         ends = {p: log.partition(p).log_end_offset for p in fetchable}
@@ -130,59 +150,39 @@ class FetchRound:
             headers = headers.unionByName(snapshot) if headers else snapshot
         if headers is None or not fetchable:
             return AppendPlan(log_end_offsets=ends)
-        planned = fetch_plan(headers, self._frame(fetch_states_table(ends, leader))).toArrow().to_pylist()
+        planned = fetch_plan(headers, self._frame(fetch_states_table(ends, leaders))).toArrow().to_pylist()
         gaps = {row["gap"] for row in planned if row["action"] == GAP}
         if gaps:
             logger.warning("%s: %s: the leader's snapshot is read instead", self._context.name, "; ".join(sorted(gaps)))
             self._states.fell_behind(p for p, s in fetchable.items() if not s.lagging)
         batches = (_batch(row) for row in planned if row["action"] == APPEND)
-        return plan_appends(batches, ends, self._context.config.replica_fetch_response_max_bytes)
+        config = self._context.config
+        return plan_appends(batches, ends, config.replica_fetch_response_max_bytes, config.replica_fetch_max_bytes)
 
     def _frame(self, table: pa.Table) -> DataFrame:
         return self._context.spark.createDataFrame(table)
 
-    def _append(
-        self, plan: AppendPlan, copied: Copied, fetchable: Mapping[TopicIdPartition, PartitionFetchState]
-    ) -> None:
+    def _append(self, step: AppendFetched, copied: Copied) -> None:
         """Commits the copied segments, all or none, if every log still ends where the plan begins. [FT-09, FT-10]"""
-        starts = self._starts(plan, copied)
-        if not starts:
-            return
         names = [segment.name for segment in copied.segments]
+        starts = step.plan.starts()
 
         def decide(state: LogState) -> LogChange | None:
             if all(name in state.segments for name in names):
                 return None  # our own commit, whose answer was lost
             for partition, start in starts.items():
-                log, epoch = state.partition(partition), fetchable[partition].leader_epoch
-                if log.role != Role(epoch, FOLLOWER) or log.log_end_offset != start:
-                    raise OffsetOutOfRangeException(
-                        f"{partition}: fetched from {start} under leader epoch {epoch}, "
-                        f"but the log ends at {log.log_end_offset} and has role {log.role}"
-                    )
+                check_follower_append(state.partition(partition), step.leader_epochs[partition], start, str(partition))
             return LogChange(adds=copied.segments)
 
-        self._context.log.transact({"who": self._context.name, "why": "fetched", "batches": len(plan.ranges)}, decide)
-
-    def _starts(self, plan: AppendPlan, copied: Copied) -> dict[TopicIdPartition, int]:
-        starts: dict[TopicIdPartition, int] = {}
-        for planned in plan.ranges:
-            if planned.batch.partition not in copied.failed:
-                starts.setdefault(planned.batch.partition, planned.start)
-        return starts
-
-    def _settle(
-        self, plan: AppendPlan, copied: Copied, fetchable: Mapping[TopicIdPartition, PartitionFetchState]
-    ) -> bool:
-        """Moves the states to what the log now has; tells whether a gap is to be closed at once."""
-        log = self._context.log.current()
-        for partition, error in copied.failed.items():
-            self._delay(partition, error)
-        for partition, before in fetchable.items():
-            if partition in copied.failed:
-                continue
-            end = log.partition(partition).log_end_offset
+        cause = {"who": self._context.name, "why": "fetched", "batches": len(step.plan.ranges)}
+        self._context.log.transact(cause, decide)
+        for partition, end in step.plan.log_end_offsets.items():
             self._states.advanced(partition, end)
+
+    def _settle(self, plan: AppendPlan, fetchable: Mapping[TopicIdPartition, PartitionFetchState]) -> bool:
+        """Whether the tail may be followed from now on, or a gap is to be closed; tells whether that is at once."""
+        for partition, end in plan.log_end_offsets.items():
+            before = fetchable[partition]
             if partition not in plan.gaps and before.lagging:
                 self._states.caught_up(partition)
             elif partition in plan.gaps and before.lagging and not plan.ranges:
@@ -195,7 +195,7 @@ class FetchRound:
         """All partitions wait for a backoff: the fetch as a whole has failed. [FT-06]"""
         for partition in self._states.all():
             self._delay(partition, error)
-        self._context.on_progress({})
+        self._context.publish("delayed")
 
     def _delay(self, partition: TopicIdPartition, error: Exception) -> None:
         logger.warning("%s: %s is delayed: %s", self._context.name, partition, error)
@@ -211,10 +211,10 @@ def rows_table(rows: Iterable[tuple[Any, ...]]) -> pa.Table:
     )
 
 
-def fetch_states_table(log_end_offsets: Mapping[TopicIdPartition, int], leader: Replicas) -> pa.Table:
+def fetch_states_table(log_end_offsets: Mapping[TopicIdPartition, int], leaders: Replicas) -> pa.Table:
     """What is wanted, and the leader's lineage as ranges, as a table of `schemas.FETCH_STATES`."""
     rows = [
-        {"topic_id": p.topic_id, "partition": p.partition, "fetch_offset": end, "epochs": _ranges(leader[p])}
+        {"topic_id": p.topic_id, "partition": p.partition, "fetch_offset": end, "epochs": _ranges(leaders[p])}
         for p, end in log_end_offsets.items()
     ]
     return pa.Table.from_pylist(rows, FETCH_STATES.arrow)
@@ -228,5 +228,6 @@ def _ranges(row: Replica) -> list[dict[str, int]]:
 def _batch(row: Mapping[str, Any]) -> FetchedBatch:
     partition = TopicIdPartition(row["topic_id"], row["partition"])
     return FetchedBatch(
-        partition, row["base_offset"], row["last_offset"], row["leader_epoch"], row["segment"], row["segment_bytes"]
-    )
+        partition, row["base_offset"], row["last_offset"], row["leader_epoch"], row["segment"], row["segment_bytes"],
+        row["bytes"],
+    )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from replication.protocol import fetch_state as rules
 from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
 from replication.protocol.record_batch import TopicIdPartition
-from replication.server.replica_fetcher_manager import InitialFetchState
+from replication.protocol.steps import InitialFetchState
 
 
 class FetchStates:
@@ -87,7 +87,7 @@ class FetchStates:
         """The snapshot has been read to its end."""
         self._move(partition, rules.caught_up)
 
-    def delay(self, partition: TopicIdPartition, error: str, backoff_ms: int) -> None:
+    def delay(self, partition: TopicIdPartition, error: str, backoff_ms: float) -> None:
         """Not fetched for `backoff_ms`; what the stream delivers meanwhile passes by, so the snapshot is due then."""
         until = self._clock() + backoff_ms / 1000
         self._move(partition, lambda s: rules.delayed(rules.fell_behind(s), error, until))

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
 
 from replication.protocol.high_watermark import effective_min_isr
+from replication.protocol.isr import IsrChange, Outcome
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.broker_table import BrokerRegistration
 from replication.storage.cluster import Cluster
 from replication.storage.filesystem import StorageRoot
+from replication.storage.liveness import Liveness
 from replication.storage.replica_table import ReplicaTable
-
-
-class _Sighting(NamedTuple):
-    beat: tuple[int, int]
-    seen_at: float
 
 
 class MetadataCache:
@@ -28,23 +24,21 @@ class MetadataCache:
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
         self.cluster = cluster
-        self._clock = clock
-        self._sightings: dict[int, _Sighting] = {}
+        self._liveness = Liveness(cluster.config.broker_session_timeout_ms, clock)
         self._replica_tables: dict[tuple[int, str], ReplicaTable] = {}
-        self._partitions: Mapping[TopicIdPartition, PartitionRegistration] = cluster.metadata.partitions
+        self._partitions: Mapping[TopicIdPartition, PartitionRegistration] = {}
+        self._version = -1
         self.refresh()
 
     def refresh(self) -> bool:
         """Reads what has moved; tells whether metadata, topics or the roots of brokers have."""
         topics_moved = self.cluster.topics.refresh()
-        metadata_moved = self.cluster.metadata.refresh()
-        self._partitions = self.cluster.metadata.partitions
+        self.cluster.metadata.refresh()
+        # Compared with what this cache has shown: a change of an ISR may have brought newer rows along.
+        metadata_moved = self._version != self.cluster.metadata.version
+        self._version, self._partitions = self.cluster.metadata.version, self.cluster.metadata.partitions
         roots = self._roots()
-        now = self._clock()
-        for broker_id, registration in self.cluster.refresh_brokers().items():
-            beat = (registration.broker_epoch, registration.heartbeat)
-            if broker_id not in self._sightings or self._sightings[broker_id].beat != beat:
-                self._sightings[broker_id] = _Sighting(beat, now)
+        self._liveness.look(self.cluster.refresh_brokers())
         return topics_moved or metadata_moved or roots != self._roots()
 
     def _roots(self) -> dict[int, str]:
@@ -53,7 +47,7 @@ class MetadataCache:
     @property
     def version(self) -> int:
         """Version of the metadata table that this cache shows."""
-        return self.cluster.metadata.version
+        return self._version
 
     @property
     def partitions(self) -> Mapping[TopicIdPartition, PartitionRegistration]:
@@ -74,18 +68,22 @@ class MetadataCache:
 
     def alive_brokers(self) -> set[int]:
         """Brokers whose heartbeat has moved within `broker.session.timeout.ms`, and that are not shutting down."""
-        horizon = self._clock() - self.cluster.config.broker_session_timeout_ms / 1000
-        return {
-            broker_id
-            for broker_id, registration in self.brokers().items()
-            if self._sightings[broker_id].seen_at >= horizon and not registration.shutting_down
-        }
+        return self._liveness.look(self.brokers())
 
     def min_isr(self, registration: PartitionRegistration) -> int:
         """How many members the ISR of a partition needs for its HW to move. [HW-01]"""
         topic = self.cluster.topics.topics.get(registration.topic)
         config = self.cluster.config.topic(topic.configs if topic else {})
         return effective_min_isr(config.min_insync_replicas, len(registration.replicas))
+
+    def alter_partitions(
+        self, changes: Iterable[IsrChange], who: str
+    ) -> dict[TopicIdPartition, tuple[Outcome, PartitionRegistration | None]]:
+        """Writes what a leader wants the ISRs to be; see `MetadataTable.alter_partitions`. [IS-05]"""
+        return self.cluster.metadata.alter_partitions(changes, self._broker_epochs, {"who": who, "why": "isr"})
+
+    def _broker_epochs(self) -> dict[int, int]:
+        return {broker: found.broker_epoch for broker, found in self.cluster.refresh_brokers().items()}
 
     def broker_root(self, broker_id: int) -> StorageRoot:
         """Where a broker keeps its log. Raises BrokerNotAvailableException."""

@@ -19,10 +19,12 @@ from replication.config import Config
 from replication.errors import LakelogException
 from replication.protocol.fetch_state import PartitionFetchState
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.steps import InitialFetchState
 from replication.server.fetch_round import FetchRound
 from replication.server.fetch_states import FetchStates
+from replication.server.gate import BrokerKilled
 from replication.server.offset_log import OffsetLog
-from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, InitialFetchState
+from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from replication.storage.filesystem import StorageRoot
 from replication.storage.record_batches import HeaderStream, read_headers
 
@@ -101,6 +103,8 @@ class ReplicaFetcher:
         with self._lock:
             try:
                 again = self._round.run(headers if self._offsets.has_headers(batch_id) else None)
+            except BrokerKilled:
+                return
             except (LakelogException, OSError) as error:
                 logger.warning("%s: %s", self.name, error)
                 self._round.delay_all(error)

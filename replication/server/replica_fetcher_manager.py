@@ -12,15 +12,7 @@ from typing import NamedTuple, Protocol
 from replication.protocol.fetch_state import PartitionFetchState
 from replication.protocol.fetcher_id import fetcher_id
 from replication.protocol.record_batch import TopicIdPartition
-
-
-class InitialFetchState(NamedTuple):
-    """What a fetcher is told of a partition: whom to follow, under which epoch, from which offset. [BL-10]"""
-
-    topic: str
-    leader: int
-    leader_epoch: int
-    fetch_offset: int
+from replication.protocol.steps import InitialFetchState
 
 
 class BrokerIdAndFetcherId(NamedTuple):

@@ -1,43 +1,66 @@
 """The replicas that a broker hosts: their roles, their high watermarks, and what it tells others of them.
 
-Kafka: `ReplicaManager`, `Partition`. The rules are in `protocol`; here they are applied to tables.
+Kafka: `ReplicaManager`, `Partition`. The rules are in `protocol` and answer with steps; here these are carried out on
+tables, in the order given.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from replication.errors import LakelogException
-from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
-from replication.protocol.high_watermark import follower_high_watermark, leader_high_watermark
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.become_leader_or_follower import become_leader_or_follower
+from replication.protocol.high_watermark import follower_high_watermark
+from replication.protocol.isr import IsrChange
+from replication.protocol.leadership import (
+    HostedPartition,
+    Surroundings,
+    attend,
+    follow_registration,
+    host,
+    raise_high_watermark,
+    settle_isr_change,
+)
+from replication.protocol.partition_log import Role
+from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import Replica
+from replication.protocol.steps import (
+    AlterPartitions,
+    CommitRoles,
+    DeleteLogs,
+    HostPartitions,
+    PublishReplicas,
+    RaiseHighWatermarks,
+    StartFetching,
+    Step,
+    StopFetching,
+    StopIdleFetchers,
+)
+from replication.server.gate import Gate
 from replication.server.metadata_cache import MetadataCache
-from replication.server.replica_fetcher_manager import InitialFetchState, ReplicaFetcherManager
-from replication.storage.log_state import FOLLOWER, LEADER, STOPPED, LogState, Role
+from replication.server.replica_fetcher_manager import ReplicaFetcherManager
+from replication.server.replica_rows import replica_row
+from replication.storage.cut import delete_logs
 from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import FOLLOWER_ROLE, LEADER_ROLE, Replica, ReplicaTable
+from replication.storage.replica_table import ReplicaTable
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class HostedPartition:
-    """A partition that this broker is a replica of, and its high watermark here."""
-
-    registration: PartitionRegistration
-    high_watermark: int
+state_changes = logging.getLogger("state.change.logger")
 
 
 class ReplicaManager:
-    """All replicas of one broker. `apply` is called by one thread; the rest may be called by any."""
+    """All replicas of one broker. `apply` and `lead` are called by one thread; the rest may be called by any."""
 
     def __init__(
-        self, broker_id: int, broker_epoch: int, log: ReplicaLog, table: ReplicaTable,
-        cache: MetadataCache, fetchers: ReplicaFetcherManager,
+        self, broker_id: int, broker_epoch: int, log: ReplicaLog, table: ReplicaTable, cache: MetadataCache,
+        fetchers: ReplicaFetcherManager, replica_lag_time_max_ms: int, gate: Gate,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -45,75 +68,135 @@ class ReplicaManager:
         self._table = table
         self._cache = cache
         self._fetchers = fetchers
+        self._replica_lag_time_max = replica_lag_time_max_ms / 1000
+        self._gate = gate
+        self._clock = clock
+        self._lag_looked_at = clock()
+        self._is_shutting_down = False
         self._lock = threading.RLock()
         self._hosted: dict[TopicIdPartition, HostedPartition] = {}
+        self._around: dict[TopicIdPartition, Surroundings] = {}
+        self._handlers: dict[type[Step], Callable[[Any], object]] = {
+            StopFetching: lambda step: fetchers.remove_fetcher_for_partitions(step.partitions),
+            CommitRoles: self._commit_roles,
+            DeleteLogs: lambda step: delete_logs(log, step.partitions, f"broker-{broker_id}"),
+            HostPartitions: self._host,
+            PublishReplicas: lambda step: self.publish(step.why),
+            StartFetching: self._start_fetching,
+            StopIdleFetchers: lambda _: fetchers.shutdown_idle_fetchers(),
+            AlterPartitions: lambda step: self._alter_partitions(step.changes),
+            RaiseHighWatermarks: lambda _: self._raise_high_watermarks(),
+        }
+
+    def shutting_down(self) -> None:
+        """From now on roles are taken up as before, but nothing new is fetched. [BL-09]"""
+        self._is_shutting_down = True
 
     def apply(self) -> None:
-        """Takes up the roles that the metadata gives to this broker; what is as before is left alone.
+        """Takes up the roles that the metadata gives to this broker; what is as before is left alone. [BL-03]"""
+        with self._lock:
+            metadata = self._cache.partitions
+            for partition, hosted in self._hosted.items():
+                if partition in metadata:
+                    self._hosted[partition] = follow_registration(hosted, metadata[partition])
+            registrations = {p: hosted.registration for p, hosted in self._hosted.items()}
+        state = self._log.refresh()
+        known = {*state.partitions(), *(p for p, r in metadata.items() if self._broker_id in r.replicas)}
+        logs = {p: state.partition(p) for p in sorted(known)}
+        self.carry_out(become_leader_or_follower(self._broker_id, registrations, metadata, logs))
 
-        Order as in Kafka: stop fetching, record the roles in the log, then start to fetch, so that nothing is appended
-        under the old role once the new one stands. Kafka: `ReplicaManager.becomeLeaderOrFollower`. [BL-03, BL-06]
+    def lead(self) -> bool:
+        """The duties of a leader: looks at the followers, changes the ISR, raises the HWs, tells whether one has moved.
+
+        Kafka: `Partition.maybeShrinkIsr`, `maybeExpandIsr`, `maybeIncrementLeaderHW`. [HW-01, IS-01, IS-04, FE-03]
         """
-        assigned = {p: r for p, r in self._cache.partitions.items() if self._broker_id in r.replicas}
-        with self._lock:
-            changed = {p: r for p, r in assigned.items() if not self._holds(p, r)}
-            gone = [p for p in self._hosted if p not in assigned]
-        if changed or gone:
-            self._fetchers.remove_fetcher_for_partitions([*changed, *gone])
-            self._log.become(self._roles(changed, gone), why=f"metadata version {self._cache.version}")
-            self._host(changed, gone)
-            self.publish("roles")  # a leader opens its partitions before it sees to what it follows
-        self._fetchers.add_fetcher_for_partitions(self._followed(assigned))
-        self._fetchers.shutdown_idle_fetchers()
-
-    def _holds(self, partition: TopicIdPartition, registration: PartitionRegistration) -> bool:
-        hosted = self._hosted.get(partition)
-        if hosted is None or hosted.registration.leader_epoch != registration.leader_epoch:
+        if not self.leads():
             return False
-        hosted.registration = registration
-        return True
-
-    def _roles(
-        self, changed: Mapping[TopicIdPartition, PartitionRegistration], gone: Iterable[TopicIdPartition]
-    ) -> dict[TopicIdPartition, Role]:
-        roles = {p: Role(self._hosted[p].registration.leader_epoch, STOPPED) for p in gone}
-        for partition, registration in changed.items():
-            kind = LEADER if registration.leader == self._broker_id else FOLLOWER
-            roles[partition] = Role(registration.leader_epoch, kind)
-            logger.info(
-                "broker %d takes up %s-%d as %s under leader epoch %d (controller epoch %d, leader %d)",
-                self._broker_id, registration.topic, registration.partition,
-                "leader" if kind == LEADER else "follower", registration.leader_epoch,
-                registration.controller_epoch, registration.leader,
-            )  # fmt: skip
-        return roles
-
-    def _host(
-        self, changed: Mapping[TopicIdPartition, PartitionRegistration], gone: Iterable[TopicIdPartition]
-    ) -> None:
-        """A replica's HW goes on from what it was here, or was when this broker last ran. [HW-02]"""
+        self._around = self._surroundings()
         with self._lock:
-            for partition in gone:
-                del self._hosted[partition]
-            for partition, registration in changed.items():
-                self._hosted[partition] = HostedPartition(registration, self._last_high_watermark(partition))
+            before = dict(self._hosted)
+            for partition, surroundings in self._around.items():
+                self._hosted[partition] = attend(self._hosted[partition], surroundings)
+            changes = tuple(h.pending for h in self._hosted.values() if h.pending)
+        steps: list[Step] = [AlterPartitions(changes)] if changes else []
+        self.carry_out([*steps, RaiseHighWatermarks()])
+        with self._lock:
+            return any(h.high_watermark > before[p].high_watermark for p, h in self._hosted.items() if p in before)
 
-    def _last_high_watermark(self, partition: TopicIdPartition) -> int:
-        hosted, published = self._hosted.get(partition), self._table.replicas.get(partition)
-        last = hosted.high_watermark if hosted else published.high_watermark if published else 0
-        log = self._log.current().partition(partition)
-        return max(min(last, log.log_end_offset), log.log_start_offset)
-
-    def _followed(
-        self, assigned: Mapping[TopicIdPartition, PartitionRegistration]
-    ) -> dict[TopicIdPartition, InitialFetchState]:
-        """What fetchers need to know of the partitions that others lead. [BL-10]"""
-        state = self._log.current()
+    def _surroundings(self) -> dict[TopicIdPartition, Surroundings]:
+        """What each led partition's leader looks at now. The log comes last: it tells whether this process is still the
+        broker's, and what has been decided on older metadata than that is refused by its partition epoch."""
+        led = self.leads()
+        rows = self._follower_rows({broker for r in led for broker in r.followers})
+        epochs = {broker: registration.broker_epoch for broker, registration in self._cache.brokers().items()}
+        alive = self._cache.alive_brokers()
+        state, now = self._log.refresh(), self._clock()
+        may_shrink = now - self._lag_looked_at >= self._replica_lag_time_max / 2
+        self._lag_looked_at = now if may_shrink else self._lag_looked_at
         return {
-            p: InitialFetchState(r.topic, r.leader, r.leader_epoch, state.partition(p).log_end_offset)
-            for p, r in assigned.items()
-            if r.leader not in (self._broker_id, NO_LEADER)
-        }
+            p: Surroundings(
+                state.partition(p), {b: rows[b][p] for b in r.followers if b in rows and p in rows[b]}, epochs,
+                {broker: epochs[broker] for broker in alive}, now, self._replica_lag_time_max,
+                self._cache.min_isr(r), may_shrink,
+            )
+            for p, r in ((r.topic_id_partition, r) for r in led)
+        }  # fmt: skip
+
+    def carry_out(self, steps: Iterable[Step]) -> None:
+        """Carries out steps in their order; a broker may be ended between any two."""
+        for step in steps:
+            self._gate.pass_through()
+            self._handlers[type(step)](step)
+
+    def _commit_roles(self, step: CommitRoles) -> None:
+        self._log.become(step.roles, why=f"metadata version {self._cache.version}")
+        self._log_roles(step.roles)
+
+    def _start_fetching(self, step: StartFetching) -> None:
+        if not self._is_shutting_down:
+            self._fetchers.add_fetcher_for_partitions(step.partitions)
+
+    def _log_roles(self, roles: Mapping[TopicIdPartition, Role]) -> None:
+        """The log of state changes. [BL-12]"""
+        for partition, role in roles.items():
+            registration = self._cache.partitions.get(partition)
+            name = f"{registration.topic}-{registration.partition}" if registration else str(partition)
+            state_changes.info(
+                "broker %d: %s is %s under leader epoch %d (controller epoch %s, leader %s)",
+                self._broker_id, name, role.name, role.leader_epoch,
+                registration.controller_epoch if registration else "-", registration.leader if registration else "-",
+            )  # fmt: skip
+
+    def _host(self, step: HostPartitions) -> None:
+        state, now = self._log.current(), self._clock()
+        with self._lock:
+            for partition in step.gone:
+                del self._hosted[partition]
+            for partition, registration in step.registrations.items():
+                self._hosted[partition] = host(
+                    self._hosted.get(partition), self._table.replicas.get(partition), registration,
+                    state.partition(partition), self._broker_id, now, partition in step.resumed,
+                )  # fmt: skip
+
+    def _alter_partitions(self, changes: tuple[IsrChange, ...]) -> None:
+        """Writes changes of ISRs; one whose outcome cannot be told stays pending, and the HW waits for both."""
+        outcomes = self._cache.alter_partitions(changes, f"broker-{self._broker_id}")
+        with self._lock:
+            for partition, (outcome, current) in outcomes.items():
+                hosted = self._hosted.get(partition)
+                if hosted is not None:
+                    self._hosted[partition] = settle_isr_change(hosted, outcome, current)
+                    isr = current.isr if current else "gone"
+                    state_changes.info(
+                        "broker %d: ISR of %s: %s, now %s", self._broker_id, partition, outcome.value, isr
+                    )
+
+    def _raise_high_watermarks(self) -> None:
+        for partition, around in self._around.items():
+            with self._lock:
+                hosted = self._hosted.get(partition)
+                if hosted is not None:
+                    self._hosted[partition] = raise_high_watermark(hosted, around)
 
     def leads(self) -> list[PartitionRegistration]:
         """The partitions that this broker leads."""
@@ -128,52 +211,8 @@ class ReplicaManager:
                 hosted = self._hosted.get(partition)
                 if hosted:
                     end = state.partition(partition).log_end_offset
-                    hosted.high_watermark = follower_high_watermark(high_watermark, end)
-
-    def maybe_increment_leader_high_watermarks(self) -> bool:
-        """Raises the HW of every led partition as far as its followers have come; tells whether any has moved.
-
-        Kafka: `Partition.maybeIncrementLeaderHW`. [HW-01]
-        """
-        led = self.leads()
-        if not led:
-            return False
-        state = self._log.refresh()
-        rows = self._follower_rows({broker for r in led for broker in r.followers})
-        moved = False
-        for registration in led:
-            moved |= self._maybe_increment(registration, state, rows)
-        return moved
-
-    def _maybe_increment(
-        self,
-        registration: PartitionRegistration,
-        state: LogState,
-        rows: Mapping[int, Mapping[TopicIdPartition, Replica]],
-    ) -> bool:
-        partition = registration.topic_id_partition
-        ends = {
-            broker: rows[broker][partition].log_end_offset
-            for broker in registration.followers
-            if broker in rows and self._counts(rows[broker].get(partition), registration)
-        }
-        with self._lock:
-            hosted = self._hosted.get(partition)
-            if hosted is None or hosted.registration.leader_epoch != registration.leader_epoch:
-                return False
-            before = hosted.high_watermark
-            hosted.high_watermark = leader_high_watermark(
-                before, state.partition(partition).log_end_offset, ends, registration.isr, self._broker_id, (),
-                self._cache.min_isr(registration),
-            )  # fmt: skip
-            return hosted.high_watermark > before
-
-    def _counts(self, row: Replica | None, registration: PartitionRegistration) -> bool:
-        """A row counts only for the leader's own view: same topic id, leader epoch and broker epoch, and Fetching."""
-        if row is None or row.leader_epoch != registration.leader_epoch or row.state != ReplicaState.FETCHING:
-            return False
-        registered = self._cache.brokers().get(row.broker_id)
-        return registered is not None and registered.broker_epoch == row.broker_epoch and row.role == FOLLOWER_ROLE
+                    follows = follower_high_watermark(high_watermark, end)
+                    self._hosted[partition] = replace(hosted, high_watermark=follows)
 
     def _follower_rows(self, brokers: Iterable[int]) -> dict[int, Mapping[TopicIdPartition, Replica]]:
         rows: dict[int, Mapping[TopicIdPartition, Replica]] = {}
@@ -190,36 +229,12 @@ class ReplicaManager:
         """Writes what this broker says of its replicas, if it differs from what it last said."""
         state = self._log.current()
         with self._lock:
-            self._table.publish([self._row(p, hosted, state) for p, hosted in self._hosted.items()], why)
-
-    def _row(self, partition: TopicIdPartition, hosted: HostedPartition, state: LogState) -> Replica:
-        registration, log = hosted.registration, state.partition(partition)
-        leads = registration.leader == self._broker_id
-        fetch = None if leads else self._fetchers.fetch_state(partition)
-        return Replica(
-            topic=registration.topic,
-            topic_id=partition.topic_id,
-            partition=partition.partition,
-            broker_id=self._broker_id,
-            broker_epoch=self._broker_epoch,
-            leader_epoch=registration.leader_epoch,
-            role=LEADER_ROLE if leads else FOLLOWER_ROLE,
-            state=ReplicaState.FETCHING if leads else self._shown_state(partition, hosted, fetch),
-            log_start_offset=log.log_start_offset,
-            log_end_offset=log.log_end_offset,
-            high_watermark=hosted.high_watermark,
-            epochs=log.lineage,
-            error=fetch.error if fetch else None,
-            log_version=state.version,
-        )
-
-    def _shown_state(
-        self, partition: TopicIdPartition, hosted: HostedPartition, fetch: PartitionFetchState | None
-    ) -> str:
-        """Without a fetcher, as at shutdown, the state that this process last told under the same leader epoch."""
-        if fetch is not None:
-            return fetch.shown_state
-        told = self._table.replicas.get(partition)
-        now = (self._broker_epoch, hosted.registration.leader_epoch)
-        is_ours = told is not None and (told.broker_epoch, told.leader_epoch) == now
-        return told.state if told is not None and is_ours else ReplicaState.TRUNCATING
+            told = self._table.replicas
+            rows = [
+                replica_row(
+                    self._broker_id, self._broker_epoch, hosted, state.partition(p), self._fetchers.fetch_state(p),
+                    told.get(p), state.version,
+                )
+                for p, hosted in self._hosted.items()
+            ]  # fmt: skip
+            self._table.publish(rows, why)

@@ -6,16 +6,14 @@ Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.appendAsLeader`, `Producer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from replication.errors import LakelogException
-from replication.protocol.append import check_append
-from replication.protocol.producer_state import Duplicate, check_sequence, increment_sequence
+from replication.protocol.append import Appended, PartitionAppend, place
+from replication.protocol.producer_state import increment_sequence
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_state import LogState
@@ -24,37 +22,6 @@ from replication.storage.segment import Segment, record_bytes, write_segment
 from schemas import LOG
 
 SEGMENT_BYTES = 32 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class PartitionAppend:
-    """What a producer asks of one partition: how many records, under which leader epoch, with which sequence numbers.
-
-    `replicas` tells which followers will copy the records: a segment holds only partitions with the same ones.
-    """
-
-    topic: str
-    topic_id: str
-    partition: int
-    replicas: tuple[int, ...]
-    leader_epoch: int
-    records: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-
-    @property
-    def topic_id_partition(self) -> TopicIdPartition:
-        """The partition."""
-        return TopicIdPartition(self.topic_id, self.partition)
-
-
-class Appended(NamedTuple):
-    """Where the records are: first and last offset, and whether an earlier attempt had put them there already."""
-
-    base_offset: int
-    last_offset: int
-    duplicate: bool = False
 
 
 # Writes the records at the given base offsets into segments that nobody sees yet. Asked again when offsets have moved.
@@ -88,19 +55,10 @@ def append(
 
 
 def _place(state: LogState, request: PartitionAppend) -> Appended | LakelogException:
-    """Where the records go, or why they do not: role and epoch first, then the producer's sequence."""
-    log = state.partition(request.topic_id_partition)
     try:
-        check_append(log.role.is_leader, log.role.leader_epoch, request.leader_epoch, request.topic, request.partition)
-        known = check_sequence(
-            log.producers.get(request.producer_id), request.producer_id, request.producer_epoch,
-            request.base_sequence, request.records,
-        )  # fmt: skip
+        return place(state.partition(request.topic_id_partition), request)
     except LakelogException as error:
         return error
-    if isinstance(known, Duplicate):
-        return Appended(known.base_offset, known.last_offset, duplicate=True)
-    return Appended(log.log_end_offset, log.log_end_offset + request.records - 1)
 
 
 def arrow_writer(

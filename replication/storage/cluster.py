@@ -13,6 +13,7 @@ from replication.storage.broker_table import BrokerRegistration, BrokerTable, br
 from replication.storage.commit import last_version
 from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
+from replication.storage.group_table import GroupTable
 from replication.storage.metadata_table import MetadataTable
 from replication.storage.producer_table import ProducerTable
 from replication.storage.replica_log import ReplicaLog
@@ -53,6 +54,11 @@ class Cluster:
     def producers(self) -> ProducerTable:
         """The named producers."""
         return ProducerTable.open(self.root)
+
+    @cached_property
+    def groups(self) -> GroupTable:
+        """The offsets that groups of consumers have committed."""
+        return GroupTable.open(self.root)
 
     def refresh_brokers(self) -> Mapping[int, BrokerRegistration]:
         """The registrations of all brokers, read again where they have moved."""
@@ -108,6 +114,7 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     MetadataTable.create(root)
     TopicTable.create(root)
     ProducerTable.create(root)
+    GroupTable.create(root)
     cluster_id = uuid.uuid4().hex
     _write_identity(root, cluster_id, CLUSTER_ROOT, config.cluster_configs())
     return cluster_id

@@ -3,38 +3,72 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from replication.errors import FencedLeaderEpochException
+from replication.protocol.partition_log import STOPPED
 from replication.protocol.producer_state import increment_sequence
 from replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, TopicIdPartition
+from replication.protocol.truncation import Cut, check_cut
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_state import LogState
+from replication.storage.log_state import LogState, log_start_app_id
 from replication.storage.replica_log import LogChange, ReplicaLog
 from replication.storage.segment import Segment, leader_of, read_records, record_bytes, rows_of, write_segment
 
+logger = logging.getLogger(__name__)
 
-def truncate_to(log: ReplicaLog, offsets: Mapping[TopicIdPartition, int], cause: Mapping[str, object]) -> int | None:
+
+def cut_logs(log: ReplicaLog, cuts: Mapping[TopicIdPartition, Cut], who: str) -> int | None:
+    """Carries out the cuts of a follower, in one commit; those whose role has changed meanwhile are left out."""
+
+    def decide(state: LogState) -> LogChange | None:
+        allowed = {p: cut for p, cut in cuts.items() if _is_allowed(state, p, cut)}
+        restarts = {p: cut.restart_at for p, cut in allowed.items() if cut.restart_at is not None}
+        change = without_ends(log, state, {p: cut.offset for p, cut in allowed.items()})
+        txns = {log_start_app_id(p): offset for p, offset in restarts.items()}
+        return dataclasses.replace(change, txns=txns) if change.removes or txns else None
+
+    return log.transact({"who": who, "why": "truncate to the leader's lineage"}, decide)
+
+
+def _is_allowed(state: LogState, partition: TopicIdPartition, cut: Cut) -> bool:
+    try:
+        check_cut(state.partition(partition), cut, f"{partition.topic_id}-{partition.partition}")
+    except FencedLeaderEpochException as error:
+        logger.warning("%s", error)
+        return False
+    return True
+
+
+def delete_logs(log: ReplicaLog, partitions: Iterable[TopicIdPartition], who: str) -> int | None:
+    """Removes all records of partitions whose replica has been stopped here, in one commit. [SR-02]"""
+
+    def decide(state: LogState) -> LogChange | None:
+        stopped = [p for p in partitions if state.partition(p).role.kind == STOPPED]
+        change = without_ends(log, state, dict.fromkeys(stopped, 0))
+        return change if change.removes else None
+
+    return log.transact({"who": who, "why": "stop replica with deletion"}, decide)
+
+
+def without_ends(log: ReplicaLog, state: LogState, offsets: Mapping[TopicIdPartition, int]) -> LogChange:
     """Drops the records at and above each partition's offset; nothing happens where the LEO is not above it.
 
     Segments that hold such records are removed, and what else is in them is written again, in the same commit.
-    Returns the version, None if there was nothing to cut.
     """
-
-    def decide(state: LogState) -> LogChange | None:
-        touched = {
-            batch.segment
-            for partition, offset in offsets.items()
-            for batch in state.partition(partition).batches
-            if batch.header.next_offset > offset
-        }
-        removed = tuple(state.segments[name] for name in sorted(touched))
-        kept = (without(log.root, segment, offsets) for segment in removed)
-        return LogChange(adds=tuple(k for k in kept if k), removes=removed) if removed else None
-
-    return log.transact(cause, decide)
+    touched = {
+        batch.segment
+        for partition, offset in offsets.items()
+        for batch in state.partition(partition).batches
+        if batch.header.next_offset > offset
+    }
+    removed = tuple(state.segments[name] for name in sorted(touched))
+    kept = (without(log.root, segment, offsets) for segment in removed)
+    return LogChange(adds=tuple(k for k in kept if k), removes=removed)
 
 
 def without(root: StorageRoot, segment: Segment, offsets: Mapping[TopicIdPartition, int]) -> Segment | None:

@@ -6,37 +6,14 @@ in another way than by replaying what has landed.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from replication.errors import CorruptRecordException
-from replication.protocol import leader_epoch as epochs
-from replication.protocol.leader_epoch import EpochEntry
-from replication.protocol.producer_state import ProducerEntry, record
-from replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, TopicIdPartition
+from replication.protocol.partition_log import PartitionLog, role_of
+from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import Commit
 from replication.storage.segment import Segment
 
-STOPPED, FOLLOWER, LEADER = 0, 1, 2
-_ROLES = 4  # a role transaction's version is leader epoch x 4 + role: it only ever goes up
 BROKER_EPOCH = "broker-epoch"
-
-
-class Role(NamedTuple):
-    """What the log's own history says its broker is of a partition, and since which leader epoch."""
-
-    leader_epoch: int
-    kind: int
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether the log is open for appends under `leader_epoch`."""
-        return self.kind == LEADER
-
-
-NO_ROLE = Role(-1, STOPPED)
 
 
 def role_app_id(partition: TopicIdPartition) -> str:
@@ -55,81 +32,8 @@ def log_start_app_id(partition: TopicIdPartition) -> str:
 
 
 def may_go_back(app_id: str) -> bool:
-    """Whether a `txn` may fall: an epoch may start below an earlier one, whose records have been cut."""
-    return app_id.startswith("start/")
-
-
-def role_version(role: Role) -> int:
-    """A role as the version of its `txn`."""
-    return role.leader_epoch * _ROLES + role.kind
-
-
-class PlacedBatch(NamedTuple):
-    """A batch and the segment that holds it; in order of offsets."""
-
-    base_offset: int
-    header: BatchHeader
-    segment: str
-
-
-@dataclass
-class PartitionLog:
-    """One partition's part of a log: its batches in order, its lineage, its producers."""
-
-    batches: list[PlacedBatch] = field(default_factory=list)
-    log_start_offset: int = 0
-    role: Role = NO_ROLE
-    epoch_start: int = 0
-    producers: dict[int, ProducerEntry] = field(default_factory=dict)
-    _lineage: tuple[EpochEntry, ...] = ()
-
-    @property
-    def log_end_offset(self) -> int:
-        """LEO: the next offset to be written."""
-        return self.batches[-1].header.next_offset if self.batches else self.log_start_offset
-
-    @property
-    def lineage(self) -> tuple[EpochEntry, ...]:
-        """Which epoch wrote from which offset on; a leader's own epoch counts from its start, records or not."""
-        if self.role.is_leader:
-            return epochs.assign(self._lineage, self.role.leader_epoch, self.epoch_start)
-        return self._lineage
-
-    def add(self, header: BatchHeader, segment: str) -> None:
-        """Takes a batch in; one that does not lie at the end is put in its place."""
-        placed = PlacedBatch(header.base_offset, header, segment)
-        if self.batches and header.base_offset < self.log_end_offset:
-            insort(self.batches, placed, key=lambda batch: batch.base_offset)
-            self._derive()
-            return
-        if not self.batches:
-            self.log_start_offset = max(self.log_start_offset, header.base_offset)
-        self.batches.append(placed)
-        self._follow(header)
-
-    def drop(self, segment: str) -> None:
-        """Forgets the batches of a segment."""
-        self.batches = [batch for batch in self.batches if batch.segment != segment]
-        self._derive()
-
-    def _derive(self) -> None:
-        self._lineage, self.producers = (), {}
-        for batch in self.batches:
-            self._follow(batch.header)
-
-    def _follow(self, header: BatchHeader) -> None:
-        self._lineage = epochs.assign(self._lineage, header.leader_epoch, header.base_offset)
-        if header.producer_id != NO_PRODUCER_ID:
-            self.producers[header.producer_id] = record(self.producers.get(header.producer_id), header)
-
-    def check(self, partition: TopicIdPartition) -> None:
-        """Raises CorruptRecordException unless the offsets are without gaps and doubles."""
-        for before, after in zip(self.batches, self.batches[1:], strict=False):
-            if after.base_offset != before.header.next_offset:
-                raise CorruptRecordException(
-                    f"{partition}: {after.segment} begins at offset {after.base_offset}, "
-                    f"but {before.segment} ends before {before.header.next_offset}"
-                )
+    """Whether a `txn` may fall: an epoch, or a whole log, may start below an earlier one, whose records were cut."""
+    return app_id.startswith(("start/", "log-start/"))
 
 
 class LogState:
@@ -171,10 +75,7 @@ class LogState:
 
     def apply(self, commit: Commit, added: Iterable[Segment]) -> None:
         """Replays one commit; `added` are the segments of its added files, with their headers."""
-        touched: set[TopicIdPartition] = set()
-        for file in commit.removes:
-            segment = self.segments.pop(file.name, None)
-            touched |= self._drop(segment) if segment else set()
+        touched = self._drop(file.name for file in commit.removes)
         for app_id, version in commit.txns.items():
             self._apply_transaction(app_id, version)
         touched |= self._place(added)
@@ -197,11 +98,16 @@ class LogState:
             self.partition(partition).add(header, segment.name)
         return {item[0] for item in placed}
 
-    def _drop(self, segment: Segment) -> set[TopicIdPartition]:
-        partitions = {header.topic_id_partition for header in segment.headers}
-        for partition in partitions:
-            self.partition(partition).drop(segment.name)
-        return partitions
+    def _drop(self, names: Iterable[str]) -> set[TopicIdPartition]:
+        """Forgets segments, each partition's together: what follows from the batches is derived anew only once."""
+        removed = [segment for segment in (self.segments.pop(name, None) for name in names) if segment]
+        by_partition: dict[TopicIdPartition, set[str]] = {}
+        for segment in removed:
+            for header in segment.headers:
+                by_partition.setdefault(header.topic_id_partition, set()).add(segment.name)
+        for partition, gone in by_partition.items():
+            self.partition(partition).drop(gone)
+        return set(by_partition)
 
     def _apply_transaction(self, app_id: str, version: int) -> None:
         if app_id == BROKER_EPOCH:
@@ -213,8 +119,8 @@ class LogState:
             return
         log = self.partition(TopicIdPartition(topic_id, int(number)))
         if kind == "role":
-            log.role = Role(*divmod(version, _ROLES))
+            log.role = role_of(version)
         elif kind == "start":
             log.epoch_start = version
         else:
-            log.log_start_offset = max(log.log_start_offset, version)
+            log.log_start_offset = version

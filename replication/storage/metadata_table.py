@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from replication.protocol.isr import IsrChange, Outcome, alter_partition
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.filesystem import StorageRoot
@@ -51,16 +52,8 @@ class MetadataTable:
 
     def put(self, changed: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> int | None:
         """Adds or replaces partitions in one compare-and-set. Returns the version written."""
-        wanted = {registration.topic_id_partition: registration for registration in changed}
-
-        def change(rows: list[Row]) -> list[Row] | None:
-            found = {r.topic_id_partition: r for r in map(_registration, rows)}
-            merged = {**found, **wanted}
-            return None if merged == found else [_row(merged[key]) for key in sorted(merged)]
-
-        version = self._table.update(cause, change)
-        self._partitions = self._decode()
-        return version
+        wanted = list(changed)
+        return self.change(lambda _: wanted, cause)
 
     def add(self, partitions: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> bool:
         """Adds the partitions of a new topic in one compare-and-set; False if the topic has partitions already."""
@@ -76,6 +69,48 @@ class MetadataTable:
         self._table.update(cause, change)
         self._partitions = self._decode()
         return all(self._partitions.get(r.topic_id_partition) == r for r in wanted)
+
+    def change(
+        self,
+        decide: Callable[[Mapping[TopicIdPartition, PartitionRegistration]], Iterable[PartitionRegistration]],
+        cause: Mapping[str, Any],
+    ) -> int | None:
+        """Writes what `decide` makes of the newest partitions: those that are to change, in one compare-and-set.
+
+        Returns the version written, None if there was nothing to change. Raises what `decide` raises.
+        """
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            found = {r.topic_id_partition: r for r in map(_registration, rows)}
+            merged = {**found, **{r.topic_id_partition: r for r in decide(found)}}
+            return None if merged == found else [_row(merged[key]) for key in sorted(merged)]
+
+        version = self._table.update(cause, change)
+        self._partitions = self._decode()
+        return version
+
+    def alter_partitions(
+        self, changes: Iterable[IsrChange], broker_epochs: Callable[[], Mapping[int, int]], cause: Mapping[str, Any]
+    ) -> dict[TopicIdPartition, tuple[Outcome, PartitionRegistration | None]]:
+        """Writes a leader's changes of ISRs in one compare-and-set; tells what became of each, and what holds now.
+
+        `broker_epochs` are looked up anew at each attempt. Raises KafkaStorageException where the outcome stays
+        unknown: the changes may have been written or not, and the same ones sent again find out. [IS-05]
+        """
+        wanted = list(changes)
+        outcomes: dict[TopicIdPartition, tuple[Outcome, PartitionRegistration | None]] = {}
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            found = {r.topic_id_partition: r for r in map(_registration, rows)}
+            epochs = broker_epochs()
+            outcomes.update({c.partition: alter_partition(found.get(c.partition), c, epochs) for c in wanted})
+            applied = {p: r for p, (outcome, r) in outcomes.items() if r and outcome is Outcome.APPLIED}
+            merged = {**found, **applied}
+            return [_row(merged[key]) for key in sorted(merged)] if applied else None
+
+        self._table.update(cause, change)
+        self._partitions = self._decode()
+        return outcomes
 
     def _decode(self) -> dict[TopicIdPartition, PartitionRegistration]:
         return {r.topic_id_partition: r for r in map(_registration, self._table.rows)}

@@ -20,6 +20,7 @@ from replication.errors import (
     OffsetOutOfRangeException,
     StaleBrokerEpochException,
 )
+from replication.protocol.partition_log import LEADER, Role, role_version
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import AddedFile, LogGap
 from replication.storage.compare_and_set import compare_and_set
@@ -27,13 +28,9 @@ from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_state import (
     BROKER_EPOCH,
-    LEADER,
     LogState,
-    Role,
-    log_start_app_id,
     may_go_back,
     role_app_id,
-    role_version,
     start_app_id,
 )
 from replication.storage.segment import Segment, read_records, read_segment, rows_of
@@ -207,17 +204,6 @@ class ReplicaLog:
             return LogChange(txns={**txns, **starts}) if newer else None
 
         return self.transact({"who": "broker", "why": why}, decide)
-
-    def start_at(self, partition: TopicIdPartition, offset: int) -> None:
-        """Lets an empty log begin at `offset`: a follower whose leader no longer has what came before [AP-03]."""
-
-        def decide(state: LogState) -> LogChange | None:
-            log = state.partition(partition)
-            if log.batches or log.log_start_offset >= offset:
-                return None
-            return LogChange(txns={log_start_app_id(partition): offset})
-
-        self.transact({"who": "follower", "why": "log start of the leader"}, decide)
 
     def read(self, partition: TopicIdPartition, start: int, end: int | None = None) -> pa.Table:
         """The records of a partition from offset `start` to before `end` (its LEO if not given), in order.

@@ -4,42 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from replication.errors import StaleBrokerEpochException
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import Replica
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_state import BROKER_EPOCH
 from replication.storage.state_table import Row, StateTable
 from schemas import REPLICAS
-
-LEADER_ROLE, FOLLOWER_ROLE = "leader", "follower"
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """A row: one replica as its broker last published it."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    broker_id: int
-    broker_epoch: int
-    leader_epoch: int
-    role: str
-    state: str
-    log_start_offset: int
-    log_end_offset: int
-    high_watermark: int
-    epochs: tuple[EpochEntry, ...]
-    error: str | None
-    log_version: int
-
-    @property
-    def topic_id_partition(self) -> TopicIdPartition:
-        """The partition."""
-        return TopicIdPartition(self.topic_id, self.partition)
 
 
 class ReplicaTable:

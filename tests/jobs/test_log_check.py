@@ -15,7 +15,8 @@ from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import LEADER_ROLE, Replica, ReplicaTable
+from replication.protocol.replica import LEADER_ROLE, Replica
+from replication.storage.replica_table import ReplicaTable
 from replication.storage.topic_table import Topic
 from schemas import LOG
 from tests.storage.logs import P0, TOPIC, TOPIC_ID, lead, records, request, send

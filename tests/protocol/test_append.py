@@ -8,11 +8,12 @@ from replication.errors import (
     UnknownLeaderEpochException,
 )
 from replication.protocol.append import check_append, check_min_isr, parse_acks
+from replication.protocol.partition_log import FOLLOWER, LEADER, Role
 
 
 @pytest.mark.parametrize("request_epoch", [5, None])
 def test_ap_06_the_leader_takes_it(request_epoch):
-    check_append(True, 5, request_epoch, "flights", 3)
+    check_append(Role(5, LEADER), request_epoch, "flights-3")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_ap_06_the_leader_takes_it(request_epoch):
 )
 def test_ep_06_and_ap_06_refused(is_leader, request_epoch, error):
     with pytest.raises(error, match=r"flights-3: .*5"):
-        check_append(is_leader, 5, request_epoch, "flights", 3)
+        check_append(Role(5, LEADER if is_leader else FOLLOWER), request_epoch, "flights-3")
 
 
 @pytest.mark.parametrize(("acks", "isr_size", "min_isr"), [(-1, 2, 2), (-1, 3, 2), (1, 1, 2), (0, 1, 2)])

@@ -7,15 +7,17 @@ import pytest
 from replication.config import Config
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.replica import Replica
+from replication.protocol.steps import InitialFetchState
 from replication.server.broker import follower_session
 from replication.server.fetch_round import FetchContext, FetchRound, rows_table
 from replication.server.fetch_states import FetchStates
-from replication.server.replica_fetcher_manager import InitialFetchState
+from replication.server.gate import Gate
 from replication.storage.filesystem import StorageRoot
 from replication.storage.record_batches import HeaderStream, RecordBatchReader
 from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import Replica, ReplicaTable
-from tests.storage.logs import P0, P1, TOPIC, fill, follow, lead, leo, new_log, offsets, request, send, values
+from replication.storage.replica_table import ReplicaTable
+from tests.storage.logs import P0, P1, TOPIC, fill, follow, lead, leo, new_log, offsets, request, send, start_at, values
 
 
 class World:
@@ -33,7 +35,7 @@ class World:
         self.states.assign({p: InitialFetchState(TOPIC, 1, 0, 0) for p in followed})
         context = FetchContext(
             self.spark, Config.from_properties(config), "broker-2", self.follower, self.source,
-            lambda: self.table, self.progress.append,
+            lambda: self.table, self.progress.append, lambda _: None, Gate(),
         )  # fmt: skip
         self.round = FetchRound(context, self.states)
         self._reader = RecordBatchReader(HeaderStream(self.source, leader=1))
@@ -192,7 +194,7 @@ def test_tr_06_a_follower_is_cut_to_its_leaders_lineage_before_it_fetches(world)
 
 def test_ap_03_an_empty_replica_begins_at_its_leaders_log_start(spark, root):
     world = World(spark, root)
-    world.leader.start_at(P0, 100)
+    start_at(world.leader, P0, 100)
     fill(world.leader, P0, 5)
     world.publish(log_start=100)
     world.fetch()
@@ -225,7 +227,7 @@ def test_hw_03_the_leaders_high_watermark_is_handed_on(world):
 def test_fm_09_nothing_is_appended_after_the_replica_has_become_something_else(world):
     fill(world.leader, P0, 5)
     follow(world.follower, P0, epoch=3)
-    with pytest.raises(Exception, match="role"):
+    with pytest.raises(Exception, match="no longer follows"):
         world.fetch()
     assert leo(world.follower) == 0
 

@@ -4,8 +4,8 @@ import pytest
 
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.steps import InitialFetchState
 from replication.server.fetch_states import FetchStates
-from replication.server.replica_fetcher_manager import InitialFetchState
 from tests.clock import Clock
 
 P0, P1 = TopicIdPartition("t", 0), TopicIdPartition("t", 1)

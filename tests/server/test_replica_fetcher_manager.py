@@ -4,9 +4,9 @@ import pytest
 
 from replication.protocol.fetcher_id import fetcher_id
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.steps import InitialFetchState
 from replication.server.replica_fetcher_manager import (
     BrokerIdAndFetcherId,
-    InitialFetchState,
     ReplicaFetcherManager,
 )
 

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.append import SEGMENT_BYTES, Appended, PartitionAppend, append, arrow_writer
+from replication.storage.cut import without_ends
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_state import FOLLOWER, LEADER, PartitionLog, Role
-from replication.storage.replica_log import ReplicaLog
+from replication.storage.log_state import LogState, log_start_app_id
+from replication.storage.replica_log import LogChange, ReplicaLog
 from schemas import LOG
 
 TOPIC, TOPIC_ID = "flights", "flights-id"
@@ -114,3 +116,18 @@ def log_rows(partition: TopicIdPartition = P0, base: int = 0, count: int = 1, ep
         for index, row in enumerate(numbered(count).to_pylist())
     ]  # fmt: skip
     return pa.Table.from_pylist(rows, LOG.arrow)
+
+
+def truncate(log: ReplicaLog, ends: Mapping[TopicIdPartition, int]) -> int | None:
+    """Drops what lies at and above the offsets, whoever may do so; the version, None if there was nothing to drop."""
+
+    def decide(state: LogState) -> LogChange | None:
+        change = without_ends(log, state, ends)
+        return change if change.removes else None
+
+    return log.transact({"why": "test"}, decide)
+
+
+def start_at(log: ReplicaLog, partition: TopicIdPartition, offset: int) -> int | None:
+    """Lets an empty log begin at an offset."""
+    return log.transact({"why": "test"}, lambda _: LogChange(txns={log_start_app_id(partition): offset}))

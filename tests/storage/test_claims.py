@@ -4,8 +4,9 @@ import pytest
 
 from replication.errors import StaleBrokerEpochException
 from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.replica import Replica
 from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_table import Replica, ReplicaTable
+from replication.storage.replica_table import ReplicaTable
 
 
 def replica(epoch, end):

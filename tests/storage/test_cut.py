@@ -3,16 +3,31 @@
 import pytest
 
 from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
 from replication.protocol.producer_state import SequenceRun
+from replication.protocol.truncation import Cut
 from replication.storage.append import Appended
 from replication.storage.commit import last_version, read_commit
-from replication.storage.cut import rewrite, truncate_to
+from replication.storage.cut import cut_logs, delete_logs, rewrite
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment import leader_of, read_records, read_segment
-from tests.storage.logs import P0, P1, facts, fill, follow, lead, leo, new_log, offsets, request, send, values
-
-CUT = {"why": "test"}
+from tests.storage.logs import (
+    P0,
+    P1,
+    facts,
+    fill,
+    follow,
+    lead,
+    leo,
+    new_log,
+    offsets,
+    request,
+    send,
+    start_at,
+    truncate,
+    values,
+)
 
 
 @pytest.fixture
@@ -41,7 +56,7 @@ def log(root):
 )
 def test_tr_05_a_cut_removes_and_rewrites_in_one_commit(log, offset, removed, added):
     version, bystander = last_version(log.root), values(log, P1)
-    cut = truncate_to(log, {P0: offset}, CUT)
+    cut = truncate(log, {P0: offset})
     assert cut == (version + 1 if removed else None)
     if removed:
         commit = read_commit(log.root, cut)
@@ -55,26 +70,26 @@ def test_tr_05_a_cut_removes_and_rewrites_in_one_commit(log, offset, removed, ad
 
 def test_several_partitions_are_cut_in_one_commit(log):
     version = last_version(log.root)
-    assert truncate_to(log, {P0: 5, P1: 2}, CUT) == version + 1
+    assert truncate(log, {P0: 5, P1: 2}) == version + 1
     assert (offsets(log), offsets(log, P1)) == ([0, 1, 2, 3, 4], [0, 1])
 
 
 def test_tr_05_the_lineage_and_the_producers_are_cut_too(log):
     follow(log, P0, epoch=2)
-    truncate_to(log, {P0: 6}, CUT)
+    truncate(log, {P0: 6})
     state = log.refresh().partition(P0)
     assert state.lineage == (EpochEntry(0, 0),)
     assert state.producers[7].runs == (SequenceRun(0, 5, 0),)
 
 
 def test_kip_98_what_was_cut_is_no_duplicate_when_it_is_sent_again(log):
-    truncate_to(log, {P0: 6}, CUT)
+    truncate(log, {P0: 6})
     assert send(log, request(P0, 2, sequence=6, epoch=1)) == [Appended(6, 7)]
     assert send(log, request(P0, 2, sequence=4, epoch=1)) == [Appended(4, 5, duplicate=True)]
 
 
 def test_headers_of_a_rewritten_segment_tell_of_its_rows(log):
-    truncate_to(log, {P0: 5}, CUT)
+    truncate(log, {P0: 5})
     (segment,) = [s for s in log.current().segments.values() if len(s.headers) == 2]
     assert read_segment(log.root, segment.file) == segment
     head, other = segment.headers
@@ -104,6 +119,55 @@ def test_nothing_wanted_is_nothing_written(log):
 
 def test_records_that_were_cut_can_still_be_read_at_the_version_before(log):
     version = log.current().version
-    truncate_to(log, {P0: 0, P1: 0}, CUT)
+    truncate(log, {P0: 0, P1: 0})
     removed = read_commit(log.root, version + 1).removes
     assert {file.name for file in removed} <= set(log.root.list())
+
+
+@pytest.mark.parametrize(
+    ("cut", "log_start_offset", "end"),
+    [
+        (Cut(1, 4), 0, 4),
+        (Cut(1, 9), 0, 6),
+        (Cut(1, 0), 0, 0),
+        (Cut(1, 0, restart_at=100), 100, 100),
+    ],
+    ids=["a part", "nothing", "all", "all, and from further up"],
+)
+def test_tr_05_a_follower_is_cut_in_one_commit(root, cut, log_start_offset, end):
+    log = new_log(root, P0, P1)
+    send(log, request(P0, 6), request(P1, 2))
+    follow(log, P0, epoch=1)
+    before = log.current().version
+    cut_logs(log, {P0: cut}, "test")
+    state = log.refresh()
+    assert (state.partition(P0).log_start_offset, leo(log, P0), leo(log, P1)) == (log_start_offset, end, 2)
+    assert state.version - before == (0 if end == 6 else 1)
+    assert ReplicaLog.open(log.root).current().partition(P0) == state.partition(P0)
+
+
+def test_tr_07_a_log_may_start_over_below_where_it_began(root):
+    log = new_log(root, P0)
+    start_at(log, P0, 50)
+    fill(log, P0, 5)
+    follow(log, P0, epoch=1)
+    cut_logs(log, {P0: Cut(1, 50, restart_at=20)}, "test")
+    assert (log.refresh().partition(P0).log_start_offset, leo(log, P0)) == (20, 20)
+    assert leo(ReplicaLog.open(log.root), P0) == 20
+
+
+@pytest.mark.parametrize("role", [Role(1, LEADER), Role(2, FOLLOWER), Role(1, STOPPED)], ids=lambda role: role.name)
+def test_tr_02_a_cut_is_dropped_when_the_role_has_changed(root, role):
+    log = new_log(root, P0, P1)
+    send(log, request(P0, 6), request(P1, 2))
+    log.become({P0: role, P1: Role(1, FOLLOWER)}, "test")
+    cut_logs(log, {P0: Cut(1, 0), P1: Cut(1, 0)}, "test")
+    assert (leo(log, P0), leo(log, P1)) == (6, 0), "one partition's role says nothing of another's"
+
+
+def test_sr_02_a_stopped_replica_is_deleted_and_no_other(root):
+    log = new_log(root, P0, P1)
+    send(log, request(P0, 6), request(P1, 2))
+    log.become({P0: Role(0, STOPPED)}, "test")
+    delete_logs(log, [P0, P1], "test")
+    assert (leo(log, P0), leo(log, P1)) == (0, 2)

@@ -58,10 +58,11 @@ def test_only_footers_of_candidates_are_read(log, opened, wanted, headers, foote
 
 def test_a_row_says_at_which_version_it_was_true(log):
     rows = headers_from(log.root, {P0: 8})
-    (segment,) = {batch.segment for batch in log.current().partition(P0).batches[-1:]}
+    last = log.current().partition(P0).batches[-1]
+    segment = last.segment
     size = log.current().segments[segment].file.size
     topic, version = "flights", log.current().version
-    assert rows == [(version, segment, size, topic, P0.topic_id, 0, 0, 8, 11, None)]
+    assert rows == [(version, segment, size, topic, P0.topic_id, 0, 0, 8, 11, last.header.bytes, None)]
 
 
 @pytest.mark.parametrize("others", [0, 3])

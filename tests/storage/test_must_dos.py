@@ -11,19 +11,19 @@ from deltalake import DeltaTable
 
 from replication.config import Config
 from replication.errors import CorruptRecordException
+from replication.protocol.partition_log import FOLLOWER, Role, role_version
 from replication.storage import delta_log, filesystem
 from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import format_broker, format_cluster
 from replication.storage.commit import AddedFile, commit_name, last_version, read_commit
-from replication.storage.cut import truncate_to
 from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_state import FOLLOWER, Role, role_app_id, role_version
+from replication.storage.log_state import role_app_id
 from replication.storage.replica_log import LogChange, ReplicaLog
 from replication.storage.segment import read_records, write_segment
 from schemas import CLUSTER
 from tests.processes import SPAWN, race
-from tests.storage.logs import P0, P1, fill, header, lead, log_rows, new_log, request, send
+from tests.storage.logs import P0, P1, fill, header, lead, log_rows, new_log, request, send, start_at, truncate
 
 HOURS = {"hours": 1, "hour": 1, "days": 24, "day": 24}
 
@@ -66,7 +66,7 @@ def test_2_every_table_keeps_its_log_for_an_hour_and_metadata_for_a_week(root):
     cluster, broker = StorageRoot.of(f"{root}/cluster"), StorageRoot.of(f"{root}/broker-1")
     format_broker(broker, format_cluster(cluster, Config()), 1)
     BrokerTable.open_or_create(cluster, 1)
-    folders = ["metadata", "topics", "producers", "cluster", "brokers/1"]
+    folders = ["metadata", "topics", "producers", "groups", "cluster", "brokers/1"]
     tables = [cluster.child(name) for name in folders] + [broker.child(name) for name in ("log", "replicas", "cluster")]
     hours = {}
     for table in tables:
@@ -167,7 +167,7 @@ def test_4_a_commit_that_removes_adds_only_what_was_there(log):
     """A stream that skips commits with removals would lose what such a commit appends."""
     send(log, request(P0, 4), request(P1, 4))
     fill(log, P0, 4)
-    found = actions(log, truncate_to(log, {P0: 2}, {"why": "test"}))
+    found = actions(log, truncate(log, {P0: 2}))
     added, removed = ([body for kind, body in found if kind == wanted] for wanted in ("add", "remove"))
     assert len(removed) == 2
     assert all(body["dataChange"] for body in removed)
@@ -185,7 +185,7 @@ def test_4_an_append_removes_nothing(log):
     [
         pytest.param(lambda log: lead(log, P0, epoch=5), id="a role"),
         pytest.param(lambda log: log.claim(3), id="a claim"),
-        pytest.param(lambda log: log.start_at(P1, 10), id="a log start"),
+        pytest.param(lambda log: start_at(log, P1, 10), id="a log start"),
     ],
 )
 def test_5_fences_leave_all_files_active(log, fence):

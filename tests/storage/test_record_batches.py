@@ -4,17 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from replication.protocol.partition_log import Role
 from replication.storage import leader_facts, record_batches
 from replication.storage.commit import last_version
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_state import Role
 from replication.storage.metadata_table import MetadataTable
 from replication.storage.record_batches import HeaderStream, RecordBatchReader, RecordBatchSource, read_counter
 from replication.storage.replica_log import LogChange
 from replication.storage.replica_table import ReplicaTable
 from replication.storage.segment import write_segment
 from schemas import RECORD_BATCHES
-from tests.storage.logs import P0, P1, P2, fill, header, lead, log_rows, new_log, request, send
+from tests.storage.logs import P0, P1, P2, fill, header, lead, log_rows, new_log, request, send, truncate
 from tests.storage.test_replay import clean_up
 from tests.storage.test_state_tables import PARTITION, REPLICA
 
@@ -183,10 +183,9 @@ def test_a_missing_segment_is_a_gap_that_names_it_and_the_others_go_on(log, read
 
 def test_what_was_cut_and_rewritten_is_streamed_again(log, reader):
     """The follower skips what it has; records that were cut are fenced by their epoch."""
-    from replication.storage.cut import truncate_to
 
     fill(log, P0, 4)
-    truncate_to(log, {P0: 2}, {"why": "test"})
+    truncate(log, {P0: 2})
     assert batches(read(reader, START)[0])[-1] == (3, 0, 0, 1)
 
 

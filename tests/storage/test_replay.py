@@ -4,15 +4,29 @@ import pytest
 from deltalake import DeltaTable
 
 from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.protocol.partition_log import LEADER, Role
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage import delta_log, replica_log
 from replication.storage.append import Appended
 from replication.storage.commit import commit_name, last_version, newest_version
-from replication.storage.cut import truncate_to
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_state import LEADER, Role
 from replication.storage.replica_log import ReplicaLog
-from tests.storage.logs import P0, P1, P2, facts, fill, follow, lead, leo, new_log, offsets, request, send
+from tests.storage.logs import (
+    P0,
+    P1,
+    P2,
+    facts,
+    fill,
+    follow,
+    lead,
+    leo,
+    new_log,
+    offsets,
+    request,
+    send,
+    start_at,
+    truncate,
+)
 
 
 @pytest.fixture
@@ -39,19 +53,19 @@ def roles(log):
 
 def claims_and_starts(log):
     log.claim(0)
-    log.start_at(P2, 40)
+    start_at(log, P2, 40)
     follow(log, P2, epoch=1)
 
 
 def cuts(log):
     appends(log)
     roles(log)
-    truncate_to(log, {P0: 4, P1: 2}, {"why": "test"})
+    truncate(log, {P0: 4, P1: 2})
 
 
 def cuts_of_everything(log):
     appends(log)
-    truncate_to(log, {P0: 0, P1: 0}, {"why": "test"})
+    truncate(log, {P0: 0, P1: 0})
 
 
 def appends_after_cuts(log):

@@ -15,15 +15,14 @@ from replication.errors import (
     UnknownLeaderEpochException,
 )
 from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, Role
 from replication.protocol.producer_state import SequenceRun
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage import replica_log
 from replication.storage.append import Appended, append, arrow_writer
 from replication.storage.commit import last_version, read_commit
-from replication.storage.cut import truncate_to
 from replication.storage.delta_log import CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_state import FOLLOWER, LEADER, NO_ROLE, STOPPED, Role
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment import read_records, read_segment, write_segment
 from tests.storage.logs import (
@@ -42,6 +41,8 @@ from tests.storage.logs import (
     records,
     request,
     send,
+    start_at,
+    truncate,
     values,
 )
 
@@ -101,7 +102,7 @@ def test_only_segments_that_hold_the_offsets_are_read(log, monkeypatch):
 
 @pytest.mark.parametrize("start", [-1, 4, 11])
 def test_reading_out_of_range_is_refused(log, start):
-    log.start_at(P2, 5)
+    start_at(log, P2, 5)
     lead(log, P2, epoch=0)
     fill(log, P2, 5)
     with pytest.raises(OffsetOutOfRangeException, match="not within 5 to 10"):
@@ -177,21 +178,10 @@ def test_ep_05_an_epoch_may_start_below_an_earlier_one_whose_records_were_cut(lo
     fill(log, P0, 2, 3)
     lead(log, P0, epoch=1)
     follow(log, P0, epoch=2)
-    truncate_to(log, {P0: 2}, {"why": "test"})
+    truncate(log, {P0: 2})
     lead(log, P0, epoch=3)
     assert log.refresh().partition(P0).lineage == (EpochEntry(0, 0), EpochEntry(3, 2))
     assert ReplicaLog.open(log.root).current().partition(P0).lineage == (EpochEntry(0, 0), EpochEntry(3, 2))
-
-
-def test_ap_03_an_empty_log_may_start_at_an_offset(log):
-    follow(log, P2, epoch=0)
-    log.start_at(P2, 100)
-    assert (leo(log, P2), log.current().partition(P2).log_start_offset) == (100, 100)
-    log.start_at(P2, 50)
-    assert leo(log, P2) == 100, "a log start never goes back"
-    fill(log, P0, 2)
-    log.start_at(P0, 100)
-    assert log.refresh().partition(P0).log_start_offset == 0, "a log with records keeps its start"
 
 
 def test_a_claim_fences_the_older_process_of_the_broker(log):

@@ -13,6 +13,7 @@ from replication.errors import (
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import Replica
 from replication.storage import state_table
 from replication.storage.broker_table import BrokerRegistration, BrokerTable, broker_ids
 from replication.storage.commit import last_version, read_commit
@@ -20,7 +21,7 @@ from replication.storage.delta_log import CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.metadata_table import MetadataTable
 from replication.storage.producer_table import ProducerTable
-from replication.storage.replica_table import Replica, ReplicaTable
+from replication.storage.replica_table import ReplicaTable
 from replication.storage.state_table import StateTable
 from replication.storage.topic_table import Topic, TopicTable
 from schemas import PRODUCERS

@@ -1,0 +1,246 @@
+"""Reads committed records from the logs of their leaders, and keeps the offsets that a group has come to.
+
+A consumer needs no Spark: its answers are Arrow tables. Kafka: `KafkaConsumer`, `ReplicaManager.fetchMessages`,
+`GroupMetadataManager`. [FE-01, FE-02, DO-02, AP-04]
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from replication.clients.delayed_operation import DelayedOperation, Purgatory
+from replication.clients.topic_view import Leadership, TopicView, TopicWatch
+from replication.config import Config
+from replication.errors import (
+    InvalidGroupIdException,
+    LakelogException,
+    LeaderNotAvailableException,
+    NotLeaderOrFollowerException,
+    OffsetOutOfRangeException,
+    UnknownTopicOrPartitionException,
+)
+from replication.protocol.delayed_operation import batches_within, check_fetch_offset, check_log_leads, fetch_outcome
+from replication.protocol.fencing import check_leader_row
+from replication.protocol.leader_epoch import end_offset_for
+from replication.protocol.partition_log import PartitionLog, PlacedBatch
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.storage.cluster import Cluster
+from replication.storage.group_table import CommittedOffset
+from replication.storage.log_state import LogState
+from replication.storage.segment import read_records, rows_of
+from schemas import LOG
+
+
+@dataclass(frozen=True)
+class FetchedRecords:
+    """What a fetch brought from one partition: records in the columns of the log, or why there are none.
+
+    HW and log start are -1 beside an error. Kafka: `FetchPartitionData`.
+    """
+
+    records: pa.Table = field(default_factory=LOG.arrow.empty_table)
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    error: LakelogException | None = None
+
+
+class EpochEndOffset(NamedTuple):
+    """The largest epoch at or below the one asked for, and the offset after its last record; -1 where not known."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+class Consumer:
+    """Fetches from offsets that the caller gives; with a `group` it also keeps offsets. For one thread at a time."""
+
+    def __init__(self, cluster_uri: str, group: str | None = None, config: Config | None = None) -> None:
+        self._view = TopicView(Cluster.open(cluster_uri, config))
+        self._group = group
+
+    def fetch(
+        self, topic: str, offsets: Mapping[int, int], min_bytes: int = 1, max_wait_ms: int = 500,
+        max_bytes: int = 52_428_800,
+    ) -> dict[int, FetchedRecords]:  # fmt: skip
+        """The committed records from `offsets` (partition: offset) on, of each partition or its error.
+
+        Answers at once when there are `min_bytes` or any partition is in error, else after `max_wait_ms` with what
+        there is then. An offset above the HW is waited for, never reset: a new leader's HW may lag behind what its
+        predecessor has told. No more than `max_bytes` of keys and values, but for the first batch, in the order of
+        `offsets`. Raises nothing of Lakelog's; what a partition's error says is retriable may be fetched again.
+        """
+        deadline = time.monotonic() + max_wait_ms / 1000
+        try:
+            fetch = _DelayedFetch(self._view, topic, offsets, min_bytes, max_bytes)
+            purgatory = Purgatory[int]()
+            purgatory.try_complete_else_watch(DelayedOperation(offsets, deadline, fetch.attempt))
+            purgatory.wait(fetch.watch.moved, self._view.cluster.config.lakelog_poll_interval_ms)
+        except LakelogException as error:
+            return {partition: FetchedRecords(error=error) for partition in offsets}
+        return fetch.answers
+
+    def epoch_end(
+        self, topic: str, partition: int, epochs: Iterable[int], broker_id: int | None = None
+    ) -> dict[int, EpochEndOffset]:
+        """Where each leader epoch ends in the log of the leader, or of the broker that is asked.
+
+        Kafka: `ReplicaManager.lastOffsetForLeaderEpoch`. KIP-101, KIP-279. [EP-03]
+
+        Raises UnknownTopicOrPartitionException, LeaderNotAvailableException, and NotLeaderOrFollowerException where the
+        broker does not lead: what it holds may be cut yet.
+        """
+        seen = _existing(self._view.leaderships(topic, [partition]), topic, partition)
+        registration = seen.registration
+        if broker_id not in (None, registration.leader):
+            raise NotLeaderOrFollowerException(
+                f"{topic}-{partition}: broker {broker_id} does not lead, broker {registration.leader} does"
+            )
+        log = _led_log(seen, lambda leader: self._view.log(leader).refresh())
+        return {e: EpochEndOffset(*end_offset_for(log.lineage, log.log_end_offset, e)) for e in epochs}
+
+    def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """Keeps the offsets (topic: partition: next offset) that the group has come to; all of them or none.
+
+        A commit is acks=all by nature: it is one compare-and-set on a table of the cluster, not an append that
+        followers copy. When it returns nothing is left to wait for, so there is no `offsets.commit.required.acks`.
+
+        Kafka: `GroupMetadataManager.storeOffsets`. [AP-04]
+
+        Raises InvalidGroupIdException without a group, UnknownTopicOrPartitionException, OffsetOutOfRangeException for
+        a negative offset.
+        """
+        group, rows = self._known_group(), []
+        for topic, by_partition in offsets.items():
+            registrations = self._view.partitions(topic)
+            for partition, offset in by_partition.items():
+                name = f"{topic}-{partition}"
+                if partition not in registrations:
+                    raise UnknownTopicOrPartitionException(f"{name}: no such partition, {topic} has {[*registrations]}")
+                if offset < 0:
+                    raise OffsetOutOfRangeException(f"{name}: offset {offset} cannot be committed, it is negative")
+                rows.append(CommittedOffset(group, topic, registrations[partition].topic_id, partition, offset))
+        self._view.cluster.groups.commit(rows)
+
+    def committed(self, topic: str) -> dict[int, int]:
+        """The offsets that the group has committed last, of the partitions that have any.
+
+        Raises InvalidGroupIdException without a group, UnknownTopicOrPartitionException.
+        """
+        group = self._known_group()
+        registrations = self._view.partitions(topic)
+        kept = self._view.cluster.groups.committed(group)
+        found = {number: kept.get(r.topic_id_partition) for number, r in registrations.items()}
+        return {number: offset for number, offset in found.items() if offset is not None}
+
+    def _known_group(self) -> str:
+        if not self._group:
+            raise InvalidGroupIdException(
+                f"group is {self._group!r}: a consumer keeps offsets only under the name of a group"
+            )
+        return self._group
+
+
+def _existing(seen: Mapping[int, Leadership], topic: str, partition: int) -> Leadership:
+    if partition not in seen:
+        raise UnknownTopicOrPartitionException(f"{topic}-{partition}: topic {topic} has no such partition")
+    return seen[partition]
+
+
+def _led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> PartitionLog:
+    """The partition's log at its leader, read after the row; it leads under the epoch that metadata and row have."""
+    registration, row = seen.registration, seen.row
+    name = f"{registration.topic}-{registration.partition}"
+    if seen.error:
+        raise seen.error
+    if registration.leader == NO_LEADER:
+        raise LeaderNotAvailableException(f"{name}: no leader; replicas are {registration.replicas}")
+    error = check_leader_row(row, registration.topic_id_partition, registration.leader_epoch)
+    if error:
+        raise error
+    log = refreshed(registration.leader).partition(registration.topic_id_partition)
+    check_log_leads(log.role, registration.leader_epoch, name)
+    return log
+
+
+class _Readable(NamedTuple):
+    """What lies between a fetch offset and the HW, in a log that was found to lead."""
+
+    registration: PartitionRegistration
+    batches: list[PlacedBatch]
+    high_watermark: int
+    log_start_offset: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each batch: one at least, or a batch of empty records would be waited for in vain."""
+        return [max(1, batch.header.bytes) for batch in self.batches]
+
+
+class _DelayedFetch:
+    """One fetch, until `answers` has a row for each partition."""
+
+    def __init__(self, view: TopicView, topic: str, offsets: Mapping[int, int], min_bytes: int, max_bytes: int) -> None:
+        self.answers: dict[int, FetchedRecords] = {}
+        self.watch = TopicWatch(view, topic, offsets)
+        self._view = view
+        self._topic = topic
+        self._offsets = offsets
+        self._min_bytes = min_bytes
+        self._max_bytes = max_bytes
+
+    def attempt(self, time_is_over: bool) -> bool:
+        refreshed = cache(lambda leader: self._view.log(leader).refresh())
+        found = {partition: self._look(partition, offset, refreshed) for partition, offset in self._offsets.items()}
+        readable = [f if isinstance(f, LakelogException) else sum(f.sizes) for f in found.values()]
+        outcome = fetch_outcome(readable, self._min_bytes, self._max_bytes, time_is_over)
+        if outcome.is_done:
+            self.answers = self._read(found)
+        return outcome.is_done
+
+    def _look(self, partition: int, offset: int, refreshed: Callable[[int], LogState]) -> _Readable | LakelogException:
+        """HW first, then the log, never the other way round."""
+        try:
+            seen = _existing(self.watch.seen, self._topic, partition)
+            log = _led_log(seen, refreshed)
+            check_fetch_offset(offset, log, f"{self._topic}-{partition}")
+        except LakelogException as error:
+            return error
+        high_watermark = seen.row.high_watermark if seen.row else 0
+        readable = log.batches if offset < high_watermark else []
+        batches = [b for b in readable if b.header.next_offset > offset and b.base_offset < high_watermark]
+        return _Readable(seen.registration, batches, high_watermark, log.log_start_offset)
+
+    def _read(self, found: Mapping[int, _Readable | LakelogException]) -> dict[int, FetchedRecords]:
+        answers, room, is_first = {}, self._max_bytes, True
+        read = cache(lambda leader, name: read_records(self._view.log(leader).root, name))
+        for partition, looked in found.items():
+            if isinstance(looked, LakelogException):
+                answers[partition] = FetchedRecords(error=looked)
+                continue
+            count = batches_within(looked.sizes, room, is_first)
+            room, is_first = room - sum(looked.sizes[:count]), is_first and not count
+            answers[partition] = _records(looked, looked.batches[:count], self._offsets[partition], read)
+        return answers
+
+
+def _records(
+    looked: _Readable, batches: list[PlacedBatch], offset: int, read: Callable[[int, str], pa.Table]
+) -> FetchedRecords:
+    """The rows of the batches from `offset` to the HW, out of the files of the version that was looked at."""
+    registration = looked.registration
+    stop = min(looked.high_watermark, batches[-1].header.next_offset if batches else offset)
+    try:
+        tables = [
+            rows_of(read(registration.leader, name), registration.topic_id_partition, offset, stop)
+            for name in dict.fromkeys(batch.segment for batch in batches)
+        ]
+    except LakelogException as error:
+        return FetchedRecords(error=error)
+    records = pa.concat_tables([LOG.arrow.empty_table(), *tables]).sort_by("offset")
+    return FetchedRecords(records, looked.high_watermark, looked.log_start_offset)

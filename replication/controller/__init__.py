@@ -1,0 +1,1 @@
+"""Who decides over the whole cluster: elections."""

@@ -1,0 +1,139 @@
+"""When a request that waits is answered: what one look at its partitions decides. How to wait is for clients to know.
+
+Kafka: `DelayedProduce`, `DelayedFetch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from replication.errors import (
+    LakelogException,
+    NotEnoughReplicasAfterAppendException,
+    NotLeaderOrFollowerException,
+    OffsetOutOfRangeException,
+    TimeoutException,
+)
+from replication.protocol.leader_epoch import covers
+from replication.protocol.partition_log import PartitionLog, Role
+from replication.protocol.replica import Replica
+
+
+class Outcome(NamedTuple):
+    """What one look has found: whether the request is answered now and, if so, with which error."""
+
+    is_done: bool
+    error: type[LakelogException] | None = None
+
+
+NOT_YET, DONE = Outcome(False), Outcome(True)
+
+
+def produce_outcome(
+    row: Replica | None,
+    leader_epoch: int,
+    base_offset: int,
+    last_offset: int,
+    isr_size: int,
+    min_isr: int,
+    time_is_over: bool,
+) -> Outcome:
+    """acks=all is answered when the HW has passed the last record, which must still be the one that was appended.
+
+    Args:
+        row: what the leader says under the leader epoch that the metadata has; None if it has not taken it up yet.
+        leader_epoch: the epoch that the records were appended under.
+        base_offset: offset of the first record.
+        last_offset: offset of the last record.
+        isr_size: members of the ISR now.
+        min_isr: members that the ISR needs, see `effective_min_isr`.
+        time_is_over: whether this is the last look.
+
+    A later leader counts only if its lineage gives the records' epoch to all their offsets: else the HW passes offsets
+    at which other records lie. That is told at once, as it will not change. An ISR that has become too small is told
+    when the HW has passed, or at the end; until then it may grow again.
+
+    Kafka: `DelayedProduce.tryComplete`, `Partition.checkEnoughReplicasReachOffset`. KIP-101. [AP-07]
+    """
+    has_another_history = (
+        row is not None
+        and row.leader_epoch > leader_epoch
+        and not covers(row.epochs, leader_epoch, base_offset, last_offset)
+    )
+    if has_another_history:
+        return Outcome(True, NotLeaderOrFollowerException)
+    is_committed = row is not None and row.leader_epoch >= leader_epoch and row.high_watermark > last_offset
+    if not is_committed and not time_is_over:
+        return NOT_YET
+    if isr_size < min_isr:
+        return Outcome(True, NotEnoughReplicasAfterAppendException)
+    return DONE if is_committed else Outcome(True, TimeoutException)
+
+
+def fetch_outcome(
+    partitions: Sequence[int | LakelogException], min_bytes: int, max_bytes: int, time_is_over: bool
+) -> Outcome:
+    """A fetch waits only while waiting may bring more: all its partitions are well and together hold too few bytes.
+
+    Args:
+        partitions: of each one asked for, the bytes between its fetch offset and its HW, or its error.
+        min_bytes: bytes that are worth an answer; no more than `max_bytes`, as no more are ever sent.
+        max_bytes: bytes that an answer may have.
+        time_is_over: whether this is the last look; a time to wait of 0 or less is over at the first one.
+
+    Kafka: `ReplicaManager.fetchMessages`, `DelayedFetch.tryComplete`. [FE-02, DO-02]
+    """
+    if time_is_over or not partitions or any(isinstance(found, LakelogException) for found in partitions):
+        return DONE
+    readable = sum(found for found in partitions if not isinstance(found, LakelogException))
+    return DONE if readable >= min(min_bytes, max_bytes) else NOT_YET
+
+
+def batches_within(sizes: Sequence[int], max_bytes: int, is_first: bool) -> int:
+    """How many of a partition's next batches go into an answer that has room for `max_bytes`.
+
+    The first batch of the first partition that has any ignores the limit: a batch that is larger than it would else
+    never be read.
+
+    Kafka: `ReplicaManager.readFromLocalLog`, minOneMessage. KIP-74. [FE-02]
+    """
+    count, used = 0, 0
+    for size in sizes:
+        used += size
+        if used > max_bytes and not (is_first and count == 0):
+            break
+        count += 1
+    return count
+
+
+def check_log_leads(role: Role, leader_epoch: int, name: str) -> None:
+    """Offsets below a HW may be read only from a log that still leads under the epoch the HW was told under.
+
+    The row with the HW is read first and the log after it, so the log holds all that lies below the HW, unless it has
+    been deposed in between: then it may have been cut, and other records may follow.
+
+    Kafka: `Partition.readRecords`, under the lock that leadership changes take. [FE-01, FE-02]
+
+    Raises:
+        NotLeaderOrFollowerException: the log has another role by now; the new leader has the records.
+    """
+    if not role.is_leader or role.leader_epoch != leader_epoch:
+        what = "leads" if role.is_leader else "does not lead"
+        raise NotLeaderOrFollowerException(
+            f"{name}: leader epoch {leader_epoch} is over, the log {what} at leader epoch {role.leader_epoch}"
+        )
+
+
+def check_fetch_offset(offset: int, log: PartitionLog, name: str) -> None:
+    """A fetch offset lies within the log. Above the HW is no error: a new leader's HW lags behind what was committed.
+
+    Kafka: `UnifiedLog.read`, `Partition.fetchOffsetSnapshot`. KIP-207. [FE-02]
+
+    Raises:
+        OffsetOutOfRangeException: the offset is below the log start or above the LEO.
+    """
+    if not log.log_start_offset <= offset <= log.log_end_offset:
+        raise OffsetOutOfRangeException(
+            f"{name}: offset {offset} is out of range, the log has {log.log_start_offset} to {log.log_end_offset}"
+        )

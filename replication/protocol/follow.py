@@ -1,0 +1,80 @@
+"""What a follower does in one round: cut what its leader's history does not have, then append what follows its log end.
+
+Kafka: `AbstractFetcherThread.doWork` = `maybeTruncate`, then `maybeFetch`. [FT-02]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from replication.errors import FencedLeaderEpochException, OffsetOutOfRangeException
+from replication.protocol.append_plan import AppendPlan, FetchedBatch
+from replication.protocol.leader_epoch import covers
+from replication.protocol.partition_log import FOLLOWER, PartitionLog, Role
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import Replica
+from replication.protocol.steps import (
+    AdvanceFetchOffsets,
+    AppendFetched,
+    CutLogs,
+    FinishTruncation,
+    PublishReplicas,
+    Step,
+)
+from replication.protocol.truncation import cut_for
+
+Logs = Mapping[TopicIdPartition, PartitionLog]
+LeaderRows = Mapping[TopicIdPartition, Replica]
+
+
+def maybe_truncate(
+    truncating: Collection[TopicIdPartition], fetching: Collection[TopicIdPartition], logs: Logs, leaders: LeaderRows
+) -> list[Step]:
+    """The cuts of the partitions that are Truncating, before anything of them is fetched; and of those that are
+    Fetching what their leader's retention has overtaken, which can only start over.
+
+    The rows say Truncating until the cut is in the log: a row never claims what is about to go.
+
+    Kafka: `AbstractFetcherThread.maybeTruncate`, `fetchOffsetAndTruncate`. [TR-06, TR-07, FT-14]
+    """
+    behind = {p for p in fetching if p in leaders and logs[p].log_end_offset < leaders[p].log_start_offset}
+    due = tuple(sorted({p for p in truncating if p in leaders} | behind))
+    if not due:
+        return []
+    cuts = {p: cut_for(logs[p], leaders[p]) for p in due}
+    real = {p: c for p, c in cuts.items() if c.offset < logs[p].log_end_offset or c.restart_at is not None}
+    return [*([CutLogs(real)] if real else []), FinishTruncation(due), PublishReplicas("truncated")]
+
+
+def may_append(batch: FetchedBatch, leader: Replica) -> bool:
+    """Whether the leader's history still has the batch: a late read may bring what has since been cut. [FT-07]"""
+    return covers(leader.epochs, batch.leader_epoch, batch.base_offset, batch.last_offset)
+
+
+def append_fetched(plan: AppendPlan, leaders: LeaderRows) -> list[Step]:
+    """The log first, the row then: a row never claims more than its log.
+
+    Kafka: `ReplicaFetcherThread.processPartitionData`. [FT-09, HW-03]
+    """
+    epochs = {p: leaders[p].leader_epoch for p in {r.batch.partition for r in plan.ranges}}
+    advance = AdvanceFetchOffsets({p: row.high_watermark for p, row in leaders.items()})
+    return [*([AppendFetched(plan, epochs)] if plan.ranges else []), advance, PublishReplicas("fetched")]
+
+
+def check_follower_append(log: PartitionLog, leader_epoch: int, start_offset: int, name: str) -> None:
+    """A follower appends in the role that it fetched in, and at its own log end.
+
+    Kafka: `Partition.appendRecordsToFollowerOrFutureReplica`, `ReplicaFetcherThread`. [AP-03, FT-10]
+
+    Raises:
+        FencedLeaderEpochException: the replica was told something else meanwhile.
+        OffsetOutOfRangeException: the log ends elsewhere.
+    """
+    if log.role != Role(leader_epoch, FOLLOWER):
+        raise FencedLeaderEpochException(
+            f"{name}: nothing appended: it no longer follows at leader epoch {leader_epoch} ({log.role})"
+        )
+    if log.log_end_offset != start_offset:
+        raise OffsetOutOfRangeException(
+            f"{name}: fetched from {start_offset} on, but the log ends at {log.log_end_offset}"
+        )

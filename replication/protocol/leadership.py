@@ -1,0 +1,161 @@
+"""The duties of a leader: watch its followers, keep the ISR, raise the HW.
+
+Kafka: `Partition`. Values in, values out: `server` looks after the clock and the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from replication.protocol.fencing import row_counts
+from replication.protocol.high_watermark import leader_high_watermark
+from replication.protocol.isr import (
+    FollowerProgress,
+    IsrChange,
+    Outcome,
+    caught_up_replicas,
+    change_to,
+    maybe_expand_isr,
+    maybe_shrink_isr,
+    observe,
+)
+from replication.protocol.partition_log import LEADER, PartitionLog, Role
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.replica import Replica
+
+
+@dataclass(frozen=True)
+class HostedPartition:
+    """A partition that a broker is a replica of: what it knows of it, in memory.
+
+    `progress`: a leader's followers. `pending`: a change of the ISR whose outcome is not known yet. `resuming`: the
+    leadership was begun by an older process of this broker, which may still be about to change the ISR.
+    """
+
+    registration: PartitionRegistration
+    high_watermark: int
+    progress: Mapping[int, FollowerProgress] = field(default_factory=dict)
+    pending: IsrChange | None = None
+    resuming: bool = False
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a leader looks at. `broker_epochs`: as registered; `eligible`: those alive and not shutting down, by epoch.
+
+    `log` is the leader's own; `rows` what its followers say; `now` and `replica_lag_time_max` in seconds of its own
+    monotonic clock; `min_isr` is `effective_min_isr`. `may_shrink`: lags are looked at every half lag time only.
+    """
+
+    log: PartitionLog
+    rows: Mapping[int, Replica]
+    broker_epochs: Mapping[int, int]
+    eligible: Mapping[int, int]
+    now: float
+    replica_lag_time_max: float
+    min_isr: int
+    may_shrink: bool
+
+
+def host(
+    before: HostedPartition | None, published: Replica | None, registration: PartitionRegistration, log: PartitionLog,
+    broker_id: int, now: float, is_resumed: bool,
+) -> HostedPartition:  # fmt: skip
+    """A replica at the beginning of a role. What it knew of followers is forgotten; members of the ISR count as caught
+    up now. Its HW goes on from what it was here, or was when this broker last ran, as far as its log goes.
+
+    Kafka: `Partition.makeLeader`, `Partition.makeFollower`, `LogManager` (checkpointed HW). [BL-05, HW-02]
+    """
+    last = before.high_watermark if before else published.high_watermark if published else 0
+    high_watermark = max(min(last, log.log_end_offset), log.log_start_offset)
+    leads = registration.leader == broker_id
+    progress = {broker: FollowerProgress(caught_up_at=now) for broker in registration.isr} if leads else {}
+    return HostedPartition(registration, high_watermark, progress, None, is_resumed and leads)
+
+
+def follow_registration(hosted: HostedPartition, registration: PartitionRegistration) -> HostedPartition:
+    """The same role under a newer registration; an older one, as a late read brings it, changes nothing. [BL-08]"""
+    is_same_role = registration.leader_epoch == hosted.registration.leader_epoch
+    is_later = registration.partition_epoch > hosted.registration.partition_epoch
+    return replace(hosted, registration=registration) if is_same_role and is_later else hosted
+
+
+def attend(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
+    """One look at the followers: how far they are, and which change of the ISR that calls for, if any.
+
+    Only one change is under way at a time. A log that is not open at this epoch is nobody's to lead: another process
+    of this broker, or a newer role, has come between.
+
+    Kafka: `Partition.updateFollowerFetchState`, `maybeShrinkIsr`, `maybeExpandIsr`. [FE-03, IS-01, IS-04]
+    """
+    registration = hosted.registration
+    if around.log.role != Role(registration.leader_epoch, LEADER):
+        return hosted
+    end = around.log.log_end_offset
+    counted = _counted(registration, around)
+    progress = {broker: hosted.progress.get(broker, FollowerProgress()) for broker in registration.followers}
+    progress.update({broker: observe(progress[broker], leo, end, around.now) for broker, leo in counted.items()})
+    seen = replace(hosted, progress=progress)
+    return replace(seen, pending=seen.pending or _isr_change(seen, counted, around))
+
+
+def _counted(registration: PartitionRegistration, around: Surroundings) -> dict[int, int]:
+    """LEOs of the followers whose rows count. [FE-03]"""
+    return {
+        broker: around.rows[broker].log_end_offset
+        for broker in registration.followers
+        if row_counts(around.rows.get(broker), registration, around.broker_epochs)
+    }
+
+
+def _isr_change(hosted: HostedPartition, counted: Mapping[int, int], around: Surroundings) -> IsrChange | None:
+    registration, end = hosted.registration, around.log.log_end_offset
+    if hosted.resuming:
+        return change_to(registration, registration.isr)
+    shrunk = maybe_shrink_isr(registration, hosted.progress, end, around.now, around.replica_lag_time_max)
+    if shrunk and around.may_shrink:
+        return shrunk
+    return maybe_expand_isr(registration, counted, hosted.high_watermark, around.log.epoch_start, around.eligible)
+
+
+def settle_isr_change(
+    hosted: HostedPartition, outcome: Outcome, current: PartitionRegistration | None
+) -> HostedPartition:
+    """What is known once the outcome of the pending change is.
+
+    A resumed leadership is taken over by a write that this process knows to be its own, so that whatever the older
+    process had decided before is overtaken; finding the same content is not enough, as that may be the older one's.
+
+    Kafka: `Partition.handleAlterPartitionUpdate`. [IS-05]
+    """
+    if hosted.pending is None:
+        return hosted
+    is_in_force = outcome != Outcome.LOST
+    settled = replace(hosted, pending=None, resuming=hosted.resuming and outcome != Outcome.APPLIED)
+    if is_in_force and current is not None:
+        return replace(settled, registration=current)
+    return follow_registration(settled, current) if current is not None else settled
+
+
+def raise_high_watermark(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
+    """The HW as far as everybody has come who is, or may be by now, in the ISR.
+
+    While a change is under way the larger set counts. A leadership that is being resumed does not know the ISR for
+    sure: all replicas count.
+
+    Kafka: `Partition.maybeIncrementLeaderHW`. KIP-497, KIP-966. [HW-01]
+    """
+    registration = hosted.registration
+    if around.log.role != Role(registration.leader_epoch, LEADER):
+        return hosted
+    counted = _counted(registration, around)
+    waited_for = caught_up_replicas(
+        registration, hosted.progress, counted, around.now, around.replica_lag_time_max
+    ) | set(hosted.pending.isr if hosted.pending else ())
+    waited_for |= set(registration.replicas if hosted.resuming else ())
+    high_watermark = leader_high_watermark(
+        hosted.high_watermark, around.log.log_end_offset, counted, registration.isr, registration.leader,
+        waited_for - set(registration.isr), around.min_isr,
+    )  # fmt: skip
+    return replace(hosted, high_watermark=high_watermark)

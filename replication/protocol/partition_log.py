@@ -1,0 +1,124 @@
+"""One partition's part of a log, as its commits add up to: its batches, its lineage, its producers, its role.
+
+Everybody who writes to a log decides on this: its broker, its followers, its producers. Nothing else changes it than
+replaying what has landed, so that the same commits make the same log everywhere. Kafka: `UnifiedLog`.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from replication.errors import CorruptRecordException
+from replication.protocol import leader_epoch as epochs
+from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.producer_state import ProducerEntry, record
+from replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, TopicIdPartition
+
+# Within one leader epoch a role only goes up: a replica that has been stopped comes back under a later epoch alone.
+FOLLOWER, LEADER, STOPPED = 1, 2, 3
+_ROLES = 4  # a role is recorded as one number, leader epoch x 4 + role, which only goes up
+
+
+class Role(NamedTuple):
+    """What the log's own history says its broker is of a partition, and since which leader epoch."""
+
+    leader_epoch: int
+    kind: int
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the log is open for appends under `leader_epoch`."""
+        return self.kind == LEADER
+
+    @property
+    def name(self) -> str:
+        """The role in words."""
+        return {FOLLOWER: "follower", LEADER: "leader"}.get(self.kind, "stopped")
+
+
+NO_ROLE = Role(-1, STOPPED)
+
+
+def role_version(role: Role) -> int:
+    """A role as a number that only goes up."""
+    return role.leader_epoch * _ROLES + role.kind
+
+
+def role_of(version: int) -> Role:
+    """The role that a number stands for."""
+    return Role(*divmod(version, _ROLES))
+
+
+class PlacedBatch(NamedTuple):
+    """A batch and the segment that holds it; in order of offsets."""
+
+    base_offset: int
+    header: BatchHeader
+    segment: str
+
+
+@dataclass
+class PartitionLog:
+    """One partition's part of a log: its batches in order, its lineage, its producers."""
+
+    batches: list[PlacedBatch] = field(default_factory=list)
+    log_start_offset: int = 0
+    role: Role = NO_ROLE
+    epoch_start: int = 0
+    producers: dict[int, ProducerEntry] = field(default_factory=dict)
+    _lineage: tuple[EpochEntry, ...] = ()
+
+    @property
+    def log_end_offset(self) -> int:
+        """LEO: the next offset to be written."""
+        return self.batches[-1].header.next_offset if self.batches else self.log_start_offset
+
+    @property
+    def lineage(self) -> tuple[EpochEntry, ...]:
+        """Which epoch wrote from which offset on; a leader's own epoch counts from its start, records or not."""
+        if self.role.is_leader:
+            return epochs.assign(self._lineage, self.role.leader_epoch, self.epoch_start)
+        return self._lineage
+
+    def add(self, header: BatchHeader, segment: str) -> None:
+        """Takes a batch in; one that does not lie at the end is put in its place."""
+        placed = PlacedBatch(header.base_offset, header, segment)
+        if self.batches and header.base_offset < self.log_end_offset:
+            insort(self.batches, placed, key=lambda batch: batch.base_offset)
+            self._derive()
+            return
+        if not self.batches:
+            self.log_start_offset = max(self.log_start_offset, header.base_offset)
+        self.batches.append(placed)
+        self._follow(header)
+
+    def drop(self, segments: Collection[str]) -> None:
+        """Forgets the batches of segments."""
+        self.batches = [batch for batch in self.batches if batch.segment not in segments]
+        self._derive()
+
+    def copy(self) -> PartitionLog:
+        """A log that may change without this one."""
+        return replace(self, batches=list(self.batches), producers=dict(self.producers))
+
+    def _derive(self) -> None:
+        self._lineage, self.producers = (), {}
+        for batch in self.batches:
+            self._follow(batch.header)
+
+    def _follow(self, header: BatchHeader) -> None:
+        self._lineage = epochs.assign(self._lineage, header.leader_epoch, header.base_offset)
+        if header.producer_id != NO_PRODUCER_ID:
+            self.producers[header.producer_id] = record(self.producers.get(header.producer_id), header)
+
+    def check(self, partition: TopicIdPartition) -> None:
+        """Raises CorruptRecordException unless the offsets are without gaps and doubles."""
+        for before, after in zip(self.batches, self.batches[1:], strict=False):
+            if after.base_offset != before.header.next_offset:
+                raise CorruptRecordException(
+                    f"{partition}: {after.segment} begins at offset {after.base_offset}, "
+                    f"but {before.segment} ends before {before.header.next_offset}"
+                )

@@ -1,0 +1,35 @@
+"""What a broker says of one of its replicas: a row of its `replicas` table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.record_batch import TopicIdPartition
+
+LEADER_ROLE, FOLLOWER_ROLE = "leader", "follower"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A row: one replica as its broker last published it. It never claims more than the log held at that time."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    broker_id: int
+    broker_epoch: int
+    leader_epoch: int
+    role: str
+    state: str
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    epochs: tuple[EpochEntry, ...]
+    error: str | None
+    log_version: int
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition."""
+        return TopicIdPartition(self.topic_id, self.partition)

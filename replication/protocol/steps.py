@@ -1,0 +1,111 @@
+"""The vocabulary in which rules answer: each step is one commit on one table, or one move in memory.
+
+A rule answers with a list of steps in the order in which they must happen. Whoever asked only carries them out: the
+server on Delta tables, the simulation in memory, where a crash, a pause or somebody else's commit may come between any
+two. So the order in which things are written is a part of the rules, and is tested with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from replication.protocol.append_plan import AppendPlan
+from replication.protocol.isr import IsrChange
+from replication.protocol.partition_log import Role
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.truncation import Cut
+
+
+class InitialFetchState(NamedTuple):
+    """What a fetcher is told of a partition: whom to follow, under which epoch, from which offset. [BL-10]"""
+
+    topic: str
+    leader: int
+    leader_epoch: int
+    fetch_offset: int
+
+
+class StopFetching(NamedTuple):
+    """No fetcher appends to these partitions any more once this is done."""
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+class CommitRoles(NamedTuple):
+    """One commit on the log. From it on an append or a cut under an older epoch loses, and a new leader's epoch has
+    its start offset."""
+
+    roles: Mapping[TopicIdPartition, Role]
+
+
+class DeleteLogs(NamedTuple):
+    """One commit on the log: all records go of partitions that are not assigned to this broker any more."""
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+class HostPartitions(NamedTuple):
+    """In memory: what this broker now is of each partition. `resumed`: leaderships begun by an older process of it."""
+
+    registrations: Mapping[TopicIdPartition, PartitionRegistration]
+    gone: tuple[TopicIdPartition, ...]
+    resumed: frozenset[TopicIdPartition]
+
+
+class StartFetching(NamedTuple):
+    """Fetchers take partitions over; those that they have under the same leader and epoch stay as they are."""
+
+    partitions: Mapping[TopicIdPartition, InitialFetchState]
+
+
+class StopIdleFetchers(NamedTuple):
+    """Fetchers without partitions end."""
+
+
+class PublishReplicas(NamedTuple):
+    """One commit on this broker's `replicas`: what its logs and its memory now say, and never more."""
+
+    why: str
+
+
+class CutLogs(NamedTuple):
+    """One commit on the log that adds nothing new: the ends that the leader's history does not have."""
+
+    cuts: Mapping[TopicIdPartition, Cut]
+
+
+class FinishTruncation(NamedTuple):
+    """In memory: the logs agree with their leaders', and may be fetched from their ends on."""
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+class AppendFetched(NamedTuple):
+    """One commit on the log: what was planned, if every log still ends where the plan begins, under the same role."""
+
+    plan: AppendPlan
+    leader_epochs: Mapping[TopicIdPartition, int]
+
+
+class AdvanceFetchOffsets(NamedTuple):
+    """In memory: fetch offsets follow the log ends, and HWs the leaders'."""
+
+    leader_high_watermarks: Mapping[TopicIdPartition, int]
+
+
+class AlterPartitions(NamedTuple):
+    """One commit on `metadata`: each change by itself is applied, found or lost, and leads to `settle_isr_change`."""
+
+    changes: tuple[IsrChange, ...]
+
+
+class RaiseHighWatermarks(NamedTuple):
+    """In memory: the HWs of led partitions, from what is known now."""
+
+
+Step: TypeAlias = (
+    StopFetching | CommitRoles | DeleteLogs | HostPartitions | StartFetching | StopIdleFetchers | PublishReplicas
+    | CutLogs | FinishTruncation | AppendFetched | AdvanceFetchOffsets | AlterPartitions | RaiseHighWatermarks
+)  # fmt: skip

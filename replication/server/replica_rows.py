@@ -1,0 +1,43 @@
+"""The row that a broker publishes of a replica: from its log, its memory and its fetcher, and never more than these."""
+
+from __future__ import annotations
+
+from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
+from replication.protocol.leadership import HostedPartition
+from replication.protocol.partition_log import PartitionLog
+from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+
+
+def replica_row(
+    broker_id: int, broker_epoch: int, hosted: HostedPartition, log: PartitionLog, fetch: PartitionFetchState | None,
+    told: Replica | None, log_version: int,
+) -> Replica:  # fmt: skip
+    """What is true now. `fetch` counts only if it is of the leader epoch that the replica is hosted at."""
+    registration = hosted.registration
+    leads = registration.leader == broker_id
+    is_fetched = fetch is not None and fetch.leader_epoch == registration.leader_epoch and not leads
+    current = fetch if is_fetched else None
+    return Replica(
+        topic=registration.topic,
+        topic_id=registration.topic_id,
+        partition=registration.partition,
+        broker_id=broker_id,
+        broker_epoch=broker_epoch,
+        leader_epoch=registration.leader_epoch,
+        role=LEADER_ROLE if leads else FOLLOWER_ROLE,
+        state=ReplicaState.FETCHING if leads else _shown_state(broker_epoch, registration.leader_epoch, current, told),
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        high_watermark=min(hosted.high_watermark, log.log_end_offset),
+        epochs=log.lineage,
+        error=current.error if current else None,
+        log_version=log_version,
+    )
+
+
+def _shown_state(broker_epoch: int, leader_epoch: int, fetch: PartitionFetchState | None, told: Replica | None) -> str:
+    """Without a fetcher, as at shutdown, the state that this process last told under the same leader epoch."""
+    if fetch is not None:
+        return fetch.shown_state
+    is_ours = told is not None and (told.broker_epoch, told.leader_epoch) == (broker_epoch, leader_epoch)
+    return told.state if told is not None and is_ours else ReplicaState.TRUNCATING

@@ -1,0 +1,35 @@
+"""Who lives: a broker whose heartbeat moves, by the observer's own monotonic clock. No clocks are compared. [BC-01]"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from replication.storage.broker_table import BrokerRegistration
+
+
+class _Sighting(NamedTuple):
+    beat: tuple[int, int]
+    seen_at: float
+
+
+class Liveness:
+    """What an observer has seen of the brokers' heartbeats. Kafka: `BrokerHeartbeatManager`."""
+
+    def __init__(self, session_timeout_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._session_timeout = session_timeout_ms / 1000
+        self._clock = clock
+        self._sightings: dict[int, _Sighting] = {}
+
+    def look(self, brokers: Mapping[int, BrokerRegistration]) -> set[int]:
+        """Takes note of the heartbeats; answers who lives and is not shutting down. At first sight a broker lives."""
+        now = self._clock()
+        for broker, registration in brokers.items():
+            beat = (registration.broker_epoch, registration.heartbeat)
+            if broker not in self._sightings or self._sightings[broker].beat != beat:
+                self._sightings[broker] = _Sighting(beat, now)
+        return {b for b, r in brokers.items() if self._lives(b, now) and not r.shutting_down}
+
+    def _lives(self, broker: int, now: float) -> bool:
+        return self._sightings[broker].seen_at >= now - self._session_timeout

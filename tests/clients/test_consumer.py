@@ -1,0 +1,390 @@
+"""A consumer on real tables without brokers: logs are written by hand, and so is what their brokers say of them."""
+
+import dataclasses
+import shutil
+
+import pyarrow as pa
+import pytest
+
+from replication.clients.admin import AdminClient
+from replication.clients.consumer import Consumer
+from replication.clients.producer import Producer
+from replication.clients.reader import read_committed
+from replication.config import Config
+from replication.errors import (
+    InvalidGroupIdException,
+    InvalidTopicException,
+    KafkaStorageException,
+    LeaderNotAvailableException,
+    NotLeaderOrFollowerException,
+    OffsetOutOfRangeException,
+    UnknownTopicOrPartitionException,
+)
+from replication.protocol.leader_election import new_partition
+from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import Cluster, format_broker, format_cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import LogChange, ReplicaLog
+from replication.storage.replica_table import ReplicaTable
+from replication.storage.segment import write_segment
+from replication.storage.topic_table import Topic
+from schemas import LOG
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, follow, header, lead, log_rows
+
+LONG = 600_000
+
+
+class World:
+    """Two partitions on the brokers 1 and 2. Broker 1 leads them, and says nothing yet."""
+
+    def __init__(self, root):
+        home = StorageRoot.of(root).child("cluster")
+        cluster_id = format_cluster(home, Config())
+        self.uri, self.cluster = home.uri, Cluster.open(home.uri)
+        self.roots = {broker: StorageRoot.of(root).child(f"broker-{broker}") for broker in (1, 2)}
+        for broker, storage in self.roots.items():
+            format_broker(storage, cluster_id, broker)
+            row = BrokerRegistration(broker, storage.uri, None, 1, 0, -1, False, None, "log", 0)
+            BrokerTable.open_or_create(home, broker).register(lambda _, row=row: row)
+        self.logs = {broker: ReplicaLog.open(storage.child(LOG.name)) for broker, storage in self.roots.items()}
+        self.rows = {broker: {} for broker in self.roots}
+        self.cluster.topics.add(Topic(TOPIC, TOPIC_ID, 2))
+        self.partitions = {p: new_partition(TOPIC, TOPIC_ID, p.partition, (1, 2), {1, 2}) for p in (P0, P1)}
+        self.cluster.metadata.put(self.partitions.values(), {"who": "test"})
+        lead(self.logs[1], P0, P1, epoch=0)
+        follow(self.logs[2], P0, P1, epoch=0)
+
+    def change(self, partition=P0, **changes):
+        """Another state of a partition in the metadata."""
+        self.partitions[partition] = dataclasses.replace(self.partitions[partition], **changes)
+        self.cluster.metadata.put([self.partitions[partition]], {"who": "test"})
+
+    def say(self, high_watermark, partition=P0, broker=1, **changes):
+        """What a broker says of a replica, by its log but for the HW and what is given."""
+        state = self.logs[broker].refresh()
+        log = state.partition(partition)
+        role = LEADER_ROLE if log.role.is_leader else FOLLOWER_ROLE
+        row = Replica(
+            TOPIC, TOPIC_ID, partition.partition, broker, 1, log.role.leader_epoch, role, "Fetching",
+            log.log_start_offset, log.log_end_offset, high_watermark, log.lineage, None, state.version,
+        )  # fmt: skip
+        self.rows[broker][partition] = dataclasses.replace(row, **changes)
+        ReplicaTable.open(self.roots[broker]).publish(self.rows[broker].values(), "test")
+
+    def consumer(self, group=None):
+        return Consumer(self.uri, group)
+
+
+@pytest.fixture
+def world(root):
+    return World(root)
+
+
+@pytest.fixture
+def while_waiting(monkeypatch):
+    """What happens in each pause between two polls; more pauses than there are things to happen are a failure."""
+
+    def happens(*things):
+        left = iter(things)
+        monkeypatch.setattr("replication.clients.delayed_operation.pause", lambda *_: next(left)())
+        return left
+
+    return happens
+
+
+def offsets(fetched):
+    assert fetched.error is None
+    return fetched.records["offset"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "start", "expected"),
+    [(5, 0, [0, 1, 2, 3, 4]), (3, 0, [0, 1, 2]), (4, 0, [0, 1, 2, 3]), (4, 1, [1, 2, 3]), (5, 4, [4])],
+)
+def test_fe_01_what_lies_below_the_hw_is_read(world, high_watermark, start, expected):
+    """Also where HW or offset lie within a batch."""
+    fill(world.logs[1], P0, 3, 2)
+    world.say(high_watermark)
+    (fetched,) = world.consumer().fetch(TOPIC, {0: start}).values()
+    assert offsets(fetched) == expected
+    assert fetched.records["value"].to_pylist() == [(b"0", b"1", b"2", b"0", b"1")[offset] for offset in expected]
+    assert fetched.records.schema == LOG.arrow
+    assert (fetched.high_watermark, fetched.log_start_offset) == (high_watermark, 0)
+
+
+def test_fe_01_partitions_of_one_file_are_told_apart(world):
+    fill(world.logs[1], P0, 3)
+    fill(world.logs[1], P1, 2)
+    world.say(3)
+    world.say(1, P1)
+    fetched = world.consumer().fetch(TOPIC, {1: 0, 0: 1})
+    assert {partition: offsets(found) for partition, found in fetched.items()} == {0: [1, 2], 1: [0]}
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, -1])
+def test_fe_02_without_time_to_wait_the_answer_comes_at_once(world, while_waiting, max_wait_ms):
+    while_waiting()
+    world.say(0)
+    (fetched,) = world.consumer().fetch(TOPIC, {0: 0}, max_wait_ms=max_wait_ms).values()
+    assert (offsets(fetched), fetched.high_watermark) == ([], 0)
+
+
+def test_fe_02_a_fetch_is_answered_when_its_time_is_over(world):
+    fill(world.logs[1], P0, 3)
+    world.say(3)
+    (fetched,) = world.consumer().fetch(TOPIC, {0: 1}, min_bytes=1000, max_wait_ms=1).values()
+    assert offsets(fetched) == [1, 2], "what there is then"
+
+
+def test_do_02_a_fetch_is_woken_by_the_hw(world, while_waiting):
+    fill(world.logs[1], P0, 3)
+    world.say(0)
+    left = while_waiting(lambda: None, lambda: world.say(2))
+    (fetched,) = world.consumer().fetch(TOPIC, {0: 0}, max_wait_ms=LONG).values()
+    assert offsets(fetched) == [0, 1]
+    assert next(left, None) is None
+
+
+def test_fe_02_a_fetch_waits_for_enough_bytes(world, while_waiting):
+    """Key and value of a record are two bytes."""
+    fill(world.logs[1], P0, 1, 1, 1)
+    world.say(1)
+    while_waiting(lambda: world.say(2), lambda: world.say(3))
+    (fetched,) = world.consumer().fetch(TOPIC, {0: 0}, min_bytes=6, max_wait_ms=LONG).values()
+    assert offsets(fetched) == [0, 1, 2]
+
+
+def test_do_02_a_fetch_is_woken_by_a_change_of_leader(world, while_waiting):
+    world.say(0)
+    while_waiting(lambda: world.change(leader=2, leader_epoch=1))
+    (fetched,) = world.consumer().fetch(TOPIC, {0: 0}, max_wait_ms=LONG).values()
+    assert fetched.error is not None
+    assert fetched.error.name == "UnknownLeaderEpochException"
+    assert fetched.error.retriable
+
+
+def test_fe_02_above_the_hw_is_waited_for_and_never_reset(world, while_waiting):
+    """A new leader's HW lags behind what its predecessor has told."""
+    fill(world.logs[1], P0, 5)
+    world.say(1)
+    (fetched,) = world.consumer().fetch(TOPIC, {0: 3}, max_wait_ms=0).values()
+    assert (offsets(fetched), fetched.high_watermark) == ([], 1)
+    while_waiting(lambda: world.say(3), lambda: world.say(5))
+    (fetched,) = world.consumer().fetch(TOPIC, {0: 3}, max_wait_ms=LONG).values()
+    assert offsets(fetched) == [3, 4]
+
+
+def deposed(world):
+    """The row is still that of the leader, but the log follows: it may have been cut."""
+    follow(world.logs[1], P0, epoch=1)
+
+
+ERRORS = {
+    # case: (what happens after broker 1 has said HW 3 of 5 records, offset) -> error
+    "no leader": (lambda w: w.change(leader=-1), 0, "LeaderNotAvailableException"),
+    "a leader that is slower": (lambda w: w.change(leader_epoch=1), 0, "UnknownLeaderEpochException"),
+    "a leader that says nothing": (lambda w: w.change(leader=2), 0, "UnknownLeaderEpochException"),
+    "a leader that is ahead": (lambda w: w.say(3, leader_epoch=1), 0, "FencedLeaderEpochException"),
+    "it follows": (lambda w: w.say(3, role=FOLLOWER_ROLE), 0, "NotLeaderOrFollowerException"),
+    "deposed since": (deposed, 0, "NotLeaderOrFollowerException"),
+    "leads anew since": (lambda w: lead(w.logs[1], P0, epoch=1), 0, "NotLeaderOrFollowerException"),
+    "above the LEO": (lambda _: None, 6, "OffsetOutOfRangeException"),
+    "below the log start": (lambda _: None, -1, "OffsetOutOfRangeException"),
+    "a broker that is not registered": (lambda w: w.change(leader=9), 0, "BrokerNotAvailableException"),
+    "an emptied root": (lambda w: shutil.rmtree(w.roots[1].path("replicas")), 0, "InconsistentClusterIdException"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_fe_02_an_error_is_that_of_its_partition_and_answers_at_once(world, while_waiting, case):
+    happens, offset, name = ERRORS[case]
+    while_waiting()
+    fill(world.logs[1], P0, 5)
+    world.say(3)
+    happens(world)
+    (fetched,) = world.consumer().fetch(TOPIC, {0: offset}, min_bytes=LONG, max_wait_ms=LONG).values()
+    assert fetched.error is not None
+    assert fetched.error.name == name
+    assert (fetched.records.num_rows, fetched.high_watermark, fetched.log_start_offset) == (0, -1, -1)
+
+
+def test_do_02_a_root_that_is_offline_is_an_error_of_its_partitions_alone(world, while_waiting, monkeypatch):
+    while_waiting()
+    world.change(P1, leader=2, leader_epoch=1)
+    lead(world.logs[2], P1, epoch=1)
+    fill(world.logs[2], P1, 1, epoch=1)
+    world.say(1, P1, broker=2)
+    refresh = ReplicaTable.refresh
+
+    def refuse(self):
+        if "broker-1" in self._table._log.root.uri:
+            raise KafkaStorageException("broker 1: cannot be read")
+        return refresh(self)
+
+    monkeypatch.setattr(ReplicaTable, "refresh", refuse)
+    fetched = world.consumer().fetch(TOPIC, {0: 0, 1: 0}, min_bytes=LONG, max_wait_ms=LONG)
+    assert (fetched[0].error.name, fetched[0].error.retriable) == ("KafkaStorageException", True)
+    assert offsets(fetched[1]) == [0]
+
+
+def test_fe_02_the_other_partitions_of_a_fetch_are_answered(world, while_waiting):
+    while_waiting()
+    fill(world.logs[1], P0, 2)
+    world.say(2)
+    world.say(0, P1)
+    fetched = world.consumer().fetch(TOPIC, {0: 0, 1: 5, 7: 0}, min_bytes=LONG, max_wait_ms=LONG)
+    assert offsets(fetched[0]) == [0, 1]
+    assert fetched[1].error.name == "OffsetOutOfRangeException"
+    assert fetched[7].error.name == "UnknownTopicOrPartitionException"
+
+
+def test_fe_02_an_unknown_topic_and_no_partitions_are_answered_at_once(world, while_waiting):
+    while_waiting()
+    (fetched,) = world.consumer().fetch("nobody", {0: 0}, max_wait_ms=LONG).values()
+    assert fetched.error.name == "UnknownTopicOrPartitionException"
+    assert world.consumer().fetch(TOPIC, {}, max_wait_ms=LONG) == {}
+
+
+def test_fe_02_a_topic_that_is_gone_while_it_is_waited_for(world, while_waiting):
+    world.say(0)
+    while_waiting(lambda: world.cluster.metadata._table.update({}, lambda _: []))
+    (fetched,) = world.consumer().fetch(TOPIC, {0: 0}, max_wait_ms=LONG).values()
+    assert fetched.error.name == "UnknownTopicOrPartitionException"
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "expected"),
+    [(1, ([0, 1], [])), (4, ([0, 1], [])), (7, ([0, 1], [0])), (8, ([0, 1, 2, 3], [])), (10, ([0, 1, 2, 3], [0]))],
+)
+def test_fe_02_the_first_batch_ignores_the_limit_of_a_fetch(world, max_bytes, expected):
+    """Partition 0 has two batches of four bytes, partition 1 one of two."""
+    fill(world.logs[1], P0, 2, 2)
+    fill(world.logs[1], P1, 1)
+    world.say(4)
+    world.say(1, P1)
+    fetched = world.consumer().fetch(TOPIC, {0: 0, 1: 0}, max_bytes=max_bytes)
+    assert (offsets(fetched[0]), offsets(fetched[1])) == expected
+
+
+def test_fe_02_the_rest_of_a_file_is_left_for_the_next_fetch(world):
+    log = world.logs[1]
+    segment = write_segment(log.root, 1, log_rows(P0, 0, 4), [header(P0, 0, 1), header(P0, 2, 3)])
+    log.transact({"who": "test"}, lambda _: LogChange(adds=(segment,)))
+    world.say(4)
+    (fetched,) = world.consumer().fetch(TOPIC, {0: 0}, max_bytes=1).values()
+    assert offsets(fetched) == [0, 1]
+
+
+def test_fe_02_records_without_key_and_value_are_not_waited_for_in_vain(world, while_waiting):
+    while_waiting()
+    Producer(world.uri, acks=1).send(TOPIC, pa.table({"value": pa.array([None], pa.binary()), "partition": [0]}))
+    world.say(1)
+    (fetched,) = world.consumer().fetch(TOPIC, {0: 0}, max_wait_ms=LONG).values()
+    assert offsets(fetched) == [0]
+
+
+def test_fe_01_a_file_that_is_gone_is_an_error_of_its_partition(world):
+    fill(world.logs[1], P0, 1)
+    fill(world.logs[1], P1, 1)
+    world.say(1)
+    world.say(1, P1)
+    consumer = world.consumer()
+    consumer.fetch(TOPIC, {0: 0})
+    (gone,) = {b.segment for b in world.logs[1].refresh().partition(P0).batches}
+    world.logs[1].root.filesystem.delete_file(world.logs[1].root.path(gone))
+    fetched = consumer.fetch(TOPIC, {0: 0, 1: 0})
+    assert fetched[0].error.name == "CorruptRecordException"
+    assert gone in str(fetched[0].error)
+    assert offsets(fetched[1]) == [0]
+
+
+def test_fe_01_read_committed_asks_whether_the_log_still_leads(world):
+    fill(world.logs[1], P0, 5)
+    world.say(3)
+    world.say(0, P1)
+    deposed(world)
+    with pytest.raises(NotLeaderOrFollowerException, match=f"{TOPIC}-0: leader epoch 0 is over"):
+        read_committed(None, world.uri, TOPIC)
+
+
+def test_ep_03_epochs_end_where_the_leader_says(world):
+    fill(world.logs[1], P0, 3)
+    lead(world.logs[1], P0, epoch=2)
+    fill(world.logs[1], P0, 2, epoch=2)
+    world.change(leader_epoch=2)
+    world.say(0)
+    ends = world.consumer().epoch_end(TOPIC, 0, [0, 1, 2, 3])
+    assert ends == {0: (0, 3), 1: (0, 3), 2: (2, 5), 3: (-1, -1)}
+    assert world.consumer().epoch_end(TOPIC, 0, [2], broker_id=1)[2].end_offset == 5
+
+
+@pytest.mark.parametrize(
+    ("happens", "arguments", "error"),
+    [
+        (lambda _: None, {"broker_id": 2}, NotLeaderOrFollowerException),
+        (deposed, {}, NotLeaderOrFollowerException),
+        (lambda w: w.change(leader=-1), {}, LeaderNotAvailableException),
+        (lambda _: None, {"partition": 7}, UnknownTopicOrPartitionException),
+    ],
+    ids=["a follower", "deposed since", "no leader", "unknown"],
+)
+def test_ep_03_only_a_leader_tells_where_epochs_end(world, happens, arguments, error):
+    world.say(0)
+    happens(world)
+    with pytest.raises(error, match=f"{TOPIC}-"):
+        world.consumer().epoch_end(**{"topic": TOPIC, "partition": 0, "epochs": [0], **arguments})
+
+
+def test_ap_04_a_group_goes_on_from_what_it_has_committed(world):
+    consumer = world.consumer("g")
+    assert consumer.committed(TOPIC) == {}
+    consumer.commit({TOPIC: {0: 3}})
+    consumer.commit({TOPIC: {1: 0}})
+    assert world.consumer("g").committed(TOPIC) == {0: 3, 1: 0}
+    world.consumer("g").commit({TOPIC: {0: 2}})
+    assert consumer.committed(TOPIC) == {0: 2, 1: 0}, "an offset may go back"
+    assert world.consumer("another").committed(TOPIC) == {}
+
+
+def test_ap_04_a_topic_that_is_made_again_has_no_committed_offsets(world):
+    world.consumer("g").commit({TOPIC: {0: 3}})
+    again = [dataclasses.replace(r, topic_id="again") for r in world.partitions.values()]
+    world.cluster.topics._table.update({}, lambda rows: [{**row, "topic_id": "again"} for row in rows])
+    world.cluster.metadata.put(again, {"who": "test"})
+    assert world.consumer("g").committed(TOPIC) == {}
+
+
+@pytest.mark.parametrize("group", [None, ""])
+def test_ap_04_without_a_group_there_is_nowhere_to_commit(world, group):
+    consumer = world.consumer(group)
+    for refused in (lambda: consumer.commit({TOPIC: {0: 1}}), lambda: consumer.committed(TOPIC)):
+        with pytest.raises(InvalidGroupIdException, match=f"group is {group!r}: .* under the name of a group"):
+            refused()
+
+
+@pytest.mark.parametrize(
+    ("offsets", "error", "message"),
+    [
+        ({TOPIC: {0: 1, 7: 1}}, UnknownTopicOrPartitionException, f"{TOPIC}-7"),
+        ({TOPIC: {0: 1}, "nobody": {0: 1}}, UnknownTopicOrPartitionException, "no topic nobody"),
+        ({TOPIC: {0: 1, 1: -1}}, OffsetOutOfRangeException, f"{TOPIC}-1: offset -1 .* negative"),
+    ],
+)
+def test_ap_04_of_a_commit_that_is_refused_nothing_is_kept(world, offsets, error, message):
+    consumer = world.consumer("g")
+    with pytest.raises(error, match=message):
+        consumer.commit(offsets)
+    assert consumer.committed(TOPIC) == {}
+
+
+def test_ap_02_internal_topics_are_refused(world):
+    """Also where there is one by that name: nothing is looked up."""
+    message = "topic __x is internal, which is not for .* begin with __ are reserved"
+    for refused in (
+        lambda: Producer(world.uri).send("__x", pa.table({"value": [b"a"]})),
+        lambda: AdminClient(world.uri).create_topic("__x", 1, 1),
+    ):
+        with pytest.raises(InvalidTopicException, match=message):
+            refused()
+    AdminClient(world.uri).create_topic("_x__", 1, 1)

@@ -1,0 +1,55 @@
+import itertools
+
+import pytest
+
+from replication.protocol.leader_election import new_partition
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.partition_states import VALID_PREVIOUS_STATES, initial_state, is_valid
+
+NON_EXISTENT, NEW, ONLINE, OFFLINE = STATES = (
+    "NonExistentPartition",
+    "NewPartition",
+    "OnlinePartition",
+    "OfflinePartition",
+)
+VALID = {
+    (NON_EXISTENT, NEW),
+    (NEW, ONLINE),
+    (NEW, OFFLINE),
+    (ONLINE, ONLINE),
+    (ONLINE, OFFLINE),
+    (OFFLINE, ONLINE),
+    (OFFLINE, OFFLINE),
+    (OFFLINE, NON_EXISTENT),
+}
+
+
+def test_ps_01_the_states():
+    assert set(VALID_PREVIOUS_STATES) == set(STATES)
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(STATES, STATES)))
+def test_ps_01_valid_moves(before, after):
+    assert is_valid(before, after) is ((before, after) in VALID)
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "live", "expected"),
+    [
+        pytest.param(1, (1, 2), {1, 2}, ONLINE, id="the leader is live"),
+        pytest.param(1, (1, 2), {1}, ONLINE, id="a dead follower does not matter"),
+        pytest.param(1, (1, 2), {2, 3}, OFFLINE, id="the leader is dead"),
+        pytest.param(NO_LEADER, (1,), {2, 3}, OFFLINE, id="the last member is dead"),
+        pytest.param(NO_LEADER, (1,), {1, 2, 3}, OFFLINE, id="the last member is back but not elected yet"),
+        pytest.param(NO_LEADER, (), {1, 2, 3}, NEW, id="no leader yet"),
+        pytest.param(NO_LEADER, (), (), NEW, id="no leader yet and nobody alive"),
+    ],
+)
+def test_ps_03_initial_state(leader, isr, live, expected):
+    registration = PartitionRegistration("flights", "id-1", 4, (1, 2, 3), leader, leader_epoch=5, isr=isr)
+    assert initial_state(registration, live) == expected
+
+
+@pytest.mark.parametrize(("live", "expected"), [({2}, ONLINE), ((), NEW)], ids=["somebody alive", "nobody alive"])
+def test_ps_03_a_new_partition_that_found_nobody_alive_is_new(live, expected):
+    assert initial_state(new_partition("flights", "id-1", 4, (1, 2, 3), live), live) == expected
