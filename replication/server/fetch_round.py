@@ -23,7 +23,7 @@ from replication.protocol import fetch_state
 from replication.protocol.append_plan import AppendPlan, FetchedBatch, plan_appends
 from replication.protocol.fencing import check_leader_row
 from replication.protocol.fetch_state import PartitionFetchState
-from replication.protocol.follow import append_fetched, check_follower_append, maybe_truncate
+from replication.protocol.follow import append_fetched, maybe_truncate
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.protocol.steps import (
@@ -37,11 +37,11 @@ from replication.protocol.steps import (
 from replication.server.fetch_states import FetchStates
 from replication.server.gate import Gate
 from replication.server.segment_copier import Copied, SegmentCopier
+from replication.storage.append import append_as_follower
 from replication.storage.cut import cut_logs
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_snapshot import headers_from
-from replication.storage.log_state import LogState
-from replication.storage.replica_log import LogChange, ReplicaLog
+from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from schemas import FETCH_STATES, LOG, RECORD_BATCHES
 
@@ -163,19 +163,8 @@ class FetchRound:
         return self._context.spark.createDataFrame(table)
 
     def _append(self, step: AppendFetched, copied: Copied) -> None:
-        """Commits the copied segments, all or none, if every log still ends where the plan begins. [FT-09, FT-10]"""
-        names = [segment.name for segment in copied.segments]
-        starts = step.plan.starts()
-
-        def decide(state: LogState) -> LogChange | None:
-            if all(name in state.segments for name in names):
-                return None  # our own commit, whose answer was lost
-            for partition, start in starts.items():
-                check_follower_append(state.partition(partition), step.leader_epochs[partition], start, str(partition))
-            return LogChange(adds=copied.segments)
-
-        cause = {"who": self._context.name, "why": "fetched", "batches": len(step.plan.ranges)}
-        self._context.log.transact(cause, decide)
+        log = self._context.log
+        append_as_follower(log, copied.segments, step.plan.starts(), step.leader_epochs, self._context.name)
         for partition, end in step.plan.log_end_offsets.items():
             self._states.advanced(partition, end)
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from replication.errors import LakelogException
 from replication.protocol.append import Appended, PartitionAppend, place
+from replication.protocol.follow import check_follower_append
 from replication.protocol.producer_state import increment_sequence
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.filesystem import StorageRoot
@@ -52,6 +53,29 @@ def append(
     epochs = {f"{request.topic}-{request.partition}": request.leader_epoch for request in appends}
     log.transact({"who": who, "why": "append", "leader_epochs": epochs}, decide)
     return outcomes
+
+
+def append_as_follower(
+    log: ReplicaLog,
+    segments: Sequence[Segment],
+    starts: Mapping[TopicIdPartition, int],
+    leader_epochs: Mapping[TopicIdPartition, int],
+    who: str,
+) -> int | None:
+    """Commits segments that were copied from a leader, all or none. Returns the version, None if they are there.
+
+    Each partition must still follow at its leader epoch and its log must end where the segments begin: raises
+    FencedLeaderEpochException or OffsetOutOfRangeException. Kafka: `UnifiedLog.appendAsFollower`. [FT-09, FT-10]
+    """
+
+    def decide(state: LogState) -> LogChange | None:
+        if all(segment.name in state.segments for segment in segments):
+            return None  # our own commit, whose answer was lost
+        for partition, start in starts.items():
+            check_follower_append(state.partition(partition), leader_epochs[partition], start, str(partition))
+        return LogChange(adds=tuple(segments))
+
+    return log.transact({"who": who, "why": "fetched", "partitions": len(starts)}, decide)
 
 
 def _place(state: LogState, request: PartitionAppend) -> Appended | LakelogException:
