@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from replication.config import Config
-from replication.errors import CorruptRecordException
+from replication.errors import CorruptRecordException, LakelogException
 from replication.protocol.partition_log import FOLLOWER, Role, role_version
 from replication.storage import delta_log, filesystem
 from replication.storage.broker_table import BrokerTable
@@ -21,7 +21,7 @@ from replication.storage.filesystem import StorageRoot
 from replication.storage.log_state import role_app_id
 from replication.storage.replica_log import LogChange, ReplicaLog
 from replication.storage.segment import read_records, write_segment
-from schemas import CLUSTER
+from schemas import CLUSTER, LOG
 from tests.processes import SPAWN, race
 from tests.storage.logs import P0, P1, fill, header, lead, log_rows, new_log, request, send, start_at, truncate
 
@@ -278,3 +278,22 @@ def test_8_processes_are_spawned_and_work_after_delta_rs_was_used(log):
     (outcomes,) = race(open_and_append, (log.root.uri, 1))
     assert SPAWN.get_start_method() == "spawn"
     assert [outcome.base_offset for outcome in outcomes] == [1]
+
+
+def make(start, uris):
+    """Makes tables that nobody else has made; their ids as this process sees them."""
+    start()
+    made = []
+    for uri in uris:
+        try:
+            made.append(DeltaLog.create(StorageRoot.of(uri), LOG).table_id)
+        except LakelogException as error:
+            made.append(error.name)
+    return made
+
+
+def test_of_two_processes_that_make_a_table_one_does(root):
+    uris = [f"{root}/{number}" for number in range(60)]
+    for uri, *made in zip(uris, *race(make, (uris,), (uris,)), strict=True):
+        assert made.count("InconsistentClusterIdException") == 1, made
+        assert DeltaLog.open(StorageRoot.of(uri)).table_id in made
