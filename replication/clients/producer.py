@@ -16,6 +16,7 @@ from replication.config import Config
 from replication.errors import (
     LakelogException,
     LeaderNotAvailableException,
+    OutOfOrderSequenceException,
 )
 from replication.protocol.append import ALL, check_min_isr, parse_acks
 from replication.protocol.high_watermark import effective_min_isr
@@ -74,6 +75,7 @@ class Producer:
         self._who = f"producer {name or self._identity.producer_id}"
         self._sequences: dict[TopicIdPartition, int] = {}
         self._bases: dict[TopicIdPartition, int] = {}
+        self._renewed: dict[TopicIdPartition, ProducerIdAndEpoch] = {}
 
     def send(self, topic: str, records: Records, timeout_ms: int = 30_000) -> dict[int, RecordMetadata]:
         """Appends records and answers, for each partition that got any, its offsets or its error.
@@ -117,7 +119,7 @@ class Producer:
         while True:
             for answer in self._append_once(topic, given, pending):
                 answers[answer.partition] = answer
-            pending = {p for p in pending if may_pass(answers[p].error)}
+            pending = {p for p in pending if may_pass(answers[p].error) or self._has_begun_anew(answers[p].error)}
             if not pending or not retries or time.monotonic() >= deadline:
                 return answers
             retries -= 1
@@ -160,16 +162,25 @@ class Producer:
         base = self._bases.setdefault(partition, self._sequences.get(partition, 0))
         return PartitionAppend(
             registration.topic, registration.topic_id, registration.partition, registration.replicas,
-            registration.leader_epoch, records, *self._identity,
+            registration.leader_epoch, records, *self._renewed.get(partition, self._identity),
             base_sequence=base,
         )  # fmt: skip
 
     def _answer(self, request: PartitionAppend, outcome: Appended | LakelogException) -> RecordMetadata:
         answer = RecordMetadata(request.topic, request.partition, request.records, leader_epoch=request.leader_epoch)
         if isinstance(outcome, LakelogException):
+            if self._has_begun_anew(outcome):
+                self._renewed[request.topic_id_partition] = ProducerIdAndEpoch(new_producer_id(), 0)
+                self._bases[request.topic_id_partition] = 0
             return replace(answer, error=outcome)
         self._sequences[request.topic_id_partition] = increment_sequence(request.base_sequence, request.records)
         return replace(answer, base_offset=outcome.base_offset, last_offset=outcome.last_offset)
+
+    def _has_begun_anew(self, error: LakelogException | None) -> bool:
+        """Without acks=all a new leader may lack what was sent before, which nobody was promised: sequences start over.
+
+        Under a name they do not, as that would fence a newer producer of this name."""
+        return isinstance(error, OutOfOrderSequenceException) and self._acks != ALL and not self._name
 
 
 def raise_first_error(answers: Mapping[int, RecordMetadata]) -> None:

@@ -56,7 +56,7 @@ class DeltaLog:
         try:
             handle = DeltaTable.create(
                 root.uri, Schema(columns), "error", None, table.name, table.description, configuration,
-                dict(root.options), CommitProperties(max_commit_retries=0),
+                dict(root.options), commit_properties=CommitProperties(max_commit_retries=0),
             )  # fmt: skip  # without retries: the second of two makers would put a table over the first one's
         except DeltaError as error:
             raise InconsistentClusterIdException(f"{root.uri}: a table {table.name} is there already") from error

@@ -8,11 +8,11 @@ import pytest
 from replication.clients.producer import Producer
 from replication.config import Config
 from replication.protocol.leader_election import new_partition
+from replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.delta_log import CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
-from replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.topic_table import Topic
 

@@ -1,0 +1,163 @@
+"""An idempotent producer when the leader changes under it: nothing acknowledged is lost, nothing is there twice.
+
+Two brokers on real tables, without processes of theirs: a thread does by hand what they would do.
+"""
+
+import dataclasses
+import threading
+
+import pyarrow as pa
+import pytest
+
+from replication.clients.producer import Producer
+from replication.config import Config
+from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.leader_election import new_partition, with_leader
+from replication.protocol.partition_log import FOLLOWER, LEADER, Role
+from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from replication.storage.append import append_as_follower
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import Cluster, format_broker, format_cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.replica_table import ReplicaTable
+from replication.storage.topic_table import Topic
+from tests.processes import wait_until
+
+
+class World:
+    """Topic t has one partition on brokers 1 and 2; broker 1 leads it."""
+
+    def __init__(self, root):
+        home = StorageRoot.of(root).child("cluster")
+        cluster_id = format_cluster(home, Config())
+        self.logs, self.tables = {}, {}
+        for broker in (1, 2):
+            mine = StorageRoot.of(root).child(f"broker-{broker}")
+            format_broker(mine, cluster_id, broker)
+            row = BrokerRegistration(broker, mine.uri, None, 1, 0, -1, False, None, "log", 0)
+            BrokerTable.open_or_create(home, broker).register(lambda _, row=row: row)
+            self.logs[broker], self.tables[broker] = ReplicaLog.open(mine.child("log")), ReplicaTable.open(mine)
+        self.cluster = Cluster.open(home.uri)
+        self.cluster.topics.add(Topic("t", "id", 1, {}))
+        self.registration = new_partition("t", "id", 0, (1, 2), {1, 2})
+        self.partition = self.registration.topic_id_partition
+        self.lead(self.registration)
+
+    def lead(self, registration, high_watermark=0):
+        """The metadata, the roles in both logs and the leader's row, in this order."""
+        self.registration = registration
+        self.cluster.metadata.put([registration], {"who": "test"})
+        for broker, log in self.logs.items():
+            kind = LEADER if broker == registration.leader else FOLLOWER
+            log.become({self.partition: Role(registration.leader_epoch, kind)}, "test")
+        self.publish(high_watermark)
+
+    def publish(self, high_watermark):
+        for broker, log in self.logs.items():
+            leads, state = broker == self.registration.leader, log.refresh()
+            own = state.partition(self.partition)
+            row = Replica(
+                "t", "id", 0, broker, 1, self.registration.leader_epoch, LEADER_ROLE if leads else FOLLOWER_ROLE,
+                ReplicaState.FETCHING, 0, own.log_end_offset, min(high_watermark, own.log_end_offset), own.lineage,
+                None, state.version,
+            )  # fmt: skip
+            self.tables[broker].publish([row], "test")
+
+    def fail_over(self, high_watermark=0):
+        """Broker 2 leads under the next epoch, with what it has."""
+        self.lead(with_leader(self.registration, 2, (2,)), high_watermark)
+
+    def copy(self):
+        """The follower fetches all that it lacks from the leader."""
+        leader, follower = self.logs[1].refresh(), self.logs[2]
+        end = follower.refresh().partition(self.partition).log_end_offset
+        missing = [b for b in leader.partition(self.partition).batches if b.base_offset >= end]
+        segments = [leader.segments[b.segment] for b in missing]
+        for segment in segments:
+            follower.root.copy_from(self.logs[1].root, segment.name)
+        append_as_follower(follower, segments, {self.partition: end}, {self.partition: 0}, "test")
+
+    def values(self, broker):
+        return self.logs[broker].read(self.partition, 0)["value"].to_pylist()
+
+    def end(self, broker):
+        return self.logs[broker].refresh().partition(self.partition).log_end_offset
+
+
+@pytest.fixture
+def world(root):
+    return World(root)
+
+
+def send_meanwhile(producer, *values):
+    """Sends on a thread of its own; what it answers is what the returned function waits for."""
+    answers = []
+    sending = threading.Thread(target=lambda: answers.append(producer.send("t", pa.table({"value": list(values)}))))
+    sending.start()
+
+    def answer():
+        sending.join(30)
+        assert answers, "the send has not come back"
+        return answers[0][0]
+
+    return answer
+
+
+def test_ap_07_what_the_new_leader_has_is_acknowledged_and_not_sent_again(world):
+    answer = send_meanwhile(Producer(world.cluster.root.uri), b"a", b"b")
+    wait_until(lambda: world.end(1) == 2, "the records in the leader's log")
+    world.copy()
+    world.fail_over(high_watermark=2)
+    assert (answer().base_offset, answer().last_offset, answer().leader_epoch, answer().error) == (0, 1, 0, None)
+    assert world.values(2) == [b"a", b"b"]
+
+
+def test_ap_07_what_the_new_leader_lacks_is_sent_to_it_again(world):
+    producer = Producer(world.cluster.root.uri)
+    first = send_meanwhile(producer, b"a")
+    wait_until(lambda: world.end(1) == 1, "the first record")
+    world.copy()
+    world.publish(high_watermark=1)
+    assert first().error is None
+    answer = send_meanwhile(producer, b"b", b"c")
+    wait_until(lambda: world.end(1) == 3, "the records in the old leader's log")
+    world.fail_over(high_watermark=1)
+    wait_until(lambda: world.end(2) == 3, "the records in the new leader's log")
+    world.publish(high_watermark=3)
+    assert (answer().base_offset, answer().leader_epoch, answer().error) == (1, 1, None)
+    assert world.values(2) == [b"a", b"b", b"c"]
+    batches = world.logs[2].refresh().partition(world.partition).batches
+    assert [batch.header.base_sequence for batch in batches] == [0, 1], "the sequence that they had before"
+
+
+def test_ap_06_a_retry_at_the_new_leader_adds_nothing(world):
+    """The log of every replica knows the sequences, from the headers alone."""
+    producer = Producer(world.cluster.root.uri, acks=1)
+    producer.send("t", pa.table({"value": [b"a", b"b"]}))
+    world.copy()
+    world.fail_over(high_watermark=2)
+    producer._sequences.clear()  # as if the answer of the first send had been lost
+    (answer,) = producer.send("t", pa.table({"value": [b"a", b"b"]})).values()
+    assert (answer.base_offset, answer.last_offset, answer.error) == (0, 1, None)
+    assert world.values(2) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(("acks", "error"), [("all", "OutOfOrderSequenceException"), (1, None)])
+def test_ap_06_a_leader_that_has_lost_what_was_sent_before(world, acks, error):
+    """With acks=all the loss is told: it was acknowledged. With acks=1 nobody was promised that it would be there."""
+    producer = Producer(world.cluster.root.uri, acks=1)
+    for value in (b"a", b"b"):
+        producer.send("t", pa.table({"value": [value]}))
+        world.copy() if value == b"a" else None
+    world.fail_over()
+    producer._acks = -1 if acks == "all" else 1
+    (answer,) = producer.send("t", pa.table({"value": [b"c"]}), timeout_ms=200).values()
+    assert (answer.error.name if answer.error else None) == error
+    assert world.values(2) == ([b"a"] if error else [b"a", b"c"])
+
+
+def test_retries_0_is_one_attempt(world):
+    world.cluster.metadata.put([dataclasses.replace(world.registration, leader=-1)], {"who": "test"})
+    (answer,) = Producer(world.cluster.root.uri, retries=0).send("t", pa.table({"value": [b"a"]})).values()
+    assert answer.error.name == "LeaderNotAvailableException"
