@@ -26,5 +26,11 @@ REPLICAS = Table(
         ),
         Column("error", "string", "Why the replica is not Fetching; null if all is well", nullable=True),
         Column("log_version", "bigint", "Version of the log table that this was true at"),
+        Column(
+            "lag",
+            "bigint",
+            "Committed records that are not here; null if that is not known",
+            nullable=True,
+        ),
     ),
 )

@@ -40,7 +40,8 @@ class PartitionFetchState:
 
     `state` is Truncating or Fetching and outlives a delay; `shown_state` is what others are told. `fetch_offset` is
     the next offset wanted. `delayed_until` is in seconds of the observer's monotonic clock, None without a delay.
-    `lagging`: the leader's snapshot must be read once before the tail of its log may be followed.
+    `lagging`: the leader's snapshot must be read once before the tail of its log may be followed. `lag`: committed
+    records that are not here yet, None as long as that is not known.
     """
 
     topic_id: str
@@ -51,6 +52,7 @@ class PartitionFetchState:
     delayed_until: float | None = None
     lagging: bool = True
     error: str | None = None
+    lag: int | None = None
 
     @property
     def shown_state(self) -> str:
@@ -93,17 +95,20 @@ def truncated(state: PartitionFetchState, offset: int) -> PartitionFetchState:
     return _moved("truncated", state, replace(state, state=ReplicaState.FETCHING, fetch_offset=offset, lagging=True))
 
 
-def advanced(state: PartitionFetchState, offset: int) -> PartitionFetchState:
+def advanced(state: PartitionFetchState, offset: int, leader_high_watermark: int | None = None) -> PartitionFetchState:
     """Records below `offset` have been appended. A fetch moves the offset forward only; a cut alone takes it back.
 
-    Kafka: `AbstractFetcherThread.processFetchRequest`. [FT-07]
+    With the leader's HW the lag is known: what is committed and not here yet.
+
+    Kafka: `AbstractFetcherThread.processFetchRequest`, `FetcherLagStats`. [FT-07, FT-08]
 
     Raises:
         ValueError: `offset` is below the fetch offset, or the partition is not Fetching.
     """
     if offset < state.fetch_offset:
         raise ValueError(f"partition {state.partition}: fetch offset {state.fetch_offset} cannot go back to {offset}")
-    return _moved("advanced", state, replace(state, fetch_offset=offset))
+    lag = state.lag if leader_high_watermark is None else max(0, leader_high_watermark - offset)
+    return _moved("advanced", state, replace(state, fetch_offset=offset, lag=lag))
 
 
 def fell_behind(state: PartitionFetchState) -> PartitionFetchState:

@@ -28,6 +28,7 @@ class Replica:
     epochs: tuple[EpochEntry, ...]
     error: str | None
     log_version: int
+    lag: int | None = None
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:

@@ -93,7 +93,7 @@ class FetchRound:
         for partition, error in copied.failed.items():
             self._delay(partition, error)
         plan = plan.without(copied.failed)
-        self._carry_out(append_fetched(plan, {p: leaders[p] for p in fetchable}), copied)
+        self._carry_out(append_fetched(plan, {p: leaders[p] for p in plan.log_end_offsets}), copied)
         return self._settle(plan, fetchable)
 
     def _leaders(self) -> Replicas:
@@ -133,7 +133,7 @@ class FetchRound:
                 case AppendFetched() if copied is not None:
                     self._append(step, copied)
                 case AdvanceFetchOffsets():
-                    context.on_high_watermarks(step.leader_high_watermarks)
+                    self._advance(step.leader_high_watermarks)
                 case PublishReplicas():
                     context.publish(step.why)
                 case _:
@@ -162,11 +162,15 @@ class FetchRound:
     def _frame(self, table: pa.Table) -> DataFrame:
         return self._context.spark.createDataFrame(table)
 
+    def _advance(self, leader_high_watermarks: Mapping[TopicIdPartition, int]) -> None:
+        log = self._context.log.current()
+        for partition, high_watermark in leader_high_watermarks.items():
+            self._states.advanced(partition, log.partition(partition).log_end_offset, high_watermark)
+        self._context.on_high_watermarks(leader_high_watermarks)
+
     def _append(self, step: AppendFetched, copied: Copied) -> None:
         log = self._context.log
         append_as_follower(log, copied.segments, step.plan.starts(), step.leader_epochs, self._context.name)
-        for partition, end in step.plan.log_end_offsets.items():
-            self._states.advanced(partition, end)
 
     def _settle(self, plan: AppendPlan, fetchable: Mapping[TopicIdPartition, PartitionFetchState]) -> bool:
         """Whether the tail may be followed from now on, or a gap is to be closed; tells whether that is at once."""

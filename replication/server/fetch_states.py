@@ -74,9 +74,9 @@ class FetchStates:
         """The log agrees with the leader's up to its end, `offset`."""
         self._move(partition, lambda s: rules.truncated(s, offset))
 
-    def advanced(self, partition: TopicIdPartition, offset: int) -> None:
+    def advanced(self, partition: TopicIdPartition, offset: int, leader_high_watermark: int | None = None) -> None:
         """Records below `offset` have been appended."""
-        self._move(partition, lambda s: rules.advanced(s, offset))
+        self._move(partition, lambda s: rules.advanced(s, offset, leader_high_watermark))
 
     def fell_behind(self, partitions: Iterable[TopicIdPartition]) -> None:
         """The tail does not join the log: the leader's snapshot has to be read."""

@@ -32,6 +32,7 @@ def replica_row(
         epochs=log.lineage,
         error=current.error if current else None,
         log_version=log_version,
+        lag=current.lag if current else None,
     )
 
 
