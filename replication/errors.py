@@ -138,5 +138,9 @@ class DuplicateBrokerRegistrationException(LakelogException):
     """The broker id is taken by a living broker at another root."""
 
 
-class StaleControllerEpochException(LakelogException):
-    """A newer controller has been elected; what the older one asks for is refused."""
+class InvalidRequestException(LakelogException):
+    """A request asks for something that there is not."""
+
+
+class ControllerMovedException(LakelogException):
+    """Another controller has been elected; this one must stand by."""

@@ -109,5 +109,5 @@ class LocalCluster:
         if self._elector is not None:
             self._elector.stop()
             self._elector = None
-        for broker_id in list(self.brokers):
-            self.stop_broker(broker_id)
+        for broker_id, broker in list(self.brokers.items()):
+            (self.kill_broker if broker.gate.is_paused else self.stop_broker)(broker_id)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from replication.errors import (
     ElectionNotNeededException,
     EligibleLeadersNotAvailableException,
+    InvalidRequestException,
     LakelogException,
     PreferredLeaderNotAvailableException,
     UnknownTopicOrPartitionException,
@@ -107,9 +108,12 @@ class Elector:
     def elect(self, topic: str, partition: int, election_type: str) -> None:
         """Elects by hand: the preferred leader, or, unclean, whoever lives.
 
-        Raises UnknownTopicOrPartitionException; ElectionNotNeededException if the preferred leader leads, or, unclean,
-        if anybody does; PreferredLeaderNotAvailableException; EligibleLeadersNotAvailableException. [PE-01, LE-02]
+        Raises InvalidRequestException; UnknownTopicOrPartitionException; ElectionNotNeededException if the preferred
+        leader leads, or, unclean, if anybody does; PreferredLeaderNotAvailableException;
+        EligibleLeadersNotAvailableException. [PE-01, LE-02]
         """
+        if election_type not in (PREFERRED, UNCLEAN):
+            raise InvalidRequestException(f"election type {election_type!r}: it must be {PREFERRED} or {UNCLEAN}")
         live = self._liveness.look(self._cluster.refresh_brokers())
         self._cluster.metadata.refresh()
         if all((r.topic, r.partition) != (topic, partition) for r in self._cluster.metadata.partitions.values()):

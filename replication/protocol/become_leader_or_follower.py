@@ -42,7 +42,7 @@ def become_leader_or_follower(broker_id: int, hosted: Registrations, metadata: R
     assigned = {p: r for p, r in metadata.items() if broker_id in r.replicas}
     changed = {p: r for p, r in assigned.items() if is_newer(hosted.get(p), r)}
     gone = tuple(p for p in hosted if p not in assigned)
-    leftover = tuple(p for p, log in logs.items() if p not in assigned and log.batches)
+    leftover = tuple(p for p, log in logs.items() if p not in assigned and _is_left_over(log))
     steps: list[Step] = []
     if changed or gone or leftover:
         roles = {
@@ -53,7 +53,8 @@ def become_leader_or_follower(broker_id: int, hosted: Registrations, metadata: R
         steps += [StopFetching((*changed, *gone)), CommitRoles(roles)]
         steps += [DeleteLogs(leftover)] if leftover else []
         steps += [HostPartitions(changed, gone, resumed), PublishReplicas("roles")]
-    return [*steps, StartFetching(_followed(broker_id, assigned, logs)), StopIdleFetchers()]
+    current = {p: r for p, r in assigned.items() if p not in hosted or r.leader_epoch >= hosted[p].leader_epoch}
+    return [*steps, StartFetching(_followed(broker_id, current, logs)), StopIdleFetchers()]
 
 
 def role_in(broker_id: int, registration: PartitionRegistration) -> Role:
@@ -66,6 +67,11 @@ def _stopped(partition: TopicIdPartition, metadata: Registrations, hosted: Regis
     last = metadata.get(partition) or hosted.get(partition)
     recorded = logs[partition].role.leader_epoch if partition in logs else -1
     return Role(max(last.leader_epoch if last else -1, recorded), STOPPED)
+
+
+def _is_left_over(log: PartitionLog) -> bool:
+    """Whether a log has records, or is open for some, as a replica that has been taken away leaves it."""
+    return bool(log.batches) or log.role.kind != STOPPED
 
 
 def _leads_already(log: PartitionLog | None, role: Role) -> bool:

@@ -10,7 +10,6 @@ from replication.errors import (
     FencedLeaderEpochException,
     LakelogException,
     NotLeaderOrFollowerException,
-    StaleControllerEpochException,
     UnknownLeaderEpochException,
 )
 from replication.protocol.fetch_state import ReplicaState
@@ -37,29 +36,18 @@ def check_leader_epoch(current: int, requested: int | None, name: str) -> None:
         raise UnknownLeaderEpochException(f"{name}: leader epoch {requested} is not known yet, the log is at {current}")
 
 
-def check_controller_epoch(known: int, requested: int) -> int:
-    """The controller epoch to go on with: what an older controller asks for is refused as a whole.
-
-    Kafka: `ReplicaManager.becomeLeaderOrFollower`, `MetadataCache.updateMetadata`. [BL-01, MC-02]
-
-    Raises:
-        StaleControllerEpochException: `requested` is older than `known`.
-    """
-    if requested < known:
-        raise StaleControllerEpochException(
-            f"controller epoch {requested} is over: controller epoch {known} has been heard of"
-        )
-    return requested
-
-
 def is_newer(hosted: PartitionRegistration | None, offered: PartitionRegistration) -> bool:
     """Whether a registration gives a replica another role: one with the epoch it has, or an older one, does not.
 
     The same registration is read many times, and a snapshot may be older than what this broker has written itself.
+    What an older controller has decided is refused, whatever its leader epoch.
 
-    Kafka: `ReplicaManager.becomeLeaderOrFollower`, STALE_CONTROLLER_EPOCH. [BL-02, BL-08]
+    Kafka: `ReplicaManager.becomeLeaderOrFollower`, STALE_CONTROLLER_EPOCH. [BL-01, BL-02, BL-08]
     """
-    return hosted is None or offered.leader_epoch > hosted.leader_epoch
+    if hosted is None:
+        return True
+    is_from_an_older_controller = offered.controller_epoch < hosted.controller_epoch
+    return offered.leader_epoch > hosted.leader_epoch and not is_from_an_older_controller
 
 
 def row_counts(row: Replica | None, registration: PartitionRegistration, broker_epochs: Mapping[int, int]) -> bool:

@@ -63,12 +63,15 @@ class PartitionFetchState:
         """Whether a delay is still running at `now`."""
         return self.delayed_until is not None and now < self.delayed_until
 
-    def is_ready_for_fetch(self, now: float) -> bool:
-        """Only what is Fetching is fetched, and nothing while it is delayed.
+    @property
+    def is_ready_for_fetch(self) -> bool:
+        """Only what is Fetching is fetched, and nothing before `ready` has ended its delay.
+
+        So within one round a partition is either in it or out of it, whatever the clock says.
 
         Kafka: `PartitionFetchState.isReadyForFetch`. [FS-01]
         """
-        return self.state == ReplicaState.FETCHING and not self.is_delayed(now)
+        return self.shown_state == ReplicaState.FETCHING
 
 
 def assigned(

@@ -62,13 +62,11 @@ class FetchStates:
 
     def fetchable(self) -> dict[TopicIdPartition, PartitionFetchState]:
         """The partitions that may be fetched now."""
-        now = self._clock()
-        return {p: s for p, s in self.all().items() if s.is_ready_for_fetch(now)}
+        return {p: s for p, s in self.all().items() if s.is_ready_for_fetch}
 
     def truncating(self) -> dict[TopicIdPartition, PartitionFetchState]:
         """The partitions that have to find out first where their log parts from the leader's."""
-        now = self._clock()
-        return {p: s for p, s in self.all().items() if s.state == ReplicaState.TRUNCATING and not s.is_delayed(now)}
+        return {p: s for p, s in self.all().items() if s.shown_state == ReplicaState.TRUNCATING}
 
     def truncated(self, partition: TopicIdPartition, offset: int) -> None:
         """The log agrees with the leader's up to its end, `offset`."""

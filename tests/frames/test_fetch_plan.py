@@ -1,6 +1,12 @@
+import pytest
 from chispa import assert_df_equality
 
 from replication.frames.fetch_plan import fetch_plan
+from replication.protocol.append_plan import FetchedBatch
+from replication.protocol.follow import may_append
+from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import Replica
 from schemas import FETCH_STATES, RECORD_BATCHES
 
 COLUMNS = """topic_id string, partition int, base_offset bigint, last_offset bigint, leader_epoch int, segment string,
@@ -48,6 +54,16 @@ def test_ft_04_ft_10_ep_01_what_becomes_of_each_batch(spark):
         planned(values[7], values[8], values[6], action, segment=name) for name, (values, action) in CASES.items()
     ]
     assert_df_equality(plan(spark, headers, [STATE]), spark.createDataFrame(expected, COLUMNS), ignore_row_order=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ft_07_the_frame_and_the_rule_of_the_simulation_agree(name):
+    """`may_append` says of one batch what the frame says of all; below the LEO the frame does not ask."""
+    (_, segment, size, _, topic_id, partition, epoch, base, last, *_), action = CASES[name]
+    batch = FetchedBatch(TopicIdPartition(topic_id, partition), base, last, epoch, segment, size)
+    lineage = tuple(EpochEntry(leader_epoch, start) for leader_epoch, start, _ in STATE[3])
+    leader = Replica("t", topic_id, partition, 1, 1, 3, "leader", "Fetching", 0, 30, 0, lineage, None, 0)
+    assert action == "skip" or last >= 30 or may_append(batch, leader) == (action == "append")
 
 
 def test_ft_07_batches_of_partitions_that_are_not_fetched_are_left_out(spark):

@@ -1,14 +1,22 @@
+import itertools
+
 import pytest
 
 from replication.errors import (
     FencedLeaderEpochException,
     InvalidRequiredAcksException,
+    LakelogException,
     NotEnoughReplicasException,
     NotLeaderOrFollowerException,
+    OutOfOrderSequenceException,
+    ProducerFencedException,
     UnknownLeaderEpochException,
 )
-from replication.protocol.append import check_append, check_min_isr, parse_acks
-from replication.protocol.partition_log import FOLLOWER, LEADER, Role
+from replication.protocol.append import Appended, PartitionAppend, check_append, check_min_isr, parse_acks, place
+from replication.protocol.follow import check_follower_append
+from replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
+from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.protocol.truncation import Cut, check_cut
 
 
 @pytest.mark.parametrize("request_epoch", [5, None])
@@ -51,3 +59,127 @@ def test_ap_02_acks(acks, expected):
 def test_ap_02_acks_refused(acks):
     with pytest.raises(InvalidRequiredAcksException, match="acks is"):
         parse_acks(acks)
+
+
+def request(records, sequence, producer_epoch=0, leader_epoch=5):
+    return PartitionAppend("flights", "id", 3, (1, 2), leader_epoch, records, 7, producer_epoch, sequence)
+
+
+def append(log, records, sequence, producer_epoch=0, leader_epoch=5):
+    """Appends as a leader does; a batch is a segment of its own."""
+    placed = place(log, request(records, sequence, producer_epoch, leader_epoch))
+    if not placed.duplicate:
+        header = BatchHeader(
+            "flights", "id", 3, leader_epoch, placed.base_offset, placed.last_offset, 0, 0, 7, producer_epoch, sequence
+        )
+        log.add(header, f"segment-{placed.base_offset}")
+    return placed
+
+
+@pytest.fixture
+def log():
+    """Sequences 0 to 4 at offsets 0 to 4, then 5 to 7."""
+    log = PartitionLog(role=Role(5, LEADER))
+    append(log, 5, sequence=0)
+    append(log, 3, sequence=5)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("records", "sequence", "producer_epoch", "placed"),
+    [
+        pytest.param(4, 8, 0, Appended(8, 11), id="next: at the LEO"),
+        pytest.param(3, 5, 0, Appended(5, 7, duplicate=True), id="sent again: where it lies"),
+        pytest.param(5, 0, 0, Appended(0, 4, duplicate=True), id="an earlier one sent again"),
+        pytest.param(2, 4, 0, Appended(4, 5, duplicate=True), id="sent again in other portions"),
+        pytest.param(1, 0, 1, Appended(8, 8), id="a new producer epoch begins at 0"),
+    ],
+)
+def test_ap_06_a_leader_appends_at_its_leo_or_finds_what_was_sent_before(
+    log, records, sequence, producer_epoch, placed
+):
+    assert place(log, request(records, sequence, producer_epoch)) == placed
+
+
+@pytest.mark.parametrize(
+    ("role", "producer_epoch", "sequence", "leader_epoch", "error"),
+    [
+        pytest.param(Role(5, LEADER), 0, 9, 5, OutOfOrderSequenceException, id="one is missing"),
+        pytest.param(Role(5, FOLLOWER), 0, 5, 5, NotLeaderOrFollowerException, id="a follower, though it has it"),
+        pytest.param(Role(5, STOPPED), 0, 8, 5, NotLeaderOrFollowerException, id="stopped"),
+        pytest.param(Role(6, LEADER), 0, 5, 5, FencedLeaderEpochException, id="the epoch is over, though it has it"),
+        pytest.param(Role(5, LEADER), 0, 9, 6, UnknownLeaderEpochException, id="the epoch comes before the sequence"),
+    ],
+)
+def test_ap_06_ep_06_role_and_epoch_are_asked_before_the_sequence(
+    log, role, producer_epoch, sequence, leader_epoch, error
+):
+    log.role = role
+    with pytest.raises(error):
+        place(log, request(1, sequence, producer_epoch, leader_epoch))
+
+
+def test_kip_98_an_older_producer_is_fenced(log):
+    append(log, 1, sequence=0, producer_epoch=1)
+    with pytest.raises(ProducerFencedException):
+        place(log, request(3, 8))
+
+
+@pytest.mark.parametrize(
+    ("cut", "records", "sequence", "placed"),
+    [
+        pytest.param(5, 3, 5, Appended(5, 7), id="what was cut is appended anew"),
+        pytest.param(5, 5, 0, Appended(0, 4, duplicate=True), id="what was kept is still known"),
+        pytest.param(0, 3, 5, Appended(0, 2), id="of an empty log nothing is known: the producer may begin anywhere"),
+    ],
+)
+def test_tr_05_ap_06_producers_over_a_cut(log, cut, records, sequence, placed):
+    """A follower cuts what its leader never had, and leads later: the producer sends what was not acknowledged."""
+    log.drop({batch.segment for batch in log.batches if batch.base_offset >= cut})
+    log.role, log.epoch_start = Role(6, LEADER), log.log_end_offset
+    assert place(log, request(records, sequence, leader_epoch=6)) == placed
+
+
+def test_tr_05_ap_06_a_cut_in_the_middle_of_a_batch_makes_neither_a_double_nor_a_hole(log):
+    log.drop({"segment-5"})
+    log.add(BatchHeader("flights", "id", 3, 5, 5, 5, 0, 0, 7, 0, 5), "rewritten")
+    with pytest.raises(OutOfOrderSequenceException, match="6 comes next"):
+        place(log, request(3, 5))
+    assert append(log, 2, sequence=6) == Appended(6, 7)
+    assert place(log, request(3, 5)) == Appended(5, 7, duplicate=True)
+
+
+def test_tr_05_ap_06_a_producer_epoch_that_was_cut_fences_nobody(log):
+    append(log, 1, sequence=0, producer_epoch=1)
+    log.drop({"segment-8"})
+    assert append(log, 2, sequence=8) == Appended(8, 9)
+
+
+WRITERS = {
+    "producer": lambda log: place(log, request(1, 0, leader_epoch=5)),
+    "follower's fetch": lambda log: check_follower_append(log, 5, 0, "flights-3"),
+    "follower's cut": lambda log: check_cut(log, Cut(5, 0), "flights-3"),
+}
+
+
+def may_write(name, role):
+    try:
+        WRITERS[name](PartitionLog(role=role))
+    except LakelogException:
+        return False
+    return True
+
+
+def test_ap_01_ap_03_ap_06_who_may_write_under_which_role():
+    """Producers and followers write to one log table, but never to a partition in the same role."""
+    roles = [NO_ROLE, *(Role(epoch, kind) for epoch in (4, 5, 6) for kind in (FOLLOWER, LEADER, STOPPED))]
+    allowed = {(name, role) for name, role in itertools.product(WRITERS, roles) if may_write(name, role)}
+    assert allowed == {
+        ("producer", Role(5, LEADER)),
+        ("follower's fetch", Role(5, FOLLOWER)),
+        ("follower's cut", Role(5, FOLLOWER)),
+    }
+
+
+def test_a_request_knows_its_partition():
+    assert request(1, 0).topic_id_partition == TopicIdPartition("id", 3)

@@ -6,8 +6,8 @@ from replication.protocol.record_batch import TopicIdPartition
 P, Q = TopicIdPartition("t", 0), TopicIdPartition("t", 1)
 
 
-def batch(base, last, segment="a", partition=P, size=10, epoch=0):
-    return FetchedBatch(partition, base, last, epoch, segment, size)
+def batch(base, last, segment="a", partition=P, size=10, epoch=0, payload=0):
+    return FetchedBatch(partition, base, last, epoch, segment, size, payload)
 
 
 def planned(plan):
@@ -102,3 +102,72 @@ def test_a_range_knows_whether_it_is_all_of_its_batch(start, is_whole):
 def test_ranges_of_a_segment_stand_together():
     first, second, third = Range(batch(0, 1, "a"), 0, 2), Range(batch(2, 3, "b"), 2, 4), Range(batch(4, 5, "a"), 4, 6)
     assert AppendPlan((first, second, third)).by_segment() == {"a": [first, third], "b": [second]}
+
+
+@pytest.mark.parametrize(
+    ("limit", "ends", "gaps"),
+    [
+        pytest.param(None, {P: 6, Q: 4}, set(), id="no limit"),
+        pytest.param(30, {P: 6, Q: 4}, set(), id="all within"),
+        pytest.param(29, {P: 4, Q: 4}, {P}, id="one byte too much for the last of one"),
+        pytest.param(20, {P: 4, Q: 4}, {P}, id="two of one, all of the other: each has a limit of its own"),
+        pytest.param(19, {P: 2, Q: 2}, {P, Q}, id="one of each"),
+        pytest.param(1, {P: 2, Q: 2}, {P, Q}, id="at least one of each, however large"),
+    ],
+)
+def test_ft_04_fe_02_each_partition_has_its_own_limit(limit, ends, gaps):
+    batches = [batch(base, base + 1, partition=P, payload=10) for base in (0, 2, 4)]
+    batches += [batch(base, base + 1, partition=Q, payload=10) for base in (0, 2)]
+    plan = plan_appends(batches, {P: 0, Q: 0}, partition_max_bytes=limit)
+    assert (plan.log_end_offsets, plan.gaps) == (ends, gaps)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "taken"),
+    [
+        pytest.param([99, 1, 1], 1, id="the first, and then no more"),
+        pytest.param([1, 99, 1], 1, id="not the second, nor what is behind it"),
+        pytest.param([0, 99, 1], 2, id="a batch without bytes is none that the next could wait for"),
+        pytest.param([5, 5, 5], 2, id="up to the limit"),
+    ],
+)
+def test_ft_11_fe_02_a_batch_above_the_limit_is_taken_if_it_is_the_first(sizes, taken):
+    """It is never an error: a batch that is larger than the limit could else never be replicated."""
+    batches = [batch(offset, offset, payload=size) for offset, size in enumerate(sizes)]
+    plan = plan_appends(batches, {P: 0}, partition_max_bytes=10)
+    assert plan.log_end_offsets == {P: taken}
+    assert plan.gaps == ({P} if taken < 3 else set())
+
+
+def test_fe_02_what_was_skipped_does_not_count_towards_a_limit():
+    batches = [batch(0, 4, "a", size=99, payload=99), batch(5, 6, "b", payload=10), batch(7, 8, "c", payload=10)]
+    assert not plan_appends(batches, {P: 5}, 20, 20).gaps
+
+
+def test_fe_02_both_limits_hold():
+    batches = [batch(0, 1, "a", P, payload=10), batch(2, 3, "b", P, payload=10), batch(0, 1, "c", Q, payload=10)]
+    assert plan_appends(batches, {P: 0, Q: 0}, 20, 10).log_end_offsets == {P: 2, Q: 2}
+    assert plan_appends(batches, {P: 0, Q: 0}, 10, 20).log_end_offsets == {P: 2, Q: 0}
+
+
+def test_ft_10_a_plan_says_where_each_partition_begins():
+    """A commit is checked against it: the log must still end there."""
+    batches = [
+        batch(3, 9),
+        batch(10, 12, "b"),
+        batch(0, 4, partition=Q),
+        batch(8, 9, partition=TopicIdPartition("u", 0)),
+    ]
+    assert plan_appends(batches, {P: 5, Q: 0, TopicIdPartition("u", 0): 7}).starts() == {P: 5, Q: 0}
+    assert AppendPlan().starts() == {}
+
+
+def test_ft_12_a_plan_without_some_of_its_partitions():
+    third = TopicIdPartition("u", 0)
+    batches = [batch(0, 4), batch(0, 1, partition=Q), batch(3, 4, partition=Q), batch(5, 9, partition=third)]
+    plan = plan_appends(batches, {P: 0, Q: 0, third: 0})
+    rest = plan.without({Q})
+    assert planned(rest) == [(0, "a", 0, 5)]
+    assert (rest.log_end_offsets, rest.gaps) == ({P: 5, third: 0}, {third})
+    assert plan.without(()) == plan
+    assert plan.without({P, Q, third}) == AppendPlan()

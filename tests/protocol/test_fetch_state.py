@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -48,7 +49,7 @@ def test_fs_01_the_names_are_those_of_the_replicas_table():
 
 
 @pytest.mark.parametrize(
-    ("state", "shown", "ready_before", "ready_after"),
+    ("state", "shown", "is_ready", "is_ready_after_the_delay"),
     [
         (TRUNCATING, "Truncating", False, False),
         (FETCHING, "Fetching", True, True),
@@ -56,10 +57,10 @@ def test_fs_01_the_names_are_those_of_the_replicas_table():
         (DELAYED_TRUNCATING, "Delayed", False, False),
     ],
 )
-def test_fs_01_only_fetching_is_fetched(state, shown, ready_before, ready_after):
+def test_fs_01_only_fetching_is_fetched(state, shown, is_ready, is_ready_after_the_delay):
     assert state.shown_state == shown
-    assert state.is_ready_for_fetch(now=9.9) is ready_before
-    assert state.is_ready_for_fetch(now=10.0) is ready_after
+    assert state.is_ready_for_fetch is is_ready
+    assert ready(state, 10.0).is_ready_for_fetch is is_ready_after_the_delay
 
 
 @pytest.mark.parametrize("name", EVERY_STATE)
@@ -133,6 +134,36 @@ def test_ft_15_the_longer_of_two_delays_holds():
     assert (failed.delayed_until, failed.error) == (NEVER, "FencedLeaderEpochException")
     assert delayed(failed, "TimeoutException", 99.0) is failed
     assert ready(failed, 1e12) is failed
+
+
+@pytest.mark.parametrize("error", ["CorruptRecordException", "KafkaStorageException", "NotLeaderOrFollowerException"])
+@pytest.mark.parametrize("state", [FETCHING, caught_up(FETCHING), TRUNCATING])
+def test_ft_13_ft_14_an_error_that_may_pass_delays_and_takes_nothing_back(state, error):
+    waiting = delayed(fell_behind(state), error, until=10.0)
+    assert (waiting.shown_state, waiting.error, waiting.is_ready_for_fetch) == ("Delayed", error, False)
+    assert ready(waiting, 10.0) == replace(state, lagging=True)
+
+
+@pytest.mark.parametrize("name", EVERY_STATE)
+def test_ft_14_fm_10_what_has_failed_waits_for_a_new_leader_epoch(name):
+    failed = delayed(EVERY_STATE[name], "FencedLeaderEpochException", NEVER)
+    assert not ready(failed, 1e12).is_ready_for_fetch
+    assert assigned(failed, "id", 0, 3, 100) is failed, "the same epoch says nothing new"
+    assert assigned(failed, "id", 0, 4, 80) == PartitionFetchState("id", 0, 4, 80)
+
+
+def test_fs_01_fs_02_only_a_new_epoch_leads_back_to_truncating_in_any_order_of_moves():
+    """Over all short sequences of moves: a replica that may be fetched has been truncated under its epoch."""
+    for names in itertools.product(MOVES, repeat=4):
+        state, is_truncated = TRUNCATING, False
+        for name in names:
+            before = state
+            try:
+                state = MOVES[name](state)
+            except ValueError:
+                continue
+            is_truncated = (is_truncated or name == "truncated") and before.leader_epoch == state.leader_epoch
+            assert (state.state == ReplicaState.FETCHING) == is_truncated, names
 
 
 def test_every_transition_is_a_function():

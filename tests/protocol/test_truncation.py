@@ -1,9 +1,14 @@
 import itertools
+from dataclasses import dataclass, replace
 
 import pytest
 
-from replication.protocol.leader_epoch import EpochEntry, assign, epoch_at
-from replication.protocol.truncation import truncation_offset
+from replication.errors import FencedLeaderEpochException
+from replication.protocol.leader_epoch import EpochEntry, assign, end_offset_for, epoch_at, truncate_from_end
+from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
+from replication.protocol.record_batch import BatchHeader
+from replication.protocol.replica import LEADER_ROLE, Replica
+from replication.protocol.truncation import Cut, check_cut, cut_for, truncation_offset
 
 
 def lineage(*entries):
@@ -89,3 +94,192 @@ def test_tr_03_what_is_kept_has_the_same_epochs_on_both_sides():
         for leo in range(1, 8):
             differ = [o for o in range(leo) if epoch_at(follower, o) != epoch_at(leader, o)]
             assert truncation_offset(follower, leo, leader) == (differ[0] if differ else leo)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A replica of the simplest kind: the records themselves, each with its epoch, and an epoch per start."""
+
+    records: tuple[tuple[int, int], ...] = ()
+    lineage: tuple[EpochEntry, ...] = ()
+
+    @property
+    def end(self):
+        return len(self.records)
+
+    def lead(self, epoch):
+        return replace(self, lineage=assign(self.lineage, epoch, self.end))
+
+    def append(self, number, epoch):
+        return Kept((*self.records, (number, epoch)), assign(self.lineage, epoch, self.end))
+
+    def cut(self, offset):
+        return Kept(self.records[:offset], truncate_from_end(self.lineage, offset))
+
+
+def common(one, other):
+    """How many first records the two have in common."""
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one.records, other.records, strict=False))
+    return len(list(pairs))
+
+
+def by_dialogue(follower, leader):
+    """Where Kafka's follower ends: it asks for one epoch after the other, and cuts at each answer."""
+    while follower.lineage:
+        known, leader_end = end_offset_for(leader.lineage, leader.end, follower.lineage[-1].leader_epoch)
+        own, own_end = end_offset_for(follower.lineage, follower.end, known)
+        follower = follower.cut(min(own_end, follower.end) if own != known else min(leader_end, own_end, follower.end))
+        if own == known:
+            break
+    return follower.end
+
+
+def histories(steps):
+    """Every history of two replicas, of which now the one, now the other leads, in sync or not: (follower, leader).
+
+    Someone is elected, the leader appends a record, or the follower cuts its log and copies one: all orders of these.
+    """
+
+    def walk(leader, follower, epoch, number, is_cut, left):
+        yield follower, leader
+        if not left:
+            return
+        yield from walk(leader.lead(epoch + 1), follower, epoch + 1, number, False, left - 1)
+        yield from walk(follower.lead(epoch + 1), leader, epoch + 1, number, False, left - 1)
+        yield from walk(leader.append(number, epoch), follower, epoch, number + 1, is_cut, left - 1)
+        copier = follower if is_cut else follower.cut(common(follower, leader))
+        copied = copier.append(*leader.records[copier.end]) if copier.end < leader.end else copier
+        if copied != follower:
+            yield from walk(leader, copied, epoch, number, True, left - 1)
+
+    yield from walk(Kept().lead(0), Kept(), 0, 0, False, steps)
+
+
+def test_tr_01_tr_03_tr_04_the_cut_is_the_end_of_the_longest_common_history():
+    """Compared with the records themselves, and with where Kafka's questions and answers end; over all short histories
+    of unclean elections, several in a row, and leaders that wrote nothing."""
+    pairs = set(histories(8))
+    assert max(follower.end - common(follower, leader) for follower, leader in pairs) >= 3
+    for follower, leader in pairs:
+        cut = truncation_offset(follower.lineage, follower.end, leader.lineage)
+        assert cut == common(follower, leader), (follower, leader)
+        assert cut == by_dialogue(follower, leader), (follower, leader)
+
+
+FOLLOWS = Role(9, FOLLOWER)
+
+
+def log_of(*entries, end, role=FOLLOWS):
+    """A log whose epochs start at the entries; without any it is empty, and begins where it ends."""
+    log = PartitionLog(log_start_offset=entries[0][1] if entries else end, role=role)
+    for number, (epoch, base) in enumerate(entries, 1):
+        last = (entries[number][1] if number < len(entries) else end) - 1
+        log.add(BatchHeader("t", "id", 0, epoch, base, last, 0, 0), f"segment-{base}")
+    return log
+
+
+def leader_of(*entries, end, start=0):
+    return Replica(
+        "t", "id", 0, 1, 1, 9, LEADER_ROLE, "Fetching", start, end, 0, lineage(*entries, (9, end)), None, 1
+    )  # fmt: skip
+
+
+EMPTY = leader_of(end=0)
+
+
+@pytest.mark.parametrize(
+    ("own", "leader", "cut"),
+    [
+        pytest.param(log_of((0, 0), end=10), leader_of((0, 0), end=10), Cut(9, 10), id="nothing to cut"),
+        pytest.param(log_of((0, 0), end=6), leader_of((0, 0), end=10), Cut(9, 6), id="behind: nothing to cut"),
+        pytest.param(log_of((0, 0), end=10), leader_of((0, 0), end=6), Cut(9, 6), id="kip_101: ahead"),
+        pytest.param(
+            log_of((0, 0), (1, 4), end=9), leader_of((0, 0), (2, 4), end=7), Cut(9, 4), id="unclean: below the HW too"
+        ),
+        pytest.param(
+            log_of((0, 0), (2, 3), end=9), leader_of((1, 0), end=7), Cut(9, 0), id="nothing in common: all, from 0 on"
+        ),
+        pytest.param(log_of((0, 0), end=10), EMPTY, Cut(9, 0), id="a leader with an empty log"),
+        pytest.param(log_of(end=0), EMPTY, Cut(9, 0), id="both empty"),
+        pytest.param(log_of(end=0), leader_of((0, 0), end=10), Cut(9, 0), id="ap_03: a new replica"),
+        pytest.param(
+            log_of(end=0), leader_of((0, 20), end=50, start=20), Cut(9, 0, 20), id="a new replica begins with it"
+        ),
+        pytest.param(
+            log_of((0, 0), end=19), leader_of((0, 20), end=50, start=20), Cut(9, 0, 20), id="tr_07: the leader's log "
+            "starts after our end",
+        ),
+        pytest.param(
+            log_of((0, 0), end=20), leader_of((0, 20), end=50, start=20), Cut(9, 20), id="tr_07: it starts at our end"
+        ),
+        pytest.param(
+            log_of((0, 0), end=90), leader_of(end=50, start=50), Cut(9, 50), id="an empty leader that starts at 50"
+        ),
+        pytest.param(
+            log_of((3, 60), end=90), leader_of((0, 0), end=40), Cut(9, 60, 40), id="tr_07: our log starts after the "
+            "leader's end",
+        ),
+        pytest.param(
+            log_of((3, 60), end=90), leader_of((0, 0), (4, 50), end=99), Cut(9, 60), id="from where we began"
+        ),
+        pytest.param(
+            log_of((3, 60), end=90), leader_of((4, 70), end=99, start=70), Cut(9, 70), id="what the leader has not kept"
+            " is not compared",
+        ),
+        pytest.param(log_of(end=60), leader_of((0, 0), end=40), Cut(9, 60, 40), id="an empty log above"),
+        pytest.param(log_of(end=60), leader_of((0, 0), end=80), Cut(9, 60), id="an empty log within"),
+    ],
+)  # fmt: skip
+def test_tr_03_tr_06_tr_07_ap_03_the_cut_under_a_new_leader(own, leader, cut):
+    assert cut_for(own, leader) == cut
+
+
+def test_tr_07_after_the_cut_every_log_joins_its_leaders():
+    """Over all small logs on both sides, wherever they begin: what is left agrees, and the leader's log goes on."""
+    ranges = [(first, last) for last in range(5) for first in range(last + 1)]
+    for (own_start, own_end), (start, end) in itertools.product(ranges, repeat=2):
+        for epochs, leaders in itertools.product((0, 1), repeat=2):
+            own = log_of((epochs, own_start), end=own_end) if own_end > own_start else log_of(end=own_end)
+            leader = leader_of(*([(leaders, start)] if end > start else []), end=end, start=start)
+            cut = cut_for(own, leader)
+            kept = max(min(cut.offset, own.log_end_offset), own_start)
+            left = range(own_start, kept) if cut.restart_at is None else range(cut.restart_at, cut.restart_at)
+            case = (own_start, own_end, start, end, epochs, leaders, cut)
+            assert start <= left.stop <= end, case
+            assert all(epochs == leaders for offset in left if offset >= start), case
+            assert cut.restart_at is None or kept == own_start, case
+            if epochs == leaders and own_start < own_end and start < end and own_start <= end and start <= own_end:
+                assert left.stop == min(own_end, end), case
+
+
+def test_ep_04_tr_05_an_epoch_of_which_a_cut_leaves_nothing_is_forgotten():
+    own = log_of((0, 0), (1, 4), (3, 7), end=9)
+    cut = cut_for(own, leader_of((0, 0), (1, 4), (2, 6), end=8))
+    assert cut == Cut(9, 6)
+    own.drop({"segment-4", "segment-7"})
+    own.add(BatchHeader("t", "id", 0, 1, 4, cut.offset - 1, 0, 0), "rewritten")
+    assert own.lineage == lineage((0, 0), (1, 4))
+    to_the_start_of_an_epoch = log_of((0, 0), (1, 4), end=9)
+    to_the_start_of_an_epoch.drop({"segment-4"})
+    assert to_the_start_of_an_epoch.lineage == lineage((0, 0))
+
+
+@pytest.mark.parametrize(
+    ("role", "is_made"),
+    [
+        (Role(9, FOLLOWER), True),
+        (Role(9, LEADER), False),
+        (Role(9, STOPPED), False),
+        (Role(8, FOLLOWER), False),
+        (Role(10, FOLLOWER), False),
+        (Role(10, LEADER), False),
+    ],
+    ids=str,
+)
+def test_tr_02_a_cut_is_made_in_the_role_it_was_decided_in(role, is_made):
+    log = log_of((0, 0), end=10, role=role)
+    if is_made:
+        check_cut(log, Cut(9, 5), "flights-0")
+        return
+    with pytest.raises(FencedLeaderEpochException, match=r"flights-0: not cut to 5: .* leader epoch 9"):
+        check_cut(log, Cut(9, 5), "flights-0")

@@ -25,7 +25,7 @@ END = Role(ROLE_CHANGES, STOPPED)
 
 
 def change_roles(start, uri):
-    """The broker: leader under even epochs, follower under odd ones, a change as soon as others have committed a bit."""
+    """The broker: leader under even epochs, follower under odd ones, a change whenever others have committed."""
     log = ReplicaLog.open(StorageRoot.of(uri))
     start()
     for epoch in range(1, ROLE_CHANGES):

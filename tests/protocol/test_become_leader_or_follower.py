@@ -1,0 +1,226 @@
+"""Which steps a change of the metadata leads to, and in which order. Broker 1 decides."""
+
+import itertools
+
+import pytest
+
+from replication.protocol.become_leader_or_follower import become_leader_or_follower, role_in
+from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.protocol.steps import (
+    CommitRoles,
+    DeleteLogs,
+    HostPartitions,
+    InitialFetchState,
+    PublishReplicas,
+    StartFetching,
+    StopFetching,
+    StopIdleFetchers,
+)
+
+P, Q = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
+ORDER = (
+    StopFetching, CommitRoles, DeleteLogs, HostPartitions, PublishReplicas, StartFetching, StopIdleFetchers,
+)  # fmt: skip
+
+
+def led_by(leader, epoch, partition=P, replicas=(1, 2, 3), partition_epoch=0):
+    return PartitionRegistration(
+        "t", partition.topic_id, partition.partition, replicas, leader, epoch, replicas[:1], partition_epoch
+    )
+
+
+def log_of(records=0, role=None):
+    log = PartitionLog() if role is None else PartitionLog(role=role)
+    if records:
+        log.add(BatchHeader("t", "id", 0, 0, 0, records - 1, 0, 0), "segment")
+    return log
+
+
+def fetched(leader, epoch, offset, partition=P):
+    return {partition: InitialFetchState("t", leader, epoch, offset)}
+
+
+def taken_up(registration, role, resumed=frozenset()):
+    """The steps to a role, up to where followers begin to fetch."""
+    return [
+        StopFetching((P,)),
+        CommitRoles({P: role}),
+        HostPartitions({P: registration}, (), resumed),
+        PublishReplicas("roles"),
+    ]
+
+
+def given_up(role, was_hosted=True, has_records=False):
+    gone = (P,) if was_hosted else ()
+    return [
+        StopFetching(gone),
+        CommitRoles({P: role}),
+        *([DeleteLogs((P,))] if has_records else []),
+        HostPartitions({}, gone, frozenset()),
+        PublishReplicas("roles"),
+    ]
+
+
+END = [StartFetching({}), StopIdleFetchers()]
+LED, FOLLOWED = led_by(1, 6), led_by(2, 6)
+ELSEWHERE = led_by(2, 6, replicas=(2, 3))
+
+# case: (hosted before, metadata now, the log) -> the steps, all of them and in this order
+CASES = {
+    "bl_05: a new partition, to lead": ((None, LED, None), [*taken_up(LED, Role(6, LEADER)), *END]),
+    "bl_05: a follower becomes leader": ((led_by(2, 5), LED, log_of(7)), [*taken_up(LED, Role(6, LEADER)), *END]),
+    "bl_05: the leader is elected again": ((led_by(1, 5), LED, log_of(7)), [*taken_up(LED, Role(6, LEADER)), *END]),
+    "bl_06: a new partition, to follow": (
+        (None, FOLLOWED, None),
+        [*taken_up(FOLLOWED, Role(6, FOLLOWER)), StartFetching(fetched(2, 6, 0)), StopIdleFetchers()],
+    ),
+    "bl_06: a leader becomes follower": (
+        (led_by(1, 5), FOLLOWED, log_of(7)),
+        [*taken_up(FOLLOWED, Role(6, FOLLOWER)), StartFetching(fetched(2, 6, 7)), StopIdleFetchers()],
+    ),
+    "bl_06: a follower gets another leader": (
+        (led_by(3, 5), FOLLOWED, log_of(7)),
+        [*taken_up(FOLLOWED, Role(6, FOLLOWER)), StartFetching(fetched(2, 6, 7)), StopIdleFetchers()],
+    ),
+    "bl_07: nobody leads: hosted, and told of, but not fetched": (
+        (led_by(2, 5), led_by(NO_LEADER, 6), log_of(7)),
+        [*taken_up(led_by(NO_LEADER, 6), Role(6, FOLLOWER)), *END],
+    ),
+    "bl_08: a leader stays": ((led_by(1, 6), LED, log_of(7)), END),
+    "bl_08: a follower stays, and goes on fetching": (
+        (led_by(2, 6), FOLLOWED, log_of(7)),
+        [StartFetching(fetched(2, 6, 7)), StopIdleFetchers()],
+    ),
+    "bl_08: the ISR alone has changed": ((led_by(1, 6), led_by(1, 6, partition_epoch=9), log_of(7)), END),
+    "bl_02: an older registration of a leader": ((led_by(1, 7), LED, log_of(7)), END),
+    "a restart, to follow at the epoch that the log has": (
+        (None, FOLLOWED, log_of(7, Role(6, FOLLOWER))),
+        [*taken_up(FOLLOWED, Role(6, FOLLOWER)), StartFetching(fetched(2, 6, 7)), StopIdleFetchers()],
+    ),
+    "a restart, to lead at the epoch that the log has: resumed": (
+        (None, LED, log_of(7, Role(6, LEADER))),
+        [*taken_up(LED, Role(6, LEADER), frozenset({P})), *END],
+    ),
+    "a restart, to lead at a newer epoch: not resumed": (
+        (None, LED, log_of(7, Role(5, LEADER))),
+        [*taken_up(LED, Role(6, LEADER)), *END],
+    ),
+    "a second try, as the first one failed after the commit: not resumed, this process knows what it was": (
+        (led_by(2, 5), LED, log_of(7, Role(6, LEADER))),
+        [*taken_up(LED, Role(6, LEADER)), *END],
+    ),
+    "sr_01: not assigned any more": ((led_by(1, 5), ELSEWHERE, log_of()), [*given_up(Role(6, STOPPED)), *END]),
+    "sr_02: not assigned any more, with records": (
+        (led_by(1, 5), ELSEWHERE, log_of(7)),
+        [*given_up(Role(6, STOPPED), has_records=True), *END],
+    ),
+    "sr_01: the topic is gone": ((led_by(1, 5), None, None), [*given_up(Role(5, STOPPED)), *END]),
+    "sr_02: the topic is gone, the log was told more": (
+        (led_by(1, 5), None, log_of(7, Role(6, FOLLOWER))),
+        [*given_up(Role(6, STOPPED), has_records=True), *END],
+    ),
+    "sr_03: a log that was left over": (
+        (None, None, log_of(7, Role(4, LEADER))),
+        [*given_up(Role(4, STOPPED), was_hosted=False, has_records=True), *END],
+    ),
+    "sr_03: a log that was left over, assigned elsewhere": (
+        (None, ELSEWHERE, log_of(7, Role(4, LEADER))),
+        [*given_up(Role(6, STOPPED), was_hosted=False, has_records=True), *END],
+    ),
+    "sr_03: stopped, but not deleted yet: a crash came between": (
+        (None, None, log_of(7, Role(4, STOPPED))),
+        [*given_up(Role(4, STOPPED), was_hosted=False, has_records=True), *END],
+    ),
+    "somebody else's partition": ((None, ELSEWHERE, None), END),
+    "nothing at all": ((None, None, None), END),
+}  # fmt: skip
+
+
+def steps_of(hosted, metadata, log):
+    named = [{} if value is None else {P: value} for value in (hosted, metadata, log)]
+    return become_leader_or_follower(1, *named)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bl_03_bl_04_bl_06_sr_01_sr_03_steps_and_their_order(case):
+    given, expected = CASES[case]
+    assert steps_of(*given) == expected
+
+
+HOSTED = (None, led_by(1, 5), led_by(2, 5), led_by(NO_LEADER, 5))
+METADATA = (None, ELSEWHERE, *(led_by(leader, epoch) for leader in (1, 2, NO_LEADER) for epoch in (5, 6)))
+LOGS = (None, log_of(), log_of(7), log_of(7, Role(5, LEADER)), log_of(7, Role(5, STOPPED)))
+WORLDS = list(itertools.product(HOSTED, METADATA, LOGS))
+
+
+def test_bl_03_the_order_is_the_same_for_all_role_changes():
+    for world in WORLDS:
+        kinds = [type(step) for step in steps_of(*world)]
+        assert kinds == sorted(kinds, key=ORDER.index), world
+        assert len(set(kinds)) == len(kinds), world
+        assert kinds[-2:] == [StartFetching, StopIdleFetchers], world
+
+
+def test_bl_04_fm_09_fetching_stops_and_the_log_says_so_before_anything_is_hosted():
+    """What is hosted anew was stopped and is on record first; what is deleted is on record as stopped."""
+    for world in WORLDS:
+        steps = {type(step): step for step in steps_of(*world)}
+        if HostPartitions not in steps:
+            assert steps.keys() == {StartFetching, StopIdleFetchers}, world
+            continue
+        host, roles = steps[HostPartitions], steps[CommitRoles].roles
+        assert set(steps[StopFetching].partitions) == {*host.registrations, *host.gone}, world
+        assert {p: role_in(1, r) for p, r in host.registrations.items()}.items() <= roles.items(), world
+        deleted = steps[DeleteLogs].partitions if DeleteLogs in steps else ()
+        assert all(roles[p].kind == STOPPED for p in (*host.gone, *deleted)), world
+
+
+def test_bl_02_bl_08_the_same_epoch_twice_changes_nothing():
+    for hosted, metadata, log in WORLDS:
+        first = steps_of(hosted, metadata, log)
+        now = {} if hosted is None else {P: hosted}
+        for step in first:
+            if isinstance(step, HostPartitions):
+                now = {p: r for p, r in now.items() if p not in step.gone} | dict(step.registrations)
+        kept = None if any(isinstance(step, DeleteLogs) for step in first) else log
+        again = steps_of(now.get(P), metadata, kept)
+        assert again == first[-2:], (hosted, metadata, log)
+
+
+def test_partitions_change_their_roles_in_one_commit_and_the_others_stay_as_they_are():
+    third = TopicIdPartition("id", 2)
+    hosted = {P: led_by(1, 5), Q: led_by(1, 5, Q), third: led_by(2, 5, third)}
+    metadata = {P: led_by(2, 6), Q: led_by(1, 5, Q), third: led_by(1, 6, third)}
+    steps = become_leader_or_follower(1, hosted, metadata, {p: log_of(7) for p in hosted})
+    assert steps == [
+        StopFetching((P, third)),
+        CommitRoles({P: Role(6, FOLLOWER), third: Role(6, LEADER)}),
+        HostPartitions({P: metadata[P], third: metadata[third]}, (), frozenset()),
+        PublishReplicas("roles"),
+        StartFetching(fetched(2, 6, 7)),
+        StopIdleFetchers(),
+    ]
+
+
+@pytest.mark.parametrize(("records", "offset"), [(None, 0), (0, 0), (7, 7)])
+def test_bl_10_a_fetcher_is_told_leader_epoch_and_the_end_of_the_own_log(records, offset):
+    steps = steps_of(None, FOLLOWED, None if records is None else log_of(records))
+    assert StartFetching({P: InitialFetchState("t", leader=2, leader_epoch=6, fetch_offset=offset)}) in steps
+
+
+@pytest.mark.parametrize(("leader", "kind"), [(1, LEADER), (2, FOLLOWER), (NO_LEADER, FOLLOWER)])
+def test_bl_03_what_a_registration_makes_of_a_replica(leader, kind):
+    assert role_in(1, led_by(leader, 6)) == Role(6, kind)
+
+
+def test_sr_03_a_log_without_records_is_closed_as_well():
+    """It is open for a producer that has not heard of the new assignment."""
+    steps = steps_of(None, ELSEWHERE, log_of(0, Role(5, LEADER)))
+    assert steps[1] == CommitRoles({P: Role(6, STOPPED)})
+
+
+def test_bl_02_nothing_is_fetched_under_a_role_that_is_over():
+    """A late read shows an epoch below the one that is hosted."""
+    assert steps_of(led_by(1, 5), led_by(2, 4), log_of(7, Role(5, LEADER))) == END

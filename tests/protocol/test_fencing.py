@@ -1,0 +1,121 @@
+"""Whose word counts, by tables of cases."""
+
+from dataclasses import replace
+
+import pytest
+
+from replication.errors import (
+    FencedLeaderEpochException,
+    NotLeaderOrFollowerException,
+    UnknownLeaderEpochException,
+)
+from replication.protocol.fencing import (
+    check_leader_epoch,
+    check_leader_row,
+    is_newer,
+    row_counts,
+)
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+
+P = TopicIdPartition("id", 3)
+REGISTRATION = PartitionRegistration("flights", "id", 3, (1, 2), 1, 5, (1, 2))
+ROW = Replica("flights", "id", 3, 2, 20, 5, FOLLOWER_ROLE, "Fetching", 0, 9, 7, (), None, 1)
+EPOCHS = {1: 10, 2: 20}
+
+
+@pytest.mark.parametrize("requested", [5, None])
+def test_ep_06_a_request_of_the_current_epoch_or_of_none(requested):
+    check_leader_epoch(5, requested, "flights-3")
+
+
+@pytest.mark.parametrize(
+    ("requested", "error"),
+    [
+        (4, FencedLeaderEpochException),
+        (0, FencedLeaderEpochException),
+        (6, UnknownLeaderEpochException),
+        (99, UnknownLeaderEpochException),
+    ],
+)
+def test_ep_06_an_older_epoch_is_fenced_and_a_newer_one_is_unknown(requested, error):
+    with pytest.raises(error, match=rf"flights-3: leader epoch {requested} .* at 5"):
+        check_leader_epoch(5, requested, "flights-3")
+
+
+@pytest.mark.parametrize(("controller_epoch", "newer"), [(3, True), (4, True), (2, False)])
+def test_bl_01_what_an_older_controller_has_decided_is_refused(controller_epoch, newer):
+    hosted = replace(REGISTRATION, leader_epoch=5, controller_epoch=3)
+    assert is_newer(hosted, replace(hosted, leader_epoch=6, controller_epoch=controller_epoch)) is newer
+
+
+@pytest.mark.parametrize(
+    ("hosted", "offered", "newer"), [(None, 0, True), (5, 6, True), (5, 9, True), (5, 5, False), (5, 4, False)]
+)
+def test_bl_02_bl_08_only_a_newer_leader_epoch_is_another_role(hosted, offered, newer):
+    known = None if hosted is None else replace(REGISTRATION, leader_epoch=hosted, partition_epoch=1)
+    assert is_newer(known, replace(REGISTRATION, leader_epoch=offered, partition_epoch=9)) is newer
+
+
+@pytest.mark.parametrize(
+    ("said", "counts"),
+    [
+        ({}, True),
+        ({"log_end_offset": 0, "high_watermark": 0, "error": "x"}, True),
+        ({"topic_id": "older"}, False),
+        ({"leader_epoch": 4}, False),
+        ({"leader_epoch": 6}, False),
+        ({"role": LEADER_ROLE}, False),
+        ({"broker_epoch": 19}, False),
+        ({"broker_epoch": 21}, False),
+        ({"broker_id": 1}, False),
+        ({"broker_id": 9}, False),
+        ({"state": "Truncating"}, False),
+        ({"state": "Delayed"}, False),
+    ],
+    ids=str,
+)
+def test_fe_03_which_rows_count(said, counts):
+    assert row_counts(replace(ROW, **said), REGISTRATION, EPOCHS) is counts
+
+
+def test_fe_03_no_row_and_no_registration_count_for_nothing():
+    assert not row_counts(None, REGISTRATION, EPOCHS)
+    assert not row_counts(ROW, REGISTRATION, {})
+
+
+LEADER_ROW = replace(ROW, broker_id=1, role=LEADER_ROLE)
+
+
+@pytest.mark.parametrize("state", ["Fetching", "Truncating"])
+def test_ft_14_ep_06_a_leader_at_our_epoch_is_fetched_from(state):
+    assert check_leader_row(replace(LEADER_ROW, state=state), P, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "error", "text"),
+    [
+        pytest.param(None, UnknownLeaderEpochException, "id-3: leader epoch 5", id="it has no row yet"),
+        pytest.param({"leader_epoch": 4}, UnknownLeaderEpochException, "leader epoch 5 .* at 4", id="it is slower"),
+        pytest.param({"leader_epoch": 6}, FencedLeaderEpochException, "leader epoch 5 .* at 6", id="we are slower"),
+        pytest.param(
+            {"role": FOLLOWER_ROLE}, NotLeaderOrFollowerException, "flights-3: broker 1 follows", id="it follows"
+        ),
+        pytest.param(
+            {"role": FOLLOWER_ROLE, "leader_epoch": 4}, UnknownLeaderEpochException, "at 4", id="it still follows"
+        ),
+        pytest.param(
+            {"role": FOLLOWER_ROLE, "leader_epoch": 6}, FencedLeaderEpochException, "at 6", id="it follows by now"
+        ),
+    ],
+)
+def test_ft_14_ep_06_what_a_follower_makes_of_its_leaders_row(row, error, text):
+    found = check_leader_row(None if row is None else replace(LEADER_ROW, **row), P, 5)
+    with pytest.raises(error, match=text):
+        raise found
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_ft_14_without_a_row_even_the_first_epoch_is_waited_for(epoch):
+    assert isinstance(check_leader_row(None, P, epoch), UnknownLeaderEpochException)

@@ -1,0 +1,137 @@
+"""A follower's round: cut, then append. Broker 2 follows broker 1 at leader epoch 6."""
+
+from dataclasses import replace
+
+import pytest
+
+from replication.errors import FencedLeaderEpochException, OffsetOutOfRangeException
+from replication.protocol.append_plan import FetchedBatch, plan_appends
+from replication.protocol.follow import append_fetched, check_follower_append, may_append, maybe_truncate
+from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
+from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.protocol.replica import LEADER_ROLE, Replica
+from replication.protocol.steps import (
+    AdvanceFetchOffsets,
+    AppendFetched,
+    CutLogs,
+    FinishTruncation,
+    PublishReplicas,
+)
+from replication.protocol.truncation import Cut
+
+P, Q = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
+# Epoch 5 wrote 0 to 7, epoch 6 writes from 8 on.
+LEADER_ROW = Replica(
+    "t", "id", 0, 1, 1, 6, LEADER_ROLE, "Fetching", 0, 20, 15, (EpochEntry(5, 0), EpochEntry(6, 8)), None, 1
+)
+
+
+def log_of(end, start=0, epoch=5):
+    log = PartitionLog(log_start_offset=start, role=Role(6, FOLLOWER))
+    if end > start:
+        log.add(BatchHeader("t", "id", 0, epoch, start, end - 1, 0, 0), "segment")
+    return log
+
+
+CUT = [CutLogs({P: Cut(6, 8)}), FinishTruncation((P,)), PublishReplicas("truncated")]
+AGREES = [FinishTruncation((P,)), PublishReplicas("truncated")]
+
+
+@pytest.mark.parametrize(
+    ("truncating", "fetching", "end", "row", "steps"),
+    [
+        pytest.param([P], [], 10, {}, CUT, id="tr_06: it has what the leader has not"),
+        pytest.param([P], [], 8, {}, AGREES, id="it agrees: nothing is cut, and that is told"),
+        pytest.param([P], [], 0, {}, AGREES, id="an empty log agrees"),
+        pytest.param([P], [], 10, None, [], id="ft_14: without the leader's row it stays as it is"),
+        pytest.param([], [P], 10, {}, [], id="bl_06: what is fetched is not looked at again"),
+        pytest.param([], [P], 8, {"log_start_offset": 8}, [], id="the leader's log begins where it ends"),
+        pytest.param(
+            [],
+            [P],
+            7,
+            {"log_start_offset": 8},
+            [CutLogs({P: Cut(6, 0, restart_at=8)}), *AGREES],
+            id="tr_07: the leader's retention has overtaken it",
+        ),
+        pytest.param([], [P], 7, None, [], id="tr_07: nor without the leader's row"),
+        pytest.param([], [], 10, {}, [], id="nothing is followed"),
+    ],
+)
+def test_ft_02_tr_06_tr_07_the_cut_comes_before_anything_is_fetched(truncating, fetching, end, row, steps):
+    leaders = {} if row is None else {P: replace(LEADER_ROW, **row)}
+    assert maybe_truncate(truncating, fetching, {P: log_of(end)}, leaders) == steps
+
+
+def test_tr_06_partitions_are_cut_in_one_commit_and_those_that_agree_are_not_in_it():
+    third = TopicIdPartition("id", 2)
+    logs = {P: log_of(10), Q: log_of(8), third: log_of(12)}
+    leaders = {p: replace(LEADER_ROW, partition=p.partition) for p in logs}
+    assert maybe_truncate([third, Q, P], [], logs, leaders) == [
+        CutLogs({P: Cut(6, 8), third: Cut(6, 8)}),
+        FinishTruncation((P, Q, third)),
+        PublishReplicas("truncated"),
+    ]
+
+
+def test_tr_06_an_empty_log_may_have_to_start_elsewhere_also_if_nothing_is_cut():
+    steps = maybe_truncate([P], [], {P: log_of(0)}, {P: replace(LEADER_ROW, log_start_offset=8)})
+    assert steps[0] == CutLogs({P: Cut(6, 0, restart_at=8)})
+
+
+def fetched(base, last, epoch=6, partition=P):
+    return FetchedBatch(partition, base, last, epoch, f"segment-{base}", 100)
+
+
+@pytest.mark.parametrize(
+    ("batch", "is_kept"),
+    [
+        (fetched(0, 7, 5), True),
+        (fetched(3, 4, 5), True),
+        (fetched(8, 19), True),
+        (fetched(0, 8, 5), False),
+        (fetched(8, 9, 5), False),
+        (fetched(7, 9), False),
+        (fetched(8, 9, 7), False),
+    ],
+    ids=str,
+)
+def test_ft_07_ep_01_only_what_the_leaders_history_still_has_is_appended(batch, is_kept):
+    assert may_append(batch, LEADER_ROW) is is_kept
+
+
+def test_ft_09_hw_03_the_log_comes_first_then_the_hw_then_the_row():
+    leaders = {P: LEADER_ROW, Q: replace(LEADER_ROW, partition=1, high_watermark=3, leader_epoch=9)}
+    plan = plan_appends([fetched(8, 9)], {P: 8, Q: 0})
+    assert append_fetched(plan, leaders) == [
+        AppendFetched(plan, {P: 6}),
+        AdvanceFetchOffsets({P: 15, Q: 3}),
+        PublishReplicas("fetched"),
+    ]
+
+
+def test_ft_09_a_new_hw_is_heard_of_without_records():
+    assert append_fetched(plan_appends([], {P: 8}), {P: LEADER_ROW}) == [
+        AdvanceFetchOffsets({P: 15}),
+        PublishReplicas("fetched"),
+    ]
+
+
+def test_ap_03_ft_10_a_follower_appends_in_its_role_and_at_its_log_end():
+    check_follower_append(log_of(8), 6, 8, "flights-0")
+
+
+@pytest.mark.parametrize("role", [Role(7, FOLLOWER), Role(6, LEADER), Role(6, STOPPED), Role(5, FOLLOWER), NO_ROLE])
+@pytest.mark.parametrize("end", [8, 9])
+def test_ap_03_fm_09_nothing_is_appended_in_another_role(role, end):
+    log = log_of(end)
+    log.role = role
+    with pytest.raises(FencedLeaderEpochException, match=r"flights-0: nothing appended: .* leader epoch 6"):
+        check_follower_append(log, 6, 8, "flights-0")
+
+
+@pytest.mark.parametrize("end", [0, 7, 9])
+def test_ft_10_nothing_is_appended_elsewhere_than_at_the_log_end(end):
+    with pytest.raises(OffsetOutOfRangeException, match=f"flights-0: fetched from 8 on, but the log ends at {end}"):
+        check_follower_append(log_of(end), 6, 8, "flights-0")

@@ -1,0 +1,200 @@
+"""Who is in sync: shrinking, expanding, and the compare-and-set that recognises its own write."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from replication.protocol.isr import (
+    NEVER_CAUGHT_UP,
+    FollowerProgress,
+    IsrChange,
+    Outcome,
+    alter_partition,
+    caught_up_replicas,
+    change_to,
+    is_out_of_sync,
+    maybe_expand_isr,
+    maybe_shrink_isr,
+    observe,
+)
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+
+LAG, NOW = 10.0, 1000.0
+# Every other field is set, so that one that is lost on the way is noticed.
+WHOLE = PartitionRegistration("t", "id", 4, (3, 1, 2), 1, 6, (1, 2, 3), 8, 2, (9,), (5,))
+
+
+def with_isr(*isr):
+    return replace(WHOLE, isr=isr)
+
+
+def progress(end, age):
+    return FollowerProgress(end, caught_up_at=NOW - age)
+
+
+@pytest.mark.parametrize(
+    ("end", "leader_end", "caught_up_at"),
+    [
+        pytest.param(50, 50, 30.0, id="all that the leader has"),
+        pytest.param(51, 50, 30.0, id="more than the leader had when it looked at itself"),
+        pytest.param(49, 50, 20.0, id="all that the leader had at the last look"),
+        pytest.param(40, 50, 20.0, id="just that"),
+        pytest.param(39, 50, 5.0, id="less"),
+        pytest.param(0, 50, 5.0, id="nothing"),
+    ],
+)
+def test_is_03_caught_up_now_or_at_the_last_look(end, leader_end, caught_up_at):
+    before = FollowerProgress(35, caught_up_at=5.0, seen_at=20.0, leader_end_offset_then=40)
+    assert observe(before, end, leader_end, now=30.0) == FollowerProgress(end, caught_up_at, 30.0, leader_end)
+
+
+def test_is_03_a_time_never_goes_back():
+    before = FollowerProgress(40, caught_up_at=25.0, seen_at=20.0, leader_end_offset_then=40)
+    assert observe(before, 40, 50, now=30.0).caught_up_at == 25.0
+
+
+def test_is_03_a_first_look_says_nothing_of_the_time_before():
+    assert observe(FollowerProgress(), 4, 5, now=30.0).caught_up_at == NEVER_CAUGHT_UP
+
+
+def test_is_03_over_all_short_histories():
+    """A look counts if the follower had the leader's LEO of that look then, or at the next one."""
+    rising = list(itertools.combinations_with_replacement(range(4), 4))
+    for leader_ends, ends in itertools.product(rising, repeat=2):
+        known = FollowerProgress()
+        for time, (end, leader_end) in enumerate(zip(ends, leader_ends, strict=True)):
+            known = observe(known, end, leader_end, float(time))
+        looks = [
+            time
+            for time, leader_end in enumerate(leader_ends)
+            if any(end >= leader_end for end in ends[time : time + 2])
+        ]
+        assert known.caught_up_at == max(looks, default=NEVER_CAUGHT_UP), (leader_ends, ends)
+
+
+@pytest.mark.parametrize(
+    ("end", "age", "is_out"),
+    [
+        pytest.param(49, 10.1, True, id="too long ago"),
+        pytest.param(49, 10.0, False, id="as long ago as is allowed"),
+        pytest.param(49, 0.0, False, id="just now"),
+        pytest.param(50, 10.1, False, id="the leader's LEO: never out"),
+        pytest.param(50, float("inf"), False, id="the leader's LEO, never seen caught up"),
+        pytest.param(-1, float("inf"), True, id="never seen at all"),
+    ],
+)
+def test_is_01_is_02_out_of_sync_by_time_strictly(end, age, is_out):
+    assert is_out_of_sync(progress(end, age), 50, NOW, LAG) is is_out
+
+
+@pytest.mark.parametrize(
+    ("isr", "seen", "kept"),
+    [
+        pytest.param((1, 2, 3), {2: (40, 11), 3: (40, 11)}, (1,), id="all followers: the leader stays"),
+        pytest.param((1, 2, 3), {2: (40, 11), 3: (40, 9)}, (1, 3), id="one"),
+        pytest.param((3, 2, 1), {2: (40, 11), 3: (40, 9)}, (3, 1), id="the others keep their order"),
+        pytest.param((1, 2, 3), {2: (40, 9), 3: (50, 99)}, None, id="nobody"),
+        pytest.param((1, 3), {2: (40, 11), 3: (40, 9)}, None, id="who is out already does not matter"),
+        pytest.param((1, 2, 3), {2: (40, 9)}, (1, 2), id="one that nothing is known of"),
+        pytest.param((1,), {}, None, id="the leader alone"),
+        pytest.param((1, 2), {1: (0, 99), 2: (50, 0)}, None, id="the leader is not asked"),
+    ],
+)
+def test_is_02_the_isr_without_who_is_out_of_sync(isr, seen, kept):
+    known = {broker: progress(*found) for broker, found in seen.items()}
+    change = maybe_shrink_isr(with_isr(*isr), known, 50, NOW, LAG)
+    assert change == (None if kept is None else IsrChange(TopicIdPartition("id", 4), 1, 6, 8, kept, {}))
+
+
+EPOCHS = {2: 20, 3: 30}
+
+
+@pytest.mark.parametrize(
+    ("isr", "ends", "eligible", "grown"),
+    [
+        pytest.param((1,), {2: 50, 3: 50}, EPOCHS, ((3, 1, 2), {2: 20, 3: 30}), id="both, in the order of AR"),
+        pytest.param((2, 1), {2: 50, 3: 50}, EPOCHS, ((3, 1, 2), {3: 30}), id="the other one"),
+        pytest.param((1, 2), {2: 50, 3: 40}, EPOCHS, ((3, 1, 2), {3: 30}), id="at the HW"),
+        pytest.param((1, 2), {2: 50, 3: 39}, EPOCHS, None, id="below the HW"),
+        pytest.param((1, 2), {2: 50}, EPOCHS, None, id="without a row that counts"),
+        pytest.param((1, 2), {2: 50, 3: 50}, {2: 20}, None, id="not alive, or shutting down"),
+        pytest.param((1, 2, 3), {2: 50, 3: 50}, EPOCHS, None, id="all are in"),
+        pytest.param((1,), {2: 50, 3: 39}, EPOCHS, ((1, 2), {2: 20}), id="one of two"),
+        pytest.param((1,), {2: 39, 3: 39, 7: 50}, {**EPOCHS, 7: 70}, None, id="a broker that is not assigned"),
+    ],
+)
+def test_is_04_the_isr_with_who_has_come_far_enough(isr, ends, eligible, grown):
+    change = maybe_expand_isr(with_isr(*isr), ends, 40, 30, eligible)
+    assert change == (None if grown is None else IsrChange(TopicIdPartition("id", 4), 1, 6, 8, *grown))
+
+
+@pytest.mark.parametrize(
+    ("end", "high_watermark", "epoch_start", "joins"),
+    [
+        (39, 40, 30, False), (40, 40, 30, True), (29, 20, 30, False), (30, 20, 30, True), (0, 0, 0, True),
+    ],
+)  # fmt: skip
+def test_is_04_both_the_hw_and_the_start_of_the_leaders_epoch_are_reached(end, high_watermark, epoch_start, joins):
+    """A new leader's HW may lie below what was committed before it: then the HW alone would let in who lacks it."""
+    assert (maybe_expand_isr(with_isr(1, 2), {3: end}, high_watermark, epoch_start, EPOCHS) is not None) is joins
+
+
+CHANGE = change_to(WHOLE, (1, 3), {3: 30})
+AS_WANTED, AS_BEFORE, OTHERWISE = (1, 3), (1, 2, 3), (1, 2)
+JOINER_IS_CURRENT, JOINER_BEGAN_ANEW, JOINER_IS_UNKNOWN = {3: 30}, {3: 31}, {}
+
+
+def test_is_05_every_outcome_of_a_compare_and_set():
+    """Over all registrations that a change may meet: applied to the one it was decided on, found right after it."""
+    applied, found = set(), set()
+    leaders, leader_epochs, partition_epochs = (1, 2), (5, 6, 7), (7, 8, 9, 10)
+    isrs = (AS_WANTED, AS_BEFORE, OTHERWISE)
+    joiners = (JOINER_IS_CURRENT, JOINER_BEGAN_ANEW, JOINER_IS_UNKNOWN)
+    for leader, epoch, version, isr, known in itertools.product(
+        leaders, leader_epochs, partition_epochs, isrs, joiners
+    ):
+        current = replace(WHOLE, leader=leader, leader_epoch=epoch, partition_epoch=version, isr=isr)
+        outcome, now = alter_partition(current, CHANGE, known)
+        case = (leader, epoch, version, isr, known.get(3))
+        if outcome is Outcome.APPLIED:
+            applied.add(case)
+            assert now == replace(current, isr=AS_WANTED, partition_epoch=version + 1)
+            continue
+        assert now == current, "what is lost or found writes nothing"
+        if outcome is Outcome.FOUND:
+            found.add(case)
+    assert applied == {(1, 6, 8, isr, 30) for isr in isrs}
+    assert found == {(1, 6, 9, AS_WANTED, epoch) for epoch in (30, 31, None)}
+
+
+def test_is_05_a_partition_that_is_gone_is_lost():
+    assert alter_partition(None, CHANGE, JOINER_IS_CURRENT) == (Outcome.LOST, None)
+
+
+def test_is_05_a_change_that_was_sent_twice_is_written_once():
+    _, written = alter_partition(WHOLE, CHANGE, JOINER_IS_CURRENT)
+    assert alter_partition(written, CHANGE, JOINER_IS_CURRENT) == (Outcome.FOUND, written)
+    _, later = alter_partition(written, change_to(written, AS_BEFORE), {})
+    assert alter_partition(later, CHANGE, JOINER_IS_CURRENT) == (Outcome.LOST, later), "overtaken since"
+
+
+def test_is_05_who_leaves_needs_no_broker_epoch():
+    assert alter_partition(WHOLE, change_to(WHOLE, (1,)), {})[0] is Outcome.APPLIED
+
+
+@pytest.mark.parametrize(
+    ("isr", "counted", "ages", "waited_for"),
+    [
+        pytest.param((1,), {2, 3}, {2: 0, 3: 10.0}, {2, 3}, id="up to the lag time, included"),
+        pytest.param((1,), {2, 3}, {2: 0, 3: 10.1}, {2}, id="longer ago"),
+        pytest.param((1, 2), {2, 3}, {2: 0, 3: 0}, {3}, id="members are waited for anyway"),
+        pytest.param((1,), {2}, {2: 0, 3: 0}, {2}, id="without a row that counts"),
+        pytest.param((1,), {2, 3}, {2: 0}, {2}, id="never seen"),
+        pytest.param((1,), {1, 2, 3}, {1: 0}, set(), id="the leader does not wait for itself"),
+    ],
+)
+def test_hw_01_replicas_that_are_about_to_join_are_waited_for(isr, counted, ages, waited_for):
+    known = {broker: progress(0, age) for broker, age in ages.items()}
+    assert caught_up_replicas(with_isr(*isr), known, counted, NOW, LAG) == waited_for

@@ -1,0 +1,168 @@
+"""What the batches of one partition add up to, in whatever order they come and go."""
+
+import itertools
+
+import pytest
+
+from replication.errors import CorruptRecordException
+from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.partition_log import (
+    FOLLOWER,
+    LEADER,
+    NO_ROLE,
+    STOPPED,
+    PartitionLog,
+    Role,
+    role_of,
+    role_version,
+)
+from replication.protocol.producer_state import ProducerEntry, SequenceRun
+from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+
+
+def header(base, last, epoch=0, producer=-1, sequence=-1):
+    return BatchHeader("t", "id", 0, epoch, base, last, 0, 0, producer, 0 if producer >= 0 else -1, sequence)
+
+
+# Epochs 0, 1 and 3; producer 7 wrote the first two batches and the last one, producer 8 the third.
+BATCHES = {
+    "a": header(0, 3, 0, 7, 0),
+    "b": header(4, 5, 1, 7, 4),
+    "c": header(6, 8, 1, 8, 0),
+    "d": header(9, 9, 3, 7, 6),
+}
+LINEAGE = (EpochEntry(0, 0), EpochEntry(1, 4), EpochEntry(3, 9))
+
+
+def log_of(names="abcd", **fields):
+    log = PartitionLog(**fields)
+    for name in names:
+        log.add(BATCHES[name], name)
+    return log
+
+
+def test_ep_01_ep_05_a_log_is_what_its_batches_say():
+    log = log_of()
+    assert (log.log_start_offset, log.log_end_offset, log.lineage) == (0, 10, LINEAGE)
+    assert log.producers == {
+        7: ProducerEntry(0, (SequenceRun(0, 5, 0), SequenceRun(6, 6, 9))),
+        8: ProducerEntry(0, (SequenceRun(0, 2, 6),)),
+    }
+
+
+@pytest.mark.parametrize("rest", list(itertools.permutations("bcd")), ids="".join)
+def test_ep_01_the_order_in_which_batches_arrive_says_nothing(rest):
+    assert log_of(("a", *rest)) == log_of()
+
+
+@pytest.mark.parametrize("kept", ["", "a", "ab", "abc", "abcd"])
+def test_tr_05_ep_04_what_is_dropped_from_the_end_was_never_there(kept):
+    """Lineage and producers are those of what is left: an epoch without records leaves no trace."""
+    log = log_of()
+    log.drop(set("abcd") - set(kept))
+    assert log == log_of(kept)
+
+
+def test_tr_05_a_rewritten_batch_takes_the_place_of_the_one_that_was_removed():
+    log = log_of()
+    log.drop({"b"})
+    log.add(BATCHES["b"], "anew")
+    assert [batch.segment for batch in log.batches] == ["a", "anew", "c", "d"]
+    assert (log.lineage, log.producers) == (log_of().lineage, log_of().producers)
+
+
+@pytest.mark.parametrize(
+    ("role", "epoch_start", "lineage"),
+    [
+        pytest.param(Role(3, FOLLOWER), 0, LINEAGE, id="a follower: what its batches say"),
+        pytest.param(Role(5, FOLLOWER), 10, LINEAGE, id="a follower's own epoch is nobody's"),
+        pytest.param(Role(5, STOPPED), 10, LINEAGE, id="stopped"),
+        pytest.param(Role(5, LEADER), 10, (*LINEAGE, (5, 10)), id="ep_05: a leader's, from its start on"),
+        pytest.param(Role(3, LEADER), 9, LINEAGE, id="a leader that has written"),
+        pytest.param(Role(5, LEADER), 9, (*LINEAGE[:2], (5, 9)), id="a leader whose epoch starts at an older one's"),
+    ],
+)
+def test_ep_02_ep_05_a_leaders_epoch_counts_from_its_start_records_or_not(role, epoch_start, lineage):
+    assert log_of(role=role, epoch_start=epoch_start).lineage == lineage
+
+
+def test_ep_05_a_leader_with_an_empty_log_has_its_epoch():
+    assert PartitionLog(log_start_offset=5, role=Role(2, LEADER), epoch_start=5).lineage == (EpochEntry(2, 5),)
+
+
+@pytest.mark.parametrize(
+    ("start", "base", "log_start", "log_end"),
+    [
+        pytest.param(0, None, 0, 0, id="empty"),
+        pytest.param(50, None, 50, 50, id="empty, from further up"),
+        pytest.param(0, 20, 20, 22, id="ap_03: the first batch says where an empty log begins"),
+        pytest.param(20, 20, 20, 22, id="as told"),
+        pytest.param(21, 20, 21, 22, id="told to begin within the batch"),
+    ],
+)
+def test_ap_03_where_a_log_begins(start, base, log_start, log_end):
+    log = PartitionLog(log_start_offset=start)
+    if base is not None:
+        log.add(header(base, base + 1), "a")
+    assert (log.log_start_offset, log.log_end_offset) == (log_start, log_end)
+
+
+def test_tr_05_a_log_that_has_lost_everything_begins_where_it_began():
+    log = PartitionLog(log_start_offset=4)
+    log.add(BATCHES["b"], "b")
+    log.drop({"b"})
+    assert (log.log_start_offset, log.log_end_offset, log.lineage, log.producers) == (4, 4, (), {})
+
+
+ROLES = [Role(epoch, kind) for epoch in range(3) for kind in (FOLLOWER, LEADER, STOPPED)]
+
+
+def test_bl_02_a_role_is_a_number_that_goes_up_with_the_epoch_and_within_it():
+    """Within an epoch a follower may become leader, and both may be stopped: never the reverse."""
+    versions = [role_version(role) for role in ROLES]
+    assert versions == sorted(set(versions))
+    assert [role_of(version) for version in versions] == ROLES
+    assert role_version(NO_ROLE) < 0 <= min(versions)
+    assert role_of(role_version(NO_ROLE)) == NO_ROLE
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_leader", "name"), [(1, False, "follower"), (2, True, "leader"), (3, False, "stopped")]
+)
+def test_bl_12_a_role_has_a_name(kind, is_leader, name):
+    assert (Role(5, kind).is_leader, Role(5, kind).name) == (is_leader, name)
+
+
+@pytest.mark.parametrize(
+    ("names", "fault"),
+    [
+        ("abcd", None),
+        ("", None),
+        ("b", None),
+        ("acd", "c begins at offset 6, but a ends before 4"),
+        ("abd", "d begins at offset 9, but b ends before 6"),
+    ],
+)
+def test_ft_10_a_log_has_no_gaps(names, fault):
+    log = log_of(names)
+    if fault is None:
+        log.check(TopicIdPartition("id", 0))
+        return
+    with pytest.raises(CorruptRecordException, match=fault):
+        log.check(TopicIdPartition("id", 0))
+
+
+def test_ft_10_a_log_has_no_offset_twice():
+    log = log_of("a")
+    log.add(header(3, 5), "doubled")
+    with pytest.raises(CorruptRecordException, match="doubled begins at offset 3, but a ends before 4"):
+        log.check(TopicIdPartition("id", 0))
+
+
+def test_a_copy_changes_alone():
+    log = log_of("ab")
+    other = log.copy()
+    assert other == log
+    other.add(BATCHES["c"], "c")
+    other.drop({"a"})
+    assert log == log_of("ab")

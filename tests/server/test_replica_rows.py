@@ -1,0 +1,105 @@
+"""What a broker says of a replica: never more than its log, its memory and its fetcher."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from replication.protocol.fetch_state import PartitionFetchState
+from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.leadership import HostedPartition
+from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.record_batch import BatchHeader
+from replication.protocol.replica import Replica
+from replication.server.replica_rows import replica_row
+
+REGISTRATION = PartitionRegistration("flights", "id", 3, (1, 2), 1, 5, (1, 2))
+
+
+def hosted(leader=1, high_watermark=7):
+    return HostedPartition(replace(REGISTRATION, leader=leader), high_watermark)
+
+
+def log_to(end, role=LEADER):
+    log = PartitionLog(log_start_offset=4, role=Role(5, role), epoch_start=end)
+    if end > 4:
+        log.add(BatchHeader("flights", "id", 3, 2, 4, end - 1, 0, 0), "segment")
+    return log
+
+
+def fetch(state="Fetching", epoch=5, delayed_until=None, error=None):
+    return PartitionFetchState("id", 3, epoch, 9, state, delayed_until, error=error)
+
+
+def told(state="Fetching", epoch=5, broker_epoch=10):
+    return Replica("flights", "id", 3, 1, broker_epoch, epoch, "follower", state, 0, 99, 99, (), None, 1)
+
+
+def row_of(hosted_, log, fetch_=None, told_=None):
+    return replica_row(1, 10, hosted_, log, fetch_, told_, 42)
+
+
+def test_a_leader_says_what_its_log_has():
+    assert row_of(hosted(), log_to(9)) == Replica(
+        topic="flights",
+        topic_id="id",
+        partition=3,
+        broker_id=1,
+        broker_epoch=10,
+        leader_epoch=5,
+        role="leader",
+        state="Fetching",
+        log_start_offset=4,
+        log_end_offset=9,
+        high_watermark=7,
+        epochs=(EpochEntry(2, 4), EpochEntry(5, 9)),
+        error=None,
+        log_version=42,
+    )
+
+
+@pytest.mark.parametrize("leader", [2, NO_LEADER])
+def test_bl_07_whoever_does_not_lead_follows_also_without_a_leader(leader):
+    row = row_of(hosted(leader), log_to(9, FOLLOWER))
+    assert (row.role, row.state, row.high_watermark, row.epochs) == ("follower", "Truncating", 7, (EpochEntry(2, 4),))
+
+
+@pytest.mark.parametrize(
+    ("fetched", "before", "state"),
+    [
+        pytest.param(fetch("Truncating"), told(), "Truncating", id="fs_01: its fetcher says so"),
+        pytest.param(fetch(), None, "Fetching", id="fs_01: its fetcher says it is fetched"),
+        pytest.param(fetch(delayed_until=5.0), None, "Delayed", id="fs_01: a delay overrides it"),
+        pytest.param(fetch(epoch=4), None, "Truncating", id="its fetcher has not heard of the new epoch"),
+        pytest.param(fetch(epoch=4), told(epoch=4), "Truncating", id="nor has what was told"),
+        pytest.param(None, told(), "Fetching", id="without a fetcher, as at shutdown: what was told"),
+        pytest.param(None, told("Delayed"), "Delayed", id="and if that was an error"),
+        pytest.param(None, told(epoch=4), "Truncating", id="what was told under an older leader epoch"),
+        pytest.param(None, told(broker_epoch=9), "Truncating", id="what an older process told"),
+        pytest.param(None, None, "Truncating", id="nothing is known"),
+    ],
+)
+def test_fe_03_fs_01_a_follower_is_fetching_only_once_its_log_agrees(fetched, before, state):
+    assert row_of(hosted(leader=2), log_to(9, FOLLOWER), fetched, before).state == state
+
+
+@pytest.mark.parametrize(
+    ("leader", "fetched", "error"),
+    [
+        (2, fetch(error="CorruptRecordException"), "CorruptRecordException"),
+        (2, fetch(error="CorruptRecordException", epoch=4), None),
+        (2, None, None),
+        (1, fetch(error="CorruptRecordException"), None),
+    ],
+)
+def test_ft_15_the_error_of_a_fetcher_is_told_while_it_is_of_this_role(leader, fetched, error):
+    assert row_of(hosted(leader), log_to(9), fetched).error == error
+
+
+def test_hw_03_tr_05_a_row_never_claims_more_than_its_log():
+    """Over small worlds, also where a cut has gone below the HW: whatever is remembered, the log is what counts."""
+    for end, high_watermark, leader in itertools.product(range(4, 9), range(4, 9), (1, 2)):
+        row = row_of(hosted(leader, high_watermark), log_to(end), fetch(), told())
+        assert (row.log_start_offset, row.log_end_offset) == (4, end)
+        assert row.high_watermark == min(high_watermark, end)

@@ -1,0 +1,83 @@
+"""Who lives, by the observer's own clock; the test holds it."""
+
+import dataclasses
+
+import pytest
+
+from replication.storage.broker_table import BrokerRegistration
+from replication.storage.liveness import Liveness
+from tests.clock import Clock
+
+BROKER = BrokerRegistration(1, "/1", None, 7, 0, -1, False, None, "log", 0)
+
+
+def broker(broker_id=1, **changes):
+    return {broker_id: dataclasses.replace(BROKER, broker_id=broker_id, **changes)}
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def liveness(clock):
+    return Liveness(6000, clock)
+
+
+def test_bc_01_at_first_sight_a_broker_lives_until_its_session_is_over(liveness, clock):
+    """What was before it was first seen, nobody knows: an observer that has just begun declares nobody dead."""
+    seen = []
+    for _ in range(4):
+        seen.append(liveness.look(broker()))
+        clock.now += 3
+    assert seen == [{1}, {1}, {1}, set()], "6 s are allowed, 9 s are not"
+
+
+@pytest.mark.parametrize(
+    ("changes", "lives"),
+    [
+        ({"heartbeat": 1}, True),
+        ({"heartbeat": 0, "broker_epoch": 8}, True),
+        ({"log_version": 9, "metadata_version": 9}, False),
+        ({"root": "/elsewhere"}, False),
+        ({"heartbeat": 1, "shutting_down": True}, False),
+    ],
+    ids=str,
+)
+def test_bc_01_only_a_heartbeat_or_a_new_epoch_shows_life(liveness, clock, changes, lives):
+    liveness.look(broker())
+    clock.now += 7
+    assert liveness.look(broker(**changes)) == ({1} if lives else set())
+
+
+def test_bc_01_a_heartbeat_that_is_read_late_counts_from_when_it_is_read(liveness, clock):
+    """No clocks are compared: the observer knows when it saw the counter move, not when it was moved."""
+    liveness.look(broker())
+    clock.now += 100
+    assert liveness.look(broker(heartbeat=1)) == {1}
+    clock.now += 6
+    assert liveness.look(broker(heartbeat=1)) == {1}
+    clock.now += 1
+    assert liveness.look(broker(heartbeat=1)) == set()
+
+
+def test_bc_01_who_was_dead_lives_again(liveness, clock):
+    liveness.look(broker())
+    clock.now += 7
+    assert liveness.look(broker()) == set()
+    assert liveness.look(broker(heartbeat=1)) == {1}
+
+
+def test_cs_04_who_shuts_down_is_not_alive_and_is_again_when_it_begins_anew(liveness):
+    assert liveness.look(broker(shutting_down=True)) == set()
+    assert liveness.look(broker(broker_epoch=8)) == {1}
+
+
+def test_each_broker_has_its_own_session(liveness, clock):
+    liveness.look({**broker(1), **broker(2)})
+    clock.now += 4
+    liveness.look({**broker(1, heartbeat=1), **broker(2)})
+    clock.now += 4
+    assert liveness.look({**broker(1, heartbeat=1), **broker(2), **broker(3)}) == {1, 3}
+    assert liveness.look({}) == set()
