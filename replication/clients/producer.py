@@ -104,6 +104,8 @@ class Producer:
     ) -> dict[int, RecordMetadata]:
         def send_again(partition: int) -> RecordMetadata:
             (answer,) = self._append_once(topic, given, [partition])
+            if self._has_begun_anew(answer.error):
+                (answer,) = self._append_once(topic, given, [partition])
             if answer.error is None:
                 answers[partition] = answer
             return answer
@@ -177,10 +179,10 @@ class Producer:
         return replace(answer, base_offset=outcome.base_offset, last_offset=outcome.last_offset)
 
     def _has_begun_anew(self, error: LakelogException | None) -> bool:
-        """Without acks=all a new leader may lack what was sent before, which nobody was promised: sequences start over.
+        """A leader that lacks what was sent before, as after an unclean election, gets a sequence that starts over.
 
-        Under a name they do not, as that would fence a newer producer of this name."""
-        return isinstance(error, OutOfOrderSequenceException) and self._acks != ALL and not self._name
+        Under a name it does not, as that would fence a newer producer of this name. KIP-360."""
+        return isinstance(error, OutOfOrderSequenceException) and not self._name
 
 
 def raise_first_error(answers: Mapping[int, RecordMetadata]) -> None:

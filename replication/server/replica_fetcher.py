@@ -59,9 +59,11 @@ class ReplicaFetcher:
         self._wakes = 0
         self._failed_at: float | None = None
         self._is_shut_down = False
+        self._has_begun = False
 
     def start(self) -> None:
         """Starts the query from a checkpoint of its own: what older ones say is of no use."""
+        self._has_begun = False
         self._delete_checkpoint()
         self.wake()
         checkpoint = self._folder.child(uuid.uuid4().hex)
@@ -100,9 +102,15 @@ class ReplicaFetcher:
     def _process(self, headers: DataFrame, batch_id: int) -> None:
         """Runs a micro-batch. A fetch that fails is its partitions' error [FT-06]; what nobody expected ends the query,
         which `restart_if_failed` starts again."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._states.fell_behind(self._states.all())  # the stream has nothing of what came before it began
+        self._fetch(headers if self._offsets.has_headers(batch_id) else None)
+
+    def _fetch(self, headers: DataFrame | None) -> None:
         with self._lock:
             try:
-                again = self._round.run(headers if self._offsets.has_headers(batch_id) else None)
+                again = self._round.run(headers)
             except BrokerKilled:
                 return
             except (LakelogException, OSError) as error:
@@ -113,12 +121,15 @@ class ReplicaFetcher:
             self.wake()
 
     def restart_if_failed(self) -> None:
-        """Starts the query again, a backoff after it has ended by itself, and wakes it when a delay is over."""
+        """Starts the query again, a backoff after it has ended by itself, and wakes it when a delay is over. As long as
+        it has not begun, the fetching is done from here: the leader's snapshot is all that this takes."""
         query = self._query
         if self._is_shut_down:
             return
         if query is None or not query.isActive:
             self._restart(query)
+        elif not self._has_begun:
+            self._fetch(None)  # a query takes seconds to begin, in which a follower would fall out of the ISR
         elif self._states.has_due():
             self.wake()
 

@@ -11,11 +11,11 @@ from replication.clients.topic_view import TopicView
 from replication.config import Config
 from replication.protocol.leader_election import new_partition
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import LEADER_ROLE, Replica
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
-from replication.protocol.replica import LEADER_ROLE, Replica
 from replication.storage.replica_table import ReplicaTable
 from replication.storage.topic_table import Topic
 from schemas import LOG

@@ -1,0 +1,60 @@
+"""`lakelog scenario`: runs event scripts, YAML files that say what happens to a cluster and what must be seen of it.
+
+Exit status 0 if every step came out as its script says, 1 if not, 2 for a script that cannot be run.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from jobs.console import FAILED, OK, parser_of, run, say
+from jobs.scenarios.report import Report, write_json
+from jobs.scenarios.script import Script, ScriptError, read_script
+
+_UNREADABLE = 2
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    return run(_parser(), _scenario, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("scenario", __doc__)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="scripts; each runs on a cluster of its own")
+    parser.add_argument("--mode", choices=["embedded"], default="embedded", help="all brokers in one Spark session")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON: an object for one script, else a list")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave each cluster in DIR/<name of its file>")
+    return parser
+
+
+def _scenario(args: argparse.Namespace) -> int:
+    """All scripts are read before the first one runs."""
+    try:
+        return _run([read_script(path) for path in args.files], args)
+    except ScriptError as error:
+        say(f"lakelog: {error}")
+        return _UNREADABLE
+
+
+def _run(scripts: list[Script], args: argparse.Namespace) -> int:
+    from jobs.scenarios.run import run_script, warm_up  # Spark is not needed to find a fault in a script
+    from jobs.session import spark_session
+
+    spark, report = spark_session("lakelog-scenario"), Report()
+    results = []
+    try:
+        warm_up(spark)
+        for script in scripts:
+            report.begins(script)
+            results.append(run_script(spark, script, args.keep and args.keep / Path(script.path).stem, report.step))
+    finally:
+        spark.stop()
+    report.ends(results)
+    if args.out:
+        write_json(args.out, results)
+    return OK if all(result.ok for result in results) else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

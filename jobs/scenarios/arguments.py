@@ -1,0 +1,141 @@
+"""The steps of event scripts and their arguments: which there are, what each may be, and what it is if not given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from replication.controller.elector import PREFERRED, UNCLEAN
+from replication.protocol.partition_registration import NO_LEADER
+
+OK = "ok"
+REQUIRED = object()
+
+# A step with one argument may leave its name out: `kill: 1`.
+SHORT = dict.fromkeys(("kill", "pause", "resume", "stop", "start", "restart"), "broker") | {"sleep": "seconds"}
+
+
+class Kind(NamedTuple):
+    """A kind of value: what it may be, in words, and the value as steps want it; `parse` raises ValueError."""
+
+    allowed: str
+    parse: Callable[[Any], Any]
+
+
+class Argument(NamedTuple):
+    """An argument: its kind, or the arguments of a mapping, and what it is if not given. `REQUIRED`: it must be."""
+
+    kind: Kind | Mapping[str, Argument]
+    default: Any = REQUIRED
+
+
+def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
+    """Every step that a script for these brokers may have."""
+    broker = Kind(f"one of the brokers {', '.join(map(str, brokers))}", _one_of(brokers))
+    some = list_of(broker)
+    partition = {"topic": Argument(TEXT), "partition": Argument(NATURAL, 0)}
+    state = {
+        "leader": Argument(_leader(broker), None),
+        "leader_epoch": Argument(NATURAL, None),
+        "isr": Argument(some, None),
+        "replicas": Argument(some, None),
+        "offline": Argument(some, None),
+        "hw": Argument(NATURAL, None),
+    }
+    return {
+        "create_topic": {
+            "topic": Argument(TEXT),
+            "assignment": Argument(_assignment(some)),
+            "configs": Argument(CONFIGS, {}),
+        },
+        "produce": {
+            **partition,
+            "count": Argument(POSITIVE, 1),
+            "acks": Argument(_choice("all", -1, 0, 1), "all"),
+            "prefix": Argument(TEXT, "m"),
+            "timeout_s": Argument(SECONDS, 15),
+            "retries": Argument(NATURAL, None),
+            "expect": Argument(TEXT, OK),
+        },
+        "wait": {**partition, **state, "timeout_s": Argument(SECONDS, 30)},
+        "describe": {**partition, "expect": Argument(state, {})},
+        "elect": {
+            **partition,
+            "type": Argument(_choice(PREFERRED, UNCLEAN), PREFERRED),
+            "expect_error": Argument(TEXT, None),
+        },
+        "logs": {
+            **partition,
+            "brokers": Argument(some, None),
+            "same": Argument(TRUTH, None),
+            "expect_values": Argument(VALUES, None),
+        },
+        "epoch_end": {**partition, "epochs": Argument(list_of(NATURAL))},
+        "consume": {**partition, "expect_values": Argument(VALUES, None)},
+        "sleep": {"seconds": Argument(SECONDS)},
+        **{name: {"broker": Argument(broker)} for name, only in SHORT.items() if only == "broker"},
+    }
+
+
+def _check(holds: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    def parse(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(value)
+        return value
+
+    return parse
+
+
+def _is_number(value: object) -> bool:
+    """YAML's `true` is Python's 1, and no number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_natural(value: Any) -> bool:
+    return _is_number(value) and isinstance(value, int) and value >= 0
+
+
+def _one_of(values: Sequence[object]) -> Callable[[Any], Any]:
+    """`1 == True`, so that types are compared too."""
+    return _check(lambda value: any(value == known and type(value) is type(known) for known in values))
+
+
+def _choice(*values: object) -> Kind:
+    return Kind(" or ".join(map(str, values)), _one_of(values))
+
+
+def list_of(kind: Kind) -> Kind:
+    """A list of such values."""
+
+    def parse(value: Any) -> list[Any]:
+        return [kind.parse(item) for item in _check(lambda given: isinstance(given, list))(value)]
+
+    return Kind(f"a list, each {kind.allowed}", parse)
+
+
+def _leader(broker: Kind) -> Kind:
+    nobody = ("none", NO_LEADER)
+    return Kind(f"{broker.allowed}, or none", lambda value: NO_LEADER if value in nobody else broker.parse(value))
+
+
+def _assignment(brokers: Kind) -> Kind:
+    def parse(value: Any) -> dict[int, list[int]]:
+        given = _check(lambda found: isinstance(found, dict) and all(map(_is_natural, found)))(value)
+        return {partition: brokers.parse(replicas) for partition, replicas in given.items()}
+
+    return Kind("a mapping of partitions to their brokers, {0: [1, 2, 3]}", parse)
+
+
+def _parse_configs(value: Any) -> dict[str, object]:
+    checked = _check(lambda given: isinstance(given, dict) and all(isinstance(key, str) for key in given))(value)
+    return dict(checked)
+
+
+TEXT = Kind("text", _check(lambda value: isinstance(value, str) and value != ""))
+NATURAL = Kind("a whole number from 0", _check(_is_natural))
+POSITIVE = Kind("a whole number from 1", _check(lambda value: _is_natural(value) and value > 0))
+SECONDS = Kind("a number of seconds from 0", _check(lambda value: _is_number(value) and value >= 0))
+TRUTH = Kind("true or false", _check(lambda value: isinstance(value, bool)))
+CONFIGS = Kind("a mapping of the topic's settings, {min.insync.replicas: 2}", _parse_configs)
+_SCALAR = Kind("text or a number", _check(lambda value: isinstance(value, str) or _is_number(value)))
+VALUES = Kind("a list of values, [m0, m1]", lambda value: [str(item) for item in list_of(_SCALAR).parse(value)])

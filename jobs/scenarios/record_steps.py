@@ -1,0 +1,157 @@
+"""Steps that write records, and that read them: as consumers see them, and as they lie in each broker's log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from jobs.scenarios.arguments import OK
+from jobs.scenarios.observation import leadership, observe
+from jobs.scenarios.scene import Outcome, Saw, Scene, hold
+from replication.clients.producer import RecordMetadata
+from replication.errors import (
+    LakelogException,
+    LeaderNotAvailableException,
+    NotLeaderOrFollowerException,
+)
+
+_HOLD_SECONDS = 5
+_CONSUME_SECONDS = 30  # a consumer waits for a leader
+_NOT_LEADER = "NOT_LEADER_OR_FOLLOWER"
+
+
+def produce(
+    scene: Scene, *, topic: str, partition: int, count: int, acks: int | str, prefix: str, timeout_s: float,
+    retries: int | None, expect: str,
+) -> Outcome:  # fmt: skip
+    """Sends records, all at once: they are one batch, as those that gather while another is under way."""
+    values = scene.next_values(topic, partition, prefix, count)
+    started = time.monotonic()
+    answer = _send(scene, acks, topic, partition, values, timeout_s, retries)
+    first_ack_ms = None if answer.error else round((time.monotonic() - started) * 1000)
+    found = answer.error.name if answer.error else OK
+    saw = {**_state(scene, topic, partition), "values": values, "error": answer.error and found,
+           "base_offset": answer.base_offset, "last_offset": answer.last_offset}  # fmt: skip
+    fault = None if found == expect else f"{found}, expected {expect}{f': {answer.error}' if answer.error else ''}"
+    words = found if answer.error else f"offsets {answer.base_offset} to {answer.last_offset} in {first_ack_ms} ms"
+    return Outcome(saw, words, fault, {"first_ack_ms": first_ack_ms})
+
+
+def _send(
+    scene: Scene, acks: int | str, topic: str, partition: int, values: Sequence[str], timeout_s: float,
+    retries: int | None,
+) -> RecordMetadata:  # fmt: skip
+    binary = pa.array([value.encode() for value in values], pa.binary())
+    records = pa.table({"value": binary, "partition": pa.array([partition] * len(values), pa.int32())})
+    producer, timeout_ms = scene.producer(acks, retries), round(timeout_s * 1000)
+    try:
+        return producer.send(topic, records, timeout_ms)[partition]
+    except LakelogException as error:
+        return RecordMetadata(topic, partition, len(values), error=error)
+
+
+def _state(scene: Scene, topic: str, partition: int) -> Saw:
+    """The partition after what was sent; nothing where there is no such partition."""
+    try:
+        return observe(scene, leadership(scene, topic, partition))
+    except LakelogException:
+        return {}
+
+
+def logs(
+    scene: Scene, *, topic: str, partition: int, brokers: list[int] | None, same: bool | None,
+    expect_values: list[str] | None,
+) -> Outcome:  # fmt: skip
+    """Compares the rows of each broker's own log: all columns with each other, values with what is expected.
+
+    Without `brokers` all replicas count, also those whose brokers do not run: a log is a table that lies there.
+    """
+
+    def look() -> Outcome:
+        registration = leadership(scene, topic, partition).registration
+        rows = {broker: _log(scene, broker, topic, partition) for broker in brokers or registration.replicas}
+        first, *others = rows.values()
+        are_same = all(other.equals(first) for other in others)
+        values = {broker: _values(table) for broker, table in rows.items()}
+        faults = [] if same in (None, are_same) else [f"the logs are {'' if are_same else 'not '}the same"]
+        if expect_values is not None:
+            faults += [f"broker {b} has {_in_words(v)}" for b, v in values.items() if v != expect_values]
+            faults += [f"expected {_in_words(expect_values)}"] if faults else []
+        words = ", ".join(f"{broker}: {_in_words(v)}" for broker, v in values.items())
+        saw = {"same": are_same, "values": {str(broker): v for broker, v in values.items()}}
+        return Outcome(saw, words, "; ".join(faults) or None)
+
+    return hold(look, _HOLD_SECONDS)
+
+
+def _log(scene: Scene, broker: int, topic: str, partition: int) -> pa.Table:
+    """A broker's own rows of a partition, from its log start on."""
+    key = leadership(scene, topic, partition).registration.topic_id_partition
+    log = scene.view.log(broker)
+    return log.read(key, log.refresh().partition(key).log_start_offset).combine_chunks()
+
+
+def _values(rows: pa.Table) -> list[str]:
+    return ["" if value is None else value.decode() for value in rows["value"].to_pylist()]
+
+
+def _in_words(values: Sequence[str]) -> str:
+    """A few values all, of many the ends."""
+    if len(values) <= 3:
+        return " ".join(values) or "nothing"
+    return f"{values[0]} … {values[-1]} ({len(values)})"
+
+
+def consume(scene: Scene, *, topic: str, partition: int, expect_values: list[str] | None) -> Outcome:
+    """Reads from the log start to the high watermark, as a consumer does."""
+
+    def look() -> Outcome:
+        values = _committed(scene, topic, partition)
+        is_right = expect_values in (None, values)
+        fault = None if is_right else f"{_in_words(values)}, expected {_in_words(expect_values or [])}"
+        return Outcome({"values": values}, _in_words(values), fault)
+
+    return hold(look, _CONSUME_SECONDS)
+
+
+def _committed(scene: Scene, topic: str, partition: int) -> list[str]:
+    row = leadership(scene, topic, partition).leader_row
+    if row is None:
+        raise LeaderNotAvailableException(f"{topic}-{partition}: no leader, or it has not taken up its role yet")
+    values: list[str] = []
+    offset = row.log_start_offset
+    while True:
+        fetched = scene.consumer.fetch(topic, {partition: offset}, max_wait_ms=0)[partition]
+        if fetched.error:
+            raise fetched.error
+        values += _values(fetched.records)
+        offset += fetched.records.num_rows
+        if offset >= fetched.high_watermark or not fetched.records.num_rows:
+            return values
+
+
+def epoch_end(scene: Scene, *, topic: str, partition: int, epochs: list[int]) -> Outcome:
+    """Asks the leader where epochs end. Followers must refuse to say: what they hold may be cut yet."""
+
+    def look() -> Outcome:
+        registration = leadership(scene, topic, partition).registration
+        ends = scene.consumer.epoch_end(topic, partition, epochs)
+        answers = {broker: _answer(scene, topic, partition, epochs, broker) for broker in registration.followers}
+        faults = [f"follower {broker} answers {told}" for broker, told in answers.items() if told != _NOT_LEADER]
+        words = ", ".join(f"epoch {epoch} ends at {end.end_offset}" for epoch, end in ends.items())
+        saw = {
+            "ends": {str(epoch): end._asdict() for epoch, end in ends.items()},
+            "followers": {str(broker): told for broker, told in answers.items()},
+        }
+        return Outcome(saw, words, "; ".join(faults) or None)
+
+    return hold(look, _HOLD_SECONDS)
+
+
+def _answer(scene: Scene, topic: str, partition: int, epochs: list[int], broker: int) -> str:
+    try:
+        return str(scene.consumer.epoch_end(topic, partition, epochs, broker))
+    except NotLeaderOrFollowerException:
+        return _NOT_LEADER

@@ -1,0 +1,46 @@
+"""What the metadata table has said, version by version: Delta keeps them all, for as long as its log is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from replication.errors import KafkaStorageException
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.commit import commit_name, last_version, read_commit
+from replication.storage.delta_log import DeltaLog
+from replication.storage.filesystem import StorageRoot
+from replication.storage.metadata_table import MetadataTable
+from replication.storage.state_table import StateTable
+from schemas import METADATA
+
+
+class MetadataVersion(NamedTuple):
+    """One version of the metadata table: every partition as it was then, and who wrote that and why."""
+
+    version: int
+    cause: Mapping[str, Any]
+    partitions: Mapping[TopicIdPartition, PartitionRegistration]
+
+
+def metadata_history(cluster: StorageRoot) -> list[MetadataVersion]:
+    """Every version of the metadata table whose commit is still there, oldest first.
+
+    Raises KafkaStorageException when the table cannot be read.
+    """
+    root = cluster.child(METADATA.name)
+    try:
+        kept = [version for version in range(last_version(root) + 1) if root.exists(commit_name(version))]
+        return [_at(root, version) for version in kept]
+    except (DeltaError, OSError) as error:
+        raise KafkaStorageException(f"{root.uri}: cannot be read: {error}") from error
+
+
+def _at(root: StorageRoot, version: int) -> MetadataVersion:
+    handle = DeltaTable(root.uri, version, storage_options=dict(root.options))
+    table = MetadataTable(StateTable(DeltaLog(root, handle), METADATA))
+    return MetadataVersion(version, read_commit(root, version).info, table.partitions)

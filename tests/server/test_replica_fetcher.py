@@ -1,0 +1,190 @@
+"""A fetcher: its query begins, ends by itself, is started again, is shut down."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from replication.config import Config
+from replication.errors import KafkaStorageException
+from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.steps import InitialFetchState
+from replication.server import replica_fetcher
+from replication.server.fetch_round import FetchContext, FetchRound
+from replication.server.fetch_states import FetchStates
+from replication.server.gate import BrokerKilled, Gate
+from replication.server.replica_fetcher import ReplicaFetcher
+from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_table import ReplicaTable
+from tests.clock import Clock
+from tests.storage.logs import P0, P1, new_log
+
+LED = PartitionRegistration("flights", "flights-id", 0, (1, 2), 1, 0, (1,))
+FOLLOWED = PartitionRegistration("flights", "flights-id", 1, (1, 2), 2, 0, (2,))
+
+
+@pytest.fixture
+def fetch(root):
+    """A round of a fetcher whose leader has said nothing yet; it needs no Spark to do nothing."""
+    storage, gate, published, looks = StorageRoot.of(root), Gate(), [], []
+    log = new_log(storage.child("log"))
+    states = FetchStates(Clock())
+    leaders = ReplicaTable.create(storage)
+    context = FetchContext(
+        None, Config(), "broker-2", log, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
+        published.append, gate,
+    )  # fmt: skip
+    return SimpleNamespace(
+        round=FetchRound(context, states), states=states, gate=gate, published=published, looks=looks
+    )
+
+
+def test_ft_03_ft_14_without_anything_to_fetch_nothing_is_read_and_nobody_is_woken(fetch):
+    assert fetch.round.run(None) is False
+    assert fetch.looks == [1]
+    fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
+    assert fetch.round.run(None) is False
+    assert fetch.states.get(P0).shown_state == ReplicaState.TRUNCATING, "it waits for its leader"
+
+
+def test_ft_06_a_fetch_that_fails_delays_all_its_partitions_and_tells(fetch):
+    fetch.states.assign({p: InitialFetchState("flights", 1, 0, 0) for p in (P0, P1)})
+    fetch.round.delay_all(KafkaStorageException("no route to host"))
+    assert {state.shown_state for state in fetch.states.all().values()} == {ReplicaState.DELAYED}
+    assert fetch.states.get(P1).error == "KafkaStorageException: no route to host"
+    assert fetch.published == ["delayed"]
+
+
+def test_a_fetcher_of_a_broker_that_was_killed_does_nothing_more(fetch):
+    fetch.gate.kill()
+    with pytest.raises(BrokerKilled):
+        fetch.round.run(None)
+    assert (fetch.looks, fetch.published) == ([], []), "not even a look at its leader"
+
+
+class Query:
+    """A streaming query that a test ends."""
+
+    isActive = True  # noqa: N815
+
+    def exception(self):
+        return "it ended"
+
+    def stop(self):
+        self.isActive = False
+
+
+class Writer:
+    """What Spark offers for starting a query; keeps the queries, and what each calls for a micro-batch."""
+
+    def __init__(self):
+        self.queries, self.process, self.writeStream = [], None, self
+
+    def queryName(self, name):  # noqa: N802
+        self.name = name
+        return self
+
+    def foreachBatch(self, process):  # noqa: N802
+        self.process = process
+        return self
+
+    def option(self, *_):
+        return self
+
+    def start(self):
+        self.queries.append(Query())
+        return self.queries[-1]
+
+
+class Round:
+    """A round that answers, or raises, what it is told to."""
+
+    def __init__(self):
+        self.answer, self.delayed, self.runs = False, [], []
+
+    def run(self, headers):
+        self.runs.append(headers)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def delay_all(self, error):
+        self.delayed.append(error)
+
+
+@pytest.fixture
+def fetcher(root, monkeypatch):
+    """A fetcher whose query is the test's."""
+    home, writer, work, states = StorageRoot.of(root), Writer(), Round(), FetchStates(Clock())
+    monkeypatch.setattr(replica_fetcher, "read_headers", lambda _spark, _stream: writer)
+    config = Config.from_properties({"replica.fetch.backoff.ms": 0})
+    made = ReplicaFetcher(
+        None, 2, BrokerIdAndFetcherId(1, 0), home, home, home.child("checkpoints"), config, states, work
+    )  # fmt: skip
+    made.start()
+    wakes = home.child("checkpoints", "ReplicaFetcherThread-0-1")
+    return SimpleNamespace(it=made, writer=writer, work=work, states=states, wakes=lambda: int(wakes.read("wake")))
+
+
+@pytest.mark.parametrize(("again", "wakes"), [(False, 0), (True, 1)])
+def test_ft_01_micro_batches_go_on_and_where_there_is_more_the_next_one_is_called_for(fetcher, again, wakes):
+    before = fetcher.wakes()
+    fetcher.work.answer = again
+    fetcher.writer.process(None, 0)
+    assert fetcher.wakes() == before + wakes
+    assert fetcher.work.delayed == []
+
+
+@pytest.mark.parametrize("error", [KafkaStorageException("gone"), OSError("connection reset")], ids=repr)
+def test_ft_01_ft_06_a_fetch_that_fails_is_its_partitions_error_and_the_loop_goes_on(fetcher, error):
+    fetcher.work.answer = error
+    fetcher.writer.process(None, 0)
+    assert fetcher.work.delayed == [error]
+
+
+def test_ft_01_who_was_killed_delays_nothing_and_tells_nobody(fetcher):
+    fetcher.work.answer = BrokerKilled()
+    fetcher.writer.process(None, 0)
+    assert fetcher.work.delayed == []
+
+
+def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again(fetcher, caplog):
+    fetcher.work.answer = ZeroDivisionError("a bug")
+    with pytest.raises(ZeroDivisionError):
+        fetcher.writer.process(None, 0)
+    fetcher.writer.queries[0].isActive = False
+    fetcher.it.restart_if_failed()
+    assert len(fetcher.writer.queries) == 1, "first a backoff"
+    assert "the query has ended: it ended" in caplog.text
+    fetcher.it.restart_if_failed()
+    assert len(fetcher.writer.queries) == 2
+    fetcher.work.answer = False
+    fetcher.it.restart_if_failed()
+    assert len(fetcher.writer.queries) == 2, "it runs"
+
+
+def test_ft_01_a_fetcher_that_was_shut_down_is_not_started_again(fetcher):
+    fetcher.it.shutdown()
+    assert not fetcher.writer.queries[0].isActive
+    for _ in range(3):
+        fetcher.it.restart_if_failed()
+    assert len(fetcher.writer.queries) == 1
+
+
+def test_ft_01_before_its_stream_has_begun_a_fetcher_fetches_by_itself(fetcher):
+    """A query takes seconds to begin; meanwhile its partitions would fall out of the ISR."""
+    fetcher.it.restart_if_failed()
+    assert fetcher.work.runs == [None]
+    fetcher.writer.process("headers", 0)
+    fetcher.it.restart_if_failed()
+    assert fetcher.work.runs == [None, "headers"], "from its first micro-batch on the stream does it"
+
+
+def test_ft_10_what_came_before_the_stream_began_is_read_from_the_snapshot(fetcher):
+    """The stream begins with the newest commit: what was fetched before it may have ended below that."""
+    fetcher.it.add_partitions({P0: InitialFetchState("flights", 1, 0, 0)})
+    fetcher.states.truncated(P0, 0)
+    fetcher.states.caught_up(P0)
+    fetcher.writer.process("headers", 0)
+    assert fetcher.it.fetch_state(P0).lagging

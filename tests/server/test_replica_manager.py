@@ -1,0 +1,198 @@
+"""The replica manager carries out steps in their order, and may be ended between any two."""
+
+import dataclasses
+import logging
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from replication.errors import KafkaStorageException
+from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.steps import InitialFetchState, PublishReplicas, RaiseHighWatermarks, StopIdleFetchers
+from replication.server.gate import BrokerKilled, Gate
+from replication.server.replica_manager import ReplicaManager
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.replica_table import ReplicaTable
+from tests.clock import Clock
+from tests.processes import wait_until
+from tests.storage.logs import P0, P1, new_log
+
+LED = PartitionRegistration("flights", "flights-id", 0, (1, 2), 1, 0, (1,))
+FOLLOWED = PartitionRegistration("flights", "flights-id", 1, (1, 2), 2, 0, (2,))
+
+
+class Fetchers:
+    """Keeps what it is told, and may end the broker at one of its steps."""
+
+    def __init__(self):
+        self.told = []
+
+    def remove_fetcher_for_partitions(self, partitions):
+        self.told.append(("stop", tuple(partitions)))
+
+    def add_fetcher_for_partitions(self, partitions):
+        self.told.append(("start", dict(partitions)))
+
+    def shutdown_idle_fetchers(self):
+        self.told.append(("idle",))
+
+    def fetch_state(self, partition):
+        return None
+
+
+class World:
+    """Broker 1 with a log and a table of its own; the metadata is what a test says."""
+
+    def __init__(self, root, gate=None):
+        storage = StorageRoot.of(root)
+        self.log = new_log(storage.child("log"))
+        self.table = ReplicaTable.create(storage)
+        self.fetchers, self.gate, self.clock = Fetchers(), gate or Gate(), Clock()
+        self.wanted = []
+        self.cache = SimpleNamespace(
+            version=7, brokers=dict, alive_brokers=set, min_isr=lambda _: 1, replica_table=self.unreachable,
+            alter_partitions=self.alter_partitions,
+        )  # fmt: skip
+        self.tell(LED, FOLLOWED)
+        self.manager = ReplicaManager(
+            1, 10, self.log, self.table, self.cache, self.fetchers, 10_000, self.gate, self.clock
+        )  # fmt: skip
+
+    def tell(self, *registrations):
+        self.cache.partitions = {r.topic_id_partition: r for r in registrations}
+
+    def unreachable(self, broker):
+        raise KafkaStorageException(f"the root of broker {broker} cannot be reached")
+
+    def alter_partitions(self, changes, _who):
+        self.wanted += [change.isr for change in changes]
+        return {}
+
+    def role(self, partition):
+        return self.log.refresh().partition(partition).role
+
+
+@pytest.fixture
+def world(root):
+    return World(root)
+
+
+def test_bl_03_bl_05_bl_06_roles_are_taken_up_in_the_log_in_the_rows_and_by_fetchers(world):
+    world.manager.apply()
+    assert (world.role(P0), world.role(P1)) == (Role(0, LEADER), Role(0, FOLLOWER))
+    rows = world.table.replicas
+    assert {p: (row.role, row.state) for p, row in rows.items()} == {
+        P0: ("leader", "Fetching"),
+        P1: ("follower", "Truncating"),
+    }
+    assert world.fetchers.told == [
+        ("stop", (P0, P1)),
+        ("start", {P1: InitialFetchState("flights", 2, 0, 0)}),
+        ("idle",),
+    ]
+
+
+class KilledAtStep(Gate):
+    """Ends the broker when it comes to its step of that number."""
+
+    def __init__(self, number):
+        super().__init__()
+        self._left = number
+
+    def pass_through(self):
+        if self._left == 0:
+            self.kill()
+        self._left -= 1
+        super().pass_through()
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_bl_03_a_broker_may_be_ended_before_each_step_and_begins_again_where_it_was(root, number):
+    """Stop, roles, host, publish, start, idle: what comes after is not done; a new process comes to the same end."""
+    world = World(root, KilledAtStep(number))
+    if number < 6:
+        with pytest.raises(BrokerKilled):
+            world.manager.apply()
+    else:
+        world.manager.apply()
+    assert world.role(P0) == (Role(0, LEADER) if number > 1 else Role(-1, STOPPED))
+    assert (P0 in world.table.replicas) == (number > 3)
+    assert [told[0] for told in world.fetchers.told] == ["stop", "start", "idle"][: (number > 0) + max(0, number - 4)]
+    again = ReplicaManager(1, 11, world.log, world.table, world.cache, Fetchers(), 10_000, Gate(), world.clock)
+    again.apply()
+    assert {p: (row.role, row.broker_epoch) for p, row in world.table.replicas.items()} == {
+        P0: ("leader", 11),
+        P1: ("follower", 11),
+    }
+
+
+def test_bl_08_what_is_as_before_is_left_alone(world):
+    world.manager.apply()
+    version, told = world.log.refresh().version, len(world.fetchers.told)
+    world.manager.apply()
+    assert world.log.refresh().version == version
+    assert [name for name, *_ in world.fetchers.told[told:]] == ["start", "idle"]
+
+
+def test_bl_09_who_shuts_down_takes_up_roles_but_fetches_nothing_new(world):
+    world.manager.shutting_down()
+    world.manager.apply()
+    assert (world.role(P0), world.role(P1)) == (Role(0, LEADER), Role(0, FOLLOWER))
+    assert [told[0] for told in world.fetchers.told] == ["stop", "idle"]
+
+
+def test_bl_11_a_log_that_cannot_be_written_leaves_the_role_as_it_was_and_the_next_look_takes_it_up(world, monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise KafkaStorageException("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ReplicaLog, "become", refuse)
+        with pytest.raises(KafkaStorageException, match="full"):
+            world.manager.apply()
+    assert (world.table.replicas, world.manager.leads()) == ({}, [])
+    world.manager.apply()
+    assert world.manager.leads() == [LED]
+
+
+def test_bl_12_every_change_of_a_role_is_logged(world, caplog):
+    with caplog.at_level(logging.INFO, "state.change.logger"):
+        world.manager.apply()
+        world.tell(LED)
+        world.manager.apply()
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker 1: flights-0 is leader under leader epoch 0 (controller epoch 0, leader 1)",
+        "broker 1: flights-1 is follower under leader epoch 0 (controller epoch 0, leader 2)",
+        f"broker 1: {TopicIdPartition('flights-id', 1)} is stopped under leader epoch 0 (controller epoch -, leader -)",
+    ]
+
+
+def test_steps_are_carried_out_in_the_order_given(world):
+    world.manager.carry_out([StopIdleFetchers(), RaiseHighWatermarks(), PublishReplicas("test"), StopIdleFetchers()])
+    assert world.fetchers.told == [("idle",), ("idle",)]
+
+
+def test_is_01_lags_are_looked_at_every_half_lag_time(world):
+    """So a follower is out after 1 to 1.5 times the lag time, which is 10 s here, as in Kafka."""
+    world.tell(dataclasses.replace(LED, isr=(1, 2)))
+    world.manager.apply()
+    wanted = {}
+    for elapsed in (4.9, 6.0, 10.5, 11.0):
+        world.clock.now = 100.0 + elapsed
+        world.manager.lead()
+        wanted[elapsed] = list(world.wanted)
+    assert wanted == {4.9: [], 6.0: [], 10.5: [], 11.0: [(1,)]}, "at 10.5 s only 4.5 s after the last look"
+
+
+def test_a_broker_that_is_paused_goes_on_where_it_was(world):
+    world.gate.pause()
+    thread = threading.Thread(target=world.manager.apply, daemon=True)
+    thread.start()
+    assert world.role(P0) == Role(-1, STOPPED)
+    world.gate.resume()
+    wait_until(lambda: P0 in world.table.replicas, "roles taken up")
+    thread.join(30)
+    assert world.role(P0) == Role(0, LEADER)
