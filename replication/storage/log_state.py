@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from replication.protocol.partition_log import PartitionLog, role_of
+from replication.protocol.partition_log import PartitionLog, role_of, role_version
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import Commit
 from replication.storage.segment import Segment
@@ -108,6 +108,13 @@ class LogState:
         for partition, gone in by_partition.items():
             self.partition(partition).drop(gone)
         return set(by_partition)
+
+    def recorded(self, app_id: str) -> int:
+        """What the replayed history says of a fact that only goes up: the broker's claim, or a role."""
+        if app_id == BROKER_EPOCH:
+            return self.broker_epoch
+        _, topic_id, number = app_id.split("/")
+        return role_version(self.partition(TopicIdPartition(topic_id, int(number))).role)
 
     def _apply_transaction(self, app_id: str, version: int) -> None:
         if app_id == BROKER_EPOCH:

@@ -168,7 +168,7 @@ class ReplicaLog:
         doubled = [name for name in names if name in self._state.segments or names.count(name) > 1]
         unknown = [segment.name for segment in change.removes if segment.name not in self._state.segments]
         rising = [(a, v) for a, v in change.txns.items() if not may_go_back(a)]
-        lowered = [a for a, v in rising if v < (self._log.transaction_version(a) or 0)]
+        lowered = [a for a, v in rising if v < self._state.recorded(a)]
         if doubled or unknown or lowered:
             raise CorruptRecordException(
                 f"{self.root.uri}: refused a commit: added twice {doubled}, unknown {unknown}, going back {lowered}"
