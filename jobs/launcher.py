@@ -23,6 +23,7 @@ VERBS = {
     "topics": Verb("jobs.topics", False, "create, list or describe topics"),
     "bench": Verb("jobs.bench", True, "measure against a plain stream and a file copy, in the same run"),
     "kill-test": Verb("jobs.kill_test", False, "kill brokers while producing, then look for every record"),
+    "simulate": Verb("jobs.simulate", False, "the rules in memory: thousands of histories full of accidents"),
     "scenario": Verb("jobs.scenario", True, "run event scripts: brokers are killed, frozen, restarted, and looked at"),
 }
 

@@ -1,0 +1,56 @@
+"""`lakelog simulate`: the shipped rules in memory, under crashes, pauses, zombies and lost answers; no Spark needed.
+
+A step is: one actor carries out one step of its list, or one read or commit; then the invariants of what it has
+changed are asked.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from jobs.console import FAILED, OK, parser_of, run, say, show
+from replication.simulation.report import figures, simulate
+from replication.simulation.sabotage import SABOTAGES
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    return run(_parser(), _simulate, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("simulate", __doc__)
+    parser.add_argument("--seeds", type=_count, required=True, metavar="N", help="run so many histories")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of the first history; default: 1")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures here, as JSON")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of histories: it is 1 or more")
+    return int(text)
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        bars = {"histories": progress.add_task("histories", total=args.seeds),
+                "sabotages": progress.add_task("sabotages", total=len(SABOTAGES))}  # fmt: skip
+        result = simulate(args.seeds, args.seed, lambda what: progress.advance(bars[what]))
+    for found in result.found:
+        say("\n".join(found.lines()))
+    facts = figures(result)
+    show([{"sabotage": s.what, "caught by": s.invariant, "histories": s.histories} for s in result.sabotages])
+    show([{"figure": name, "value": value} for name, value in facts.items() if not isinstance(value, list)])
+    if args.out:
+        args.out.write_text(json.dumps(facts, indent=2) + "\n")
+    return OK if result.is_good else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""Who acts: a thread of a broker, a producer, a reader, a controller. Its work is a generator; a step is one `next`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from replication.simulation.events import AGAIN, LATE, LOST, AnswerLost, Event
+from replication.simulation.tables import Table
+
+if TYPE_CHECKING:
+    from replication.simulation.world import World
+
+# A step ends at each `yield`: between two of them others may do whatever they like, or the process may end.
+Work: TypeAlias = Generator[None, None, None]
+Decide: TypeAlias = Callable[[int, Any], Any]
+
+WON, OVERTAKEN, UNKNOWN = "won", "overtaken", "unknown"
+
+
+class Actor:
+    """Something that takes steps. What it holds is gone when it is."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.turn = Event(name)
+        self.is_about_to_commit: Table[Any] | None = None
+        self._last_step = world.step
+        self._answers: dict[str, int] = {}
+        self._work = self.work()
+
+    def work(self) -> Work:
+        """All steps of this actor, one after the other, without end."""
+        raise TypeError(f"{type(self).__name__} does not say what it does")
+
+    def take(self, turn: Event) -> None:
+        """One step."""
+        self.turn = turn
+        next(self._work)
+        self._last_step = self.world.step
+
+    def stop(self) -> None:
+        """The actor is gone, in the middle of whatever it was doing."""
+        self._work.close()
+
+    def say(self, words: str, *facts: object) -> None:
+        """What this step has done, for who reads the history."""
+        self.world.say(self.name, words, *facts)
+
+    def look(self, table: Table[Any], may_repeat: bool = True) -> tuple[int, Any]:
+        """Reads a table: its newest version, or, when the answer has taken its time, one that was newest at some moment
+        since this actor's last step. An answer that comes again is the one before.
+
+        Raises AnswerLost when there is no answer.
+        """
+        version, fault = table.newest, self.turn.fault
+        if fault == LOST:
+            self.say("reads %s: no answer", table.name)
+            raise AnswerLost
+        if fault == LATE:
+            moment = self._last_step + self.turn.salt % (self.world.step - self._last_step + 1)
+            version = table.version_at(moment)
+        elif fault == AGAIN and may_repeat:
+            version = self._answers.get(table.name, version)
+        self._answers[table.name] = version
+        self.say("reads %s, version %d of %d", table.name, version, table.newest)
+        return version, table.at(version)
+
+    def transact(self, table: Table[Any], decide: Decide, why: str) -> Generator[None, None, int | None]:
+        """Looks, decides and commits at exactly the version looked at, until it has won or there is nothing to do.
+
+        Answers the version committed, None if nothing was to be done. A commit without an answer is decided anew on
+        what is then found, or given up. Raises what `decide` raises, and AnswerLost.
+        """
+        while True:
+            yield
+            version, state = self.look(table, may_repeat=False)
+            change = decide(version, state)
+            if change is None:
+                return None
+            self.is_about_to_commit = table
+            yield
+            self.is_about_to_commit = None
+            outcome = self.world.commit(self, table, version, change, why)
+            if outcome == WON or (outcome == UNKNOWN and not self.world.rules.unknown_is_asked):
+                return version + 1
+            if outcome == UNKNOWN and self.turn.salt % 3 == 0:
+                raise AnswerLost

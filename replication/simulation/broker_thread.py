@@ -1,0 +1,79 @@
+"""What the threads of a broker's process have in common: its log, its rows, and the claim on both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from replication.errors import StaleBrokerEpochException
+from replication.protocol.partition_log import PartitionLog
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import Replica
+from replication.simulation.actor import Actor, Work
+from replication.simulation.tables import LogChange, LogState, Rows
+
+if TYPE_CHECKING:
+    from replication.simulation.broker_process import BrokerProcess
+
+
+class BrokerThread(Actor):
+    """A thread of a process. Threads share the process's memory, and lose it together."""
+
+    def __init__(self, process: BrokerProcess, name: str) -> None:
+        self.process = process
+        self.rules = process.world.rules
+        super().__init__(process.world, f"{process.name}/{name}")
+
+    def check_claim(self, claimed: int, table: str) -> None:
+        """Raises StaleBrokerEpochException if a newer process of this broker has claimed the table."""
+        if self.rules.claims_are_checked and claimed > self.process.epoch:
+            raise StaleBrokerEpochException(f"{table} is claimed under broker epoch {claimed}")
+
+    def refresh_log(self) -> LogState:
+        """Replays what has been committed to the log. Raises StaleBrokerEpochException, AnswerLost."""
+        self._see(*self.look(self.process.log_table, may_repeat=False))
+        return self.process.log
+
+    def _see(self, version: int, state: LogState) -> None:
+        self.check_claim(state.broker_epoch, self.process.log_table.name)
+        if version > self.process.log_version:
+            self.process.log_version, self.process.log = version, state
+
+    def transact_log(self, decide: Callable[[LogState], LogChange | None], why: str) -> Work:
+        """A commit on the log, decided on its newest state."""
+
+        def on_newest(version: int, state: LogState) -> LogChange | None:
+            self._see(version, state)
+            return decide(state)
+
+        table = self.process.log_table
+        version = yield from self.transact(table, on_newest, why)
+        if version is not None:
+            self._see(table.newest, table.at(table.newest))
+
+    def publish(self, why: str) -> Work:
+        """Writes what the broker says of its replicas, if it differs from what it last said."""
+        process, table = self.process, self.process.replica_table
+
+        def decide(_: int, state: Rows) -> Rows | None:
+            self.check_claim(state.broker_epoch, table.name)
+            process.told = state.replicas
+            wanted = {p: self._row(p, process.log.partition(p)) for p in process.hosted}
+            return None if _facts(wanted) == _facts(state.replicas) else Rows(state.broker_epoch, wanted)
+
+        version = yield from self.transact(table, decide, why)
+        if version is not None:
+            process.told = table.at(table.newest).replicas
+
+    def _row(self, partition: TopicIdPartition, log: PartitionLog) -> Replica:
+        process = self.process
+        row: Replica = self.rules.replica_row(
+            process.broker_id, process.epoch, process.hosted[partition], log, process.fetch_state(partition),
+            process.told.get(partition), process.log_version,
+        )  # fmt: skip
+        return row
+
+
+def _facts(replicas: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, Replica]:
+    return {partition: replace(row, log_version=0) for partition, row in replicas.items()}

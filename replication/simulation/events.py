@@ -1,0 +1,40 @@
+"""What drives a history: a list of events. The same list makes the same history, and a part of it a smaller one."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+# What an event does: a thread takes one step, or something happens to a process or a broker.
+STEP: Final = "step"
+START, CRASH, PAUSE, RESUME, SHUTDOWN = "start", "crash", "pause", "resume", "shutdown"
+
+# What may happen to the step: an answer that is late, lost or the same once more; a commit whose outcome nobody tells.
+NONE: Final = ""
+LATE, LOST, AGAIN, LANDED, DROPPED = "late", "lost", "again", "landed, unknown", "dropped, unknown"
+FAULTS: Final = (LATE, LOST, AGAIN, LANDED, DROPPED)
+
+
+class Event(NamedTuple):
+    """One event. `salt` decides all that is left to chance in it, so that it does the same when it is run again."""
+
+    actor: str
+    act: str = STEP
+    fault: str = NONE
+    salt: int = 0
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+    def __init__(self, invariant: str, text: str) -> None:
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
+        self.text = text
+
+
+class AnswerLost(Exception):
+    """A read or a commit has failed as far as its actor knows: it gives up what it was doing."""
+
+
+class Deposed(Exception):
+    """A newer controller has claimed the metadata."""

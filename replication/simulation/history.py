@@ -1,0 +1,91 @@
+"""One history: a seed makes a setting and a list of events, and the events make everything else."""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections.abc import Iterable
+from random import Random
+from typing import Any, NamedTuple
+
+from replication.simulation.calm import check_that_it_heals
+from replication.simulation.driver import Driver
+from replication.simulation.events import Event, Violation
+from replication.simulation.rules import SHIPPED, Rules
+from replication.simulation.tables import Table
+from replication.simulation.world import Setting, World
+
+_CALM = 4  # one history in so many ends with a calm
+
+
+class History(NamedTuple):
+    """What was run, and how it ended. `violation` is None if every invariant held."""
+
+    setting: Setting
+    events: tuple[Event, ...]
+    is_calm_at_the_end: bool
+    steps: int
+    violation: Violation | None
+    fingerprint: str
+    trace: tuple[str, ...] = ()
+
+
+def run_seed(seed: int, rules: Rules = SHIPPED) -> History:
+    """Makes a history from a seed."""
+    random = Random(seed)
+    setting = _setting(random)
+    world = World(setting, rules)
+    events: list[Event] = []
+    violation = None
+    is_calm = seed % _CALM == 0
+    try:
+        Driver(world, random, events).run()
+        if is_calm:
+            check_that_it_heals(world)
+    except Exception as error:  # whatever a rule raises that its user does not expect is a fault of the rule
+        violation = _violation(error)
+    return History(setting, tuple(events), is_calm, world.step, violation, _fingerprint(world))
+
+
+def run_events(
+    setting: Setting, events: Iterable[Event], is_calm: bool, rules: Rules = SHIPPED, traced: bool = False
+) -> History:
+    """Makes a history from its events, or from some of them."""
+    events = tuple(events)
+    world = World(setting, rules)
+    world.trace = [] if traced else None
+    violation = None
+    try:
+        for event in events:
+            world.apply(event)
+        if is_calm:
+            check_that_it_heals(world)
+    except Exception as error:
+        violation = _violation(error)
+    return History(setting, events, is_calm, world.step, violation, _fingerprint(world), tuple(world.trace or ()))
+
+
+def _setting(random: Random) -> Setting:
+    return Setting(
+        brokers=random.choice((2, 3, 3, 3, 4)),
+        partitions=random.choice((1, 1, 2)),
+        min_insync_replicas=random.choice((1, 2)),
+        unclean_allowed=random.random() < 0.4,
+        replica_lag_time_max=random.choice((0.5, 2.0, 6.0)),
+        reassigns=random.random() < 0.5,
+        deletes=random.random() < 0.2,
+    )
+
+
+def _violation(error: Exception) -> Violation:
+    if isinstance(error, Violation):
+        return error
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return Violation("rules_do_not_fail", f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})")
+
+
+def _fingerprint(world: World) -> str:
+    """Of all that the tables have come to: two histories that differ anywhere differ here."""
+    tables: list[Table[Any]] = [world.metadata, world.registry, *world.logs.values(), *world.replicas.values()]
+    facts = repr([(table.name, table.newest, table.at(table.newest)) for table in tables])
+    return hashlib.sha256(facts.encode()).hexdigest()

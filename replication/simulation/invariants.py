@@ -1,0 +1,204 @@
+"""What must hold after every step, each as a function of what the step has changed. They raise Violation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from replication.errors import CorruptRecordException
+from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.partition_log import STOPPED, PartitionLog, role_version
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import Replica
+from replication.simulation.events import Violation
+from replication.simulation.tables import LogChange, LogState, name_of
+
+if TYPE_CHECKING:
+    from replication.simulation.witness import Acknowledged, Entry, Witness
+
+
+class LogCommit(NamedTuple):
+    """What a commit has made of one partition in a broker's log."""
+
+    broker: int
+    partition: TopicIdPartition
+    state_before: LogState
+    state: LogState
+    change: LogChange
+
+    @property
+    def before(self) -> PartitionLog:
+        """The partition's log before it."""
+        return self.state_before.partition(self.partition)
+
+    @property
+    def log(self) -> PartitionLog:
+        """The partition's log after it."""
+        return self.state.partition(self.partition)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{name_of(self.partition)} on broker {self.broker}"
+
+
+def offsets_are_without_gaps(_: Witness, commit: LogCommit) -> None:
+    """A log has every offset from its start to its end once."""
+    try:
+        commit.log.check(commit.partition)
+    except CorruptRecordException as error:
+        raise Violation("offsets_are_without_gaps", f"{commit.name}: {error}") from error
+
+
+def one_record_at_an_offset_of_an_epoch(witness: Witness, commit: LogCommit) -> None:
+    """No two logs differ at one (partition, offset, epoch), nor in what comes before it."""
+    for batch in commit.change.adds:
+        header = batch.header
+        if header.topic_id_partition != commit.partition:
+            continue
+        previous = next(
+            (e.leader_epoch for e in witness.entries(commit.log, header.base_offset - 1, header.base_offset)), -1
+        )
+        for offset, value in enumerate(batch.values, header.base_offset):
+            key = (commit.partition, offset, header.leader_epoch)
+            known, before = witness.values.setdefault(key, value), witness.previous_epochs.setdefault(key, previous)
+            if known != value or before != previous:
+                text = (
+                    f"{commit.name}: offset {offset} of epoch {header.leader_epoch} is {value} after epoch {previous}"
+                )
+                raise Violation(
+                    "one_record_at_an_offset_of_an_epoch", f"{text}, elsewhere {known} after epoch {before}"
+                )
+            previous = header.leader_epoch
+
+
+def records_begin_under_an_open_epoch(witness: Witness, commit: LogCommit) -> None:
+    """A record that no log has had before is appended by a leader, under the very epoch that its log is open at."""
+    for batch in commit.change.adds:
+        header, role = batch.header, commit.before.role
+        key = (commit.partition, header.base_offset, header.leader_epoch)
+        is_new = header.topic_id_partition == commit.partition and key not in witness.values
+        if is_new and not (role.is_leader and role.leader_epoch == header.leader_epoch):
+            text = f"{commit.name}: {batch.values} appended under epoch {header.leader_epoch}, the log is {role}"
+            raise Violation("records_begin_under_an_open_epoch", text)
+
+
+def one_log_opens_an_epoch(witness: Witness, commit: LogCommit) -> None:
+    """At most one log ever opens a leader epoch."""
+    role = commit.change.roles.get(commit.partition)
+    if role is None or not role.is_leader:
+        return
+    opener = witness.openers.setdefault((commit.partition, role.leader_epoch), commit.broker)
+    if opener != commit.broker:
+        raise Violation("one_log_opens_an_epoch", f"{commit.name}: epoch {role.leader_epoch} was opened by {opener}")
+
+
+def roles_never_go_back(_: Witness, commit: LogCommit) -> None:
+    """Neither the role of a partition nor the claim on a log falls."""
+    is_lower = role_version(commit.log.role) < role_version(commit.before.role)
+    if is_lower or commit.state.broker_epoch < commit.state_before.broker_epoch:
+        raise Violation("roles_never_go_back", f"{commit.name}: {commit.before.role} became {commit.log.role}")
+
+
+def a_leader_cuts_nothing(_: Witness, commit: LogCommit) -> None:
+    """A log that is open loses nothing."""
+    if commit.partition in commit.change.drops and commit.before.role.is_leader:
+        raise Violation("a_leader_cuts_nothing", f"{commit.name}: cut while {commit.before.role}")
+
+
+def members_of_the_isr_keep_what_is_committed(witness: Witness, commit: LogCommit) -> None:
+    """A cut leaves what is committed to a member of the ISR."""
+    registration = witness.registration(commit.partition)
+    if commit.partition in commit.change.drops and registration and commit.broker in registration.isr:
+        holds_committed(witness, commit.broker, commit.log, registration)
+
+
+def no_row_claims_what_is_cut(witness: Witness, commit: LogCommit) -> None:
+    """While a row says that its replica is Fetching, its log has what it says; unless the replica has been stopped."""
+    if commit.partition not in commit.change.drops or commit.log.role.kind == STOPPED:
+        return
+    table = witness.world.replicas[commit.broker]
+    row = table.at(table.newest).replicas.get(commit.partition)
+    if row is not None and row.leader_epoch == commit.log.role.leader_epoch:
+        row_is_true(row, commit.log)
+
+
+def leaders_have_what_was_promised(witness: Witness, commit: LogCommit) -> None:
+    """Who begins to lead by a clean election has what was acknowledged, committed and read before."""
+    role = commit.change.roles.get(commit.partition)
+    if role is None or not role.is_leader:
+        return
+    partition, epoch, where = commit.partition, role.leader_epoch, f"{commit.name} leads at epoch {role.leader_epoch}"
+    branch = witness.branch(partition, epoch)
+    for promise in witness.acknowledged[branch]:
+        if promise.granted < epoch:
+            leader_has(witness, commit.broker, commit.log, promise)
+    committed = witness.committed[branch][: witness.before(partition, epoch, witness.high_watermarks)]
+    read = witness.read[branch][: witness.before(partition, epoch, witness.read_to)]
+    has(witness, "read_is_never_denied", commit.log, 0, read, where)
+    has(witness, "committed_is_in_later_leaders", commit.log, 0, committed, where)
+
+
+def leader_has(witness: Witness, broker: int, log: PartitionLog, promise: Acknowledged) -> None:
+    """A later leader has what was acknowledged."""
+    where = f"broker {broker} leads at epoch {log.role.leader_epoch}"
+    has(witness, "acknowledged_is_in_later_leaders", log, promise.base_offset, list(promise.entries), where)
+
+
+def has(witness: Witness, name: str, log: PartitionLog, start: int, wanted: list[Entry], where: str) -> None:
+    """A log has the entries from `start` on."""
+    lack = witness.lacks(log, start, wanted)
+    if lack:
+        raise Violation(name, f"{where}: {lack}")
+
+
+def leader_is_in_the_isr(_: Witness, __: PartitionRegistration | None, after: PartitionRegistration) -> None:
+    """There is no leader, or it is in the ISR, whose members are replicas."""
+    if after.leader not in (NO_LEADER, *after.isr) or not set(after.isr) <= set(after.replicas):
+        raise Violation("leader_is_in_the_isr", f"{after}")
+
+
+def epochs_never_go_back(_: Witness, before: PartitionRegistration | None, after: PartitionRegistration) -> None:
+    """Leader and partition epoch rise; another leader or other replicas come with another leader epoch."""
+    if before is None:
+        return
+    is_lower = (after.leader_epoch, after.controller_epoch) < (before.leader_epoch, before.controller_epoch)
+    is_same_role = (before.leader, before.replicas) == (after.leader, after.replicas)
+    is_unfenced = after.leader_epoch == before.leader_epoch and not is_same_role
+    if is_lower or is_unfenced or after.partition_epoch <= before.partition_epoch:
+        raise Violation("epochs_never_go_back", f"{before} became {after}")
+
+
+def isr_holds_what_is_committed(
+    witness: Witness, _: PartitionRegistration | None, after: PartitionRegistration
+) -> None:
+    """Whoever is in the ISR has all that is committed."""
+    for broker in after.isr:
+        holds_committed(witness, broker, witness.log(broker, after.topic_id_partition), after)
+
+
+def holds_committed(
+    witness: Witness, broker: int, log: PartitionLog, registration: PartitionRegistration, start: int = 0
+) -> None:
+    """A member of the ISR has what is committed, from `start` on."""
+    partition = registration.topic_id_partition
+    committed = witness.committed[witness.branch(partition, registration.leader_epoch)]
+    lack = witness.lacks(log, start, committed[start:])
+    if lack:
+        text = f"{name_of(partition)} on broker {broker}, in the ISR {registration.isr}: {lack}"
+        raise Violation("isr_holds_what_is_committed", text)
+
+
+def row_is_true(row: Replica, log: PartitionLog) -> None:
+    """A row that says Fetching ends no later than its log."""
+    if row.state == ReplicaState.FETCHING and row.log_end_offset > log.log_end_offset:
+        text = f"broker {row.broker_id}: the row's LEO is {row.log_end_offset}, the log's {log.log_end_offset}"
+        raise Violation("a_row_never_claims_more_than_its_log", text)
+
+
+OF_LOGS = (
+    offsets_are_without_gaps, records_begin_under_an_open_epoch, one_record_at_an_offset_of_an_epoch,
+    one_log_opens_an_epoch, roles_never_go_back, a_leader_cuts_nothing, members_of_the_isr_keep_what_is_committed,
+    no_row_claims_what_is_cut, leaders_have_what_was_promised,
+)  # fmt: skip
+OF_METADATA = (leader_is_in_the_isr, epochs_never_go_back, isr_holds_what_is_committed)

@@ -1,0 +1,191 @@
+"""A broker's main thread: registers, claims its tables, takes up roles, leads. It decides nothing: the rules do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from replication.errors import LakelogException, StaleBrokerEpochException
+from replication.protocol import steps
+from replication.protocol.partition_log import STOPPED, role_version
+from replication.simulation.actor import Work
+from replication.simulation.events import AnswerLost
+from replication.simulation.fetcher import Fetcher
+from replication.simulation.leader_duties import LeaderDuties
+from replication.simulation.tables import Broker, LogChange, LogState, Rows, name_of
+
+if TYPE_CHECKING:
+    from replication.simulation.broker_process import BrokerProcess
+
+_PUBLISHES = 4  # one round in so many ends with a look at what was published, as a heartbeat does
+
+
+class ReplicaManager(LeaderDuties):
+    """One round after the other: read the metadata, apply it if it has moved, do the duties of a leader."""
+
+    def __init__(self, process: BrokerProcess) -> None:
+        super().__init__(process, "main")
+        self._version, self._applied = -1, -1
+        self._handlers: dict[type, Callable[[Any], Work]] = {
+            steps.StopFetching: self._stop_fetching,
+            steps.CommitRoles: self._commit_roles,
+            steps.DeleteLogs: self._delete_logs,
+            steps.HostPartitions: self._host,
+            steps.PublishReplicas: lambda step: self.publish(step.why),
+            steps.StartFetching: self._start_fetching,
+            steps.StopIdleFetchers: self._stop_idle_fetchers,
+        }
+
+    def work(self) -> Work:
+        for begin in (self._register, self._claim_log, self._claim_replicas):
+            yield from self._insist(begin)
+        while True:
+            try:
+                yield from self._round()
+            except StaleBrokerEpochException:
+                raise
+            except (AnswerLost, LakelogException) as error:
+                self.say("gives up this round: %r", error)
+
+    def _insist(self, begin: Callable[[], Work]) -> Work:
+        while True:
+            try:
+                yield from begin()
+                return
+            except AnswerLost:
+                continue
+
+    def _register(self) -> Work:
+        process, table = self.process, self.world.registry
+
+        def decide(_: int, brokers: Mapping[int, Broker]) -> dict[int, Broker]:
+            process.epoch = brokers[process.broker_id].broker_epoch + 1
+            return {**brokers, process.broker_id: Broker(process.epoch)}
+
+        yield from self.transact(table, decide, "register")
+
+    def _claim_log(self) -> Work:
+        epoch = self.process.epoch
+        yield from self.transact_log(
+            lambda state: LogChange(claim=epoch) if state.broker_epoch < epoch else None, f"claim {epoch}"
+        )
+
+    def _claim_replicas(self) -> Work:
+        process = self.process
+
+        def decide(_: int, state: Rows) -> Rows | None:
+            self.check_claim(state.broker_epoch, process.replica_table.name)
+            process.told = state.replicas
+            return Rows(process.epoch, state.replicas) if state.broker_epoch < process.epoch else None
+
+        yield from self.transact(process.replica_table, decide, f"claim {process.epoch}")
+
+    def _round(self) -> Work:
+        process = self.process
+        yield
+        version, metadata = self.look(self.world.metadata)
+        if version > self._version:
+            self._version, process.metadata = version, metadata.partitions
+        yield
+        process.registry = self.look(self.world.registry)[1]
+        self.check_claim(process.registry[process.broker_id].broker_epoch, "brokers")
+        if self._applied < self._version:
+            version = self._version
+            yield from self._apply()
+            self._applied = version
+        if process.is_shutting_down and not process.registry[process.broker_id].shutting_down:
+            yield from self._say_goodbye()
+        has_moved = yield from self._lead()
+        if has_moved or self.turn.salt % _PUBLISHES == 0:
+            yield from self.publish("high watermark" if has_moved else "heartbeat")
+
+    def _say_goodbye(self) -> Work:
+        me, epoch = self.process.broker_id, self.process.epoch
+
+        def decide(_: int, brokers: Mapping[int, Broker]) -> dict[int, Broker] | None:
+            self.check_claim(brokers[me].broker_epoch, "brokers")
+            return None if brokers[me].shutting_down else {**brokers, me: Broker(epoch, True)}
+
+        yield from self.transact(self.world.registry, decide, "shutting down")
+
+    def _apply(self) -> Work:
+        process, metadata = self.process, self.process.metadata
+        for partition, hosted in process.hosted.items():
+            if partition in metadata:
+                process.hosted[partition] = self.rules.follow_registration(hosted, metadata[partition])
+        registrations = {p: hosted.registration for p, hosted in process.hosted.items()}
+        yield
+        log = self.refresh_log()
+        known = {*log.partitions, *(p for p, r in metadata.items() if process.broker_id in r.replicas)}
+        logs = {p: log.partition(p) for p in sorted(known)}
+        yield from self._carry_out(
+            self.rules.become_leader_or_follower(process.broker_id, registrations, metadata, logs)
+        )
+
+    def _carry_out(self, todo: Iterable[steps.Step]) -> Work:
+        for step in todo:
+            yield from self._handlers[type(step)](step)
+
+    def _stop_fetching(self, step: steps.StopFetching) -> Work:
+        """Waits for rounds under way, as a fetcher's lock does: once it is done, nothing more is appended."""
+        yield
+        for fetcher in list(self.process.fetchers.values()):
+            while fetcher.is_in_round and self.rules.rounds_are_awaited:
+                yield
+            for partition in step.partitions:
+                fetcher.states.pop(partition, None)
+        self.say("stops fetching %s", ", ".join(map(name_of, step.partitions)))
+
+    def _commit_roles(self, step: steps.CommitRoles) -> Work:
+        def decide(state: LogState) -> LogChange | None:
+            newer = {
+                p: role for p, role in step.roles.items() if role_version(role) > role_version(state.partition(p).role)
+            }
+            return LogChange(roles=newer) if newer else None
+
+        words = ", ".join(f"{name_of(p)} {r.name}@{r.leader_epoch}" for p, r in step.roles.items())
+        yield from self.transact_log(decide, f"roles {words}")
+
+    def _delete_logs(self, step: steps.DeleteLogs) -> Work:
+        def decide(state: LogState) -> LogChange | None:
+            gone = [
+                p for p in step.partitions if state.partition(p).role.kind == STOPPED and state.partition(p).batches
+            ]
+            drops = {p: frozenset(batch.segment for batch in state.partition(p).batches) for p in gone}
+            return LogChange(drops=drops) if drops else None
+
+        yield from self.transact_log(decide, "delete what is not assigned")
+
+    def _host(self, step: steps.HostPartitions) -> Work:
+        yield
+        process = self.process
+        for partition in step.gone:
+            process.hosted.pop(partition, None)
+        for partition, registration in step.registrations.items():
+            process.hosted[partition] = self.rules.host(
+                process.hosted.get(partition), process.told.get(partition), registration,
+                process.log.partition(partition), process.broker_id, self.world.now, partition in step.resumed,
+            )  # fmt: skip
+        facts = (step.registrations, step.gone, step.resumed)
+        self.say("hosts [%s], no more [%s], resumes [%s]", *(", ".join(map(name_of, names)) for names in facts))
+
+    def _start_fetching(self, step: steps.StartFetching) -> Work:
+        yield
+        process = self.process
+        for partition, initial in step.partitions.items():
+            if not process.is_shutting_down:
+                fetcher = process.fetchers.setdefault(initial.leader, Fetcher(process, initial.leader))
+                fetcher.assign(partition, initial)
+        self.say(
+            "fetches %s",
+            ", ".join(f"{name_of(p)} from {i.leader}@{i.leader_epoch}" for p, i in step.partitions.items()),
+        )
+
+    def _stop_idle_fetchers(self, _: steps.StopIdleFetchers) -> Work:
+        yield
+        for source, fetcher in list(self.process.fetchers.items()):
+            if not fetcher.states:
+                while fetcher.is_in_round:
+                    yield
+                fetcher.stop()
+                del self.process.fetchers[source]

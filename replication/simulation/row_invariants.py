@@ -1,0 +1,78 @@
+"""What must hold whenever a broker publishes a row, and whenever somebody has read by one. They raise Violation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from replication.protocol.partition_log import STOPPED
+from replication.protocol.replica import LEADER_ROLE, Replica
+from replication.simulation.events import Violation
+from replication.simulation.invariants import has, holds_committed, row_is_true
+
+if TYPE_CHECKING:
+    from replication.simulation.witness import Branch, Entry, Witness
+
+
+def rows_never_go_back(_: Witness, before: Replica | None, row: Replica) -> None:
+    """What a broker says is of a later epoch each time; a leader's HW does not fall within one leadership."""
+    if before is None:
+        return
+    epochs = [(told.leader_epoch, told.broker_epoch) for told in (before, row)]
+    if epochs[1][0] < epochs[0][0] or epochs[1][1] < epochs[0][1]:
+        raise Violation("rows_never_go_back", f"broker {row.broker_id}: {before} became {row}")
+
+
+def high_watermark_never_falls(witness: Witness, _: Replica | None, row: Replica) -> None:
+    """Within one leadership the HW rises, whichever process of the broker tells it."""
+    last = witness.high_watermarks.get((row.topic_id_partition, row.leader_epoch), 0)
+    is_stopped = witness.log(row.broker_id, row.topic_id_partition).role.kind == STOPPED
+    if row.role == LEADER_ROLE and row.high_watermark < last and not is_stopped:
+        text = f"broker {row.broker_id}, leader epoch {row.leader_epoch}: HW {last} became {row.high_watermark}"
+        raise Violation("high_watermark_never_falls", text)
+
+
+def rows_are_true(witness: Witness, _: Replica | None, row: Replica) -> None:
+    """A row never claims more than its log."""
+    log = witness.log(row.broker_id, row.topic_id_partition)
+    if log.role.leader_epoch == row.leader_epoch and log.role.kind != STOPPED:
+        row_is_true(row, log)
+
+
+def committed_prefixes_are_equal(witness: Witness, _: Replica | None, row: Replica) -> None:
+    """All leaders of one history agree on what lies below their HWs, no record is in it twice, and the ISR has it."""
+    if row.role != LEADER_ROLE:
+        return
+    partition, name = row.topic_id_partition, f"broker {row.broker_id}, leader epoch {row.leader_epoch}"
+    table, branch = witness.world.logs[row.broker_id], witness.branch(row.topic_id_partition, row.leader_epoch)
+    log = table.at(row.log_version).partition(partition)
+    known = len(witness.committed[branch])
+    first = witness.high_watermarks.get((partition, row.leader_epoch), 0)
+    lack = witness.lacks(log, first, witness.committed[branch][first : row.high_watermark])
+    if lack or row.high_watermark > log.log_end_offset:
+        raise Violation("committed_prefixes_are_equal", f"{name}: HW {row.high_watermark}: {lack}")
+    new = witness.commit(log, branch, row.high_watermark)
+    _nothing_twice(witness, branch, new, name)
+    for broker, later in witness.later_leaders(partition, row.leader_epoch) if new else ():
+        has(witness, "committed_is_in_later_leaders", later, known, new, f"broker {broker} leads at {later.role}")
+    registration = witness.registration(partition)
+    if registration and witness.branch(partition, registration.leader_epoch) == branch:
+        for broker in registration.isr if row.high_watermark > known else ():
+            holds_committed(witness, broker, witness.log(broker, partition), registration, known)
+
+
+def _nothing_twice(witness: Witness, branch: Branch, new: list[Entry], name: str) -> None:
+    values = witness.committed_values[branch]
+    for entry in new:
+        if entry.value in values:
+            raise Violation("nothing_is_committed_twice", f"{name}: {entry.value} is committed once more")
+        values.add(entry.value)
+
+
+def read_is_committed(witness: Witness, branch: Branch, found: list[Entry], high_watermark: int) -> None:
+    """What is read is all that was committed below the HW, in the history that it was read from."""
+    committed = witness.committed[branch][:high_watermark]
+    if found != committed:
+        raise Violation("read_is_never_denied", f"{branch}: {found} was read, {committed} is committed")
+
+
+OF_ROWS = (rows_never_go_back, high_watermark_never_falls, rows_are_true, committed_prefixes_are_equal)

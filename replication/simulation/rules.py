@@ -1,0 +1,56 @@
+"""The rules that a history runs under: the shipped ones, unless a sabotage has replaced one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from replication.protocol import delayed_operation, follow, isr, leader_election, leadership
+from replication.protocol.append import place
+from replication.protocol.append_plan import plan_appends
+from replication.protocol.become_leader_or_follower import become_leader_or_follower
+from replication.protocol.fencing import check_leader_row
+from replication.protocol.truncation import check_cut
+from replication.server.replica_rows import replica_row
+
+Rule = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One field a rule, so that each can be replaced by a broken one; see `sabotage`.
+
+    The last three are no functions of the protocol but what its users are told to do: stop at a higher claim, ask again
+    what has become of a commit without an answer, and end a fetcher's round before its partitions get another role.
+    """
+
+    become_leader_or_follower: Rule = become_leader_or_follower
+    host: Rule = leadership.host
+    follow_registration: Rule = leadership.follow_registration
+    attend: Rule = leadership.attend
+    settle_isr_change: Rule = leadership.settle_isr_change
+    raise_high_watermark: Rule = leadership.raise_high_watermark
+    alter_partition: Rule = isr.alter_partition
+    check_leader_row: Rule = check_leader_row
+    maybe_truncate: Rule = follow.maybe_truncate
+    may_append: Rule = follow.may_append
+    plan_appends: Rule = plan_appends
+    append_fetched: Rule = follow.append_fetched
+    check_follower_append: Rule = follow.check_follower_append
+    check_cut: Rule = check_cut
+    place: Rule = place
+    produce_outcome: Rule = delayed_operation.produce_outcome
+    check_log_leads: Rule = delayed_operation.check_log_leads
+    replica_row: Rule = replica_row
+    elect_offline: Rule = leader_election.elect_offline
+    elect_preferred: Rule = leader_election.elect_preferred
+    elect_controlled_shutdown: Rule = leader_election.elect_controlled_shutdown
+    broker_failure: Rule = leader_election.broker_failure
+    with_replicas: Rule = leader_election.with_replicas
+    claims_are_checked: bool = True
+    unknown_is_asked: bool = True
+    rounds_are_awaited: bool = True
+
+
+SHIPPED = Rules()

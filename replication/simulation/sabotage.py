@@ -1,0 +1,232 @@
+"""Broken rules, one at a time: what an invariant does not catch here, it would not catch in a real mistake either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from replication.errors import LakelogException
+from replication.protocol import delayed_operation, follow, isr, leader_election, leadership
+from replication.protocol.append import PartitionAppend, place
+from replication.protocol.become_leader_or_follower import become_leader_or_follower
+from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.isr import IsrChange, Outcome
+from replication.protocol.leadership import HostedPartition, Surroundings
+from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.replica import FOLLOWER_ROLE, Replica
+from replication.protocol.steps import CommitRoles, CutLogs, FinishTruncation, PublishReplicas, Step
+from replication.protocol.truncation import Cut
+from replication.simulation.rules import SHIPPED, Rules
+
+
+class Sabotage(NamedTuple):
+    """What is broken, and rules with that break."""
+
+    what: str
+    rules: Rules
+
+
+def _anybody_appends(log: PartitionLog, request: PartitionAppend) -> Any:
+    return place(_as(log, Role(request.leader_epoch, LEADER)), request)
+
+
+def _as(log: PartitionLog, role: Role) -> PartitionLog:
+    other = log.copy()
+    other.role = role
+    return other
+
+
+def _followers_append_in_any_role(log: PartitionLog, leader_epoch: int, start_offset: int, name: str) -> None:
+    follow.check_follower_append(_as(log, Role(leader_epoch, FOLLOWER)), leader_epoch, start_offset, name)
+
+
+def _sequences_are_ignored(log: PartitionLog, request: PartitionAppend) -> Any:
+    unknown = log.copy()
+    unknown.producers = {}
+    return place(unknown, request)
+
+
+def _all_rows_count(around: Surroundings, registration: PartitionRegistration) -> Surroundings:
+    """Rows of any epoch, process and state are taken for rows of this leadership."""
+    epochs = around.broker_epochs
+    rows = {
+        broker: replace(
+            row, leader_epoch=registration.leader_epoch, role=FOLLOWER_ROLE, state=ReplicaState.FETCHING,
+            broker_epoch=epochs.get(broker, -1),
+        )
+        for broker, row in around.rows.items()
+    }  # fmt: skip
+    return replace(around, rows=rows)
+
+
+def _high_watermark_from_any_row(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
+    return leadership.raise_high_watermark(hosted, _all_rows_count(around, hosted.registration))
+
+
+def _high_watermark_without_pending(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
+    """A shrink is taken for done before it is: only those that stay are waited for."""
+    pending = hosted.pending
+    isr_soon = pending.isr if pending else hosted.registration.isr
+    soon = replace(hosted, pending=None, registration=replace(hosted.registration, isr=isr_soon))
+    raised = leadership.raise_high_watermark(soon, around)
+    return replace(hosted, high_watermark=raised.high_watermark)
+
+
+def _high_watermark_is_the_log_end(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
+    return replace(hosted, high_watermark=max(hosted.high_watermark, around.log.log_end_offset))
+
+
+def _joins_below_the_epoch_start(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
+    log = around.log.copy()
+    log.epoch_start = 0
+    return leadership.attend(hosted, replace(around, log=log))
+
+
+def _joins_anywhere(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
+    log = around.log.copy()
+    log.epoch_start = 0
+    attended = leadership.attend(replace(hosted, high_watermark=0), replace(around, log=log))
+    return replace(attended, high_watermark=hosted.high_watermark)
+
+
+def _joins_by_any_row(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
+    return leadership.attend(hosted, _all_rows_count(around, hosted.registration))
+
+
+def _isr_changes_are_forced(
+    current: PartitionRegistration | None, change: IsrChange, broker_epochs: Mapping[int, int]
+) -> tuple[Outcome, PartitionRegistration | None]:
+    """Whatever has happened since, the change is made to the registration that is there now."""
+    if current is None:
+        return Outcome.LOST, current
+    decided_on = replace(change, leader=current.leader, leader_epoch=current.leader_epoch,
+                         partition_epoch=current.partition_epoch)  # fmt: skip
+    return isr.alter_partition(current, decided_on, broker_epochs)
+
+
+def _truncates_to_the_high_watermark(
+    truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog], leaders: Mapping[Any, Replica]
+) -> list[Step]:
+    """As before KIP-101. A follower's HW is what its leader's row says, as far as its own log goes."""
+    steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders)
+    due = [p for step in steps if isinstance(step, FinishTruncation) for p in step.partitions]
+    cuts = {p: Cut(leaders[p].leader_epoch, min(leaders[p].high_watermark, logs[p].log_end_offset)) for p in due}
+    return [CutLogs(cuts), *(step for step in steps if not isinstance(step, CutLogs))] if due else []
+
+
+def _truncates_nothing(*given: Any) -> list[Step]:
+    return [step for step in follow.maybe_truncate(*given) if not isinstance(step, CutLogs)]
+
+
+def _row_before_the_cut(*given: Any) -> list[Step]:
+    steps = follow.maybe_truncate(*given)
+    return [*(s for s in steps if not isinstance(s, CutLogs)), *(s for s in steps if isinstance(s, CutLogs))]
+
+
+def _says_so_before_it_is(*given: Any) -> list[Step]:
+    """A broker says what it is before its log has the role."""
+    steps = become_leader_or_follower(*given)
+    roles = [step for step in steps if isinstance(step, CommitRoles)]
+    others = [step for step in steps if not isinstance(step, CommitRoles)]
+    after = next((n for n, step in enumerate(others) if isinstance(step, PublishReplicas)), 0)
+    return [*others[: after + 1], *roles, *others[after + 1 :]]
+
+
+def _resumes_without_a_write(*given: Any) -> HostedPartition:
+    return replace(leadership.host(*given), resuming=False)
+
+
+def _acknowledges_at_once(row: Replica | None, *given: Any) -> delayed_operation.Outcome:
+    reached = replace(row, high_watermark=row.log_end_offset) if row else None
+    return delayed_operation.produce_outcome(reached, *given)
+
+
+def _acknowledges_by_offset(row: Replica | None, leader_epoch: int, *given: Any) -> delayed_operation.Outcome:
+    """A later leader's HW is taken at its word, whatever lies at the offsets there."""
+    same = replace(row, leader_epoch=leader_epoch) if row and row.leader_epoch > leader_epoch else row
+    return delayed_operation.produce_outcome(same, leader_epoch, *given)
+
+
+def _reads_any_log(*_: Any) -> None:
+    return None
+
+
+def _fetches_from_any_leader(row: Replica | None, *_: Any) -> LakelogException | None:
+    """The leader's row is taken at its word at any epoch, so that its lineage may be of an older one."""
+    return None if row is not None else LakelogException("no row")
+
+
+def _elects_anybody(
+    registration: PartitionRegistration, broker: int, live: set[int], unclean_allowed: bool
+) -> PartitionRegistration:
+    """The first live replica leads, in sync or not, and passes for a member of the ISR."""
+    isr = registration.replicas if registration.leader == broker else registration.isr
+    return leader_election.broker_failure(replace(registration, isr=isr), broker, live, unclean_allowed)
+
+
+def _fails_without_a_new_epoch(registration: PartitionRegistration, *given: Any) -> PartitionRegistration:
+    failed = leader_election.broker_failure(registration, *given)
+    return replace(failed, leader_epoch=registration.leader_epoch)
+
+
+def _with(what: str, **broken: Callable[..., Any] | bool) -> Sabotage:
+    return Sabotage(what, replace(SHIPPED, **broken))  # type: ignore[arg-type]
+
+
+SABOTAGES: dict[str, Sabotage] = {
+    "appends_are_not_fenced": _with("a log takes records in any role and epoch", place=_anybody_appends),
+    "sequences_are_ignored": _with("what is sent again is appended again", place=_sequences_are_ignored),
+    "followers_append_in_any_role": _with(
+        "a fetch lands although the replica has another role meanwhile",
+        check_follower_append=_followers_append_in_any_role, rounds_are_awaited=False,
+    ),
+    "cuts_in_any_role": _with(
+        "a cut is made although the replica has another role meanwhile",
+        check_cut=_reads_any_log, rounds_are_awaited=False,
+    ),
+    "everything_may_be_appended": _with(
+        "what the leader has cut is appended as well", may_append=lambda *_: True
+    ),
+    "high_watermark_from_any_row": _with(
+        "rows of other epochs and states count for the HW", raise_high_watermark=_high_watermark_from_any_row
+    ),
+    "high_watermark_without_pending": _with(
+        "the HW does not wait for a change of the ISR", raise_high_watermark=_high_watermark_without_pending
+    ),
+    "high_watermark_is_the_log_end": _with(
+        "the HW does not wait for anybody", raise_high_watermark=_high_watermark_is_the_log_end
+    ),
+    "joins_below_the_epoch_start": _with(
+        "a follower joins the ISR below the start of the leader's epoch", attend=_joins_below_the_epoch_start
+    ),
+    "joins_anywhere": _with("a follower joins the ISR however far behind", attend=_joins_anywhere),
+    "joins_by_any_row": _with("rows of other epochs and states count for the ISR", attend=_joins_by_any_row),
+    "isr_changes_are_forced": _with("an ISR change ignores what came between", alter_partition=_isr_changes_are_forced),
+    "unknown_is_won": _with("a commit without an answer is taken for won", unknown_is_asked=False),
+    "truncates_to_the_high_watermark": _with(
+        "a follower cuts to the HW, not to the lineage", maybe_truncate=_truncates_to_the_high_watermark
+    ),
+    "truncates_nothing": _with("a follower keeps what its leader does not have", maybe_truncate=_truncates_nothing),
+    "row_before_the_cut": _with("the row says Fetching before the cut is made", maybe_truncate=_row_before_the_cut),
+    "says_so_before_it_is": _with(
+        "a row tells a role before the log has it", become_leader_or_follower=_says_so_before_it_is
+    ),
+    "resumes_without_a_write": _with(
+        "a restarted leader goes on without a write of its own", host=_resumes_without_a_write
+    ),
+    "claims_are_not_checked": _with("a process does not stop at a newer one's claim", claims_are_checked=False),
+    "acknowledges_at_once": _with("acks=all does not wait for the HW", produce_outcome=_acknowledges_at_once),
+    "acknowledges_by_offset": _with(
+        "acks=all looks at the new leader's HW and not at its lineage", produce_outcome=_acknowledges_by_offset
+    ),
+    "reads_any_log": _with("a reader does not ask whether the log still leads", check_log_leads=_reads_any_log),
+    "fetches_from_any_leader": _with(
+        "a follower follows a leader of another epoch", check_leader_row=_fetches_from_any_leader
+    ),
+    "elects_anybody": _with("a replica outside the ISR passes for a member", broker_failure=_elects_anybody),
+    "fails_without_a_new_epoch": _with(
+        "a failover keeps the leader epoch", broker_failure=_fails_without_a_new_epoch
+    ),
+}  # fmt: skip

@@ -1,0 +1,136 @@
+"""The tables of a cluster, in memory: every version stays readable, a commit wins only right after the newest one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Generic, NamedTuple, TypeVar
+
+from replication.protocol.partition_log import PartitionLog, PlacedBatch, Role
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.protocol.replica import Replica
+
+State = TypeVar("State")
+Values = tuple[int, ...]
+
+
+def name_of(partition: TopicIdPartition) -> str:
+    """A partition in words."""
+    return f"{partition.topic_id}-{partition.partition}"
+
+
+class Metadata(NamedTuple):
+    """`metadata`: what is registered of each partition, and the highest controller epoch that has claimed it."""
+
+    partitions: Mapping[TopicIdPartition, PartitionRegistration]
+    controller_epoch: int = 0
+
+
+class Broker(NamedTuple):
+    """A row of `brokers`."""
+
+    broker_epoch: int
+    shutting_down: bool = False
+
+
+class Rows(NamedTuple):
+    """`replicas` of one broker, and the highest broker epoch that has claimed it."""
+
+    broker_epoch: int
+    replicas: Mapping[TopicIdPartition, Replica]
+
+
+class LogState(NamedTuple):
+    """`log` of one broker, and the highest broker epoch that has claimed it."""
+
+    broker_epoch: int
+    partitions: Mapping[TopicIdPartition, PartitionLog]
+
+    def partition(self, partition: TopicIdPartition) -> PartitionLog:
+        """The partition's log; an empty one if nothing is known of it."""
+        return self.partitions.get(partition) or PartitionLog()
+
+
+class NewBatch(NamedTuple):
+    """A batch that a commit adds, with the values of its records."""
+
+    header: BatchHeader
+    segment: str
+    values: Values
+
+
+class LogChange(NamedTuple):
+    """What one commit changes in a log."""
+
+    adds: tuple[NewBatch, ...] = ()
+    drops: Mapping[TopicIdPartition, frozenset[str]] = {}
+    roles: Mapping[TopicIdPartition, Role] = {}
+    log_starts: Mapping[TopicIdPartition, int] = {}
+    claim: int | None = None
+
+    @property
+    def touched(self) -> set[TopicIdPartition]:
+        """The partitions that it changes."""
+        return {*(b.header.topic_id_partition for b in self.adds), *self.drops, *self.roles, *self.log_starts}
+
+
+class Table(Generic[State]):
+    """One table, of the cluster or of the broker `owner`. Who reads a version commits right after it, or loses."""
+
+    def __init__(self, name: str, state: State, owner: int = 0) -> None:
+        self.name = name
+        self.owner = owner
+        self._versions = [state]
+        self._steps = [0]
+        self.changes: list[LogChange | None] = [None]
+
+    @property
+    def newest(self) -> int:
+        """The newest version."""
+        return len(self._versions) - 1
+
+    def at(self, version: int) -> State:
+        """The state at a version."""
+        return self._versions[version]
+
+    def version_at(self, step: int) -> int:
+        """The version that was the newest when that step of the history was over."""
+        return max(0, bisect_right(self._steps, step) - 1)
+
+    def commit(self, expected: int, state: State, step: int, change: LogChange | None = None) -> bool:
+        """Compare-and-set: wins only if `expected` is the newest version."""
+        if expected != self.newest:
+            return False
+        self._versions.append(state)
+        self._steps.append(step)
+        self.changes.append(change)
+        return True
+
+
+def replay(state: LogState, change: LogChange) -> LogState:
+    """The log once a commit has landed."""
+    partitions = dict(state.partitions)
+    for partition in change.touched:
+        partitions[partition] = state.partition(partition).copy()
+    for partition, segments in change.drops.items():
+        partitions[partition].drop(segments)
+    for partition, role in change.roles.items():
+        log = partitions[partition]
+        log.role = role
+        log.epoch_start = log.log_end_offset if role.is_leader else log.epoch_start
+    for partition, offset in change.log_starts.items():
+        partitions[partition].log_start_offset = offset
+    for batch in sorted(change.adds, key=lambda added: added.header.base_offset):
+        partitions[batch.header.topic_id_partition].add(batch.header, batch.segment)
+    claim = state.broker_epoch if change.claim is None else max(change.claim, state.broker_epoch)
+    return LogState(claim, partitions)
+
+
+def part_of(placed: PlacedBatch, values: Values, start: int, stop: int, segment: str) -> NewBatch:
+    """The offsets from `start` to before `stop` of a batch, as a batch of its own."""
+    header, skipped = placed.header, start - placed.base_offset
+    sequence = header.base_sequence + skipped if header.base_sequence >= 0 else header.base_sequence
+    cut = replace(header, base_offset=start, last_offset=stop - 1, base_sequence=sequence)
+    return NewBatch(cut, segment, values[skipped : skipped + stop - start])

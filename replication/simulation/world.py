@@ -1,0 +1,179 @@
+"""The world of one history: its tables, its actors, its clock, and the witness that looks at every commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from replication.errors import StaleBrokerEpochException
+from replication.protocol.high_watermark import effective_min_isr
+from replication.protocol.leader_election import new_partition
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.simulation.actor import OVERTAKEN, UNKNOWN, WON, Actor
+from replication.simulation.broker_process import BrokerProcess
+from replication.simulation.controller import Controller
+from replication.simulation.events import CRASH, DROPPED, LANDED, PAUSE, RESUME, SHUTDOWN, START, STEP, Event
+from replication.simulation.producer import Producer
+from replication.simulation.reader import Reader
+from replication.simulation.rules import Rules
+from replication.simulation.tables import Broker, LogChange, LogState, Metadata, Rows, Table, Values, name_of, replay
+from replication.simulation.witness import Witness
+
+TOPIC = "numbers"
+
+
+class Setting(NamedTuple):
+    """What a history is about: how many of everything, and what is allowed in it."""
+
+    brokers: int = 3
+    partitions: int = 1
+    min_insync_replicas: int = 1
+    unclean_allowed: bool = False
+    replica_lag_time_max: float = 3.0
+    reassigns: bool = True
+    deletes: bool = True
+    producers: int = 3
+
+
+class World:
+    """Everything there is. It changes by `apply` alone, one event after the other."""
+
+    def __init__(self, setting: Setting, rules: Rules) -> None:
+        self.setting = setting
+        self.rules = rules
+        self.step = 0
+        self.now = 0.0
+        self.trace: list[str] | None = None
+        self.witness = Witness(self)
+        self.topic_ids = 1
+        self.broker_ids = tuple(range(1, setting.brokers + 1))
+        self.metadata = Table("metadata", Metadata(self._first_partitions()))
+        self.registry: Table[Mapping[int, Broker]] = Table("brokers", {b: Broker(0) for b in self.broker_ids})
+        self.logs = {b: Table(f"log of broker {b}", LogState(-1, {}), b) for b in self.broker_ids}
+        self.replicas = {b: Table(f"replicas of broker {b}", Rows(-1, {}), b) for b in self.broker_ids}
+        self.records: dict[str, Values] = {}
+        self.processes: dict[str, BrokerProcess] = {}
+        self.others: dict[str, Actor] = {}
+        self._started = dict.fromkeys(self.broker_ids, 0)
+        self._numbers = 0
+        self._people()
+
+    def _first_partitions(self) -> dict[TopicIdPartition, PartitionRegistration]:
+        spread = [self.broker_ids[n % len(self.broker_ids) :] + self.broker_ids[: n % len(self.broker_ids)]
+                  for n in range(self.setting.partitions)]  # fmt: skip
+        made = [new_partition(TOPIC, "t1", n, b[: max(2, len(b) - 1) if n else 3], b) for n, b in enumerate(spread)]
+        return {registration.topic_id_partition: registration for registration in made}
+
+    def _people(self) -> None:
+        for broker in self.broker_ids:
+            self.apply(Event(f"broker-{broker}", START))
+        clients = [Producer(self, f"producer-{n}") for n in range(1, self.setting.producers + 1)]
+        actors = [
+            *clients,
+            Reader(self, "reader-1"),
+            Controller(self, "controller-1"),
+            Controller(self, "controller-2"),
+        ]
+        self.others = {actor.name: actor for actor in actors}
+
+    def say(self, who: str, words: str, *facts: object) -> None:
+        """A line of the history, if anybody wants to read it."""
+        if self.trace is not None:
+            self.trace.append(f"{self.step:>5}  {who:<22}  {words % facts}")
+
+    def number(self) -> int:
+        """A number that nobody has had before: the value of a record, the id of a producer, the name of a segment."""
+        self._numbers += 1
+        return self._numbers
+
+    def min_isr(self, registration: PartitionRegistration) -> int:
+        """Members that the ISR of a partition needs."""
+        return effective_min_isr(self.setting.min_insync_replicas, len(registration.replicas))
+
+    def live(self) -> set[int]:
+        """The brokers that are at work."""
+        return {process.broker_id for process in self.processes.values() if not process.is_paused}
+
+    def runnable(self) -> list[str]:
+        """Who may take the next step."""
+        threads = [t for p in self.processes.values() if not p.is_paused for t in p.threads()]
+        return [*threads, *self.others]
+
+    def apply(self, event: Event) -> None:
+        """One event. One that makes no sense now, as its actor is gone or asleep, does nothing."""
+        self.now += 0.01 + (event.salt & 63) / 800
+        if event.act == STEP:
+            self._take(event)
+        elif event.act == START:
+            self._start(int(event.actor.removeprefix("broker-")))
+        elif event.actor in self.processes:
+            self._happen(self.processes[event.actor], event.act)
+
+    def _take(self, event: Event) -> None:
+        owner, _, thread = event.actor.partition("/")
+        process = self.processes.get(owner)
+        actor = process.thread(thread) if process else self.others.get(owner)
+        if actor is None or (process is not None and process.is_paused):
+            return
+        self.step += 1
+        try:
+            actor.take(event)
+        except StaleBrokerEpochException as error:
+            self.say(event.actor, "stops: %s", error)
+            self._end(owner)
+
+    def _start(self, broker: int) -> None:
+        self.step += 1
+        self._started[broker] += 1
+        name = f"broker-{broker}.{self._started[broker]}"
+        self.processes[name] = BrokerProcess(self, name, broker)
+        self.say(f"broker-{broker}", "process %s starts", name)
+
+    def _happen(self, process: BrokerProcess, act: str) -> None:
+        self.step += 1
+        self.say(process.name, "%s", act)
+        if act == CRASH:
+            self._end(process.name)
+        elif act in (PAUSE, RESUME):
+            process.is_paused = act == PAUSE
+        elif act == SHUTDOWN:
+            process.is_shutting_down = True
+
+    def _end(self, name: str) -> None:
+        process = self.processes.pop(name, None)
+        if process is not None:
+            process.stop()
+
+    def commit(self, actor: Actor, table: Table[Any], expected: int, change: Any, why: str) -> str:
+        """Compare-and-set. What has landed is shown to the witness, whatever the actor is told."""
+        if actor.turn.fault == DROPPED:
+            actor.say("commits to %s (%s): never arrives, and is told nothing", table.name, why)
+            return UNKNOWN
+        before = table.at(table.newest)
+        is_log = isinstance(change, LogChange)
+        if expected != table.newest:
+            actor.say("commits to %s (%s): overtaken, the newest version is %d", table.name, why, table.newest)
+            return OVERTAKEN
+        if is_log:
+            self.records.update({batch.segment: batch.values for batch in change.adds})
+        after = replay(before, change) if is_log else change
+        table.commit(expected, after, self.step, change if is_log else None)
+        lost = actor.turn.fault == LANDED
+        told = ", and is told nothing" if lost else ""
+        actor.say("commits version %d of %s (%s)%s", table.newest, table.name, _words(before, after, why), told)
+        self.witness.look(table, before, after, change)
+        return UNKNOWN if lost else WON
+
+
+def _words(before: Any, after: Any, why: str) -> str:
+    """What a commit is for; of the metadata, what it makes of each partition."""
+    if not isinstance(after, Metadata) or after.partitions == before.partitions:
+        return why
+    changed = [r for p, r in after.partitions.items() if before.partitions.get(p) != r]
+    words = [
+        f"{name_of(r.topic_id_partition)} leader {r.leader}@{r.leader_epoch} ISR {r.isr} of {r.replicas}"
+        for r in changed
+    ]
+    gone = [f"{name_of(p)} gone" for p in before.partitions if p not in after.partitions]
+    return "; ".join([*words, *gone])
