@@ -176,7 +176,8 @@ class Producer:
                 self._bases[request.topic_id_partition] = 0
             return replace(answer, error=outcome)
         self._sequences[request.topic_id_partition] = increment_sequence(request.base_sequence, request.records)
-        return replace(answer, base_offset=outcome.base_offset, last_offset=outcome.last_offset)
+        epoch = request.leader_epoch if outcome.leader_epoch is None else outcome.leader_epoch
+        return replace(answer, base_offset=outcome.base_offset, last_offset=outcome.last_offset, leader_epoch=epoch)
 
     def _has_begun_anew(self, error: LakelogException | None) -> bool:
         """A leader that lacks what was sent before, as after an unclean election, gets a sequence that starts over.

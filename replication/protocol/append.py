@@ -11,6 +11,7 @@ from replication.errors import (
     NotLeaderOrFollowerException,
 )
 from replication.protocol.fencing import check_leader_epoch
+from replication.protocol.leader_epoch import epoch_at
 from replication.protocol.partition_log import PartitionLog, Role
 from replication.protocol.producer_state import check_sequence
 from replication.protocol.record_batch import TopicIdPartition
@@ -43,11 +44,16 @@ class PartitionAppend:
 
 
 class Appended(NamedTuple):
-    """Where the records are: first and last offset, and whether an earlier attempt had put them there already."""
+    """Where the records are: first and last offset, and whether an earlier attempt had put them there already.
+
+    `leader_epoch`: of a duplicate, the epoch that its last record lies under, which may be an older one than that of
+    the request; None of what is appended now.
+    """
 
     base_offset: int
     last_offset: int
     duplicate: bool = False
+    leader_epoch: int | None = None
 
 
 def place(log: PartitionLog, request: PartitionAppend) -> Appended:
@@ -67,7 +73,7 @@ def place(log: PartitionLog, request: PartitionAppend) -> Appended:
         request.records,
     )  # fmt: skip
     if known is not None:
-        return Appended(known.base_offset, known.last_offset, duplicate=True)
+        return Appended(known.base_offset, known.last_offset, True, epoch_at(log.lineage, known.last_offset))
     return Appended(log.log_end_offset, log.log_end_offset + request.records - 1)
 
 

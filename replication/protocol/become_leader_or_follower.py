@@ -51,8 +51,8 @@ def become_leader_or_follower(broker_id: int, hosted: Registrations, metadata: R
         }
         resumed = frozenset(p for p in changed if p not in hosted and _leads_already(logs.get(p), roles[p]))
         steps += [StopFetching((*changed, *gone)), CommitRoles(roles)]
-        steps += [DeleteLogs(leftover)] if leftover else []
         steps += [HostPartitions(changed, gone, resumed), PublishReplicas("roles")]
+        steps += [DeleteLogs(leftover)] if leftover else []  # no row speaks of them any more
     current = {p: r for p, r in assigned.items() if p not in hosted or r.leader_epoch >= hosted[p].leader_epoch}
     return [*steps, StartFetching(_followed(broker_id, current, logs)), StopIdleFetchers()]
 

@@ -28,7 +28,10 @@ class InitialFetchState(NamedTuple):
 
 
 class StopFetching(NamedTuple):
-    """No fetcher appends to these partitions any more once this is done."""
+    """No fetcher appends to these partitions any more once this is done: a round that is under way is waited for.
+
+    Its last steps would otherwise finish the truncation, or set the HW, of the role that comes next.
+    """
 
     partitions: tuple[TopicIdPartition, ...]
 
@@ -77,7 +80,7 @@ class CutLogs(NamedTuple):
 
 
 class FinishTruncation(NamedTuple):
-    """In memory: the logs agree with their leaders', and may be fetched from their ends on."""
+    """In memory: the logs agree with their leaders', and may be fetched from their ends; no HW is above one."""
 
     partitions: tuple[TopicIdPartition, ...]
 

@@ -6,14 +6,12 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from replication.config import Config
 from replication.errors import DuplicateBrokerRegistrationException, LakelogException, StaleBrokerEpochException
-from replication.protocol.record_batch import TopicIdPartition
 from replication.server.fetch_round import FetchContext, FetchRound
 from replication.server.fetch_states import FetchStates
 from replication.server.gate import BrokerKilled, Gate
@@ -122,8 +120,8 @@ class Broker:
         name = f"broker-{self.broker_id}"
         context = FetchContext(
             self._spark, self._config, name, self._log, source,
-            lambda: self._cache.replica_table(key.broker_id), self._update_high_watermarks,
-            lambda why: self.replica_manager.publish(why), self.gate,
+            lambda: self._cache.replica_table(key.broker_id), self.replica_manager.update_follower_high_watermarks,
+            self.replica_manager.lower_high_watermarks, self.replica_manager.publish, self.gate,
         )  # fmt: skip
         return ReplicaFetcher(
             self._spark, self.broker_id, key, source, self._cluster.root, self._checkpoints(), self._config, states,
@@ -135,9 +133,6 @@ class Broker:
         if self._root.is_local:
             return self._root.child("checkpoints")
         return StorageRoot.of(tempfile.gettempdir()).child(f"lakelog-{self._cluster.cluster_id}", str(self.broker_id))
-
-    def _update_high_watermarks(self, leader_high_watermarks: Mapping[TopicIdPartition, int]) -> None:
-        self.replica_manager.update_follower_high_watermarks(leader_high_watermarks)
 
     def _run(self) -> None:
         """The broker's own thread. An error is logged and the loop goes on; a fenced broker stops at once. [EV-01]"""

@@ -55,7 +55,8 @@ Replicas = Mapping[TopicIdPartition, Replica]
 class FetchContext:
     """What a round works on: the follower's log, the leader's root, and whom to tell of progress.
 
-    `on_high_watermarks` takes the leader's HW of each partition that was fetched; `publish` writes the follower's rows.
+    `on_high_watermarks` takes the leader's HW of each partition that was fetched, `on_truncated` what was cut;
+    `publish` writes the follower's rows.
     """
 
     spark: SparkSession
@@ -65,6 +66,7 @@ class FetchContext:
     source: StorageRoot
     leader_replicas: Callable[[], ReplicaTable]
     on_high_watermarks: Callable[[Mapping[TopicIdPartition, int]], None]
+    on_truncated: Callable[[Iterable[TopicIdPartition]], None]
     publish: Callable[[str], object]
     gate: Gate
 
@@ -130,6 +132,7 @@ class FetchRound:
                 case FinishTruncation():
                     for partition in step.partitions:
                         self._states.truncated(partition, context.log.current().partition(partition).log_end_offset)
+                    context.on_truncated(step.partitions)
                 case AppendFetched() if copied is not None:
                     self._append(step, copied)
                 case AdvanceFetchOffsets():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from replication.errors import LakelogException
+from replication.errors import KafkaStorageException, LakelogException
 from replication.protocol.become_leader_or_follower import become_leader_or_follower
 from replication.protocol.high_watermark import follower_high_watermark
 from replication.protocol.isr import IsrChange
@@ -180,7 +180,11 @@ class ReplicaManager:
 
     def _alter_partitions(self, changes: tuple[IsrChange, ...]) -> None:
         """Writes changes of ISRs; one whose outcome cannot be told stays pending, and the HW waits for both."""
-        outcomes = self._cache.alter_partitions(changes, f"broker-{self._broker_id}")
+        try:
+            outcomes = self._cache.alter_partitions(changes, f"broker-{self._broker_id}")
+        except KafkaStorageException as error:
+            logger.warning("broker %d: what became of a change of the ISR is not known: %s", self._broker_id, error)
+            return
         with self._lock:
             for partition, (outcome, current) in outcomes.items():
                 hosted = self._hosted.get(partition)
@@ -213,6 +217,12 @@ class ReplicaManager:
                     end = state.partition(partition).log_end_offset
                     follows = follower_high_watermark(high_watermark, end)
                     self._hosted[partition] = replace(hosted, high_watermark=follows)
+
+    def lower_high_watermarks(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """After a cut no HW is above its log: what is appended there next is not committed yet. [TR-05]"""
+        with self._lock:
+            known = {p: self._hosted[p].high_watermark for p in partitions if p in self._hosted}
+            self.update_follower_high_watermarks(known)
 
     def _follower_rows(self, brokers: Iterable[int]) -> dict[int, Mapping[TopicIdPartition, Replica]]:
         rows: dict[int, Mapping[TopicIdPartition, Replica]] = {}

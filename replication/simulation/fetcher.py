@@ -129,6 +129,7 @@ class Fetcher(BrokerThread):
                     for partition in step.partitions:
                         end = self.process.log.partition(partition).log_end_offset
                         self._move(partition, partial(fetch_state.truncated, offset=end))
+                        self._lower_high_watermark(partition, end)
                     self.say("has truncated %s", ", ".join(map(name_of, step.partitions)))
                 case steps.AppendFetched():
                     yield from self._append(step, found or {})
@@ -186,6 +187,12 @@ class Fetcher(BrokerThread):
                 follows = follower_high_watermark(high_watermark, end)
                 hosted[partition] = replace(hosted[partition], high_watermark=follows)
                 self.say("HW of %s: %d", name_of(partition), follows)
+
+    def _lower_high_watermark(self, partition: TopicIdPartition, end: int) -> None:
+        hosted = self.process.hosted
+        if partition in hosted:
+            lowered = follower_high_watermark(hosted[partition].high_watermark, end)
+            hosted[partition] = replace(hosted[partition], high_watermark=lowered)
 
     def _settle(self, plan: AppendPlan, fetchable: Mapping[TopicIdPartition, PartitionFetchState]) -> None:
         for partition, end in plan.log_end_offsets.items():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from replication.errors import CorruptRecordException
 from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.partition_log import STOPPED, PartitionLog, role_version
+from replication.protocol.partition_log import PartitionLog, role_version
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
@@ -114,8 +114,8 @@ def members_of_the_isr_keep_what_is_committed(witness: Witness, commit: LogCommi
 
 
 def no_row_claims_what_is_cut(witness: Witness, commit: LogCommit) -> None:
-    """While a row says that its replica is Fetching, its log has what it says; unless the replica has been stopped."""
-    if commit.partition not in commit.change.drops or commit.log.role.kind == STOPPED:
+    """While a row says that its replica is Fetching, its log has what it says."""
+    if commit.partition not in commit.change.drops:
         return
     table = witness.world.replicas[commit.broker]
     row = table.at(table.newest).replicas.get(commit.partition)

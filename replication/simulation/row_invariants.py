@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replication.protocol.partition_log import STOPPED
 from replication.protocol.replica import LEADER_ROLE, Replica
 from replication.simulation.events import Violation
 from replication.simulation.invariants import has, holds_committed, row_is_true
@@ -25,8 +24,7 @@ def rows_never_go_back(_: Witness, before: Replica | None, row: Replica) -> None
 def high_watermark_never_falls(witness: Witness, _: Replica | None, row: Replica) -> None:
     """Within one leadership the HW rises, whichever process of the broker tells it."""
     last = witness.high_watermarks.get((row.topic_id_partition, row.leader_epoch), 0)
-    is_stopped = witness.log(row.broker_id, row.topic_id_partition).role.kind == STOPPED
-    if row.role == LEADER_ROLE and row.high_watermark < last and not is_stopped:
+    if row.role == LEADER_ROLE and row.high_watermark < last:
         text = f"broker {row.broker_id}, leader epoch {row.leader_epoch}: HW {last} became {row.high_watermark}"
         raise Violation("high_watermark_never_falls", text)
 
@@ -34,7 +32,7 @@ def high_watermark_never_falls(witness: Witness, _: Replica | None, row: Replica
 def rows_are_true(witness: Witness, _: Replica | None, row: Replica) -> None:
     """A row never claims more than its log."""
     log = witness.log(row.broker_id, row.topic_id_partition)
-    if log.role.leader_epoch == row.leader_epoch and log.role.kind != STOPPED:
+    if log.role.leader_epoch == row.leader_epoch:
         row_is_true(row, log)
 
 

@@ -113,6 +113,21 @@ def test_ap_07_what_the_new_leader_has_is_acknowledged_and_not_sent_again(world)
     assert world.values(2) == [b"a", b"b"]
 
 
+def test_ap_07_a_duplicate_is_waited_for_under_the_epoch_that_it_lies_under(world):
+    """It was sent again to the second leader, has been there since the first, and a third comes before the HW does."""
+    producer = Producer(world.cluster.root.uri)
+    first = Producer(world.cluster.root.uri, acks=1)
+    first._identity = producer._identity  # its answer of this send will not have come
+    first.send("t", pa.table({"value": [b"a"]}))
+    world.copy()
+    world.fail_over()
+    answer = send_meanwhile(producer, b"a")
+    wait_until(lambda: producer._sequences, "the answer of the second leader")
+    world.lead(with_leader(world.registration, 1, (1,)), high_watermark=1)
+    assert (answer().base_offset, answer().leader_epoch, answer().error) == (0, 0, None)
+    assert world.values(1) == [b"a"]
+
+
 def test_ap_07_what_the_new_leader_lacks_is_sent_to_it_again(world):
     producer = Producer(world.cluster.root.uri)
     first = send_meanwhile(producer, b"a")

@@ -89,9 +89,9 @@ def log():
     ("records", "sequence", "producer_epoch", "placed"),
     [
         pytest.param(4, 8, 0, Appended(8, 11), id="next: at the LEO"),
-        pytest.param(3, 5, 0, Appended(5, 7, duplicate=True), id="sent again: where it lies"),
-        pytest.param(5, 0, 0, Appended(0, 4, duplicate=True), id="an earlier one sent again"),
-        pytest.param(2, 4, 0, Appended(4, 5, duplicate=True), id="sent again in other portions"),
+        pytest.param(3, 5, 0, Appended(5, 7, duplicate=True, leader_epoch=5), id="sent again: where it lies"),
+        pytest.param(5, 0, 0, Appended(0, 4, duplicate=True, leader_epoch=5), id="an earlier one sent again"),
+        pytest.param(2, 4, 0, Appended(4, 5, duplicate=True, leader_epoch=5), id="sent again in other portions"),
         pytest.param(1, 0, 1, Appended(8, 8), id="a new producer epoch begins at 0"),
     ],
 )
@@ -129,7 +129,7 @@ def test_kip_98_an_older_producer_is_fenced(log):
     ("cut", "records", "sequence", "placed"),
     [
         pytest.param(5, 3, 5, Appended(5, 7), id="what was cut is appended anew"),
-        pytest.param(5, 5, 0, Appended(0, 4, duplicate=True), id="what was kept is still known"),
+        pytest.param(5, 5, 0, Appended(0, 4, duplicate=True, leader_epoch=5), id="what was kept is still known"),
         pytest.param(0, 3, 5, Appended(0, 2), id="of an empty log nothing is known: the producer may begin anywhere"),
     ],
 )
@@ -146,7 +146,7 @@ def test_tr_05_ap_06_a_cut_in_the_middle_of_a_batch_makes_neither_a_double_nor_a
     with pytest.raises(OutOfOrderSequenceException, match="6 comes next"):
         place(log, request(3, 5))
     assert append(log, 2, sequence=6) == Appended(6, 7)
-    assert place(log, request(3, 5)) == Appended(5, 7, duplicate=True)
+    assert place(log, request(3, 5)) == Appended(5, 7, duplicate=True, leader_epoch=5)
 
 
 def test_tr_05_ap_06_a_producer_epoch_that_was_cut_fences_nobody(log):

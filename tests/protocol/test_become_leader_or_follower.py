@@ -21,7 +21,7 @@ from replication.protocol.steps import (
 
 P, Q = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
 ORDER = (
-    StopFetching, CommitRoles, DeleteLogs, HostPartitions, PublishReplicas, StartFetching, StopIdleFetchers,
+    StopFetching, CommitRoles, HostPartitions, PublishReplicas, DeleteLogs, StartFetching, StopIdleFetchers,
 )  # fmt: skip
 
 
@@ -57,9 +57,9 @@ def given_up(role, was_hosted=True, has_records=False):
     return [
         StopFetching(gone),
         CommitRoles({P: role}),
-        *([DeleteLogs((P,))] if has_records else []),
         HostPartitions({}, gone, frozenset()),
         PublishReplicas("roles"),
+        *([DeleteLogs((P,))] if has_records else []),
     ]
 
 

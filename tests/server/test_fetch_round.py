@@ -35,7 +35,7 @@ class World:
         self.states.assign({p: InitialFetchState(TOPIC, 1, 0, 0) for p in followed})
         context = FetchContext(
             self.spark, Config.from_properties(config), "broker-2", self.follower, self.source,
-            lambda: self.table, self.progress.append, lambda _: None, Gate(),
+            lambda: self.table, self.progress.append, lambda _: None, lambda _: None, Gate(),
         )  # fmt: skip
         self.round = FetchRound(context, self.states)
         self._reader = RecordBatchReader(HeaderStream(self.source, leader=1))

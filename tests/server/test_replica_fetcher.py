@@ -33,7 +33,7 @@ def fetch(root):
     leaders = ReplicaTable.create(storage)
     context = FetchContext(
         None, Config(), "broker-2", log, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
-        published.append, gate,
+        lambda _: None, published.append, gate,
     )  # fmt: skip
     return SimpleNamespace(
         round=FetchRound(context, states), states=states, gate=gate, published=published, looks=looks

@@ -19,7 +19,7 @@ from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.processes import wait_until
-from tests.storage.logs import P0, P1, new_log
+from tests.storage.logs import P0, P1, fill, lead, new_log, truncate
 
 LED = PartitionRegistration("flights", "flights-id", 0, (1, 2), 1, 0, (1,))
 FOLLOWED = PartitionRegistration("flights", "flights-id", 1, (1, 2), 2, 0, (2,))
@@ -185,6 +185,39 @@ def test_is_01_lags_are_looked_at_every_half_lag_time(world):
         world.manager.lead()
         wanted[elapsed] = list(world.wanted)
     assert wanted == {4.9: [], 6.0: [], 10.5: [], 11.0: [(1,)]}, "at 10.5 s only 4.5 s after the last look"
+
+
+def test_tr_05_hw_03_after_a_cut_no_hw_is_above_its_log(world):
+    """Else what the follower appends next would count as committed before its leader says so."""
+    lead(world.log, P1, epoch=0)
+    fill(world.log, P1, 5)
+    world.tell(dataclasses.replace(FOLLOWED, leader_epoch=1))
+    world.manager.apply()
+    world.manager.update_follower_high_watermarks({P1: 5})
+    truncate(world.log, {P1: 3})
+    world.manager.lower_high_watermarks([P1, TopicIdPartition("gone", 0)])
+    lead(world.log, P1, epoch=2)
+    fill(world.log, P1, 4, epoch=2)
+    world.log.refresh()
+    world.manager.publish("test")
+    assert world.table.replicas[P1].high_watermark == 3
+
+
+def test_is_05_a_change_whose_outcome_is_not_known_stays_pending_and_the_rest_goes_on(world, caplog):
+    """The HW of flights-0 waits for both sets; that of flights-1 is raised all the same."""
+    world.tell(dataclasses.replace(LED, isr=(1, 2)), dataclasses.replace(FOLLOWED, leader=1, isr=(1,)))
+    world.manager.apply()
+    fill(world.log, P0, 2)
+    fill(world.log, P1, 3)
+    world.cache.alter_partitions = lambda *_: world.unreachable("metadata")
+    world.clock.now += 20.0
+    assert world.manager.lead()
+    assert "what became of a change of the ISR is not known" in caplog.text
+    world.manager.publish("test")
+    assert {p: (r.log_end_offset, r.high_watermark) for p, r in world.table.replicas.items()} == {
+        P0: (2, 0),
+        P1: (3, 3),
+    }
 
 
 def test_a_broker_that_is_paused_goes_on_where_it_was(world):

@@ -85,7 +85,7 @@ def test_tr_05_the_lineage_and_the_producers_are_cut_too(log):
 def test_kip_98_what_was_cut_is_no_duplicate_when_it_is_sent_again(log):
     truncate(log, {P0: 6})
     assert send(log, request(P0, 2, sequence=6, epoch=1)) == [Appended(6, 7)]
-    assert send(log, request(P0, 2, sequence=4, epoch=1)) == [Appended(4, 5, duplicate=True)]
+    assert send(log, request(P0, 2, sequence=4, epoch=1)) == [Appended(4, 5, duplicate=True, leader_epoch=0)]
 
 
 def test_headers_of_a_rewritten_segment_tell_of_its_rows(log):

@@ -212,8 +212,12 @@ def test_a_claim_is_made_once(log):
 @pytest.mark.parametrize(
     ("second", "outcome"),
     [
-        pytest.param(request(P0, 3, sequence=0), Appended(0, 2, duplicate=True), id="all of it sent again"),
-        pytest.param(request(P0, 2, sequence=1), Appended(1, 2, duplicate=True), id="the end of it sent again"),
+        pytest.param(
+            request(P0, 3, sequence=0), Appended(0, 2, duplicate=True, leader_epoch=0), id="all of it sent again"
+        ),
+        pytest.param(
+            request(P0, 2, sequence=1), Appended(1, 2, duplicate=True, leader_epoch=0), id="the end of it sent again"
+        ),
         pytest.param(request(P0, 2, sequence=5), OutOfOrderSequenceException, id="a batch is missing"),
         pytest.param(request(P0, 2, sequence=2), OutOfOrderSequenceException, id="half old, half new"),
         pytest.param(
@@ -258,7 +262,7 @@ def test_an_append_whose_outcome_is_unknown_is_found_and_adds_nothing(log, monke
         return version
 
     monkeypatch.setattr(DeltaLog, "commit", lost)
-    assert send(log, request(P0, 3)) == [Appended(0, 2, duplicate=True)]
+    assert send(log, request(P0, 3)) == [Appended(0, 2, duplicate=True, leader_epoch=0)]
     assert offsets(log) == [0, 1, 2]
 
 
