@@ -19,6 +19,7 @@ class Verb(NamedTuple):
 VERBS = {
     "quickstart": Verb("jobs.quickstart", True, "replicate 336,776 flights over three brokers, and check every record"),
     "broker": Verb("jobs.broker", True, "run one broker"),
+    "controller": Verb("jobs.controller", False, "elect leaders, or stand by for it"),
     "format": Verb("jobs.format", False, "make the root of a cluster, or of a broker"),
     "topics": Verb("jobs.topics", False, "create, list or describe topics"),
     "bench": Verb("jobs.bench", True, "measure against a plain stream and a file copy, in the same run"),

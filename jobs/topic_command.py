@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import replace
 
 from jobs.console import JSON, say, show
 from replication.clients.admin import AdminClient, TopicDescription
@@ -30,21 +29,18 @@ def config_pair(text: str) -> tuple[str, str]:
 
 
 def _create(admin: AdminClient, args: argparse.Namespace) -> None:
+    wanted = (args.topic, args.partitions, args.replication_factor, args.replica_assignment, dict(args.config or ()))
     try:
-        made = admin.create_topic(
-            args.topic, args.partitions, args.replication_factor, args.replica_assignment,
-            dict(args.config or ()), validate_only=args.dry_run,
-        )  # fmt: skip
+        if args.dry_run:
+            say(f"Nothing was written. Would be made: {admin.validate_topic(*wanted)}")
+            return
+        made = admin.create_topic(*wanted)
     except TopicExistsException:
         if not args.if_not_exists:
             raise
         say(f"Topic {args.topic} exists already.")
         return
-    if args.dry_run:
-        made = replace(made, topic=replace(made.topic, topic_id="-"))
-        say(f"Nothing was written. To make exactly this topic: --replica-assignment {_assignment_text(made)}")
-    else:
-        say(f"Created topic {args.topic}.")
+    say(f"Created topic {args.topic}.")
     _show([made], args.output)
 
 
@@ -115,7 +111,3 @@ def _row(registration: PartitionRegistration) -> dict[str, object]:
         "replicas": list(registration.replicas),
         "isr": list(registration.isr),
     }
-
-
-def _assignment_text(described: TopicDescription) -> str:
-    return ",".join(":".join(map(str, registration.replicas)) for registration in described.partitions)

@@ -87,6 +87,21 @@ class Config:
     )
     broker_heartbeat_interval_ms: int = _key(2000, Integer(1), "How often a broker shows that it lives.")
     broker_session_timeout_ms: int = _key(6000, Integer(1), "A broker whose heartbeat stands still this long is dead.")
+    controller_session_timeout_ms: int = _key(
+        6000, Integer(1), "A controller whose lease stands still this long is replaced by one that stands by."
+    )
+    controlled_shutdown_max_retries: int = _key(
+        3, Integer(0), "How often a broker that stops looks whether its leaderships have been taken over."
+    )
+    controlled_shutdown_retry_backoff_ms: int = _key(5000, Integer(1), "How long it waits each time.")
+    controlled_shutdown_enable: bool = _key(True, Boolean(), "A broker that stops gives away what it leads first.")
+    auto_leader_rebalance_enable: bool = _key(True, Boolean(), "Preferred leaders lead again by and by.")
+    leader_imbalance_check_interval_seconds: int = _key(300, Integer(1), "How often the balance is looked at.")
+    leader_imbalance_per_broker_percentage: int = _key(
+        10, Integer(0), "How much of what a broker is preferred for may be led elsewhere before it is given back."
+    )
+    delete_topic_enable: bool = _key(True, Boolean(), "Topics may be deleted.")
+    request_timeout_ms: int = _key(30000, Integer(1), "How long an admin client waits for the controller.")
     lakelog_poll_interval_ms: int = _key(
         50, Integer(1), "How often tables are polled; each poll of an object store is a request that is paid for."
     )

@@ -94,6 +94,18 @@ class StateChangeFailedException(LakelogException):
     """A partition or a replica cannot move to the state that is wanted."""
 
 
+class ReassignmentInProgressException(LakelogException):
+    """The partition is being moved to other brokers."""
+
+
+class NoReassignmentInProgressException(LakelogException):
+    """The partition is not being moved, so that there is nothing to cancel."""
+
+
+class TopicDeletionDisabledException(LakelogException):
+    """`delete.topic.enable` is false."""
+
+
 class InvalidGroupIdException(LakelogException):
     """A consumer without the name of a group: it has nowhere to keep offsets."""
 
@@ -142,5 +154,23 @@ class InvalidRequestException(LakelogException):
     """A request asks for something that there is not."""
 
 
+class UnknownServerException(LakelogException):
+    """The controller has answered with an error that this version does not know."""
+
+
 class ControllerMovedException(LakelogException):
     """Another controller has been elected; this one must stand by."""
+
+
+class ControllerNotAvailableException(RetriableException):
+    """No controller is active at the moment."""
+
+
+def error_named(name: str, message: str) -> LakelogException:
+    """The error that a controller has answered with, from its name and text."""
+    known = {found.__name__: found for found in _subclasses(LakelogException)}
+    return known.get(name, UnknownServerException)(message)
+
+
+def _subclasses(base: type[LakelogException]) -> list[type[LakelogException]]:
+    return [c for child in base.__subclasses__() for c in (child, *_subclasses(child))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -10,13 +11,13 @@ from pyspark.sql.streaming import StreamingQuery
 from replication.clients.admin import AdminClient
 from replication.clients.consumer import Consumer
 from replication.config import Config
-from replication.controller.elector import PREFERRED, Elector
-from replication.errors import BrokerNotAvailableException
+from replication.controller.controller import Controller
+from replication.controller.leader_election import PREFERRED
+from replication.errors import error_named
 from replication.server.broker import Broker
 from replication.storage.cluster import CLUSTER_ROOT, Cluster, format_broker, format_cluster, read_identity
 from replication.storage.commit import last_version
 from replication.storage.filesystem import StorageRoot
-from replication.storage.liveness import Liveness
 from schemas import CLUSTER
 
 
@@ -35,7 +36,7 @@ class LocalCluster:
         self.cluster_uri = self._root.child("cluster").uri
         self.broker_ids = tuple(range(1, brokers + 1))
         self.brokers: dict[int, Broker] = {}
-        self._elector: Elector | None = None
+        self._controller: Controller | None = None
 
     def __enter__(self) -> LocalCluster:
         self.start()
@@ -52,8 +53,8 @@ class LocalCluster:
         for broker_id in self.broker_ids:
             self.start_broker(broker_id)
         cluster = Cluster.open(self.cluster_uri, self._config(CLUSTER_ROOT))
-        self._elector = Elector(cluster, Liveness(cluster.config.broker_session_timeout_ms))
-        self._elector.start()
+        self._controller = Controller(cluster, f"local-{uuid.uuid4().hex}")
+        self._controller.start()
 
     def _format_cluster(self) -> str:
         root = StorageRoot.of(self.cluster_uri)
@@ -76,21 +77,17 @@ class LocalCluster:
 
     def stop_broker(self, broker_id: int) -> None:
         """Stops one broker in order: what it leads is given to others first. [CS-01, CS-05]"""
-        broker = self.brokers.pop(broker_id)
-        if self._elector is not None and self.brokers:
-            broker.begin_shutdown()
-            self._elector.controlled_shutdown(broker_id)
-        broker.stop()
+        self.brokers.pop(broker_id).stop(controlled=self._controller is not None)
 
     def kill_broker(self, broker_id: int) -> None:
         """Ends one broker at once, as SIGKILL does: it writes nothing more and tells nobody."""
         self.brokers.pop(broker_id).kill()
 
     def elect(self, topic: str, partition: int, election_type: str = PREFERRED) -> None:
-        """Elects a leader by hand, `preferred` or `unclean`; see `Elector.elect` for what is refused."""
-        if self._elector is None:
-            raise BrokerNotAvailableException(f"the local cluster at {self._root.uri} has not been started")
-        self._elector.elect(topic, partition, election_type)
+        """Elects a leader by hand, `preferred` or `unclean`. Raises what the controller has refused it with."""
+        for outcome in self.admin().elect_leaders(election_type, [(topic, partition)]).values():
+            if outcome.error is not None:
+                raise error_named(outcome.error, outcome.message)
 
     def admin(self) -> AdminClient:
         """A client for topics."""
@@ -106,8 +103,8 @@ class LocalCluster:
 
     def stop(self) -> None:
         """Stops every broker that runs. Leaders stay what they are: nobody is left to lead in their place."""
-        if self._elector is not None:
-            self._elector.stop()
-            self._elector = None
+        if self._controller is not None:
+            self._controller.stop()
+            self._controller = None
         for broker_id, broker in list(self.brokers.items()):
             (self.kill_broker if broker.gate.is_paused else self.stop_broker)(broker_id)

@@ -1,7 +1,9 @@
 """The tables of a cluster, a file each. `README.md` beside this file says who reads and who writes which."""
 
+from schemas.admin import ADMIN
 from schemas.brokers import BROKERS
 from schemas.cluster import CLUSTER, FORMAT_VERSION
+from schemas.controller import CONTROLLER
 from schemas.fetch_states import FETCH_STATES
 from schemas.groups import GROUPS
 from schemas.log import LOG
@@ -12,11 +14,13 @@ from schemas.replicas import REPLICAS
 from schemas.table import Column, Table
 from schemas.topics import TOPICS
 
-STATE_TABLES = (CLUSTER, TOPICS, METADATA, BROKERS, PRODUCERS, GROUPS, REPLICAS)
+STATE_TABLES = (ADMIN, CLUSTER, TOPICS, METADATA, BROKERS, PRODUCERS, GROUPS, CONTROLLER, REPLICAS)
 
 __all__ = [
+    "ADMIN",
     "BROKERS",
     "CLUSTER",
+    "CONTROLLER",
     "FETCH_STATES",
     "FORMAT_VERSION",
     "GROUPS",

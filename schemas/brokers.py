@@ -17,6 +17,7 @@ BROKERS = Table(
         Column("shutting_down", "boolean", "Asked for a controlled shutdown, or has stopped"),
         Column("storage_error", "string", "What is wrong with the root; null if nothing", nullable=True),
         Column("log_table_id", "string", "Delta's id of its log table: another id is another log"),
+        Column("log_was_lost", "boolean", "Registered with another log, or an older one, than the time before"),
         Column("log_version", "bigint", "Version of its log table: one that went back is a restored backup"),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from replication.controller.elector import PREFERRED, UNCLEAN
+from replication.controller.leader_election import PREFERRED, UNCLEAN
 from replication.protocol.partition_registration import NO_LEADER
 
 OK = "ok"

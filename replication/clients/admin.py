@@ -1,28 +1,29 @@
-"""Topics: made, listed, described. Kafka: `AdminClient`, `AdminManager`, `TopicCommand`."""
+"""Topics, partitions and leaders: looked at in the tables, changed by requests to the controller.
+
+Kafka: `Admin`.
+"""
 
 from __future__ import annotations
 
-import secrets
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from replication.config import Config, topic_configs
-from replication.errors import (
-    InvalidPartitionsException,
-    InvalidReplicationFactorException,
-    TopicExistsException,
-    UnknownTopicOrPartitionException,
-)
-from replication.protocol.assignment import assign_replicas, check_assignment
-from replication.protocol.leader_election import new_partition
+from replication.clients.topic_view import pause
+from replication.config import Config
+from replication.errors import TimeoutException, UnknownTopicOrPartitionException, error_named
 from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.topic_name import check_not_internal, check_topic_name
+from replication.protocol.reassignment import is_reassigning
+from replication.storage.admin_table import AdminRequest, Outcome
 from replication.storage.broker_table import BrokerRegistration
 from replication.storage.cluster import Cluster
+from replication.storage.controller_lease import Lease
 from replication.storage.topic_table import Topic
 
 Assignment = Mapping[int, Sequence[int]]
+Outcomes = Mapping[str, Outcome]
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,42 @@ class TopicDescription:
 
 
 class AdminClient:
-    """Reads and changes the topics of a cluster. Needs no broker: the tables are the protocol."""
+    """Every change is a row in `admin`, which the active controller decides; with `validate_only` it only says how.
 
-    def __init__(self, cluster_uri: str, config: Config | None = None) -> None:
+    A request waits `request.timeout.ms`; one that was not decided by then raises TimeoutException and stays: whichever
+    controller comes will decide it. `requested_by` is a name for people.
+    """
+
+    def __init__(self, cluster_uri: str, config: Config | None = None, requested_by: str = "admin client") -> None:
         self._cluster = Cluster.open(cluster_uri, config)
+        self._requested_by = requested_by
+
+    def request(self, kind: str, arguments: Mapping[str, Any], *, validate_only: bool = False) -> AdminRequest:
+        """Puts a request to the controller and waits until it is decided. Raises TimeoutException."""
+        admin, config = self._cluster.admin, self._cluster.config
+        self._cluster.metadata.refresh()
+        request_id, version = uuid.uuid4().hex, self._cluster.metadata.version
+        admin.add(AdminRequest(request_id, kind, arguments, validate_only, self._requested_by, version))
+        deadline = time.monotonic() + config.request_timeout_ms / 1000
+        while time.monotonic() < deadline:
+            found = admin.request(request_id)
+            if found is not None and found.outcomes is not None:
+                return found
+            pause(config.lakelog_poll_interval_ms, deadline)
+            admin.refresh()
+        raise TimeoutException(
+            f"{kind}: no controller has decided request {request_id} within {config.request_timeout_ms} ms; "
+            "it stays in the admin table, and the next controller will"
+        )
+
+    def _one(self, kind: str, arguments: Mapping[str, Any], validate_only: bool) -> str:
+        """The message of a request that is of one thing. Raises what the controller has answered."""
+        decided = self.request(kind, arguments, validate_only=validate_only)
+        outcomes = list((decided.outcomes or {}).values())
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise error_named(outcome.error, outcome.message)
+        return outcomes[0].message if outcomes else ""
 
     def create_topic(
         self,
@@ -46,74 +79,72 @@ class AdminClient:
         replication_factor: int | None = None,
         assignment: Assignment | None = None,
         configs: Mapping[str, object] | None = None,
-        *,
-        validate_only: bool = False,
     ) -> TopicDescription:
         """Makes a topic, over the assignment given or one that spreads replicas over brokers and racks.
 
-        The topic's row is committed before its partitions: a name belongs to whoever was first. Partitions begin as
-        LE-03 says. Nothing is written unless all of it is right, or with `validate_only`: raises InvalidTopicException,
-        TopicExistsException, InvalidPartitionsException, InvalidReplicationFactorException,
-        InvalidReplicaAssignmentException or InvalidConfigurationException.
+        Nothing is written unless all of it is right. Raises InvalidTopicException, TopicExistsException,
+        InvalidPartitionsException, InvalidReplicationFactorException, InvalidReplicaAssignmentException or
+        InvalidConfigurationException. [LI-02]
         """
-        check_topic_name(topic)
-        check_not_internal(topic, "an admin client")
-        settings = topic_configs(configs or {}, f"topic {topic}")
-        brokers = {i: b for i, b in self._cluster.refresh_brokers().items() if not b.shutting_down}
-        self._cluster.topics.refresh()
-        self._cluster.metadata.refresh()
-        unfinished = self._unfinished(topic)
-        chosen = self._assignment(brokers, partitions, replication_factor, assignment)
-        if unfinished and unfinished.partitions != len(chosen):
-            raise TopicExistsException(f"topic {topic} exists already, with {unfinished.partitions} partitions")
-        row = unfinished or Topic(topic, uuid.uuid4().hex, len(chosen), settings)
-        registrations = [
-            new_partition(topic, row.topic_id, partition, tuple(replicas), set(brokers))
-            for partition, replicas in sorted(chosen.items())
-        ]
-        if not validate_only:
-            self._cluster.topics.add(row)
-            cause = {"who": "admin", "why": "create topic", "topic": topic}
-            if not self._cluster.metadata.add(registrations, cause):
-                raise TopicExistsException(f"topic {topic} exists already: another client has made it in between")
-        return TopicDescription(row, tuple(registrations))
+        self._one("create_topic", _creation(topic, partitions, replication_factor, assignment, configs), False)
+        return self.describe_topic(topic)
 
-    def _unfinished(self, topic: str) -> Topic | None:
-        """The topic's row where whoever made it has died before its partitions were written: it is finished now.
+    def validate_topic(
+        self,
+        topic: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        assignment: Assignment | None = None,
+        configs: Mapping[str, object] | None = None,
+    ) -> str:
+        """What `create_topic` would make, in words; raises what it would raise."""
+        return self._one("create_topic", _creation(topic, partitions, replication_factor, assignment, configs), True)
 
-        Raises TopicExistsException if the topic is whole.
+    def delete_topic(self, topic: str, *, validate_only: bool = False) -> str:
+        """Queues a topic for deletion; its name is free once `list_topics` has it no more. [TD-01]
+
+        Raises UnknownTopicOrPartitionException, TopicDeletionDisabledException.
         """
-        found = self._cluster.topics.topics.get(topic)
-        if found is None:
-            return None
-        if any(r.topic_id == found.topic_id for r in self._cluster.metadata.partitions.values()):
-            raise TopicExistsException(f"topic {topic} exists already")
-        return found
+        return self._one("delete_topic", {"topic": topic}, validate_only)
 
-    def _assignment(
-        self, brokers: Mapping[int, BrokerRegistration], partitions: int | None, replication_factor: int | None,
-        assignment: Assignment | None,
-    ) -> Assignment:  # fmt: skip
-        if assignment is not None:
-            if partitions is not None or replication_factor is not None:
-                raise InvalidPartitionsException("an assignment says it all: give no partitions or replication factor")
-            check_assignment(assignment, set(brokers))
-            return assignment
-        config = self._cluster.config
-        count = config.num_partitions if partitions is None else partitions
-        factor = config.default_replication_factor if replication_factor is None else replication_factor
-        if count < 1:
-            raise InvalidPartitionsException(f"number of partitions is {count}, it must be 1 or more")
-        if not 1 <= factor <= len(brokers):
-            raise InvalidReplicationFactorException(
-                f"replication factor is {factor}, it must be 1 or more, and there are {len(brokers)} brokers"
-            )
-        racks = {broker_id: registration.rack for broker_id, registration in brokers.items()}
-        start, shift = secrets.randbelow(len(brokers)), secrets.randbelow(len(brokers))
-        return assign_replicas(racks, count, factor, start, shift)
+    def create_partitions(
+        self, topic: str, total: int, assignment: Assignment | None = None, *, validate_only: bool = False
+    ) -> str:
+        """Adds partitions up to `total`; `assignment` is of the new ones. [LI-07]
+
+        Raises UnknownTopicOrPartitionException, InvalidPartitionsException, InvalidReplicaAssignmentException.
+        """
+        arguments = {"topic": topic, "total": total, "assignment": _json(assignment)}
+        return self._one("create_partitions", arguments, validate_only)
+
+    def alter_configs(
+        self, topic: str, put: Mapping[str, object], delete: Collection[str] = (), *, validate_only: bool = False
+    ) -> str:
+        """Sets and removes settings of a topic.
+
+        Raises UnknownTopicOrPartitionException, InvalidConfigurationException.
+        """
+        arguments = {"topic": topic, "put": dict(put), "delete": list(delete)}
+        return self._one("alter_configs", arguments, validate_only)
+
+    def alter_partition_reassignments(
+        self, reassignments: Mapping[tuple[str, int], Sequence[int] | None], *, validate_only: bool = False
+    ) -> Outcomes:
+        """Moves partitions to other brokers, None cancels; what has become of each, by topic and partition. [RA-01]"""
+        wanted = {f"{topic}-{partition}": brokers for (topic, partition), brokers in reassignments.items()}
+        decided = self.request("alter_partition_reassignments", {"reassignments": wanted}, validate_only=validate_only)
+        return decided.outcomes or {}
+
+    def elect_leaders(
+        self, election_type: str, partitions: Collection[tuple[str, int]] | None = None, *, validate_only: bool = False
+    ) -> Outcomes:
+        """Elects leaders, `preferred` or `unclean`, of these partitions or all; what has become of each. [PE-01]"""
+        chosen = None if partitions is None else [f"{topic}-{partition}" for topic, partition in partitions]
+        arguments = {"election_type": election_type, "partitions": chosen}
+        return self.request("elect_leaders", arguments, validate_only=validate_only).outcomes or {}
 
     def list_topics(self) -> list[str]:
-        """Names of all topics, sorted."""
+        """Names of all topics, sorted; those that are being deleted among them."""
         self._cluster.topics.refresh()
         return sorted(self._cluster.topics.topics)
 
@@ -127,3 +158,32 @@ class AdminClient:
             raise UnknownTopicOrPartitionException(f"no topic {topic}; there are: {known}")
         partitions = [r for r in self._cluster.metadata.partitions.values() if r.topic_id == found.topic_id]
         return TopicDescription(found, tuple(sorted(partitions, key=lambda r: r.partition)))
+
+    def list_partition_reassignments(self) -> list[PartitionRegistration]:
+        """The partitions that are being moved."""
+        self._cluster.metadata.refresh()
+        moving = [r for r in self._cluster.metadata.partitions.values() if is_reassigning(r)]
+        return sorted(moving, key=lambda r: (r.topic, r.partition))
+
+    def describe_brokers(self) -> Mapping[int, BrokerRegistration]:
+        """Every broker that has registered, by id."""
+        return self._cluster.refresh_brokers()
+
+    def describe_controller(self) -> Lease | None:
+        """Who controls the cluster, by its lease; None if nobody ever did."""
+        return self._cluster.lease.read()
+
+
+def _creation(
+    topic: str, partitions: int | None, replication_factor: int | None, assignment: Assignment | None,
+    configs: Mapping[str, object] | None,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "topic": topic, "partitions": partitions, "replication_factor": replication_factor,
+        "assignment": _json(assignment), "configs": dict(configs or {}),
+    }  # fmt: skip
+
+
+def _json(assignment: Assignment | None) -> dict[str, list[int]] | None:
+    """JSON has texts for keys."""
+    return None if assignment is None else {str(number): list(replicas) for number, replicas in assignment.items()}

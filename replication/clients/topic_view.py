@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from replication.config import TopicConfig
 from replication.errors import LakelogException, UnknownTopicOrPartitionException
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import LEADER_ROLE, Replica
 from replication.storage.cluster import Cluster
@@ -50,7 +50,11 @@ class TopicView:
         self.cluster.metadata.refresh()
         found = self.cluster.topics.topics.get(topic)
         registrations = self.cluster.metadata.partitions.values()
-        partitions = {r.partition: r for r in registrations if found and r.topic_id == found.topic_id}
+        partitions = {
+            r.partition: r
+            for r in registrations
+            if found and not found.deleting and r.topic_id == found.topic_id and r.leader != LEADER_DURING_DELETE
+        }
         if not partitions:
             known = ", ".join(sorted(self.cluster.topics.topics)) or "none"
             raise UnknownTopicOrPartitionException(f"no topic {topic}; there are: {known}")

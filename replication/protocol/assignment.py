@@ -115,11 +115,15 @@ def check_assignment(assignment: Mapping[int, Sequence[int]], brokers: Collectio
             f"the assignment is of partitions {_list(assignment)}: they must be 0 to {len(assignment) - 1}, no gaps"
         )
     for partition in sorted(assignment):
-        _check_replicas(partition, assignment[partition], brokers)
+        check_replicas(partition, assignment[partition], brokers)
         _check_same_factor(partition, assignment)
 
 
-def _check_replicas(partition: int, replicas: Sequence[int], brokers: Collection[int]) -> None:
+def check_replicas(partition: int, replicas: Sequence[int], brokers: Collection[int]) -> None:
+    """A partition has replicas, on different brokers that are known. [TM-02]
+
+    Raises InvalidReplicationFactorException or InvalidReplicaAssignmentException.
+    """
     if not replicas:
         raise InvalidReplicationFactorException(f"partition {partition} has no replica: it needs 1 or more")
     twice = [broker for broker, times in Counter(replicas).items() if times > 1]

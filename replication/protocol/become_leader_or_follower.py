@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from replication.protocol.fencing import is_newer
 from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import (
     CommitRoles,
@@ -39,7 +39,7 @@ def become_leader_or_follower(broker_id: int, hosted: Registrations, metadata: R
 
     Kafka: `ReplicaManager.becomeLeaderOrFollower`. KIP-101. [BL-03, BL-04, BL-05, BL-06, BL-08, FM-09]
     """
-    assigned = {p: r for p, r in metadata.items() if broker_id in r.replicas}
+    assigned = {p: r for p, r in metadata.items() if broker_id in r.replicas and r.leader != LEADER_DURING_DELETE}
     changed = {p: r for p, r in assigned.items() if is_newer(hosted.get(p), r)}
     gone = tuple(p for p in hosted if p not in assigned)
     leftover = tuple(p for p, log in logs.items() if p not in assigned and _is_left_over(log))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from replication.protocol.record_batch import TopicIdPartition
 
 NO_LEADER = -1
+LEADER_DURING_DELETE = -2  # its topic is being deleted: brokers stop to serve it [TD-02]
 
 
 @dataclass(frozen=True, slots=True)

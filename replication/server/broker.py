@@ -14,6 +14,7 @@ from replication.config import Config
 from replication.errors import DuplicateBrokerRegistrationException, LakelogException, StaleBrokerEpochException
 from replication.server.fetch_round import FetchContext, FetchRound
 from replication.server.fetch_states import FetchStates
+from replication.server.follower_session import follower_session
 from replication.server.gate import BrokerKilled, Gate
 from replication.server.heartbeat import Heartbeat
 from replication.server.metadata_cache import MetadataCache
@@ -28,17 +29,6 @@ from replication.storage.replica_table import ReplicaTable
 from schemas import LOG
 
 logger = logging.getLogger(__name__)
-
-# A micro-batch plans a handful of header rows: compiling code for it, or planning it adaptively, costs more than it
-# saves. Set on a session of the broker's own, so that the user's stays as it is.
-_SESSION = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.streaming.pollingDelay": "50ms",
-}
 
 
 class Broker:
@@ -90,9 +80,11 @@ class Broker:
         self._check_id_is_free()
 
         def build(last: BrokerRegistration | None) -> BrokerRegistration:
+            version = log.current().version
+            was_lost = last is not None and (last.log_table_id != log.table_id or last.log_version > version)
             return BrokerRegistration(
                 self.broker_id, self._root.uri, self._config.broker_rack, last.broker_epoch + 1 if last else 1,
-                0, -1, False, None, log.table_id, log.current().version,
+                0, -1, False, None, log.table_id, version, was_lost,
             )  # fmt: skip
 
         return self._registry.register(build)
@@ -203,13 +195,29 @@ class Broker:
         self._thread.join()
         self.fetcher_manager.close_all_fetchers()
 
-    def begin_shutdown(self) -> None:
-        """Says that it is shutting down, and from then on takes up roles but fetches nothing new. [BL-09, CS-01]"""
+    def _shut_down_in_order(self) -> None:
+        """Says that it is shutting down, and waits until others lead what they can. From then on it takes up roles but
+        fetches nothing new. Without a controller that sees to it, it goes after some time all the same. [BL-09, CS-01]
+        """
         self._registry.update(self._epoch, "shutdown", shutting_down=True)
         self.replica_manager.shutting_down()
+        config = self._config
+        patience = config.controlled_shutdown_max_retries * config.controlled_shutdown_retry_backoff_ms / 1000
+        deadline = time.monotonic() + patience
+        while self.is_running() and self._leads_for_others() and time.monotonic() < deadline:
+            self._stopping.wait(config.lakelog_poll_interval_ms / 1000)
 
-    def stop(self) -> None:
-        """Says that it is shutting down, ends its fetchers, publishes its state once more. [BR-04]"""
+    def _leads_for_others(self) -> bool:
+        """Whether it leads a partition that another member of the ISR could lead. [CS-08]"""
+        return any(set(r.isr) - {self.broker_id} for r in self.replica_manager.leads())
+
+    def stop(self, controlled: bool = True) -> None:
+        """Gives away what it leads, ends its fetchers, publishes its state once more. [BR-04]
+
+        `controlled`: wait for a controller to move its leaderships; without one that would be in vain.
+        """
+        if controlled and self.is_running() and self._failure is None:
+            self._shut_down_in_order()
         self._stopping.set()
         self._thread.join()
         self._heartbeat.stop()
@@ -221,11 +229,3 @@ class Broker:
         self.fetcher_manager.close_all_fetchers()
         self.replica_manager.publish("shutdown")
         self._registry.update(self._epoch, "shutdown", shutting_down=True)
-
-
-def follower_session(spark: SparkSession) -> SparkSession:
-    """A session of its own for small micro-batches; the one given stays as it is."""
-    session = spark.newSession()
-    for key, value in _SESSION.items():
-        session.conf.set(key, value)
-    return session

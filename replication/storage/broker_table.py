@@ -27,6 +27,7 @@ class BrokerRegistration:
     storage_error: str | None
     log_table_id: str
     log_version: int
+    log_was_lost: bool = False
 
 
 class BrokerTable:

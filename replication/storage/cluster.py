@@ -9,8 +9,10 @@ from typing import Any
 
 from replication.config import Config
 from replication.errors import BrokerNotAvailableException, InconsistentClusterIdException, KafkaStorageException
+from replication.storage.admin_table import AdminTable
 from replication.storage.broker_table import BrokerRegistration, BrokerTable, broker_ids
 from replication.storage.commit import last_version
+from replication.storage.controller_lease import ControllerLease
 from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.group_table import GroupTable
@@ -59,6 +61,16 @@ class Cluster:
     def groups(self) -> GroupTable:
         """The offsets that groups of consumers have committed."""
         return GroupTable.open(self.root)
+
+    @cached_property
+    def lease(self) -> ControllerLease:
+        """The office of the controller."""
+        return ControllerLease.open(self.root)
+
+    @cached_property
+    def admin(self) -> AdminTable:
+        """What was asked of the controller."""
+        return AdminTable.open(self.root)
 
     def refresh_brokers(self) -> Mapping[int, BrokerRegistration]:
         """The registrations of all brokers, read again where they have moved."""
@@ -115,6 +127,8 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     TopicTable.create(root)
     ProducerTable.create(root)
     GroupTable.create(root)
+    ControllerLease.create(root)
+    AdminTable.create(root)
     cluster_id = uuid.uuid4().hex
     _write_identity(root, cluster_id, CLUSTER_ROOT, config.cluster_configs())
     return cluster_id

@@ -31,5 +31,10 @@ class Liveness:
                 self._sightings[broker] = _Sighting(beat, now)
         return {b for b, r in brokers.items() if self._lives(b, now) and not r.shutting_down}
 
+    def leaving(self, brokers: Mapping[int, BrokerRegistration]) -> set[int]:
+        """Who still lives, by the last look, and is shutting down."""
+        now = self._clock()
+        return {b for b, r in brokers.items() if b in self._sightings and self._lives(b, now) and r.shutting_down}
+
     def _lives(self, broker: int, now: float) -> bool:
         return self._sightings[broker].seen_at >= now - self._session_timeout

@@ -11,6 +11,7 @@ from deltalake.exceptions import DeltaError
 from replication.errors import KafkaStorageException
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.admin_table import Outcome
 from replication.storage.commit import commit_name, last_version, read_commit
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
@@ -38,6 +39,20 @@ def metadata_history(cluster: StorageRoot) -> list[MetadataVersion]:
         return [_at(root, version) for version in kept]
     except (DeltaError, OSError) as error:
         raise KafkaStorageException(f"{root.uri}: cannot be read: {error}") from error
+
+
+def requests_carried_out(cluster: StorageRoot, since: int) -> dict[str, dict[str, Outcome]]:
+    """Outcomes of the admin requests that commits after version `since` have carried out, by request id. [FO-04]
+
+    A controller writes them into the commit itself: who comes after one that died in between can tell.
+    """
+    root = cluster.child(METADATA.name)
+    found: dict[str, dict[str, Outcome]] = {}
+    for version in range(max(0, since + 1), last_version(root) + 1):
+        if root.exists(commit_name(version)):
+            requests = read_commit(root, version).info.get("requests", {})
+            found |= {r: {name: Outcome(*told) for name, told in names.items()} for r, names in requests.items()}
+    return found
 
 
 def _at(root: StorageRoot, version: int) -> MetadataVersion:

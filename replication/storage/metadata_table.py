@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from replication.protocol.isr import IsrChange, Outcome, alter_partition
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.controller_claim import check_claim, claim
 from replication.storage.filesystem import StorageRoot
 from replication.storage.state_table import Row, StateTable
 from schemas import METADATA
+
+Partitions: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
 
 _LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 
@@ -52,42 +55,36 @@ class MetadataTable:
 
     def put(self, changed: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> int | None:
         """Adds or replaces partitions in one compare-and-set. Returns the version written."""
-        wanted = list(changed)
+        wanted = {registration.topic_id_partition: registration for registration in changed}
         return self.change(lambda _: wanted, cause)
-
-    def add(self, partitions: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> bool:
-        """Adds the partitions of a new topic in one compare-and-set; False if the topic has partitions already."""
-        wanted = list(partitions)
-        topic_ids = {registration.topic_id for registration in wanted}
-
-        def change(rows: list[Row]) -> list[Row] | None:
-            found = [_registration(row) for row in rows]
-            if any(registration.topic_id in topic_ids for registration in found):
-                return None
-            return [_row(r) for r in sorted([*found, *wanted], key=lambda r: r.topic_id_partition)]
-
-        self._table.update(cause, change)
-        self._partitions = self._decode()
-        return all(self._partitions.get(r.topic_id_partition) == r for r in wanted)
 
     def change(
         self,
-        decide: Callable[[Mapping[TopicIdPartition, PartitionRegistration]], Iterable[PartitionRegistration]],
+        decide: Callable[[Partitions], Mapping[TopicIdPartition, PartitionRegistration | None]],
         cause: Mapping[str, Any],
+        controller_epoch: int | None = None,
     ) -> int | None:
-        """Writes what `decide` makes of the newest partitions: those that are to change, in one compare-and-set.
+        """Writes what `decide` makes of the newest partitions: those that are to change, and None for those that go.
 
-        Returns the version written, None if there was nothing to change. Raises what `decide` raises.
+        Returns the version written, None if there was nothing to change. Raises what `decide` raises, and
+        ControllerMovedException if a controller with an epoch above `controller_epoch` has claimed the table.
         """
 
         def change(rows: list[Row]) -> list[Row] | None:
+            check_claim(self._table, METADATA.name, controller_epoch)
             found = {r.topic_id_partition: r for r in map(_registration, rows)}
-            merged = {**found, **{r.topic_id_partition: r for r in decide(found)}}
+            changed = decide(found)
+            merged = {partition: r for partition, r in {**found, **changed}.items() if r is not None}
             return None if merged == found else [_row(merged[key]) for key in sorted(merged)]
 
         version = self._table.update(cause, change)
         self._partitions = self._decode()
         return version
+
+    def claim(self, controller_epoch: int) -> None:
+        """Makes a controller the only one that may elect here: an older one's next write is refused. [CE-04, CE-05]"""
+        claim(self._table, METADATA.name, controller_epoch)
+        self._partitions = self._decode()
 
     def alter_partitions(
         self, changes: Iterable[IsrChange], broker_epochs: Callable[[], Mapping[int, int]], cause: Mapping[str, Any]

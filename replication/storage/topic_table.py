@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from replication.errors import TopicExistsException
+from replication.storage.controller_claim import check_claim, claim
 from replication.storage.filesystem import StorageRoot
 from replication.storage.state_table import Row, StateTable
 from schemas import TOPICS
@@ -47,17 +48,26 @@ class TopicTable:
         """Reads the table again if it has moved; tells whether it had."""
         return self._table.refresh()
 
-    def add(self, topic: Topic) -> None:
-        """Adds a topic. Raises TopicExistsException, also when another process has made it in between."""
+    def claim(self, controller_epoch: int) -> None:
+        """Makes a controller the only one that may write here. Raises ControllerMovedException. [CE-05]"""
+        claim(self._table, TOPICS.name, controller_epoch)
+
+    def change(
+        self, put: Iterable[Topic], drop: Collection[str], cause: Mapping[str, Any], controller_epoch: int | None = None
+    ) -> None:
+        """Adds or replaces topics and drops others, in one commit; nothing is written if that is how they are.
+
+        Raises ControllerMovedException if a newer controller has claimed the table.
+        """
 
         def change(rows: list[Row]) -> list[Row] | None:
-            for found in (_topic(row) for row in rows if row["topic"] == topic.topic):
-                if found.topic_id == topic.topic_id:
-                    return None  # our own commit, whose answer was lost
-                raise TopicExistsException(f"topic {topic.topic} exists already")
-            return [*rows, _row(topic)]
+            check_claim(self._table, TOPICS.name, controller_epoch)
+            before = {row["topic"]: _topic(row) for row in rows}
+            merged = {**before, **{topic.topic: topic for topic in put}}
+            after = {name: topic for name, topic in merged.items() if name not in drop}
+            return None if after == before else [_row(after[name]) for name in sorted(after)]
 
-        self._table.update({"who": "admin", "why": "create topic", "topic": topic.topic}, change)
+        self._table.update(cause, change)
 
 
 def _topic(row: Row) -> Topic:

@@ -49,7 +49,7 @@ class World:
             BrokerTable.open_or_create(home, broker).register(lambda _, row=row: row)
         self.logs = {broker: ReplicaLog.open(storage.child(LOG.name)) for broker, storage in self.roots.items()}
         self.rows = {broker: {} for broker in self.roots}
-        self.cluster.topics.add(Topic(TOPIC, TOPIC_ID, 2))
+        self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2)], (), {"who": "test"})
         self.partitions = {p: new_partition(TOPIC, TOPIC_ID, p.partition, (1, 2), {1, 2}) for p in (P0, P1)}
         self.cluster.metadata.put(self.partitions.values(), {"who": "test"})
         lead(self.logs[1], P0, P1, epoch=0)

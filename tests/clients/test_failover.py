@@ -39,7 +39,7 @@ class World:
             BrokerTable.open_or_create(home, broker).register(lambda _, row=row: row)
             self.logs[broker], self.tables[broker] = ReplicaLog.open(mine.child("log")), ReplicaTable.open(mine)
         self.cluster = Cluster.open(home.uri)
-        self.cluster.topics.add(Topic("t", "id", 1, {}))
+        self.cluster.topics.change([Topic("t", "id", 1, {})], (), {"who": "test"})
         self.registration = new_partition("t", "id", 0, (1, 2), {1, 2})
         self.partition = self.registration.topic_id_partition
         self.lead(self.registration)

@@ -27,7 +27,7 @@ class World:
         self.cluster = Cluster.open(home.uri)
         row = BrokerRegistration(1, self.broker.uri, None, 1, 0, -1, False, None, "log", 0)
         BrokerTable.open_or_create(home, 1).register(lambda _: row)
-        self.cluster.topics.add(Topic("t", "id", 2, {}))
+        self.cluster.topics.change([Topic("t", "id", 2, {})], (), {"who": "test"})
         self.partitions = [new_partition("t", "id", p, (1,), {1}) for p in (0, 1)]
         self.cluster.metadata.put(self.partitions, {"who": "test"})
         self.log = ReplicaLog.open(self.broker.child("log"))

@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Cluster:
         format_broker(StorageRoot.of(uri), cluster.cluster_id, broker)
         row = BrokerRegistration(broker, uri, None, 1, 0, -1, False, None, "id", 0)
         BrokerTable.open_or_create(cluster.root, broker).register(lambda _, row=row: row)
-    cluster.topics.add(Topic(TOPIC, TOPIC_ID, 1))
+    cluster.topics.change([Topic(TOPIC, TOPIC_ID, 1)], (), {"who": "test"})
     cluster.metadata.put([new_partition(TOPIC, TOPIC_ID, 0, (1, 2), {1, 2})], {"who": "test"})
     return cluster
 

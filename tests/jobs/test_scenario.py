@@ -184,7 +184,7 @@ class Tables:
         self.uri, self.now_running, self.now_offline = str(folder / "cluster"), [1, 2], {2}
         format_cluster(StorageRoot.of(self.uri), Config())
         self.cluster = Cluster.open(self.uri)
-        self.cluster.topics.add(Topic(TOPIC, TOPIC_ID, 1))
+        self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 1)], (), {"who": "test"})
         self.partition = new_partition(TOPIC, TOPIC_ID, 0, (1, 2), {1, 2})
         self.version = self.cluster.metadata.put([self.partition], {"who": "test", "why": "made"})
         self.logs = {}

@@ -9,9 +9,9 @@ from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.replica import Replica
 from replication.protocol.steps import InitialFetchState
-from replication.server.broker import follower_session
 from replication.server.fetch_round import FetchContext, FetchRound, rows_table
 from replication.server.fetch_states import FetchStates
+from replication.server.follower_session import follower_session
 from replication.server.gate import Gate
 from replication.storage.filesystem import StorageRoot
 from replication.storage.record_batches import HeaderStream, RecordBatchReader

@@ -35,7 +35,7 @@ def test_mc_03_what_a_cache_knows(cluster, clock):
     assert (cache.all_topics(), cache.alive_brokers()) == (set(), set())
     register(cluster, 1)
     writer = Cluster.open(cluster.root.uri)
-    writer.topics.add(Topic("t", "id", 1, {"min.insync.replicas": "5"}))
+    writer.topics.change([Topic("t", "id", 1, {"min.insync.replicas": "5"})], (), {"who": "test"})
     partition = new_partition("t", "id", 0, (1, 2), {1, 2})
     writer.metadata.put([partition], {"who": "test"})
     assert cache.refresh()

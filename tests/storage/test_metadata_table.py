@@ -183,7 +183,7 @@ def test_le_06_a_change_is_decided_on_the_newest_partitions_again_and_again(stor
         seen.append(partitions[P].leader_epoch)
         if len(seen) == 1:
             other.put([with_leader(LED, 2, (2, 3))], {"who": "another"})
-        return [with_leader(partitions[P], 3, (3,))]
+        return {P: with_leader(partitions[P], 3, (3,))}
 
     version = table.change(decide, {"who": "elector"})
     assert seen == [5, 6]
@@ -194,8 +194,8 @@ def test_le_06_a_change_is_decided_on_the_newest_partitions_again_and_again(stor
 
 def test_le_06_nothing_to_change_is_nothing_written(storage, table):
     before = commits(storage)
-    assert table.change(lambda _: [], {}) is None
-    assert table.change(lambda partitions: partitions.values(), {}) is None
+    assert table.change(lambda _: {}, {}) is None
+    assert table.change(lambda partitions: partitions, {}) is None
     assert commits(storage) == before
 
 
@@ -208,10 +208,3 @@ def test_le_06_what_a_decision_raises_leaves_everything_as_it_was(storage, table
     with pytest.raises(KeyError, match="no such partition"):
         table.change(refuse, {})
     assert (commits(storage), table.partitions) == (before, {P: LED, Q: OTHER})
-
-
-def test_partitions_are_added_once(storage, table):
-    third = replace(LED, topic_id="another", partition=0)
-    assert table.add([third], {"who": "admin"}) is True
-    assert table.add([replace(third, leader=3)], {"who": "admin"}) is False
-    assert MetadataTable.open(storage).partitions == {P: LED, Q: OTHER, third.topic_id_partition: third}

@@ -1,0 +1,180 @@
+"""The controller in office: looks at the tables, queues what has happened, writes what that leads to.
+
+Kafka: `KafkaController.onControllerFailover` and its event handlers. [FO-01, FO-02, FO-03, FO-04, FO-05]
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from replication.controller.batch import Batch
+from replication.controller.controller_context import BrokerView, ControllerContext
+from replication.controller.decide import decide
+from replication.controller.events import (
+    EVENT_OF_REQUEST,
+    AutoPreferredReplicaLeaderElection,
+    BrokerChange,
+    BrokerModifications,
+    ControlledShutdown,
+    ControllerChange,
+    ControllerEventManager,
+    Event,
+    IsrChangeNotification,
+)
+from replication.errors import InvalidRequestException
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.admin_table import AdminRequest, Outcome
+from replication.storage.broker_table import BrokerRegistration
+from replication.storage.cluster import Cluster
+from replication.storage.controller_lease import Lease
+from replication.storage.liveness import Liveness
+from replication.storage.metadata_history import requests_carried_out
+
+logger = logging.getLogger(__name__)
+
+_FIRST_REBALANCE_SECONDS = 5.0
+
+
+class ActiveController:
+    """One term of office. Every write carries its epoch and is refused once a newer controller has claimed."""
+
+    def __init__(
+        self, cluster: Cluster, liveness: Liveness, held: Lease, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cluster = cluster
+        self._liveness = liveness
+        self._held = held
+        self._epoch = held.controller_epoch
+        self._clock = clock
+        self._events = ControllerEventManager(self._process, clock)
+        self._rebalance_at = clock() + _FIRST_REBALANCE_SECONDS
+        self.context = ControllerContext(self._epoch, cluster.config)
+
+    def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> None:
+        """Claims, then reads, then goes on with what was half done.
+
+        The claims come before anything is read: what is read then no older controller can change. `brokers_before`:
+        the brokers while the last controller was at work. [FO-01, FO-02, FO-03, FO-04]
+        """
+        for table in (self._cluster.metadata, self._cluster.topics, self._cluster.admin):
+            table.claim(self._epoch)
+        self._cluster.topics.refresh()
+        self._cluster.metadata.refresh()
+        self.context = replace(
+            self.context, brokers=self._views(), topics=self._cluster.topics.topics,
+            partitions=self._cluster.metadata.partitions,
+        ).started(self._cluster.metadata.version)  # fmt: skip
+        self._cluster.admin.refresh()
+        self._settle_what_has_landed()
+        self._events.put(ControllerChange(brokers_before))
+        self._events.process_all()
+
+    def _settle_what_has_landed(self) -> None:
+        """Requests whose changes the last controller has written, and died before it could say so. [FO-04]"""
+        pending = [request for request in self._cluster.admin.requests if request.outcomes is None]
+        if pending:
+            since = min(request.metadata_version for request in pending)
+            landed = requests_carried_out(self._cluster.root, since)
+            done = {r.request_id: landed[r.request_id] for r in pending if r.request_id in landed}
+            if done:
+                self._cluster.admin.decide(done, self._epoch)
+
+    def look(self) -> None:
+        """Looks at every table once, and deals with what has happened."""
+        self._look_at_brokers()
+        self._look_at_metadata()
+        if self._cluster.admin.refresh() or any(r.outcomes is None for r in self._cluster.admin.requests):
+            self._look_at_requests()
+        config = self._cluster.config
+        if config.auto_leader_rebalance_enable and self._clock() >= self._rebalance_at:
+            self._rebalance_at = self._clock() + config.leader_imbalance_check_interval_seconds
+            self._events.put(AutoPreferredReplicaLeaderElection())
+        self._events.process_all()
+
+    def _views(self) -> dict[int, BrokerView]:
+        return views(self._cluster.refresh_brokers(), self._liveness)
+
+    def _look_at_brokers(self) -> None:
+        before, now = self.context.brokers, self._views()
+        if before == now:
+            return
+        self.context = replace(self.context, brokers=now)
+        if before.keys() != now.keys() or any(before[b].broker_epoch != now[b].broker_epoch for b in now):
+            self._events.put(BrokerChange(before))
+        for broker in sorted(self.context.shutting_down_brokers):
+            if broker not in before or not before[broker].shutting_down:
+                self._events.put(ControlledShutdown(broker))
+        if self.context.deletions:
+            self._events.put(BrokerModifications())
+
+    def _look_at_metadata(self) -> None:
+        if self._cluster.metadata.refresh():
+            self.context = self.context.with_partitions(self._cluster.metadata.partitions)
+            self._events.put(IsrChangeNotification())
+
+    def _look_at_requests(self) -> None:
+        refused = {}
+        for request in self._cluster.admin.requests:
+            if request.outcomes is None and request.kind in EVENT_OF_REQUEST:
+                self._events.put(EVENT_OF_REQUEST[request.kind](request))
+            elif request.outcomes is None:
+                problem = f"{request.kind} is none of {', '.join(EVENT_OF_REQUEST)}"
+                refused[request.request_id] = {request.kind: Outcome(InvalidRequestException.__name__, problem)}
+        if refused:
+            self._cluster.admin.decide(refused, self._epoch)
+
+    def _process(self, event: Event) -> None:
+        """Topics are written before their partitions and dropped after them; an answer comes last of all."""
+        batch = decide(self.context, event)
+        request: AdminRequest | None = getattr(event, "request", None)
+        if request is None or not request.validate_only:
+            batch = self._write(event, batch, request)
+        if request is not None:
+            self._cluster.admin.decide({request.request_id: batch.outcomes}, self._epoch)
+
+    def _write(self, event: Event, batch: Batch, request: AdminRequest | None) -> Batch:
+        cause: dict[str, Any] = {
+            "who": "controller", "controller": self._held.controller_id, "controller_epoch": self._epoch,
+            "why": batch.why,
+        }  # fmt: skip
+        if batch.topics:
+            self._cluster.topics.change(batch.topics.values(), (), cause, self._epoch)
+        if batch.touches_metadata:
+            batch = self._commit(event, cause, request)
+        self.context = batch.applied(self._cluster.metadata.version)
+        batch.log()
+        if batch.dropped:
+            self._cluster.topics.change((), batch.dropped, cause, self._epoch)
+        return batch
+
+    def _commit(self, event: Event, cause: dict[str, Any], request: AdminRequest | None) -> Batch:
+        """One compare-and-set for all that the event changes; decided anew if leaders have changed ISRs meanwhile."""
+        last: list[Batch] = []
+
+        def choose(
+            partitions: Mapping[TopicIdPartition, PartitionRegistration],
+        ) -> dict[TopicIdPartition, PartitionRegistration | None]:
+            batch = decide(self.context.with_partitions(partitions), event)
+            last[:] = [batch]
+            if request is not None:
+                told = {name: [outcome.error, outcome.message] for name, outcome in batch.outcomes.items()}
+                cause["requests"] = {request.request_id: told}
+            return {**batch.changed, **dict.fromkeys(batch.removed)}
+
+        self._cluster.metadata.change(choose, cause, self._epoch)
+        return last[-1]
+
+
+def views(registrations: Mapping[int, BrokerRegistration], liveness: Liveness) -> dict[int, BrokerView]:
+    """The brokers that live, as the controller sees them. [FO-05, BC-01]"""
+    live = liveness.look(registrations) | liveness.leaving(registrations)
+    return {
+        broker: BrokerView(r.broker_epoch, r.shutting_down, r.metadata_version, r.rack, r.log_was_lost)
+        for broker, r in sorted(registrations.items())
+        if broker in live
+    }

@@ -1,0 +1,187 @@
+"""What one event changes, all of it one commit.
+
+Kafka collects LeaderAndIsr, UpdateMetadata and StopReplica requests in a `ControllerBrokerRequestBatch`; here the rows
+of `metadata` are all three, and brokers read them. [CH-01, CH-02]
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+from replication.controller.controller_context import ControllerContext, PartitionAndReplica
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.partition_states import PartitionState
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica_states import ReplicaState
+from replication.storage.admin_table import Outcome
+from replication.storage.topic_table import Topic
+
+Key = TypeVar("Key")
+
+state_changes = logging.getLogger("state.change.logger")
+
+
+class StateChange(NamedTuple):
+    """A move of a partition or a replica, for the log of state changes."""
+
+    what: str
+    before: str
+    after: str
+    is_valid: bool = True
+
+
+class Batch:
+    """Decisions, one after the other, each on what the earlier ones have left. The context itself stays as it is."""
+
+    def __init__(self, context: ControllerContext, why: str) -> None:
+        self.context = context
+        self.why = why
+        self.live = context.live_brokers
+        self.changed: dict[TopicIdPartition, PartitionRegistration] = {}
+        self.removed: set[TopicIdPartition] = set()
+        self.topics: dict[str, Topic] = {}
+        self.dropped: set[str] = set()
+        self.deletions_begun: set[str] = set()
+        self.outcomes: dict[str, Outcome] = {}
+        self.state_changes: list[StateChange] = []
+        self._partition_states: dict[TopicIdPartition, str] = {}
+        self._replica_states: dict[PartitionAndReplica, str] = {}
+
+    def registration(self, partition: TopicIdPartition) -> PartitionRegistration:
+        """The partition as it is after what was decided so far."""
+        return self.changed.get(partition) or self.context.partitions[partition]
+
+    def put(self, registration: PartitionRegistration) -> None:
+        """Changes a partition, or adds one. However often an event changes it, its epochs go up by one. [LE-06]"""
+        partition = registration.topic_id_partition
+        before = self.context.partitions.get(partition)
+        stamped = replace(registration, controller_epoch=self.context.controller_epoch)
+        if before is None:
+            self.changed[partition] = stamped
+        elif _facts(before) == _facts(registration):
+            self.changed.pop(partition, None)
+        else:
+            self.changed[partition] = replace(
+                stamped, leader_epoch=before.leader_epoch + 1, partition_epoch=before.partition_epoch + 1
+            )
+
+    def fence_isr_changes(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """An ISR change that was decided before fails from here on; nobody's role changes. [IS-05, BC-01]"""
+        for partition in partitions:
+            if partition not in self.changed:
+                before = self.context.partitions[partition]
+                self.changed[partition] = replace(before, partition_epoch=before.partition_epoch + 1)
+
+    def remove(self, partition: TopicIdPartition) -> None:
+        """The partition is not in the metadata any more."""
+        self.changed.pop(partition, None)
+        self.removed.add(partition)
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic as it is after what was decided so far."""
+        return self.topics.get(name) or self.context.topics.get(name)
+
+    def mark_for_deletion(self, topic: Topic) -> None:
+        """The topic is queued for deletion. [TD-01]"""
+        self.topics[topic.topic] = replace(topic, deleting=True)
+
+    def topics_to_be_deleted(self) -> list[Topic]:
+        """Topics queued for deletion that are still there, by name."""
+        known = {**self.context.topics, **self.topics}
+        return [topic for name, topic in sorted(known.items()) if topic.deleting and name not in self.dropped]
+
+    def is_being_deleted(self, registration: PartitionRegistration) -> bool:
+        """Whether the partition's topic is queued for deletion. [TD-05]"""
+        topic = self.topic(registration.topic)
+        return topic is not None and topic.deleting and topic.topic_id == registration.topic_id
+
+    def unclean_allowed(self, registration: PartitionRegistration) -> bool:
+        """The topic's `unclean.leader.election.enable`. [LE-02]"""
+        topic = self.topic(registration.topic)
+        return self.context.config.topic(topic.configs if topic else {}).unclean_leader_election_enable
+
+    def partitions_of(self, topic: Topic) -> list[PartitionRegistration]:
+        """The topic's partitions, in order."""
+        known = {**self.context.partitions, **self.changed}
+        found = [r for p, r in known.items() if p.topic_id == topic.topic_id and p not in self.removed]
+        return sorted(found, key=lambda registration: registration.partition)
+
+    def partition_state(self, partition: TopicIdPartition) -> str:
+        """The state that the partition is in now."""
+        known = self._partition_states.get(partition) or self.context.partition_states.get(partition)
+        return known or PartitionState.NON_EXISTENT
+
+    def replica_state(self, replica: PartitionAndReplica) -> str:
+        """The state that the replica is in now."""
+        known = self._replica_states.get(replica) or self.context.replica_states.get(replica)
+        return known or ReplicaState.NON_EXISTENT
+
+    def move_partition(self, registration: PartitionRegistration, state: str) -> None:
+        """Marks a state and logs the move."""
+        partition = registration.topic_id_partition
+        before, self._partition_states[partition] = self.partition_state(partition), state
+        if before != state:
+            self.state_changes.append(StateChange(f"{registration.topic}-{registration.partition}", before, state))
+
+    def move_replica(self, replica: PartitionAndReplica, state: str) -> None:
+        """Marks a state and logs the move."""
+        before, self._replica_states[replica] = self.replica_state(replica), state
+        if before != state:
+            self.state_changes.append(StateChange(self.name_of(replica), before, state))
+
+    def name_of(self, replica: PartitionAndReplica) -> str:
+        """The replica, for people."""
+        registration = self.registration(replica.partition)
+        return f"replica {replica.broker_id} of {registration.topic}-{registration.partition}"
+
+    def refuse_move(self, what: str, before: str, after: str) -> None:
+        """A move that the table does not have: it is logged and left out. [PS-01, RS-01]"""
+        self.state_changes.append(StateChange(what, before, after, is_valid=False))
+
+    @property
+    def touches_metadata(self) -> bool:
+        """Whether there is anything to write to `metadata`."""
+        return bool(self.changed or self.removed)
+
+    def applied(self, metadata_version: int) -> ControllerContext:
+        """The context once all of it has been written."""
+        context = self.context
+        topics = {name: topic for name, topic in {**context.topics, **self.topics}.items() if name not in self.dropped}
+        partitions = {p: r for p, r in {**context.partitions, **self.changed}.items() if p not in self.removed}
+        known = {**context.deletions, **dict.fromkeys(self.deletions_begun, metadata_version)}
+        deletions = {t.topic_id: known[t.topic_id] for t in self.topics_to_be_deleted() if t.topic_id in known}
+        return replace(
+            context, topics=topics, partitions=partitions, deletions=deletions,
+            partition_states=_kept(context.partition_states, self._partition_states, PartitionState.NON_EXISTENT),
+            replica_states=_kept(context.replica_states, self._replica_states, ReplicaState.NON_EXISTENT),
+        )  # fmt: skip
+
+    def log(self) -> None:
+        """The log of state changes: controller epoch, partition, from, to and why. Replicas in detail only. [BL-12]"""
+        for change in self.state_changes:
+            level = logging.DEBUG if change.what.startswith("replica") else logging.INFO
+            verdict = "" if change.is_valid else "not a valid move, left out: "
+            state_changes.log(
+                level if change.is_valid else logging.ERROR, "controller epoch %d: %s%s: %s -> %s (%s)",
+                self.context.controller_epoch, verdict, change.what, change.before, change.after, self.why,
+            )  # fmt: skip
+        for partition, after in self.changed.items():
+            before = self.context.partitions.get(partition)
+            state_changes.info(
+                "controller epoch %d: %s-%d: leader %s -> %d, ISR %s -> %s, leader epoch %d (%s%s)",
+                self.context.controller_epoch, after.topic, after.partition, before.leader if before else "none",
+                after.leader, before.isr if before else (), after.isr, after.leader_epoch, self.why,
+                ", unclean" if before and before.isr and after.leader >= 0 and after.leader not in before.isr else "",
+            )  # fmt: skip
+
+
+def _facts(registration: PartitionRegistration) -> tuple[object, ...]:
+    r = registration
+    return r.leader, r.isr, r.replicas, r.adding_replicas, r.removing_replicas
+
+
+def _kept(before: Mapping[Key, str], moved: Mapping[Key, str], gone: str) -> dict[Key, str]:
+    return {key: state for key, state in {**before, **moved}.items() if state != gone}

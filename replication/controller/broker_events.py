@@ -1,0 +1,105 @@
+"""Brokers that come, go, die and return: what the controller makes of them.
+
+Kafka: `KafkaController.onBrokerStartup`, `onBrokerFailure`, `doControlledShutdown`. [BC-02, BU-01, BD-01, CS-04]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from replication.controller import partition_state_machine, reassignment, replica_state_machine, topic_deletion_manager
+from replication.controller.batch import Batch
+from replication.controller.controller_context import BrokerView
+from replication.controller.partition_state_machine import Strategy, trigger_online_partition_state_change
+from replication.protocol.partition_states import PartitionState
+from replication.protocol.replica_states import ReplicaState
+
+
+def on_broker_change(batch: Batch, before: Mapping[int, BrokerView]) -> None:
+    """What has changed since the brokers were `before`: new ones start up, dead ones have failed.
+
+    A broker with a new broker epoch has failed and started up, however short it was away (KIP-380). All in one commit.
+    [BC-02, BU-02, BD-01]
+    """
+    now, live = batch.context.brokers, batch.context.live_brokers
+    new, dead = now.keys() - before.keys(), before.keys() - now.keys()
+    bounced = {b for b in now.keys() & before.keys() if now[b].broker_epoch != before[b].broker_epoch}
+    lost = {b for b in new if now[b].log_was_lost}
+    batch.live = live - bounced - lost
+    on_broker_failure(batch, dead | bounced | lost)
+    batch.fence_isr_changes(r.partition for r in replica_state_machine.replicas_on(batch, bounced | lost))
+    batch.live = live
+    on_broker_startup(batch, new | bounced)
+
+
+def on_broker_startup(batch: Batch, brokers: Collection[int]) -> None:
+    """Their replicas are online, who waits for a leader gets one, deletions that waited for them go on.
+
+    Kafka: `KafkaController.onBrokerStartup`. [BU-01, BU-02]
+    """
+    if brokers:
+        replicas = replica_state_machine.replicas_on(batch, brokers)
+        replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.ONLINE)
+        trigger_online_partition_state_change(batch)
+        reassignment.complete_where_possible(batch)
+        topic_deletion_manager.resume_deletions(batch)
+
+
+def on_broker_failure(batch: Batch, brokers: Collection[int]) -> None:
+    """Others lead what they led; they leave every ISR but as its last member; deletions wait for them.
+
+    Kafka: `KafkaController.onBrokerFailure`. [BD-01, BD-02, BD-03]
+    """
+    if not brokers:
+        return
+    known = batch.context.partitions
+    led = [
+        p for p in known
+        if batch.registration(p).leader in brokers and batch.partition_state(p) == PartitionState.ONLINE
+    ]  # fmt: skip
+    partition_state_machine.handle_state_changes(batch, led, PartitionState.OFFLINE)
+    trigger_online_partition_state_change(batch)
+    replicas = replica_state_machine.replicas_on(batch, brokers)
+    replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.OFFLINE)
+    deleted = [r for r in replicas if batch.is_being_deleted(batch.registration(r.partition))]
+    replica_state_machine.handle_state_changes(batch, deleted, ReplicaState.DELETION_INELIGIBLE)
+
+
+def on_controlled_shutdown(batch: Batch, broker: int) -> None:
+    """What it leads is led by others, where others are in sync; where it follows, it leaves the ISR.
+
+    A partition without another replica is left as it is: its broker leads it until it is gone.
+
+    Kafka: `KafkaController.doControlledShutdown`. [CS-04, CS-05, CS-06]
+    """
+    context = batch.context
+    held = [
+        r for r in replica_state_machine.replicas_on(batch, {broker})
+        if len(context.partitions[r.partition].replicas) > 1
+        and not batch.is_being_deleted(context.partitions[r.partition])
+    ]  # fmt: skip
+    led = [r.partition for r in held if batch.registration(r.partition).leader == broker]
+    partition_state_machine.handle_state_changes(batch, led, PartitionState.ONLINE, Strategy.CONTROLLED_SHUTDOWN)
+    followed = [r for r in held if context.partitions[r.partition].leader != broker]
+    replica_state_machine.handle_state_changes(batch, followed, ReplicaState.OFFLINE)
+
+
+def on_failover(batch: Batch, before: Mapping[int, BrokerView]) -> None:
+    """What was half done is gone on with, and whoever died unseen is missed now. [FO-03, FO-04, RS-04, PS-03]
+
+    `before`: the brokers as they were when the last controller was last known to be at work.
+    """
+    replicas = replica_state_machine.replicas_on(batch, batch.context.brokers)
+    replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.ONLINE)
+    on_broker_change(batch, {**dict.fromkeys(_gone(batch), BrokerView(-1)), **before})
+    trigger_online_partition_state_change(batch)
+    for broker in sorted(batch.context.shutting_down_brokers):
+        on_controlled_shutdown(batch, broker)
+    reassignment.complete_where_possible(batch)
+    topic_deletion_manager.resume_deletions(batch)
+
+
+def _gone(batch: Batch) -> set[int]:
+    """Brokers that hold replicas and do not live."""
+    held = {broker for registration in batch.context.partitions.values() for broker in registration.replicas}
+    return held - batch.context.brokers.keys()

@@ -1,0 +1,119 @@
+"""One of the processes that may control the cluster: elected, it decides; otherwise it stands by.
+
+Kafka: `KafkaController`. Any number may run; the lease in the `controller` table says who is active.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from replication.controller.active_controller import ActiveController, views
+from replication.controller.controller_context import BrokerView
+from replication.errors import ControllerMovedException, LakelogException
+from replication.storage.cluster import Cluster
+from replication.storage.controller_lease import Lease
+from replication.storage.liveness import Liveness
+
+logger = logging.getLogger(__name__)
+
+_RENEWALS = 3  # in a session time-out, so that one that is late costs nobody the office
+
+
+class Controller:
+    """One thread: follows the lease and the brokers' heartbeats, active or not. [CE-01]"""
+
+    def __init__(self, cluster: Cluster, controller_id: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.controller_id = controller_id
+        self._cluster = cluster
+        self._clock = clock
+        self._session_timeout = cluster.config.controller_session_timeout_ms / 1000
+        # A standby follows the brokers' counters all along: when controller and broker are lost together, the broker
+        # has been missed for as long as the controller has.
+        self._liveness = Liveness(cluster.config.broker_session_timeout_ms, clock)
+        self._seen: Lease | None = None
+        self._seen_at = clock()
+        # The brokers when the lease moved last, and the time before: what came later its holder may not have seen.
+        self._brokers: tuple[Mapping[int, BrokerView], Mapping[int, BrokerView]] = ({}, {})
+        self._held: Lease | None = None
+        self._active: ActiveController | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"controller-{controller_id}", daemon=True)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it was elected, as far as it knows."""
+        return self._active is not None
+
+    def start(self) -> None:
+        """Stands for election. [CE-01]"""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends it, and resigns if it is active, so that the next one need not wait. [CE-06]"""
+        self._stopping.set()
+        self._thread.join()
+        if self._held is not None:
+            try:
+                self._cluster.lease.resign(self._held)
+            except LakelogException as error:
+                logger.warning("controller %s: has not resigned: %s", self.controller_id, error)
+            self._stand_down()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._cluster.config.lakelog_poll_interval_ms / 1000):
+            self.round()
+
+    def round(self) -> None:
+        """A tick after which the process goes on, whatever has come of it: a deposed controller stands by. [EV-01]"""
+        try:
+            self.tick()
+        except ControllerMovedException as error:
+            logger.warning("controller %s stands by: %s", self.controller_id, error)
+            self._stand_down()
+        except (LakelogException, OSError) as error:
+            logger.warning("controller %s: %s", self.controller_id, error)
+        except Exception:  # an error of its own must not leave the cluster without a controller
+            logger.exception("controller %s", self.controller_id)
+
+    def tick(self) -> None:
+        """One round: as the active controller, or as one that stands by."""
+        if self._held is not None and self._active is not None:
+            self._serve(self._held, self._active)
+        else:
+            self._stand_by()
+
+    def _stand_by(self) -> None:
+        """Takes over when the lease has stood still for the session time-out, by its own clock. [CE-02, EV-04]"""
+        brokers = views(self._cluster.refresh_brokers(), self._liveness)
+        seen = self._cluster.lease.read()
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, self._clock()
+            self._brokers = (self._brokers[1], brokers)
+        is_vacant = seen is None or seen.resigned
+        if is_vacant or self._clock() - self._seen_at >= self._session_timeout:
+            held = self._cluster.lease.elect(self.controller_id, seen)
+            if held is not None:
+                self._fail_over(held)
+
+    def _fail_over(self, held: Lease) -> None:
+        """Everything that fails here is a reason to resign: another controller may be luckier. [CE-03, FO-01]"""
+        active = ActiveController(self._cluster, self._liveness, held, self._clock)
+        try:
+            active.fail_over(self._brokers[0])
+        except LakelogException:
+            self._cluster.lease.resign(held)
+            raise
+        self._held, self._active, self._seen_at = held, active, self._clock()
+        logger.info("controller %s is active under controller epoch %d", self.controller_id, held.controller_epoch)
+
+    def _serve(self, held: Lease, active: ActiveController) -> None:
+        if self._clock() - self._seen_at >= self._session_timeout / _RENEWALS:
+            self._held, self._seen_at = self._cluster.lease.renew(held), self._clock()
+        active.look()
+
+    def _stand_down(self) -> None:
+        """What it was told as the controller is forgotten with it. [CE-06, EV-02]"""
+        self._held, self._active, self._seen, self._brokers = None, None, None, ({}, {})

@@ -1,0 +1,77 @@
+"""What the active controller knows: brokers, topics, partitions, and the states that the machines keep them in.
+
+Kafka: `ControllerContext`. It is read from the tables at failover; what an event makes of it is a `Batch`. [FO-05]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from replication.config import Config
+from replication.protocol import partition_states, replica_states
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.topic_table import Topic
+
+
+class PartitionAndReplica(NamedTuple):
+    """A replica: the partition, and the broker that holds it."""
+
+    partition: TopicIdPartition
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """A registered broker whose heartbeat moves. `metadata_version` is what it has carried out."""
+
+    broker_epoch: int
+    shutting_down: bool = False
+    metadata_version: int = -1
+    rack: str | None = None
+    log_was_lost: bool = False
+
+
+@dataclass(frozen=True)
+class ControllerContext:
+    """One consistent view. `brokers` are those that live.
+
+    `deletions`: by topic id, the version of metadata that tells brokers to delete their replicas.
+    """
+
+    controller_epoch: int
+    config: Config = field(default_factory=Config)
+    brokers: Mapping[int, BrokerView] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    partitions: Mapping[TopicIdPartition, PartitionRegistration] = field(default_factory=dict)
+    partition_states: Mapping[TopicIdPartition, str] = field(default_factory=dict)
+    replica_states: Mapping[PartitionAndReplica, str] = field(default_factory=dict)
+    deletions: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def live_brokers(self) -> frozenset[int]:
+        """Live and not shutting down: who may be elected. [FO-05]"""
+        return frozenset(broker for broker, view in self.brokers.items() if not view.shutting_down)
+
+    @property
+    def shutting_down_brokers(self) -> frozenset[int]:
+        """Live, and asked for a controlled shutdown. [CS-04]"""
+        return frozenset(broker for broker, view in self.brokers.items() if view.shutting_down)
+
+    def with_partitions(self, partitions: Mapping[TopicIdPartition, PartitionRegistration]) -> ControllerContext:
+        """The same view with what the metadata table says now: leaders may have changed ISRs. [IS-05, LE-06]"""
+        return replace(self, partitions=partitions)
+
+    def started(self, metadata_version: int) -> ControllerContext:
+        """With the states that both machines start with; deletions begin anew. [PS-03, RS-04, TD-04]"""
+        alive = frozenset(self.brokers)
+        partitions = {p: partition_states.initial_state(r, alive) for p, r in self.partitions.items()}
+        replicas = {
+            PartitionAndReplica(p, broker): replica_states.initial_state(broker, alive)
+            for p, r in self.partitions.items()
+            for broker in r.replicas
+        }
+        deletions = {topic.topic_id: metadata_version for topic in self.topics.values() if topic.deleting}
+        return replace(self, partition_states=partitions, replica_states=replicas, deletions=deletions)

@@ -1,0 +1,114 @@
+"""What each event leads to: a pure function of the context. [EV-05]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from replication.controller import broker_events, leader_election, reassignment, topic_deletion_manager, topics
+from replication.controller.batch import Batch
+from replication.controller.controller_context import ControllerContext
+from replication.controller.events import (
+    AutoPreferredReplicaLeaderElection,
+    BrokerChange,
+    BrokerModifications,
+    ControlledShutdown,
+    ControllerChange,
+    Event,
+    IsrChangeNotification,
+    PartitionModifications,
+    PartitionReassignment,
+    ReplicaLeaderElection,
+    RequestEvent,
+    TopicChange,
+    TopicConfigChange,
+    TopicDeletion,
+)
+from replication.errors import InvalidRequestException, LakelogException, UnknownTopicOrPartitionException
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.admin_table import Outcome
+
+
+def decide(context: ControllerContext, event: Event) -> Batch:
+    """All that is to be written because of an event. It changes nothing, and may be asked again on newer tables."""
+    batch = Batch(context, type(event).__name__)
+    match event:
+        case ControllerChange():
+            broker_events.on_failover(batch, event.before)
+        case BrokerChange():
+            broker_events.on_broker_change(batch, event.before)
+        case BrokerModifications():
+            topic_deletion_manager.complete_replica_deletions(batch)
+        case ControlledShutdown():
+            broker_events.on_controlled_shutdown(batch, event.broker_id)
+        case IsrChangeNotification():
+            reassignment.complete_where_possible(batch)
+        case AutoPreferredReplicaLeaderElection():
+            leader_election.rebalance(batch)
+        case _:
+            _answer(batch, event)
+    return batch
+
+
+def _answer(batch: Batch, event: RequestEvent) -> None:
+    """Carries out a request; what is refused is an outcome, and nothing of it is written."""
+    try:
+        _carry_out(batch, event)
+    except LakelogException as error:
+        name = str(event.request.arguments.get("topic", event.request.kind))
+        batch.outcomes[name] = Outcome(error.name, str(error))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:  # written by hand, or by another version
+        problem = f"request {event.request.request_id}: {event.request.kind} cannot be read: {error!r}"
+        batch.outcomes[event.request.kind] = Outcome(InvalidRequestException.__name__, problem)
+
+
+def _carry_out(batch: Batch, event: RequestEvent) -> None:
+    request, given = event.request, dict(event.request.arguments)
+    match event:
+        case TopicChange():
+            message = topics.create_topic(batch, request.request_id, **_with_assignment(given))
+        case PartitionModifications():
+            message = topics.create_partitions(batch, request.request_id, **_with_assignment(given))
+        case TopicConfigChange():
+            message = topics.alter_configs(batch, **given)
+        case TopicDeletion():
+            topic_deletion_manager.enqueue_topic_for_deletion(batch, topics.known(batch, given["topic"]))
+            message = "is being deleted"
+        case PartitionReassignment():
+            _each(batch, given["reassignments"], lambda p, target: _reassign(batch, p, target))
+            return
+        case ReplicaLeaderElection():
+            election_type = leader_election.check_type(given["election_type"])
+            chosen = given["partitions"] or _all_partitions(batch)
+            _each(batch, dict.fromkeys(chosen), lambda p, _: leader_election.elect(batch, p, election_type))
+            return
+    batch.outcomes[given["topic"]] = Outcome(None, message)
+
+
+def _reassign(batch: Batch, partition: TopicIdPartition, target: list[int] | None) -> str:
+    if target is None:
+        return reassignment.cancel(batch, partition)
+    return reassignment.reassign(batch, partition, target)
+
+
+def _each(batch: Batch, wanted: Mapping[str, Any], act: Callable[[TopicIdPartition, Any], str]) -> None:
+    """Each partition succeeds or is refused by itself, as in Kafka."""
+    by_name = {f"{r.topic}-{r.partition}": p for p, r in batch.context.partitions.items()}
+    for name, value in wanted.items():
+        try:
+            if name not in by_name:
+                raise UnknownTopicOrPartitionException(f"no partition {name}")
+            batch.outcomes[name] = Outcome(None, act(by_name[name], value))
+        except LakelogException as error:
+            batch.outcomes[name] = Outcome(error.name, str(error))
+
+
+def _all_partitions(batch: Batch) -> list[str]:
+    return sorted(f"{r.topic}-{r.partition}" for r in batch.context.partitions.values())
+
+
+def _with_assignment(given: dict[str, Any]) -> dict[str, Any]:
+    """JSON has texts for keys."""
+    if given.get("assignment") is None:
+        return given
+    return {**given, "assignment": {int(number): replicas for number, replicas in given["assignment"].items()}}

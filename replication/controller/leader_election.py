@@ -1,0 +1,81 @@
+"""Elections that are asked for: the preferred leader, by hand or to restore the balance, and the unclean one by hand.
+
+Kafka: `KafkaController.onReplicaElection`, `checkAndTriggerAutoLeaderRebalance`. [PE-01, AR-01, AR-02, LE-02]
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from replication.controller.batch import Batch
+from replication.controller.partition_state_machine import Strategy, handle_state_changes
+from replication.errors import (
+    ElectionNotNeededException,
+    EligibleLeadersNotAvailableException,
+    InvalidRequestException,
+    PreferredLeaderNotAvailableException,
+    UnknownTopicOrPartitionException,
+)
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.partition_states import PartitionState
+from replication.protocol.reassignment import is_reassigning
+from replication.protocol.record_batch import TopicIdPartition
+
+PREFERRED, UNCLEAN = "preferred", "unclean"
+ELECTION_TYPES = (PREFERRED, UNCLEAN)
+
+
+def elect(batch: Batch, partition: TopicIdPartition, election_type: str) -> str:
+    """Elects by hand. Answers who leads now.
+
+    Raises UnknownTopicOrPartitionException for a topic that is being deleted; ElectionNotNeededException if the
+    preferred leader leads, or, unclean, if anybody alive does; PreferredLeaderNotAvailableException;
+    EligibleLeadersNotAvailableException. [PE-01, LE-02]
+    """
+    registration = batch.registration(partition)
+    name = f"{registration.topic}-{registration.partition}"
+    if batch.is_being_deleted(registration):
+        raise UnknownTopicOrPartitionException(f"{name}: the topic is being deleted")
+    wanted = registration.replicas[0] if election_type == PREFERRED else registration.leader
+    if registration.leader == wanted and wanted in batch.context.brokers:
+        raise ElectionNotNeededException(f"{name}: broker {registration.leader} leads already")
+    strategy = Strategy.PREFERRED if election_type == PREFERRED else Strategy.UNCLEAN
+    if handle_state_changes(batch, [partition], PartitionState.ONLINE, strategy):
+        raise _nobody(name, registration, election_type)
+    return f"broker {batch.registration(partition).leader} leads"
+
+
+def _nobody(
+    name: str, registration: PartitionRegistration, election_type: str
+) -> PreferredLeaderNotAvailableException | EligibleLeadersNotAvailableException:
+    if election_type == PREFERRED:
+        return PreferredLeaderNotAvailableException(
+            f"{name}: broker {registration.replicas[0]} is not alive and in the ISR {list(registration.isr)}"
+        )
+    return EligibleLeadersNotAvailableException(f"{name}: none of brokers {list(registration.replicas)} is alive")
+
+
+def rebalance(batch: Batch) -> None:
+    """Gives brokers back what they are preferred for, where more than the allowed part of it is led elsewhere.
+
+    Nothing that is being reassigned or deleted is touched. [AR-02]
+    """
+    if any(is_reassigning(registration) for registration in batch.context.partitions.values()):
+        return
+    preferred: dict[int, list[PartitionRegistration]] = defaultdict(list)
+    for registration in batch.context.partitions.values():
+        if not batch.is_being_deleted(registration):
+            preferred[registration.replicas[0]].append(registration)
+    allowed = batch.context.config.leader_imbalance_per_broker_percentage
+    for broker in sorted(preferred.keys() & batch.live):
+        led_elsewhere = [r for r in preferred[broker] if r.leader != broker]
+        if len(led_elsewhere) * 100 > allowed * len(preferred[broker]):
+            due = [r.topic_id_partition for r in led_elsewhere if broker in r.isr]
+            handle_state_changes(batch, due, PartitionState.ONLINE, Strategy.PREFERRED)
+
+
+def check_type(election_type: str) -> str:
+    """The type. Raises InvalidRequestException."""
+    if election_type not in ELECTION_TYPES:
+        raise InvalidRequestException(f"election type {election_type!r}: it must be {PREFERRED} or {UNCLEAN}")
+    return election_type

@@ -1,0 +1,100 @@
+"""Moves partitions between their states, and elects leaders where that is a move to Online.
+
+Kafka: `PartitionStateMachine`. The table of valid moves is `protocol/partition_states`, the elections themselves are
+`protocol/leader_election`. [PS-01, PS-02]
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import replace
+
+from replication.controller.batch import Batch
+from replication.protocol.leader_election import (
+    elect_controlled_shutdown,
+    elect_offline,
+    elect_preferred,
+    elect_reassigned,
+    with_leader,
+)
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.partition_states import PartitionState, is_valid
+from replication.protocol.reassignment import target_replicas
+from replication.protocol.record_batch import TopicIdPartition
+
+
+class Strategy(enum.Enum):
+    """Who is to lead. Kafka: `PartitionLeaderElectionStrategy`."""
+
+    OFFLINE = "offline partition"
+    UNCLEAN = "unclean by hand"
+    REASSIGN = "reassignment"
+    PREFERRED = "preferred replica"
+    CONTROLLED_SHUTDOWN = "controlled shutdown"
+
+
+def handle_state_changes(
+    batch: Batch, partitions: Iterable[TopicIdPartition], target: str, strategy: Strategy = Strategy.OFFLINE
+) -> list[TopicIdPartition]:
+    """Moves partitions to a state; to Online by an election. Answers those that nobody may lead: they stay as they are.
+
+    A move that the table does not have is logged and left out.
+
+    Kafka: `PartitionStateMachine.handleStateChanges`. [PS-02]
+    """
+    failed = []
+    for partition in partitions:
+        registration, before = batch.registration(partition), batch.partition_state(partition)
+        if not is_valid(before, target):
+            batch.refuse_move(f"{registration.topic}-{registration.partition}", before, target)
+            continue
+        if target == PartitionState.ONLINE:
+            elected = elect(batch, registration, before, strategy)
+            if elected is None:
+                failed.append(partition)
+                continue
+            batch.put(elected)
+        batch.move_partition(registration, target)
+    return failed
+
+
+def trigger_online_partition_state_change(batch: Batch) -> None:
+    """Elects for all New and Offline partitions, but those of topics that are being deleted.
+
+    Kafka: `PartitionStateMachine.triggerOnlinePartitionStateChange`. [PS-04, TD-05]
+    """
+    waiting = (PartitionState.NEW, PartitionState.OFFLINE)
+    known = batch.context.partitions
+    due = [p for p, r in known.items() if batch.partition_state(p) in waiting and not batch.is_being_deleted(r)]
+    handle_state_changes(batch, due, PartitionState.ONLINE)
+
+
+def elect(
+    batch: Batch, registration: PartitionRegistration, state: str, strategy: Strategy
+) -> PartitionRegistration | None:
+    """The partition under its new leader, None if nobody may lead. [LE-01, LE-02, LE-03, LE-04, LE-05]"""
+    context, live = batch.context, batch.live
+    if state == PartitionState.NEW:
+        return _first_leader(registration, live)
+    match strategy:
+        case Strategy.OFFLINE:
+            return elect_offline(registration, live, batch.unclean_allowed(registration))
+        case Strategy.UNCLEAN:
+            return elect_offline(registration, live, unclean_allowed=True)
+        case Strategy.REASSIGN:
+            return elect_reassigned(registration, target_replicas(registration), live)
+        case Strategy.PREFERRED:
+            return elect_preferred(registration, live)
+        case Strategy.CONTROLLED_SHUTDOWN:
+            return elect_controlled_shutdown(registration, live, context.shutting_down_brokers)
+
+
+def _first_leader(registration: PartitionRegistration, live: Iterable[int]) -> PartitionRegistration | None:
+    """A partition that never had a leader: every log is empty, so that whoever lives is in sync. [LE-03]"""
+    alive = [replica for replica in registration.replicas if replica in set(live)]
+    if not alive:
+        return None
+    if registration.isr:
+        return registration
+    return replace(with_leader(registration, alive[0], alive), leader_epoch=registration.leader_epoch)

@@ -1,0 +1,55 @@
+"""Moves replicas between their states; one that goes offline leaves the ISR.
+
+Kafka: `ReplicaStateMachine`. The table of valid moves is `protocol/replica_states`. [RS-01, RS-02, RS-03]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from replication.controller.batch import Batch
+from replication.controller.controller_context import PartitionAndReplica
+from replication.protocol.leader_election import replica_offline
+from replication.protocol.replica_states import ReplicaState, is_valid
+
+# The way from Offline out of the cluster.
+DELETION = (ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL, ReplicaState.NON_EXISTENT)
+
+
+def handle_state_changes(batch: Batch, replicas: Iterable[PartitionAndReplica], target: str) -> None:
+    """Moves replicas to a state. A move that the table does not have is logged and left out.
+
+    What Kafka tells brokers by LeaderAndIsr and StopReplica, they read in the metadata: a replica that is assigned is
+    to be taken up, one that is not, or whose topic is being deleted, is to be stopped. [RS-02, RS-03]
+
+    Kafka: `ReplicaStateMachine.handleStateChanges`.
+    """
+    for replica in replicas:
+        before = batch.replica_state(replica)
+        is_leader = target == ReplicaState.NEW and batch.registration(replica.partition).leader == replica.broker_id
+        if is_leader or not is_valid(before, target):
+            batch.refuse_move(batch.name_of(replica), before, target)
+            continue
+        if target == ReplicaState.OFFLINE:
+            _leave_isr(batch, replica)
+        batch.move_replica(replica, target)
+
+
+def _leave_isr(batch: Batch, replica: PartitionAndReplica) -> None:
+    registration = batch.registration(replica.partition)
+    if not batch.is_being_deleted(registration):
+        batch.put(replica_offline(registration, replica.broker_id))
+
+
+def replicas_on(batch: Batch, brokers: Iterable[int]) -> list[PartitionAndReplica]:
+    """All replicas that these brokers hold, in order.
+
+    Kafka: `ControllerContext.replicasOnBrokers`.
+    """
+    wanted = sorted(set(brokers))
+    return [
+        PartitionAndReplica(partition, broker)
+        for partition, registration in batch.context.partitions.items()
+        for broker in wanted
+        if broker in registration.replicas
+    ]

@@ -1,0 +1,101 @@
+"""Deletes topics: every replica first, then the partitions, then the topic.
+
+What is left to do stands in the tables: the topic is marked, its partitions have no leader but `LEADER_DURING_DELETE`,
+and a broker says by `metadata_version` that it has carried that out. [TD-01, TD-02, TD-03, TD-04, TD-05]
+
+Kafka: `TopicDeletionManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from replication.controller import partition_state_machine, replica_state_machine
+from replication.controller.batch import Batch
+from replication.controller.controller_context import PartitionAndReplica
+from replication.errors import TopicDeletionDisabledException
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
+from replication.protocol.partition_states import PartitionState
+from replication.protocol.reassignment import is_reassigning
+from replication.protocol.replica_states import ReplicaState
+from replication.storage.topic_table import Topic
+
+
+def enqueue_topic_for_deletion(batch: Batch, topic: Topic) -> None:
+    """Marks the topic and begins; once more changes nothing. Raises TopicDeletionDisabledException. [TD-01]"""
+    if not batch.context.config.delete_topic_enable:
+        raise TopicDeletionDisabledException(f"topic {topic.topic}: delete.topic.enable is false")
+    batch.mark_for_deletion(topic)
+    resume_deletions(batch)
+
+
+def resume_deletions(batch: Batch) -> None:
+    """Goes on with every deletion that can go on: at first, at failover, when a broker is back. [TD-02, TD-04]
+
+    Kafka: `TopicDeletionManager.resumeDeletions`.
+    """
+    for topic in batch.topics_to_be_deleted():
+        partitions = batch.partitions_of(topic)
+        if any(is_reassigning(registration) for registration in partitions):
+            continue  # its end resumes the deletion [TD-01]
+        _begin(batch, partitions)
+        _finish(batch, topic, partitions)
+
+
+def _begin(batch: Batch, partitions: Iterable[PartitionRegistration]) -> None:
+    """Nobody serves the partitions any more, and live brokers delete their replicas. Dead ones are waited for."""
+    for registration in partitions:
+        if registration.leader != LEADER_DURING_DELETE:
+            batch.put(replace(registration, leader=LEADER_DURING_DELETE))
+            batch.deletions_begun.add(registration.topic_id)
+        if batch.partition_state(registration.topic_id_partition) != PartitionState.OFFLINE:
+            offline = [registration.topic_id_partition]
+            partition_state_machine.handle_state_changes(batch, offline, PartitionState.OFFLINE)
+        for replica in _replicas(registration):
+            _stop_replica(batch, replica)
+
+
+def _stop_replica(batch: Batch, replica: PartitionAndReplica) -> None:
+    state = batch.replica_state(replica)
+    if state in (ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL):
+        return
+    is_alive = replica.broker_id in batch.context.brokers
+    if state == ReplicaState.DELETION_INELIGIBLE and not is_alive:
+        return
+    target = ReplicaState.DELETION_STARTED if is_alive else ReplicaState.DELETION_INELIGIBLE
+    for step in (ReplicaState.OFFLINE, target):
+        replica_state_machine.handle_state_changes(batch, [replica], step)
+
+
+def complete_replica_deletions(batch: Batch) -> None:
+    """Takes note of the brokers that have deleted their replicas; a topic without any is gone.
+
+    Kafka: `TopicDeletionManager.completeReplicaDeletion`. [TD-03]
+    """
+    for topic in batch.topics_to_be_deleted():
+        partitions = batch.partitions_of(topic)
+        since = batch.context.deletions.get(topic.topic_id)
+        for replica in (replica for registration in partitions for replica in _replicas(registration)):
+            broker = batch.context.brokers.get(replica.broker_id)
+            started = batch.replica_state(replica) == ReplicaState.DELETION_STARTED
+            if started and broker is not None and since is not None and broker.metadata_version >= since:
+                replica_state_machine.handle_state_changes(batch, [replica], ReplicaState.DELETION_SUCCESSFUL)
+        _finish(batch, topic, partitions)
+
+
+def _finish(batch: Batch, topic: Topic, partitions: list[PartitionRegistration]) -> None:
+    """The partitions go first, then the topic; a topic that has none left by then has only to go itself. [TD-03]"""
+    replicas = [replica for registration in partitions for replica in _replicas(registration)]
+    if any(batch.replica_state(replica) != ReplicaState.DELETION_SUCCESSFUL for replica in replicas):
+        return
+    replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.NON_EXISTENT)
+    gone = [registration.topic_id_partition for registration in partitions]
+    partition_state_machine.handle_state_changes(batch, gone, PartitionState.NON_EXISTENT)
+    for partition in gone:
+        batch.remove(partition)
+    batch.dropped.add(topic.topic)
+
+
+def _replicas(registration: PartitionRegistration) -> list[PartitionAndReplica]:
+    return [PartitionAndReplica(registration.topic_id_partition, broker) for broker in registration.replicas]

@@ -1,0 +1,153 @@
+"""Topics made, made larger and configured anew.
+
+Kafka: `AdminManager`, `KafkaController.onNewPartitionCreation`. [LI-02, LI-07]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+
+from replication.config import TOPIC_KEYS, topic_configs
+from replication.controller import partition_state_machine, replica_state_machine
+from replication.controller.batch import Batch
+from replication.controller.controller_context import PartitionAndReplica
+from replication.errors import (
+    InvalidConfigurationException,
+    InvalidPartitionsException,
+    TopicExistsException,
+    UnknownTopicOrPartitionException,
+)
+from replication.protocol.assignment import assign_replicas, check_assignment, check_replicas
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.partition_states import PartitionState
+from replication.protocol.replica_states import ReplicaState
+from replication.protocol.topic_name import check_not_internal, check_topic_name
+from replication.storage.topic_table import Topic
+
+Assignment = Mapping[int, Sequence[int]]
+
+
+def create_topic(
+    batch: Batch, topic_id: str, topic: str, partitions: int | None = None, replication_factor: int | None = None,
+    assignment: Assignment | None = None, configs: Mapping[str, object] | None = None,
+) -> str:  # fmt: skip
+    """Makes a topic over the assignment given, or one that spreads replicas over brokers and racks.
+
+    Raises InvalidTopicException, TopicExistsException, InvalidPartitionsException, InvalidReplicationFactorException,
+    InvalidReplicaAssignmentException or InvalidConfigurationException. [LI-02, LE-03]
+    """
+    check_topic_name(topic)
+    check_not_internal(topic, "an admin client")
+    settings = topic_configs(configs or {}, f"topic {topic}")
+    found = batch.topic(topic)
+    if found is not None and found.topic_id != topic_id:
+        raise TopicExistsException(f"topic {topic} " + ("is being deleted" if found.deleting else "exists already"))
+    if assignment is None:
+        config = batch.context.config
+        count = config.num_partitions if partitions is None else partitions
+        factor = config.default_replication_factor if replication_factor is None else replication_factor
+        assignment = _spread(batch, count, factor, topic_id)
+    elif partitions is not None or replication_factor is not None:
+        raise InvalidPartitionsException("an assignment says it all: give no partitions or replication factor")
+    else:
+        check_assignment(assignment, batch.context.live_brokers)
+    batch.topics[topic] = Topic(topic, topic_id, len(assignment), settings)
+    _on_new_partition_creation(batch, topic, topic_id, assignment)
+    replicas = {number: ",".join(map(str, brokers)) for number, brokers in sorted(assignment.items())}
+    return "; ".join(f"partition {number} on brokers {brokers}" for number, brokers in replicas.items())
+
+
+def _spread(batch: Batch, partitions: int, replication_factor: int, salt: str, first: int = 0) -> Assignment:
+    """An assignment that comes out the same when the same request is decided again. Beyond `first`, as it goes on."""
+    brokers = {broker: batch.context.brokers[broker].rack for broker in sorted(batch.context.live_brokers)}
+    drawn = Random(salt)
+    start, shift = drawn.randrange(max(1, len(brokers))), drawn.randrange(max(1, len(brokers)))
+    chosen = assign_replicas(brokers, first + partitions, replication_factor, start, shift)
+    return {number: replicas for number, replicas in chosen.items() if number >= first}
+
+
+def _on_new_partition_creation(batch: Batch, topic: str, topic_id: str, assignment: Assignment) -> None:
+    """New, then Online: partitions and their replicas. Where nobody lives the partition waits as New.
+
+    Kafka: `KafkaController.onNewPartitionCreation`. [LI-02]
+    """
+    new = [
+        PartitionRegistration(topic, topic_id, number, tuple(replicas), NO_LEADER, 0, ())
+        for number, replicas in sorted(assignment.items())
+    ]
+    for registration in new:
+        batch.put(registration)
+    partitions = [registration.topic_id_partition for registration in new]
+    replicas = [PartitionAndReplica(r.topic_id_partition, broker) for r in new for broker in r.replicas]
+    partition_state_machine.handle_state_changes(batch, partitions, PartitionState.NEW)
+    replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.NEW)
+    partition_state_machine.handle_state_changes(batch, partitions, PartitionState.ONLINE)
+    alive = [replica for replica in replicas if replica.broker_id in batch.live]
+    replica_state_machine.handle_state_changes(batch, alive, ReplicaState.ONLINE)
+
+
+def existing(batch: Batch, name: str) -> Topic:
+    """The topic. Raises UnknownTopicOrPartitionException, also for one that is being deleted. [TD-05]"""
+    topic = known(batch, name)
+    if topic.deleting:
+        raise UnknownTopicOrPartitionException(f"topic {name} is being deleted")
+    return topic
+
+
+def known(batch: Batch, name: str) -> Topic:
+    """The topic, also one that is being deleted. Raises UnknownTopicOrPartitionException."""
+    topic = batch.topic(name)
+    if topic is None:
+        others = ", ".join(sorted(batch.context.topics)) or "none"
+        raise UnknownTopicOrPartitionException(f"no topic {name}; there are: {others}")
+    return topic
+
+
+def create_partitions(
+    batch: Batch, request_id: str, topic: str, total: int, assignment: Assignment | None = None
+) -> str:
+    """Adds partitions up to a number; `assignment` is of the new ones alone. [LI-07]
+
+    Raises UnknownTopicOrPartitionException, InvalidPartitionsException, InvalidReplicaAssignmentException.
+    """
+    found = existing(batch, topic)
+    present = batch.partitions_of(found)
+    if total <= len(present):
+        raise InvalidPartitionsException(f"topic {topic} has {len(present)} partitions, it can only get more: {total}")
+    numbers = range(len(present), total)
+    if assignment is None:
+        factor = len(present[0].replicas) if present else batch.context.config.default_replication_factor
+        assignment = _spread(batch, len(numbers), factor, request_id, len(present))
+    elif sorted(assignment) != list(numbers):
+        raise InvalidPartitionsException(
+            f"topic {topic}: the assignment is of partitions {sorted(assignment)}, it must be of {list(numbers)}"
+        )
+    for number, replicas in assignment.items():
+        check_replicas(number, replicas, batch.context.live_brokers)
+    batch.topics[topic] = replace(found, partitions=total)
+    _on_new_partition_creation(batch, topic, found.topic_id, assignment)
+    return f"{len(present)} -> {total} partitions"
+
+
+def alter_configs(batch: Batch, topic: str, put: Mapping[str, object], delete: Sequence[str]) -> str:
+    """Sets and removes settings of a topic. Where unclean elections are allowed from now on, they are held.
+
+    Raises UnknownTopicOrPartitionException, InvalidConfigurationException.
+
+    Kafka: `AdminManager.incrementalAlterConfigs`, the event TopicUncleanLeaderElectionEnable. [LE-02]
+    """
+    found = existing(batch, topic)
+    unknown = sorted(set(delete) - TOPIC_KEYS.keys())
+    if unknown:
+        raise InvalidConfigurationException(f"topic {topic}: unknown key {unknown[0]}; {', '.join(TOPIC_KEYS)} exist")
+    kept = {key: value for key, value in found.configs.items() if key not in delete}
+    batch.topics[topic] = replace(found, configs={**kept, **topic_configs(put, f"topic {topic}")})
+    offline = [
+        r.topic_id_partition
+        for r in batch.partitions_of(found)
+        if batch.partition_state(r.topic_id_partition) == PartitionState.OFFLINE
+    ]
+    partition_state_machine.handle_state_changes(batch, offline, PartitionState.ONLINE)
+    return ", ".join(f"{key}={value}" for key, value in batch.topics[topic].configs.items()) or "no settings"

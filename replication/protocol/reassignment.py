@@ -1,0 +1,76 @@
+"""Moves a partition to other brokers: those that are added catch up first, those that are removed go last.
+
+How far it has come stands in the partition's row, so that any controller can go on with it.
+
+Kafka: `ReplicaAssignment`, `KafkaController.onPartitionReassignment`. KIP-455.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from replication.protocol.leader_election import with_replicas
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+
+
+def is_reassigning(registration: PartitionRegistration) -> bool:
+    """Whether a reassignment is under way."""
+    return bool(registration.adding_replicas or registration.removing_replicas)
+
+
+def target_replicas(registration: PartitionRegistration) -> tuple[int, ...]:
+    """What the assignment will be once the reassignment is done; as it is where none is under way.
+
+    Kafka: `ReplicaAssignment.targetReplicas`.
+    """
+    return tuple(broker for broker in registration.replicas if broker not in registration.removing_replicas)
+
+
+def original_replicas(registration: PartitionRegistration) -> tuple[int, ...]:
+    """What the assignment was before. Those that both have stand in the order of the target.
+
+    Kafka: `ReplicaAssignment.originReplicas`.
+    """
+    return tuple(broker for broker in registration.replicas if broker not in registration.adding_replicas)
+
+
+def begin_reassignment(registration: PartitionRegistration, target: Sequence[int]) -> PartitionRegistration:
+    """AR becomes the target and, behind it, who is to be removed. Leader and ISR stay. Epochs are for who writes it.
+
+    Kafka: `ReplicaAssignment.reassignTo`. [RA-02]
+    """
+    before = registration.replicas
+    removing = tuple(broker for broker in before if broker not in target)
+    return replace(
+        registration,
+        replicas=(*target, *removing),
+        adding_replicas=tuple(broker for broker in target if broker not in before),
+        removing_replicas=removing,
+    )
+
+
+def may_complete(registration: PartitionRegistration) -> bool:
+    """Whether all of the target are in the ISR. [RA-03]"""
+    return set(target_replicas(registration)) <= set(registration.isr)
+
+
+def complete_reassignment(registration: PartitionRegistration, live: Collection[int]) -> PartitionRegistration | None:
+    """AR is the target; who is removed leaves the ISR, and leads no more. None as long as nobody of it may lead.
+
+    A leader that is in the target but dead makes place for one that lives. [RA-03, LE-05]
+    """
+    return _settled(registration, target_replicas(registration), live)
+
+
+def cancel_reassignment(registration: PartitionRegistration, live: Collection[int]) -> PartitionRegistration | None:
+    """AR is what it was. None if nobody of it may lead now."""
+    return _settled(registration, original_replicas(registration), live)
+
+
+def _settled(
+    registration: PartitionRegistration, replicas: Sequence[int], live: Collection[int]
+) -> PartitionRegistration | None:
+    settled = replace(registration, adding_replicas=(), removing_replicas=())
+    is_led = registration.leader in live
+    return with_replicas(settled if is_led else replace(settled, leader=NO_LEADER), replicas, live)

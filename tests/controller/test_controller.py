@@ -1,0 +1,159 @@
+"""Controllers and their lease, on the tables of a cluster; each has a clock of its own, which is the test's."""
+
+import pytest
+
+from replication.config import Config
+from replication.controller.controller import Controller
+from replication.errors import ControllerMovedException
+from replication.protocol.leader_election import new_partition
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import Cluster, format_cluster
+from replication.storage.controller_lease import ControllerLease, Lease
+from replication.storage.delta_log import CommitUnknown, DeltaLog
+from replication.storage.filesystem import StorageRoot
+from replication.storage.topic_table import Topic
+from tests.clock import Clock
+from tests.processes import race
+
+P = TopicIdPartition("flights-id", 0)
+TIMEOUT = 6.0
+
+
+class World:
+    """Brokers 1 and 2, a partition that 1 leads, and as many controllers as a test starts."""
+
+    def __init__(self, root):
+        self.home = StorageRoot.of(root).child("cluster")
+        format_cluster(self.home, Config())
+        self.cluster, self.clock = Cluster.open(self.home.uri), Clock()
+        self.beats = {broker: BrokerTable.open_or_create(self.home, broker) for broker in (1, 2)}
+        for broker, table in self.beats.items():
+            row = BrokerRegistration(broker, f"/{broker}", None, 1, 0, -1, False, None, "log", 0)
+            table.register(lambda _, row=row: row)
+        self.cluster.topics.change([Topic("flights", "flights-id", 1, {})], (), {"who": "test"})
+        self.cluster.metadata.put([new_partition("flights", "flights-id", 0, (1, 2), (1, 2))], {"who": "test"})
+
+    def controller(self, name):
+        return Controller(Cluster.open(self.home.uri), name, self.clock)
+
+    def lease(self):
+        return ControllerLease.open(self.home).read()
+
+    def leader(self):
+        self.cluster.metadata.refresh()
+        found = self.cluster.metadata.partitions[P]
+        return found.leader, found.controller_epoch
+
+    def pass_time(self, seconds, *controllers, alive=(1, 2), step=1.0):
+        """Time passes; these controllers have their rounds, and these brokers show life."""
+        for _ in range(int(seconds / step)):
+            self.clock.now += step
+            for broker in alive:
+                self.beats[broker].update(1, "heartbeat")
+            for controller in controllers:
+                controller.tick()
+
+
+@pytest.fixture
+def world(root):
+    return World(root)
+
+
+def test_ce_02_the_first_is_elected_and_the_second_stands_by(world):
+    a, b = world.controller("a"), world.controller("b")
+    a.tick()
+    b.tick()
+    assert (world.lease(), a.is_active, b.is_active) == (Lease("a", 1), True, False)
+    world.pass_time(60, a, b)
+    assert (world.lease().controller_id, world.lease().controller_epoch, b.is_active) == ("a", 1, False)
+
+
+def test_ce_04_ev_04_a_lease_that_stands_still_is_taken_over(world):
+    a, b = world.controller("a"), world.controller("b")
+    a.tick()
+    b.tick()
+    world.pass_time(TIMEOUT - 1, b)
+    assert not b.is_active, "not before the session time-out, by the clock of who stands by"
+    world.pass_time(1, b)
+    assert (world.lease(), b.is_active) == (Lease("b", 2), True)
+
+
+def test_ce_06_who_resigns_is_followed_at_once(world):
+    a, b = world.controller("a"), world.controller("b")
+    a.tick()
+    a.start()
+    a.stop()
+    b.tick()
+    assert (world.lease(), a.is_active, b.is_active) == (Lease("b", 2), False, True)
+
+
+def test_ce_05_what_a_deposed_controller_writes_is_refused(world):
+    a, b = world.controller("a"), world.controller("b")
+    a.tick()
+    b.tick()
+    world.pass_time(TIMEOUT, b)
+    world.pass_time(TIMEOUT + 1, alive=(2,))
+    with pytest.raises(ControllerMovedException, match="metadata: controller epoch 1 is over: epoch 2"):
+        a._active.look()
+    with pytest.raises(ControllerMovedException, match="b was elected under epoch 2"):
+        a.tick()
+    assert world.leader() == (1, 0), "it has written nothing"
+    b.tick()
+    assert world.leader() == (2, 2)
+
+
+def test_ce_05_a_deposed_controller_stands_by_and_may_be_elected_again(world):
+    a, b = world.controller("a"), world.controller("b")
+    a.tick()
+    b.tick()
+    world.pass_time(TIMEOUT, b)
+    assert a.is_active, "it does not know yet"
+    a.round()
+    assert not a.is_active
+    a.round()
+    world.pass_time(TIMEOUT, a)
+    assert world.lease() == Lease("a", 3)
+
+
+def test_fo_01_controller_and_broker_lost_together_cost_one_time_out(world):
+    a, b = world.controller("a"), world.controller("b")
+    world.pass_time(3, a, b)
+    world.pass_time(TIMEOUT, b, alive=(2,))
+    assert b.is_active
+    world.pass_time(1, b, alive=(2,))
+    assert world.leader() == (2, 2), "the standby has followed the heartbeats all along"
+
+
+@pytest.mark.parametrize("landed", [True, False], ids=["it had landed", "it had not"])
+def test_ce_03_an_election_whose_answer_is_lost_is_won_once(world, monkeypatch, landed):
+    commit, lost = DeltaLog.commit, []
+
+    def lose_the_answer(self, cause, *arguments, **options):
+        if cause["why"] != "elected" or lost:
+            return commit(self, cause, *arguments, **options)
+        lost.append(cause)
+        if landed:
+            commit(self, cause, *arguments, **options)
+        raise CommitUnknown("the answer was lost")
+
+    monkeypatch.setattr(DeltaLog, "commit", lose_the_answer)
+    a = world.controller("a")
+    a.tick()
+    assert (len(lost), world.lease(), a.is_active) == (1, Lease("a", 1), True)
+
+
+def stand_for_election(start, uri, name):
+    """Whether this process has won."""
+    lease = ControllerLease.open(StorageRoot.of(uri))
+    seen = lease.read()
+    start()
+    return lease.elect(name, seen)
+
+
+def test_ce_02_of_processes_that_stand_at_once_one_is_elected(world):
+    uri = world.home.uri
+    elected = race(stand_for_election, *((uri, name) for name in ("a", "b", "c")))
+    winners = [lease for lease in elected if lease is not None]
+    assert winners == [world.lease()]
+    assert world.lease().controller_epoch == 1

@@ -1,0 +1,19 @@
+"""A controller that runs while a test does."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from replication.config import Config
+from replication.controller.controller import Controller
+from replication.storage.cluster import Cluster
+
+
+@contextmanager
+def controller_of(cluster_uri: str, name: str = "test", config: Config | None = None) -> Iterator[Controller]:
+    """One that decides what clients ask, in a thread of this process."""
+    controller = Controller(Cluster.open(cluster_uri, config), name)
+    controller.start()
+    try:
+        yield controller
+    finally:
+        controller.stop()
