@@ -30,6 +30,7 @@ from replication.storage.replica_table import ReplicaTable
 from replication.storage.segment import write_segment
 from replication.storage.topic_table import Topic
 from schemas import LOG
+from tests.controllers import controller_of
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, follow, header, lead, log_rows
 
 LONG = 600_000
@@ -385,6 +386,7 @@ def test_ap_02_internal_topics_are_refused(world):
         lambda: Producer(world.uri).send("__x", pa.table({"value": [b"a"]})),
         lambda: AdminClient(world.uri).create_topic("__x", 1, 1),
     ):
-        with pytest.raises(InvalidTopicException, match=message):
+        with controller_of(world.uri), pytest.raises(InvalidTopicException, match=message):
             refused()
-    AdminClient(world.uri).create_topic("_x__", 1, 1)
+    with controller_of(world.uri):
+        AdminClient(world.uri).create_topic("_x__", 1, 1)

@@ -93,6 +93,7 @@ def test_ce_05_what_a_deposed_controller_writes_is_refused(world):
     a.tick()
     b.tick()
     world.pass_time(TIMEOUT, b)
+    a._active.look()
     world.pass_time(TIMEOUT + 1, alive=(2,))
     with pytest.raises(ControllerMovedException, match="metadata: controller epoch 1 is over: epoch 2"):
         a._active.look()

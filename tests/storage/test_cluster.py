@@ -42,7 +42,7 @@ def test_a_cluster_root_has_its_tables_and_settings(cluster):
     assert opened.config.num_replica_fetchers == 3
     assert (opened.metadata.partitions, opened.topics.topics, opened.refresh_brokers()) == ({}, {}, {})
     assert opened.producers.init_producer("a").producer_epoch == 0
-    assert cluster.list() == ["cluster", "groups", "metadata", "producers", "topics"]
+    assert cluster.list() == ["admin", "cluster", "controller", "groups", "metadata", "producers", "topics"]
 
 
 def test_a_broker_root_has_its_tables(cluster, broker):

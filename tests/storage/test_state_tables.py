@@ -1,20 +1,22 @@
 """The state tables: what is written comes back, and compare-and-set between processes loses nothing."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
 from replication.errors import (
+    ControllerMovedException,
     CorruptRecordException,
     KafkaStorageException,
     StaleBrokerEpochException,
-    TopicExistsException,
 )
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.storage import state_table
+from replication.storage.admin_table import AdminRequest, AdminTable, Outcome, _row
 from replication.storage.broker_table import BrokerRegistration, BrokerTable, broker_ids
 from replication.storage.commit import last_version, read_commit
 from replication.storage.delta_log import CommitUnknown, DeltaLog
@@ -157,17 +159,61 @@ def test_is_05_metadata_comes_back(storage):
 def test_topics_come_back(storage):
     table = TopicTable.create(storage)
     topic = Topic("t", "id", 3, {"min.insync.replicas": "2", "x": ""}, False)
-    table.add(topic)
+    table.change([topic], (), {"who": "test"})
     assert TopicTable.open(storage).topics == table.topics == {"t": topic}
 
 
-def test_a_topic_is_added_once(storage):
-    table, other = TopicTable.create(storage), TopicTable.open(storage)
-    table.add(Topic("t", "id", 1))
-    with pytest.raises(TopicExistsException, match="topic t exists"):
-        other.add(Topic("t", "another id", 1))
-    table.add(Topic("t", "id", 1))
-    assert last_version(storage.child("topics")) == 1, "our own commit, whose answer was lost, is known again"
+def test_topics_are_put_and_dropped_and_what_is_so_already_is_not_written(storage):
+    table, cause = TopicTable.create(storage), {"who": "test"}
+    first, second = Topic("a", "1", 1), Topic("b", "2", 1)
+    table.change([first, second], (), cause)
+    table.change([replace(first, deleting=True)], ("b",), cause)
+    assert TopicTable.open(storage).topics == {"a": replace(first, deleting=True)}
+    table.change((), ("b",), cause)
+    assert last_version(storage.child("topics")) == 2
+
+
+@pytest.mark.parametrize("name", ["topics", "metadata", "admin"])
+def test_ce_05_a_table_that_a_newer_controller_has_claimed_refuses_an_older_one(storage, name):
+    create, write = {
+        "topics": (TopicTable.create, lambda table, epoch: table.change([Topic("t", "1", 1)], (), {}, epoch)),
+        "metadata": (MetadataTable.create, lambda table, epoch: table.change(lambda _: {}, {}, epoch)),
+        "admin": (AdminTable.create, lambda table, epoch: table.decide({}, epoch)),
+    }[name]
+    table = create(storage)
+    for epoch in (1, 2, 2):
+        table.claim(epoch)
+    assert last_version(storage.child(name)) == 2, "a claim that stands is not made again"
+    for refused in (lambda: table.claim(1), lambda: write(table, 1)):
+        with pytest.raises(ControllerMovedException, match=f"{name}: controller epoch 1 is over: epoch 2"):
+            refused()
+    write(table, 2)
+
+
+REQUEST = AdminRequest("r", "create_topic", {"topic": "t", "assignment": {"0": [1]}}, True, "me", 7)
+
+
+def test_requests_and_their_outcomes_come_back(storage):
+    table = AdminTable.create(storage)
+    table.add(REQUEST)
+    table.add(REQUEST)
+    assert AdminTable.open(storage).requests == [REQUEST]
+    outcomes = {"t": Outcome("TopicExistsException", "topic t exists already")}
+    table.decide({"r": outcomes, "another": outcomes}, 3)
+    table.decide({"r": {}}, 4)
+    decided = replace(REQUEST, outcomes=outcomes, controller_epoch=3)
+    assert AdminTable.open(storage).requests == [decided], "what is decided stays so"
+
+
+def test_only_old_decided_requests_are_let_go(storage):
+    table = AdminTable.create(storage)
+    for number in range(3):
+        table.add(replace(REQUEST, request_id=f"open {number}"))
+    rows = [replace(REQUEST, request_id=f"r{number}") for number in range(205)]
+    table._table.update({}, lambda found: [*found, *map(_row, rows)])
+    table.decide({request.request_id: {} for request in rows}, 1)
+    kept = [request.request_id for request in table.requests]
+    assert kept == [*(f"open {number}" for number in range(3)), *(f"r{number}" for number in range(5, 205))]
 
 
 def test_hw_02_replicas_come_back(storage):
@@ -260,27 +306,3 @@ def test_two_processes_count_one_heartbeat(storage):
     assert first == sorted(first)
     table.refresh()
     assert table.registration.heartbeat == 2 * HEARTBEATS
-
-
-def add_topics(start, uri, process):
-    table = TopicTable.open(StorageRoot.of(uri))
-    start()
-    won = []
-    for number in range(15):
-        try:
-            table.add(Topic(f"t{number}", f"{process} {number}", 1))
-            won.append(f"t{number}")
-        except TopicExistsException:
-            pass
-    return won
-
-
-def test_of_two_processes_that_make_a_topic_one_is_told_that_it_exists(storage):
-    table = TopicTable.create(storage)
-    first, second = race(add_topics, (storage.uri, 1), (storage.uri, 2))
-    assert sorted(first + second) == sorted(f"t{number}" for number in range(15)), "each topic has one maker"
-    table.refresh()
-    assert {name: topic.topic_id.split()[0] for name, topic in table.topics.items()} == {
-        **dict.fromkeys(first, "1"),
-        **dict.fromkeys(second, "2"),
-    }
