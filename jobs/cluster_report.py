@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import reduce
@@ -46,6 +47,11 @@ class ClusterReport:
         """Every partition, in order."""
         return [self._partition(registration) for registration in self._registrations.values()]
 
+    def leader_of_most_partitions(self) -> int:
+        """The broker that leads more partitions than any other; of several the one with the lowest id."""
+        led = Counter(registration.leader for registration in self._registrations.values())
+        return min(led, key=lambda broker: (-led[broker], broker))
+
     def _partition(self, registration: PartitionRegistration) -> PartitionReport:
         key = registration.topic_id_partition
         rows = {broker: self._view.replicas(broker).get(key) for broker in registration.replicas}
@@ -58,9 +64,14 @@ class ClusterReport:
         )  # fmt: skip
 
     def is_settled(self) -> bool:
-        """Whether every replica has all that its leader has, and every high watermark has passed it."""
+        """Whether all replicas are in sync and have all that their leaders have, and the high watermarks passed it.
+
+        Leaders and ISRs are read anew.
+        """
+        self._registrations = self._view.partitions(self._topic)
         return all(
             report.high_watermark == report.log_end_offset
+            and set(report.isr) == set(report.replicas)
             and set(report.replica_log_end_offsets.values()) == {report.log_end_offset}
             for report in self.partitions()
         )

@@ -1,4 +1,4 @@
-"""The quickstart: a cluster of three brokers, a topic, real records in, and every one of them looked for afterwards."""
+"""The quickstart: three brokers, real records in, a leader killed half way, and every record looked for afterwards."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from replication.local_cluster import LocalCluster
 TOPIC = "flights"
 PARTITIONS = 12
 BATCH = 20_000
+FIRST_AFTER_THE_KILL = 500  # few, but some for every partition: they tell how long the failover took
 _SETTLE_SECONDS = 60
 
 TOP_TEN = "SELECT CAST(key AS STRING) AS tail_number, count(*) AS flights FROM committed WHERE key IS NOT NULL \
@@ -43,10 +44,10 @@ def _run(spark: SparkSession, folder: str, out: str | None, limit: int | None, i
     records = flights().slice(0, limit)
     with LocalCluster(spark, folder, brokers=3) as cluster:
         cluster.admin().create_topic(TOPIC, PARTITIONS, 3, configs={"min.insync.replicas": 2})
-        _produce(cluster.cluster_uri, records)
         report = ClusterReport(spark, cluster.cluster_uri, TOPIC)
+        failover_ms = _produce_over_a_failure(cluster, report, records)
         _settle(report)
-        figures = _figures(spark, report, records)
+        figures = {**_figures(spark, report, records), "failover_ms": failover_ms}
     figures["elapsed_s"] = round(time.monotonic() - started, 1)
     _show(spark, console, report, figures)
     if out:
@@ -56,19 +57,37 @@ def _run(spark: SparkSession, folder: str, out: str | None, limit: int | None, i
     return 0 if _is_sound(figures) else 1
 
 
-def _produce(cluster_uri: str, records: pa.Table) -> None:
-    producer = Producer(cluster_uri, acks="all")
+def _produce_over_a_failure(cluster: LocalCluster, report: ClusterReport, records: pa.Table) -> int:
+    """After the first half the leader of most partitions is killed; when the rest is in, it comes back.
+
+    Answers the ms from the kill until the next records were acknowledged.
+    """
+    producer, half = Producer(cluster.cluster_uri, acks="all"), records.num_rows // 2
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("producing, acks=all", total=records.num_rows)
-        for start in range(0, records.num_rows, BATCH):
-            batch = records.slice(start, BATCH)
-            raise_first_error(producer.send(TOPIC, batch, timeout_ms=120_000))
-            progress.advance(task, batch.num_rows)
+
+        def produce(part: pa.Table) -> None:
+            for start in range(0, part.num_rows, BATCH):
+                batch = part.slice(start, BATCH)
+                raise_first_error(producer.send(TOPIC, batch, timeout_ms=120_000))
+                progress.advance(task, batch.num_rows)
+
+        produce(records.slice(0, half))
+        victim = report.leader_of_most_partitions()
+        cluster.kill_broker(victim)
+        killed_at = time.monotonic()
+        progress.update(task, description=f"broker {victim} was killed")
+        produce(records.slice(half, FIRST_AFTER_THE_KILL))
+        failover_ms = round((time.monotonic() - killed_at) * 1000)
+        progress.update(task, description="others lead, acks=all")
+        produce(records.slice(half + FIRST_AFTER_THE_KILL))
+    cluster.start_broker(victim)
+    return failover_ms
 
 
 def _settle(report: ClusterReport) -> None:
-    """Followers hear of the last high watermark a little after the producer has been answered."""
+    """Who was dead catches up, and followers hear of the last high watermark a little after the producer has."""
     pause, deadline = threading.Event(), time.monotonic() + _SETTLE_SECONDS
     while not report.is_settled() and time.monotonic() < deadline:
         pause.wait(0.1)

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 from jobs.cluster_report import ClusterReport
 from jobs.flights import flights
 from jobs.quickstart_run import TOPIC, quickstart
+from replication.clients.admin import AdminClient
 
 
 def test_the_flights_are_all_there_with_their_null_keys():
@@ -29,6 +30,9 @@ def test_the_quickstart_finds_every_record_on_every_replica(spark, tmp_path, cap
     assert (figures["records_lost"], figures["records_duplicated"]) == (0, 0)
     assert figures["replicas_identical"] is True
     assert sum(partition["high_watermark"] for partition in figures["partitions"]) == 2_000
+    assert figures["failover_ms"] > 0
+    epochs = [r.leader_epoch for r in AdminClient(str(home / "cluster")).describe_topic(TOPIC).partitions]
+    assert max(epochs) > 0, "leaders have changed"
     assert "Most flights" in capsys.readouterr().out
     damaged = ClusterReport(spark, str(home / "cluster"), TOPIC)
     half = spark.createDataFrame(flights().slice(0, 2_500).select(["key", "value"]))
