@@ -58,15 +58,19 @@ class Batch:
         """Changes a partition, or adds one. However often an event changes it, its epochs go up by one. [LE-06]"""
         partition = registration.topic_id_partition
         before = self.context.partitions.get(partition)
-        stamped = replace(registration, controller_epoch=self.context.controller_epoch)
+        controller_epoch = self.context.controller_epoch
         if before is None:
-            self.changed[partition] = stamped
-        elif _facts(before) == _facts(registration):
-            self.changed.pop(partition, None)
-        else:
+            self.changed[partition] = replace(registration, controller_epoch=controller_epoch)
+        elif partition in self.changed or _facts(before) != _facts(registration):
+            # Also where it has come back to what it was: who acted under the old epoch has been told otherwise.
             self.changed[partition] = replace(
-                stamped, leader_epoch=before.leader_epoch + 1, partition_epoch=before.partition_epoch + 1
-            )
+                registration, controller_epoch=controller_epoch,
+                leader_epoch=before.leader_epoch + 1, partition_epoch=before.partition_epoch + 1,
+            )  # fmt: skip
+
+    def keep(self, partition: TopicIdPartition) -> None:
+        """The partition stays as the table has it, whatever was decided so far."""
+        self.changed.pop(partition, None)
 
     def fence_isr_changes(self, partitions: Iterable[TopicIdPartition]) -> None:
         """An ISR change that was decided before fails from here on; nobody's role changes. [IS-05, BC-01]"""

@@ -216,7 +216,7 @@ class Broker:
 
         `controlled`: wait for a controller to move its leaderships; without one that would be in vain.
         """
-        if controlled and self.is_running() and self._failure is None:
+        if controlled and self._config.controlled_shutdown_enable and self.is_running() and self._failure is None:
             self._shut_down_in_order()
         self._stopping.set()
         self._thread.join()

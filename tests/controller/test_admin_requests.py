@@ -1,0 +1,167 @@
+"""What clients ask of the controller: decided, stored, and finished by the next one if a controller dies over it."""
+
+from contextlib import nullcontext
+
+import pytest
+
+from replication.config import Config
+from replication.controller.active_controller import ActiveController
+from replication.errors import ControllerMovedException
+from replication.protocol.leader_election import with_leader
+from replication.storage.admin_table import AdminRequest
+from replication.storage.cluster import Cluster
+from replication.storage.controller_lease import Lease
+from replication.storage.delta_log import DeltaLog
+from tests.controller.world import P, World
+
+
+@pytest.fixture
+def world(root):
+    return World(root)
+
+
+def ask(world, kind, request_id="request", validate_only=False, **arguments):
+    """Puts a request, and tells what has become of it."""
+    version = world.cluster.metadata.version
+    world.cluster.admin.add(AdminRequest(request_id, kind, arguments, validate_only, "test", version))
+
+
+def outcomes(world, request_id="request"):
+    world.cluster.admin.refresh()
+    found = world.cluster.admin.request(request_id).outcomes
+    return found and {name: outcome.error for name, outcome in found.items()}
+
+
+def test_pe_01_what_is_asked_is_decided_and_its_outcome_stored(world):
+    world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
+    ask(world, "elect_leaders", election_type="preferred", partitions=["flights-0", "nowhere-0"])
+    world.controller.look()
+    assert outcomes(world) == {"flights-0": None, "nowhere-0": "UnknownTopicOrPartitionException"}
+    assert world.partition() == (1, (1, 2, 3), 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "error"),
+    [
+        pytest.param("make_coffee", {}, {"make_coffee": "InvalidRequestException"}, id="unknown"),
+        pytest.param("create_topic", {"colour": 1}, {"create_topic": "InvalidRequestException"}, id="unreadable"),
+        pytest.param("elect_leaders", {"election_type": "clean", "partitions": None},
+                     {"elect_leaders": "InvalidRequestException"}, id="an election of no known type"),
+    ],
+)  # fmt: skip
+def test_ev_01_a_request_that_cannot_be_read_is_refused_and_holds_up_nobody(world, kind, arguments, error):
+    ask(world, kind, "bad", **arguments)
+    ask(world, "create_topic", "good", topic="t", assignment={"0": [1, 2]})
+    world.controller.look()
+    assert (outcomes(world, "bad"), outcomes(world, "good")) == (error, {"t": None})
+
+
+def test_a_request_that_is_only_validated_changes_nothing(world):
+    before = world.commits()
+    ask(world, "delete_topic", validate_only=True, topic="flights")
+    world.controller.look()
+    assert (outcomes(world), world.commits()) == ({"flights": None}, before)
+    world.cluster.topics.refresh()
+    assert not world.cluster.topics.topics["flights"].deleting
+
+
+class Died(Exception):
+    """A controller was killed."""
+
+
+REQUESTS = {
+    "create_topic": {"topic": "t", "assignment": {"0": [1, 2], "1": [2, 3]}},
+    "create_partitions": {"topic": "flights", "total": 2, "assignment": {"1": [3, 1]}},
+    "alter_configs": {"topic": "flights", "put": {"min.insync.replicas": "2"}, "delete": []},
+    "delete_topic": {"topic": "flights"},
+    "alter_partition_reassignments": {"reassignments": {"flights-0": [3, 1]}},
+    "elect_leaders": {"election_type": "preferred", "partitions": ["flights-0"]},
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("commits", [0, 1, 2])
+def test_fo_04_a_request_whose_controller_dies_half_way_is_finished_by_the_next(world, monkeypatch, kind, commits):
+    """Killed before one of its commits, the last of which stores the outcome: nothing is lost or done twice."""
+    world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
+    ask(world, kind, **REQUESTS[kind])
+    commit, left = DeltaLog.commit, [None] * commits
+
+    def die(log, *args, **options):
+        if not left:
+            raise Died
+        left.pop()
+        return commit(log, *args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaLog, "commit", die)
+        with pytest.raises(Died) if commits < commits_of(kind) else nullcontext():
+            world.controller.look()
+    world.fail_over()
+    world.controller.look()
+    assert set(outcomes(world).values()) == {None}
+    expected_of(kind)(world)
+
+
+def commits_of(kind):
+    """How many commits the request takes, its outcome among them."""
+    return {"alter_configs": 2, "alter_partition_reassignments": 2, "elect_leaders": 2}.get(kind, 3)
+
+
+def expected_of(kind):
+    def check(world):
+        world.cluster.topics.refresh()
+        topics, found = world.cluster.topics.topics, world.all()
+        told = {(r.topic, r.partition): (r.leader, r.leader_epoch, r.replicas) for r in found.values()}
+        assert {
+            "create_topic": lambda: told["t", 0] == (1, 0, (1, 2)) and told["t", 1] == (2, 0, (2, 3)),
+            "create_partitions": lambda: told["flights", 1] == (3, 0, (3, 1)) and topics["flights"].partitions == 2,
+            "alter_configs": lambda: topics["flights"].configs == {"min.insync.replicas": "2"},
+            "delete_topic": lambda: topics["flights"].deleting and told["flights", 0][:2] == (-2, 2),
+            "alter_partition_reassignments": lambda: told["flights", 0] == (3, 2, (3, 1)),
+            "elect_leaders": lambda: told["flights", 0] == (1, 2, (1, 2, 3)),
+        }[kind](), told
+
+    return check
+
+
+def test_td_03_a_topic_is_gone_when_every_broker_has_carried_its_deletion_out(world):
+    ask(world, "delete_topic", topic="flights")
+    world.controller.look()
+    version = world.controller.context.deletions["flights-id"]
+    for broker, applied in ((1, version), (2, version + 1), (3, version - 1)):
+        world.beats[broker].update(1, "applied", metadata_version=applied)
+    world.controller.look()
+    assert P in world.all(), "broker 3 has not"
+    world.beats[3].update(1, "applied", metadata_version=version)
+    world.controller.look()
+    world.cluster.topics.refresh()
+    assert (world.all(), dict(world.cluster.topics.topics)) == ({}, {})
+
+
+def test_ce_05_a_deposed_controller_can_write_to_no_table(world):
+    deposed = world.controller
+    world.fail_over()
+    for request in ("create_topic", "make_coffee"):
+        ask(world, request, request, topic="t", assignment={"0": [1]})
+        with pytest.raises(ControllerMovedException, match="controller epoch 1 is over"):
+            deposed.look()
+    assert (outcomes(world, "create_topic"), outcomes(world, "make_coffee")) == (None, None)
+
+
+def test_ar_01_the_balance_is_looked_at_5_s_after_failover_and_then_at_its_interval(world):
+    config = Config.from_properties({"leader.imbalance.check.interval.seconds": 60})
+    world.cluster.metadata.put([with_leader(world.all()[P], 2, (1, 2, 3))], {"who": "test"})
+    cluster = Cluster.open(world.cluster.root.uri, config)
+    world.controller = ActiveController(cluster, world.liveness, Lease("test", 2), world.clock)
+    world.controller.fail_over(world.controller.context.brokers)
+    leaders = {}
+    for elapsed in (4, 6, 8, 64, 68):
+        if elapsed == 8:
+            world.cluster.metadata.refresh()
+            world.cluster.metadata.put([with_leader(world.all()[P], 2, (1, 2, 3))], {"who": "test"})
+        world.look(1, 2, 3, after=0)
+        world.clock.now = 100.0 + elapsed
+        world.look(1, 2, 3, after=0)
+        leaders[elapsed] = world.partition()[0]
+    assert leaders == {4: 2, 6: 1, 8: 2, 64: 2, 68: 1}

@@ -1,0 +1,75 @@
+"""A cluster without brokers at work, on real tables; the clock by which brokers die is the test's."""
+
+from replication.config import Config
+from replication.controller.active_controller import ActiveController
+from replication.protocol.leader_election import new_partition
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import Cluster, format_cluster
+from replication.storage.commit import last_version
+from replication.storage.controller_lease import Lease
+from replication.storage.filesystem import StorageRoot
+from replication.storage.liveness import Liveness
+from replication.storage.topic_table import Topic
+from tests.clock import Clock
+
+P = TopicIdPartition("flights-id", 0)
+NO_REBALANCE = Config.from_properties({"auto.leader.rebalance.enable": "false"})
+
+
+class World:
+    """Brokers 1 to 3 and the topic flights, whose partition 0 has them all as replicas: 1 leads."""
+
+    def __init__(self, root):
+        home = StorageRoot.of(root).child("cluster")
+        format_cluster(home, Config())
+        self.cluster, self.clock, self.terms = Cluster.open(home.uri), Clock(), 0
+        self.liveness = Liveness(6000, self.clock)
+        self.beats = {broker: BrokerTable.open_or_create(home, broker) for broker in (1, 2, 3)}
+        for broker in self.beats:
+            self.register(broker, epoch=1)
+        self.add_topic("flights", (1, 2, 3))
+        self.fail_over()
+
+    def register(self, broker, epoch):
+        self.beats[broker].register(
+            lambda _: BrokerRegistration(broker, f"/{broker}", None, epoch, 0, -1, False, None, "log", 0)
+        )
+
+    def fail_over(self):
+        """Another controller is elected; it has followed the heartbeats all along."""
+        self.terms += 1
+        before = self.controller.context.brokers if self.terms > 1 else {}
+        cluster = Cluster.open(self.cluster.root.uri, NO_REBALANCE)
+        self.controller = ActiveController(cluster, self.liveness, Lease("test", self.terms), self.clock)
+        self.controller.fail_over(before)
+
+    def add_topic(self, topic, *assignments, live=(1, 2, 3), configs=None):
+        row = Topic(topic, f"{topic}-id", len(assignments), configs or {})
+        self.cluster.topics.change([row], (), {"who": "test"})
+        self.put(*(new_partition(topic, f"{topic}-id", n, ar, live) for n, ar in enumerate(assignments)))
+
+    def put(self, *registrations):
+        """The metadata as a controller before this one has left it."""
+        self.cluster.metadata.put(registrations, {"who": "test"})
+        if self.terms:
+            self.fail_over()
+
+    def look(self, *alive, after=7.0):
+        """The controller looks again, when these brokers alone have shown life."""
+        self.clock.now += after
+        for broker in alive:
+            self.beats[broker].refresh()
+            self.beats[broker].update(self.beats[broker].registration.broker_epoch, "heartbeat")
+        self.controller.look()
+
+    def all(self):
+        self.cluster.metadata.refresh()
+        return self.cluster.metadata.partitions
+
+    def partition(self, partition=P):
+        found = self.all()[partition]
+        return found.leader, found.isr, found.leader_epoch, found.partition_epoch
+
+    def commits(self):
+        return last_version(self.cluster.root.child("metadata"))
