@@ -87,6 +87,11 @@ class Cluster:
         found = {broker_id: table.registration for broker_id, table in sorted(self._brokers.items())}
         return {broker_id: registration for broker_id, registration in found.items() if registration}
 
+    def checkpoint_if_due(self) -> None:
+        """Keeps the cluster's tables cheap to open; for the active controller, which owns them, now and then."""
+        for table in (self.metadata, self.topics, self.admin, self.lease, self.producers, self.groups):
+            table.checkpoint_if_due()
+
     def broker_root(self, broker_id: int) -> StorageRoot:
         """Where a broker keeps its log. Raises BrokerNotAvailableException if it has never registered."""
         registration = self.brokers.get(broker_id) or self.refresh_brokers().get(broker_id)

@@ -42,6 +42,11 @@ class GroupTable:
         """Opens the table of a formatted cluster root."""
         return cls(StateTable.open(cluster.child(GROUPS.name), GROUPS))
 
+    def checkpoint_if_due(self) -> None:
+        """Keeps opening cheap; for the active controller, now and then."""
+        self._table.refresh()
+        self._table.checkpoint_if_due()
+
     def commit(self, offsets: Iterable[CommittedOffset]) -> None:
         """Replaces the offsets of these partitions, in one compare-and-set; those of others stay.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -16,6 +15,7 @@ from schemas import METADATA
 
 Partitions: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
 
+_COLUMNS = tuple(column.name for column in METADATA.columns)
 _LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 
 
@@ -24,7 +24,8 @@ class MetadataTable:
 
     def __init__(self, table: StateTable) -> None:
         self._table = table
-        self._partitions = self._decode()
+        # Rows, and what they mean: to decode those of a large cluster again and again would take most of the time.
+        self._decoded: tuple[list[Row], Partitions] = ([], {})
 
     @classmethod
     def create(cls, cluster: StorageRoot) -> MetadataTable:
@@ -44,14 +45,16 @@ class MetadataTable:
     @property
     def partitions(self) -> Mapping[TopicIdPartition, PartitionRegistration]:
         """Every partition of the cluster as last read."""
-        return self._partitions
+        rows, partitions = self._decoded
+        if rows is not self._table.rows:
+            rows = self._table.rows
+            partitions = {r.topic_id_partition: r for r in map(_registration, rows)}
+            self._decoded = rows, partitions
+        return partitions
 
     def refresh(self) -> bool:
         """Reads the table again if it has moved; tells whether it had."""
-        moved = self._table.refresh()
-        if moved:
-            self._partitions = self._decode()
-        return moved
+        return self._table.refresh()
 
     def put(self, changed: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> int | None:
         """Adds or replaces partitions in one compare-and-set. Returns the version written."""
@@ -70,21 +73,22 @@ class MetadataTable:
         ControllerMovedException if a controller with an epoch above `controller_epoch` has claimed the table.
         """
 
-        def change(rows: list[Row]) -> list[Row] | None:
+        def change(_: list[Row]) -> list[Row] | None:
             check_claim(self._table, METADATA.name, controller_epoch)
-            found = {r.topic_id_partition: r for r in map(_registration, rows)}
+            found = self.partitions
             changed = decide(found)
             merged = {partition: r for partition, r in {**found, **changed}.items() if r is not None}
-            return None if merged == found else [_row(merged[key]) for key in sorted(merged)]
+            return None if merged == found else self._encode(merged)
 
-        version = self._table.update(cause, change)
-        self._partitions = self._decode()
-        return version
+        return self._table.update(cause, change)
+
+    def checkpoint_if_due(self) -> None:
+        """Keeps opening cheap; for the active controller, now and then."""
+        self._table.checkpoint_if_due()
 
     def claim(self, controller_epoch: int) -> None:
         """Makes a controller the only one that may elect here: an older one's next write is refused. [CE-04, CE-05]"""
         claim(self._table, METADATA.name, controller_epoch)
-        self._partitions = self._decode()
 
     def alter_partitions(
         self, changes: Iterable[IsrChange], broker_epochs: Callable[[], Mapping[int, int]], cause: Mapping[str, Any]
@@ -97,20 +101,22 @@ class MetadataTable:
         wanted = list(changes)
         outcomes: dict[TopicIdPartition, tuple[Outcome, PartitionRegistration | None]] = {}
 
-        def change(rows: list[Row]) -> list[Row] | None:
-            found = {r.topic_id_partition: r for r in map(_registration, rows)}
+        def change(_: list[Row]) -> list[Row] | None:
+            found = self.partitions
             epochs = broker_epochs()
             outcomes.update({c.partition: alter_partition(found.get(c.partition), c, epochs) for c in wanted})
             applied = {p: r for p, (outcome, r) in outcomes.items() if r and outcome is Outcome.APPLIED}
-            merged = {**found, **applied}
-            return [_row(merged[key]) for key in sorted(merged)] if applied else None
+            return self._encode({**found, **applied}) if applied else None
 
         self._table.update(cause, change)
-        self._partitions = self._decode()
         return outcomes
 
-    def _decode(self) -> dict[TopicIdPartition, PartitionRegistration]:
-        return {r.topic_id_partition: r for r in map(_registration, self._table.rows)}
+    def _encode(self, partitions: Partitions) -> list[Row]:
+        """The rows to write. If they land they are the table's, and need not be decoded."""
+        ordered = {key: partitions[key] for key in sorted(partitions)}
+        rows = [_row(registration) for registration in ordered.values()]
+        self._decoded = rows, ordered
+        return rows
 
 
 def _registration(row: Row) -> PartitionRegistration:
@@ -118,4 +124,5 @@ def _registration(row: Row) -> PartitionRegistration:
 
 
 def _row(registration: PartitionRegistration) -> Row:
-    return {**dataclasses.asdict(registration), **{name: list(getattr(registration, name)) for name in _LISTS}}
+    row = {name: getattr(registration, name) for name in _COLUMNS}
+    return {**row, **{name: list(row[name]) for name in _LISTS}}
