@@ -19,9 +19,15 @@ class Verb(NamedTuple):
 VERBS = {
     "quickstart": Verb("jobs.quickstart", True, "replicate 336,776 flights over three brokers, and check every record"),
     "broker": Verb("jobs.broker", True, "run one broker"),
-    "controller": Verb("jobs.controller", False, "elect leaders, or stand by for it"),
+    "controller": Verb(
+        "jobs.controller", False, "elect leaders, or stand by for it; show who does, and what was asked"
+    ),
     "format": Verb("jobs.format", False, "make the root of a cluster, or of a broker"),
-    "topics": Verb("jobs.topics", False, "create, list or describe topics"),
+    "topics": Verb("jobs.topics", False, "create, list, describe, alter or delete topics"),
+    "configs": Verb("jobs.configs", False, "describe or alter the settings of topics"),
+    "reassign-partitions": Verb("jobs.reassign_partitions", False, "move partitions to other brokers"),
+    "leader-election": Verb("jobs.leader_election", False, "elect leaders by hand, preferred or unclean"),
+    "brokers": Verb("jobs.brokers", False, "show the brokers that have registered"),
     "bench": Verb("jobs.bench", True, "measure against a plain stream and a file copy, in the same run"),
     "kill-test": Verb("jobs.kill_test", False, "kill brokers while producing, then look for every record"),
     "simulate": Verb("jobs.simulate", False, "the rules in memory: thousands of histories full of accidents"),

@@ -1,13 +1,23 @@
-"""`lakelog topics`: creates, lists or describes topics. The flags are those of kafka-topics.sh."""
+"""`lakelog topics`: creates, lists, describes, alters or deletes topics. The flags are those of kafka-topics.sh."""
 
 import argparse
 
-from jobs.console import JSON, OK, TABLE, parser_of, run
-from jobs.settings import settings
-from jobs.topic_command import ACTIONS, TEXT, assignment, config_pair
-from replication.clients.admin import AdminClient
+from jobs.admin_options import add_actions, add_dry_run, admin_client, admin_parser, check_options
+from jobs.console import run
+from jobs.topic_command import ACTIONS, FILTERS, assignment, config_pair
 
-_FOR_CREATE = ("partitions", "replication_factor", "replica_assignment", "config", "if_not_exists", "dry_run")
+_GOES_WITH = {
+    "topic": ("create", "describe", "alter", "delete"),
+    "partitions": ("create", "alter"),
+    "replica_assignment": ("create", "alter"),
+    "replication_factor": ("create",),
+    "config": ("create",),
+    "if_not_exists": ("create",),
+    "if_exists": ("describe", "alter", "delete"),
+    "dry_run": ("create", "alter", "delete"),
+    **dict.fromkeys(FILTERS, ("describe",)),
+}
+_NEEDS = {"create": ["topic"], "alter": ["topic", "partitions"], "delete": ["topic"]}
 
 
 def main(argv: list[str]) -> int:
@@ -17,36 +27,31 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of("topics", __doc__)
-    parser.add_argument("--cluster", required=True, metavar="URI", help="root of the cluster")
-    action = parser.add_mutually_exclusive_group(required=True)
-    for name in ACTIONS:
-        action.add_argument(f"--{name}", dest="action", action="store_const", const=name)
+    parser = admin_parser("topics", __doc__)
+    add_actions(parser, ACTIONS)
     parser.add_argument("--topic", metavar="NAME", help="the topic; --describe without it describes all")
-    parser.add_argument("-o", "--output", choices=(TEXT, TABLE, JSON), default=TEXT, help="text is as Kafka has it")
-    parser.add_argument("--command-config", metavar="FILE", help="properties file with the credentials of the roots")
-    _add_create_arguments(parser.add_argument_group("with --create"))
+    parser.add_argument("--if-exists", action="store_true", help="a topic that there is not is no error")
+    only = parser.add_argument_group("with --describe").add_mutually_exclusive_group()
+    for name, (words, _) in FILTERS.items():
+        only.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=f"only partitions {words}")
+    _add_change_arguments(
+        parser.add_argument_group("with --create; the first two also with --alter, the last with every change")
+    )
     return parser
 
 
-def _add_create_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--partitions", type=int, metavar="N", help="default: num.partitions")
-    group.add_argument("--replication-factor", type=int, metavar="N", help="default: default.replication.factor")
+def _add_change_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--partitions", type=int, metavar="N", help="default: num.partitions; --alter can only add some")
     group.add_argument(
-        "--replica-assignment", type=assignment, metavar="1:2:3,2:3:1", help="brokers of each partition, leader first"
-    )
+        "--replica-assignment", type=assignment, metavar="1:2:3,2:3:1",
+        help="brokers of every partition, leader first; --alter passes over those that it has already",
+    )  # fmt: skip
+    group.add_argument("--replication-factor", type=int, metavar="N", help="default: default.replication.factor")
     group.add_argument("--config", type=config_pair, action="append", metavar="KEY=VALUE", help="setting of the topic")
     group.add_argument("--if-not-exists", action="store_true", help="a topic that exists is left as it is: no error")
-    group.add_argument("--dry-run", action="store_true", help="show what would be made, write nothing")
+    add_dry_run(group)
 
 
 def _topics(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
-    if args.action == "create" and not args.topic:
-        parser.error("--create needs --topic")
-    given = [name for name in _FOR_CREATE if getattr(args, name) != parser.get_default(name)]
-    if args.action != "create" and given:
-        parser.error(f"--{given[0].replace('_', '-')} goes with --create only")
-    if args.action == "list" and args.topic:
-        parser.error("--list lists all topics; --describe --topic describes one")
-    ACTIONS[args.action](AdminClient(args.cluster, settings(args.command_config)), args)
-    return OK
+    check_options(parser, args, _GOES_WITH, _NEEDS)
+    return ACTIONS[args.action](admin_client(args, "topics"), args)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from replication.clients.topic_view import pause
-from replication.config import Config
+from replication.config import Config, TopicConfig
 from replication.errors import TimeoutException, UnknownTopicOrPartitionException, error_named
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.reassignment import is_reassigning
@@ -156,8 +156,21 @@ class AdminClient:
         if found is None:
             known = ", ".join(sorted(self._cluster.topics.topics)) or "none"
             raise UnknownTopicOrPartitionException(f"no topic {topic}; there are: {known}")
-        partitions = [r for r in self._cluster.metadata.partitions.values() if r.topic_id == found.topic_id]
-        return TopicDescription(found, tuple(sorted(partitions, key=lambda r: r.partition)))
+        return self._description(found)
+
+    def describe_topics(self) -> list[TopicDescription]:
+        """Every topic and its partitions, sorted; those that are being deleted among them."""
+        self._cluster.topics.refresh()
+        self._cluster.metadata.refresh()
+        return [self._description(topic) for _, topic in sorted(self._cluster.topics.topics.items())]
+
+    def _description(self, topic: Topic) -> TopicDescription:
+        partitions = [r for r in self._cluster.metadata.partitions.values() if r.topic_id == topic.topic_id]
+        return TopicDescription(topic, tuple(sorted(partitions, key=lambda r: r.partition)))
+
+    def settings_of(self, topic: Topic) -> TopicConfig:
+        """The settings of a topic: its own over those that this client was given."""
+        return self._cluster.config.topic(topic.configs)
 
     def list_partition_reassignments(self) -> list[PartitionRegistration]:
         """The partitions that are being moved."""
@@ -168,6 +181,11 @@ class AdminClient:
     def describe_brokers(self) -> Mapping[int, BrokerRegistration]:
         """Every broker that has registered, by id."""
         return self._cluster.refresh_brokers()
+
+    def list_requests(self) -> list[AdminRequest]:
+        """The requests that are kept, oldest first, with what has become of them."""
+        self._cluster.admin.refresh()
+        return self._cluster.admin.requests
 
     def describe_controller(self) -> Lease | None:
         """Who controls the cluster, by its lease; None if nobody ever did."""

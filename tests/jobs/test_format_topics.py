@@ -10,45 +10,21 @@ import pytest
 from jobs import format as format_verb
 from jobs import topics as topics_verb
 from replication.clients.admin import AdminClient
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster
 from replication.storage.filesystem import StorageRoot
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """A formatted cluster with the brokers 1, 2 and 3, none of which runs."""
-    uri = str(tmp_path / "cluster")
-    assert format_verb.main(["--cluster", uri]) == 0
-    for broker_id in (1, 2, 3):
-        register(uri, broker_id)
-    capsys.readouterr()
-    return uri
-
-
-def register(cluster: str, broker_id: int, shutting_down: bool = False) -> None:
-    row = BrokerRegistration(broker_id, f"/nowhere/{broker_id}", None, 1, 0, -1, shutting_down, None, "id", 0)
-    BrokerTable.open_or_create(StorageRoot.of(cluster), broker_id).register(lambda _: row)
+def shut_down(cluster: str, broker_id: int) -> None:
+    BrokerTable.open_or_create(StorageRoot.of(cluster), broker_id).update(1, "stop", shutting_down=True)
 
 
 @pytest.fixture
-def lakelog(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a verb in this process."""
-
-    def call(verb: Any, *words: object) -> tuple[int, str, str]:
-        status = verb.main([str(word) for word in words])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
-
-
-@pytest.fixture
-def create(lakelog: Run, cluster: str) -> Run:
-    """Runs `topics --create --topic t` with more words."""
-    return lambda *words: lakelog(topics_verb, "--cluster", cluster, "--create", "--topic", "t", *words)
+def create(lakelog: Run, controlled: str) -> Run:
+    """Runs `topics --create --topic t` with more words, on the cluster and its controller."""
+    return lambda *words: lakelog(topics_verb, "--cluster", controlled, "--create", "--topic", "t", *words)
 
 
 def versions(cluster: str) -> tuple[int, int]:
@@ -152,36 +128,44 @@ def test_json_is_for_programs(create: Run) -> None:
     (topic,) = json.loads(out)
     assert (status, topic["topic"], topic["configs"]) == (0, "t", {})
     assert topic["partitions"] == [
-        {"topic": "t", "partition": 0, "leader": 3, "leader_epoch": 0, "replicas": [3, 1], "isr": [3, 1]}
-    ]
+        {
+            "topic": "t", "partition": 0, "leader": 3, "leader_epoch": 0, "replicas": [3, 1], "isr": [3, 1],
+            "adding_replicas": [], "removing_replicas": [],
+        }
+    ]  # fmt: skip
 
 
 def test_a_table_has_a_row_for_each_partition(create: Run) -> None:
     _, out, _ = create("--partitions", 2, "--replication-factor", 3, "-o", "table")
     head, _, *rows = out.splitlines()
-    assert head.split() == ["topic", "partition", "leader", "leader", "epoch", "replicas", "isr"]
+    assert " ".join(head.split()) == (
+        "topic partition leader leader epoch replicas isr adding replicas removing replicas"
+    )
     assert [row.split()[:2] for row in rows] == [["t", "0"], ["t", "1"]]
 
 
 def test_a_dry_run_shows_an_assignment_that_can_be_made_and_writes_nothing(create: Run, cluster: str) -> None:
     before = versions(cluster)
     status, shown, err = create("--partitions", 4, "--replication-factor", 2, "--dry-run")
-    assert (status, versions(cluster)) == (0, before)
-    assert "TopicId: -\tPartitionCount: 4\tReplicationFactor: 2" in shown
-    made = create("--replica-assignment", err.split()[-1])[1]
-    assert made.splitlines()[1:] == shown.splitlines()[1:]
+    assert (status, shown, versions(cluster)) == (0, "", before)
+    said, planned = err.splitlines()
+    assert said == "Nothing was written. This is what would be done."
+    lists = [words.split()[-1].replace(",", ":") for words in planned.split("; ")]
+    made = create("--replica-assignment", ",".join(lists), "--dry-run", "-o", "json")[1]
+    assert json.loads(made) == [{"topic": "t", "error": None, "message": planned[len("t: ") :], "dry_run": True}]
 
 
 def test_a_broker_that_has_shut_down_gets_no_replicas_and_a_partition_of_none_has_no_leader(
     create: Run, cluster: str
 ) -> None:
-    register(cluster, 3, shutting_down=True)
+    shut_down(cluster, 3)
     status, _, err = create("--replication-factor", 3)
     assert status == 1
-    assert "replication factor is 3, it must be 1 or more, and there are 2 brokers" in err
+    assert "replication factor 3: it must be 1 or more, and there are 2 brokers" in err
 
 
-def test_a_partition_without_leader_says_none(lakelog: Run, cluster: str) -> None:
+def test_a_partition_without_leader_says_none(lakelog: Run, controlled: str) -> None:
+    cluster = controlled
     admin, found = AdminClient(cluster), Cluster.open(cluster)
     (partition,) = admin.create_topic("t", 1, 1).partitions
     found.metadata.put([replace(partition, leader=-1, isr=())], {"who": "test"})
@@ -191,9 +175,9 @@ def test_a_partition_without_leader_says_none(lakelog: Run, cluster: str) -> Non
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--replication-factor", "4"], "InvalidReplicationFactorException: replication factor is 4, "),
-        (["--replication-factor", "0"], "InvalidReplicationFactorException: replication factor is 0, "),
-        (["--partitions", "0"], "InvalidPartitionsException: number of partitions is 0, it must be 1 or more"),
+        (["--replication-factor", "4"], "InvalidReplicationFactorException: replication factor 4: "),
+        (["--replication-factor", "0"], "InvalidReplicationFactorException: replication factor 0: "),
+        (["--partitions", "0"], "InvalidPartitionsException: 0 partitions: a topic has 1 or more"),
         (
             ["--replica-assignment", "1:2:1"],
             "InvalidReplicaAssignmentException: partition 0 has replicas [1, 2, 1]: 1 ",
@@ -257,6 +241,12 @@ def test_a_command_config_that_cannot_be_read_is_refused(lakelog: Run, cluster: 
         ["--list", "--topic", "t"],
         ["--list", "--partitions", "0"],
         ["--describe", "--dry-run"],
+        ["--describe", "--under-replicated-partitions", "--unavailable-partitions"],
+        ["--list", "--unavailable-partitions"],
+        ["--alter", "--topic", "t"],
+        ["--alter", "--partitions", "2"],
+        ["--delete"],
+        ["--delete", "--topic", "t", "--partitions", "2"],
         ["--create", "--topic", "t", "--partitions", "many"],
         ["--create", "--topic", "t", "--replica-assignment", "1;2"],
         ["--create", "--topic", "t", "--config", "min.insync.replicas"],

@@ -1,0 +1,31 @@
+"""`lakelog brokers`: the brokers that have registered. A heartbeat that does not move is that of a dead one."""
+
+import argparse
+
+from jobs.admin_options import FORMS, admin_client, admin_parser
+from jobs.console import OK, Row, run, show
+from replication.storage.broker_table import BrokerRegistration
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    return run(admin_parser("brokers", __doc__, FORMS), _brokers, argv)
+
+
+def _brokers(args: argparse.Namespace) -> int:
+    found = admin_client(args, "brokers").describe_brokers()
+    show([_row(registration) for registration in found.values()], args.output)
+    return OK
+
+
+def _row(registration: BrokerRegistration) -> Row:
+    return {
+        "broker": registration.broker_id,
+        "root": registration.root,
+        "rack": registration.rack,
+        "epoch": registration.broker_epoch,
+        "heartbeat": registration.heartbeat,
+        "metadata_version": registration.metadata_version,
+        "shutting_down": registration.shutting_down,
+        "storage_error": registration.storage_error,
+    }

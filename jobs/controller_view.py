@@ -1,0 +1,43 @@
+"""Rows of what `lakelog controller` shows: the lease, and the requests with their outcomes."""
+
+from jobs.console import Row
+from replication.clients.admin import AdminClient
+from replication.errors import ControllerNotAvailableException
+from replication.storage.admin_table import AdminRequest, Outcome
+
+_WAITING = Outcome(None, "no controller has decided it yet")
+
+
+def lease_row(admin: AdminClient) -> Row:
+    """Who controls the cluster. Raises ControllerNotAvailableException if nobody ever did."""
+    lease = admin.describe_controller()
+    if lease is None:
+        raise ControllerNotAvailableException("no controller was ever elected; run `lakelog controller`")
+    return {
+        "controller": lease.controller_id,
+        "controller_epoch": lease.controller_epoch,
+        "lease": lease.lease,
+        "resigned": lease.resigned,
+    }
+
+
+def request_rows(admin: AdminClient) -> list[Row]:
+    """A row for each outcome of each request, oldest first."""
+    return [
+        _row(request, name, outcome)
+        for request in admin.list_requests()
+        for name, outcome in ({"": _WAITING} if request.outcomes is None else request.outcomes).items()
+    ]
+
+
+def _row(request: AdminRequest, name: str, outcome: Outcome) -> Row:
+    return {
+        "request": request.request_id,
+        "kind": request.kind,
+        "requested_by": request.requested_by,
+        "dry_run": request.validate_only,
+        "of": name,
+        "error": outcome.error,
+        "message": " ".join(outcome.message.split()),  # a row a line
+        "controller_epoch": None if request.outcomes is None else request.controller_epoch,
+    }

@@ -1,0 +1,23 @@
+"""What `lakelog leader-election` says. Kafka: `LeaderElectionCommand`."""
+
+import argparse
+
+from jobs.console import FAILED, OK, say
+from jobs.outcomes import say_refused
+from replication.clients.admin import Outcomes
+from replication.errors import ElectionNotNeededException
+
+
+def say_elected(outcomes: Outcomes, args: argparse.Namespace) -> int:
+    """The status, with Kafka's sentences: FAILED if any was refused; where nobody need be elected is no failure."""
+    done = [name for name, outcome in outcomes.items() if outcome.error is None]
+    needless = [name for name, outcome in outcomes.items() if outcome.error == ElectionNotNeededException.__name__]
+    refused = {name: outcome for name, outcome in outcomes.items() if name not in (*done, *needless)}
+    if done:
+        begin = "Nothing was written. Would complete" if args.dry_run else "Successfully completed"
+        say(f"{begin} leader election ({args.election_type.upper()}) for partitions {', '.join(done)}")
+    if needless:
+        say(f"Valid replica already elected for partitions {', '.join(needless)}")
+    for name, outcome in refused.items():
+        say_refused(name, outcome)
+    return FAILED if refused else OK

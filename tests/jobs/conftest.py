@@ -1,0 +1,76 @@
+"""For tests of verbs: a cluster of three brokers that do not run, a controller, and verbs in this process."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import format as format_verb
+from replication.clients.admin import AdminClient
+from replication.config import Config
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.filesystem import StorageRoot
+from tests.controllers import controller_of
+from tests.processes import wait_until
+
+Run = Callable[..., tuple[int, str, str]]  # status, stdout, stderr
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """A formatted cluster with the brokers 1, 2 and 3."""
+    uri = str(tmp_path / "cluster")
+    assert format_verb.main(["--cluster", uri]) == 0
+    for broker_id in (1, 2, 3):
+        row = BrokerRegistration(broker_id, f"/nowhere/{broker_id}", None, 1, 0, -1, False, None, "id", 0)
+        BrokerTable.open_or_create(StorageRoot.of(uri), broker_id).register(lambda _, row=row: row)
+    capsys.readouterr()
+    return uri
+
+
+@pytest.fixture
+def controlled(cluster: str) -> Iterator[str]:
+    """The cluster with an active controller, which takes the brokers for alive although their heartbeats stand."""
+    with controller_of(cluster, config=Config(broker_session_timeout_ms=3_600_000)) as controller:
+        wait_until(lambda: controller.is_active, "the controller is active")
+        yield cluster
+
+
+@pytest.fixture
+def lakelog(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a verb in this process."""
+
+    def call(verb: Any, *words: object) -> tuple[int, str, str]:
+        status = verb.main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def admin(controlled: str) -> AdminClient:
+    """With the topic t: partition 0 on brokers 1 and 2, partition 1 on brokers 2 and 3."""
+    client = AdminClient(controlled)
+    client.create_topic("t", assignment={0: [1, 2], 1: [2, 3]})
+    return client
+
+
+@pytest.fixture
+def on_t(lakelog: Run, controlled: str, admin: AdminClient) -> Run:
+    """Runs a verb on the cluster with t."""
+    assert admin.list_topics() == ["t"]
+    return lambda verb, *words: lakelog(verb, "--cluster", controlled, *words)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    """Writes a JSON file and tells where it is."""
+
+    def call(content: object) -> Path:
+        (tmp_path / "file.json").write_text(content if isinstance(content, str) else json.dumps(content))
+        return tmp_path / "file.json"
+
+    return call
