@@ -188,7 +188,7 @@ def test_le_01_another_leads_when_the_leader_is_killed_and_it_follows_when_it_is
     assert logs_are_equal(cluster, topic)
 
 
-def test_cs_05_a_broker_that_stops_gives_its_leadership_away_first(cluster, topic):
+def test_cs_01_cs_05_a_broker_that_stops_gives_its_leadership_away_first(cluster, topic):
     cluster.stop_broker(1)
     try:
         stopped = cluster.admin().describe_topic(topic).partitions[0]

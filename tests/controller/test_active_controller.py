@@ -96,7 +96,7 @@ def test_bd_01_two_brokers_that_have_begun_anew_at_once_do_not_elect_each_other(
     assert world.partition() == (3, (3,), 1, 1)
 
 
-def test_bd_01_bd_02_ps_04_all_partitions_are_changed_in_one_commit(world):
+def test_bd_01_bd_02_ps_04_ch_01_ch_02_all_partitions_are_changed_in_one_commit(world):
     world.add_topic("more", (1, 2), (2, 1), (3, 2), (1,))
     world.controller.look()
     before = world.commits()

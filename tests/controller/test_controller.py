@@ -60,7 +60,7 @@ def world(root):
     return World(root)
 
 
-def test_ce_02_the_first_is_elected_and_the_second_stands_by(world):
+def test_ce_01_ce_02_the_first_is_elected_and_the_second_stands_by(world):
     a, b = world.controller("a"), world.controller("b")
     a.tick()
     b.tick()

@@ -30,7 +30,7 @@ def register(cluster, broker_id, epoch=1):
     return table
 
 
-def test_mc_03_what_a_cache_knows(cluster, clock):
+def test_mc_01_mc_03_what_a_cache_knows(cluster, clock):
     cache = MetadataCache(cluster, clock)
     assert (cache.all_topics(), cache.alive_brokers()) == (set(), set())
     register(cluster, 1)
@@ -65,7 +65,7 @@ def test_a_broker_that_is_shutting_down_is_not_alive(cluster, clock):
     assert MetadataCache(cluster, clock).alive_brokers() == set()
 
 
-def test_a_broker_that_comes_or_moves_is_told(cluster, clock):
+def test_mc_01_a_broker_that_comes_or_moves_is_told(cluster, clock):
     cache = MetadataCache(cluster, clock)
     register(cluster, 1)
     assert cache.refresh()

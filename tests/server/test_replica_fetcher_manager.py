@@ -122,7 +122,7 @@ def test_fm_08_idle_fetchers_are_stopped_and_forgotten(world):
     assert world.events[-1] == ("shutdown", BrokerIdAndFetcherId(1, 0))
 
 
-def test_fm_01_the_state_of_a_partition_is_its_fetchers(world):
+def test_br_02_fm_01_the_state_of_a_partition_is_its_fetchers(world):
     world.add(followed(0, leader=1), followed(1, leader=2))
     assert world.manager.fetch_state(TopicIdPartition("t", 1)).leader == 2
     assert world.manager.fetch_state(TopicIdPartition("t", 7)) is None

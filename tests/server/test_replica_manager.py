@@ -175,7 +175,7 @@ def test_steps_are_carried_out_in_the_order_given(world):
     assert world.fetchers.told == [("idle",), ("idle",)]
 
 
-def test_is_01_lags_are_looked_at_every_half_lag_time(world):
+def test_br_03_is_01_lags_are_looked_at_every_half_lag_time(world):
     """So a follower is out after 1 to 1.5 times the lag time, which is 10 s here, as in Kafka."""
     world.tell(dataclasses.replace(LED, isr=(1, 2)))
     world.manager.apply()

@@ -174,7 +174,7 @@ def test_topics_are_put_and_dropped_and_what_is_so_already_is_not_written(storag
 
 
 @pytest.mark.parametrize("name", ["topics", "metadata", "admin"])
-def test_ce_05_a_table_that_a_newer_controller_has_claimed_refuses_an_older_one(storage, name):
+def test_ce_05_mc_02_a_table_that_a_newer_controller_has_claimed_refuses_an_older_one(storage, name):
     create, write = {
         "topics": (TopicTable.create, lambda table, epoch: table.change([Topic("t", "1", 1)], (), {}, epoch)),
         "metadata": (MetadataTable.create, lambda table, epoch: table.change(lambda _: {}, {}, epoch)),
