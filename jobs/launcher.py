@@ -9,11 +9,12 @@ from jobs.spark_submit import Options, spark_environment, split_arguments
 
 
 class Verb(NamedTuple):
-    """A module with `main(argv: list[str]) -> int`."""
+    """A module with `main(argv: list[str]) -> int`; `sparkless` are its subcommands that need no Spark."""
 
     module: str
     needs_spark: bool
     help: str
+    sparkless: tuple[str, ...] = ()
 
 
 VERBS = {
@@ -28,7 +29,9 @@ VERBS = {
     "reassign-partitions": Verb("jobs.reassign_partitions", False, "move partitions to other brokers"),
     "leader-election": Verb("jobs.leader_election", False, "elect leaders by hand, preferred or unclean"),
     "brokers": Verb("jobs.brokers", False, "show the brokers that have registered"),
-    "bench": Verb("jobs.bench", True, "measure against a plain stream and a file copy, in the same run"),
+    "bench": Verb(
+        "jobs.bench", True, "measure against a plain stream and a file copy, in the same run", ("controller",)
+    ),
     "kill-test": Verb("jobs.kill_test", False, "kill brokers while producing, then look for every record"),
     "simulate": Verb("jobs.simulate", False, "the rules in memory: thousands of histories full of accidents"),
     "scenario": Verb("jobs.scenario", True, "run event scripts: brokers are killed, frozen, restarted, and looked at"),
@@ -67,7 +70,7 @@ def _start(name: str, arguments: list[str], options: Options) -> int:
     verb = VERBS.get(name)
     if verb is None:
         raise ValueError(f"there is no verb {name!r}; the verbs are {', '.join(VERBS)}")
-    if verb.needs_spark:
+    if verb.needs_spark and not (arguments and arguments[0] in verb.sparkless):
         _become(verb.module, arguments, spark_environment(options))
     if options:
         raise ValueError(f"{options[0][0]} is an option of spark-submit, and {name} starts no Spark")

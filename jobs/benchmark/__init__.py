@@ -1,1 +1,1 @@
-"""Lakelog's follower against a plain Delta-to-Delta stream, on the same files, in the same run."""
+"""What `lakelog bench` measures: a follower against a plain stream in the same run, and the controller alone."""

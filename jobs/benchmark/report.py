@@ -35,7 +35,7 @@ def figures(results: Results) -> dict[str, object]:
     """All of it. Where rows differ, no time means anything, so that there is none."""
     differing = [m.data_set.name for m in results.all if not m.rows_equal]
     if differing:
-        return {"rows_equal": False, "rows_differ_in": differing, **_circumstances(results.rounds)}
+        return {"rows_equal": False, "rows_differ_in": differing, "rounds": results.rounds, **circumstances()}
     throughput, latency = results.throughput, results.latency
     return {
         "rows_equal": True,
@@ -44,7 +44,8 @@ def figures(results: Results) -> dict[str, object]:
         "time_vs_file_copy": max(_ratio(m, _LAKELOG, FILE_COPY) for m in throughput),
         "throughput": [_throughput(m) for m in throughput],
         "latency": {**_basics(latency), "vs_plain_stream": _ratio(latency, _LAKELOG, _PLAIN)},
-        **_circumstances(results.rounds),
+        "rounds": results.rounds,
+        **circumstances(),
     }
 
 
@@ -88,11 +89,11 @@ def _ratios(m: Measurement, one: str, other: str) -> list[float]:
     return [round(a / b, 3) for a, b in zip(m.seconds[one], m.seconds[other], strict=True)]
 
 
-def _circumstances(rounds: int) -> dict[str, object]:
+def circumstances() -> dict[str, object]:
     """What the figures depend on."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
     load = [round(value, 2) for value in os.getloadavg()]
-    return {"rounds": rounds, "cores": len(os.sched_getaffinity(0)), "load_average": load, "versions": versions}
+    return {"cores": len(os.sched_getaffinity(0)), "load_average": load, "versions": versions}
 
 
 def rows(results: Results) -> list[Row]:

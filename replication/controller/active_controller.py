@@ -153,13 +153,23 @@ class ActiveController:
         return batch
 
     def _commit(self, event: Event, cause: dict[str, Any], request: AdminRequest | None) -> Batch:
-        """One compare-and-set for all that the event changes; decided anew if leaders have changed ISRs meanwhile."""
+        """One compare-and-set for all that the event changes; decided anew if leaders have changed ISRs meanwhile.
+
+        A request is looked for before that: where only the answer was lost, it has been carried out already.
+        """
         last: list[Batch] = []
+        since = self._cluster.metadata.version
 
         def choose(
             partitions: Mapping[TopicIdPartition, PartitionRegistration],
         ) -> dict[TopicIdPartition, PartitionRegistration | None]:
-            batch = decide(self.context.with_partitions(partitions), event)
+            context = self.context.with_partitions(partitions)
+            landed = requests_carried_out(self._cluster.root, since) if last and request is not None else {}
+            if request is not None and request.request_id in landed:
+                last[:] = [Batch(context, type(event).__name__)]
+                last[-1].outcomes.update(landed[request.request_id])
+                return {}
+            batch = decide(context, event)
             last[:] = [batch]
             if request is not None:
                 told = {name: [outcome.error, outcome.message] for name, outcome in batch.outcomes.items()}

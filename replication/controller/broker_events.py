@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from replication.controller import partition_state_machine, reassignment, replica_state_machine, topic_deletion_manager
+from replication.controller import partition_state_machine, replica_state_machine, topic_deletion_manager
 from replication.controller.batch import Batch
 from replication.controller.controller_context import BrokerView
 from replication.controller.partition_state_machine import Strategy, trigger_online_partition_state_change
@@ -38,10 +38,10 @@ def on_broker_startup(batch: Batch, brokers: Collection[int]) -> None:
     Kafka: `KafkaController.onBrokerStartup`. [BU-01, BU-02]
     """
     if brokers:
-        replicas = replica_state_machine.replicas_on(batch, brokers)
+        held = replica_state_machine.replicas_on(batch, brokers)
+        replicas = [r for r in held if batch.replica_state(r) != ReplicaState.DELETION_SUCCESSFUL]
         replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.ONLINE)
         trigger_online_partition_state_change(batch)
-        reassignment.complete_where_possible(batch)
         topic_deletion_manager.resume_deletions(batch)
 
 
@@ -59,10 +59,11 @@ def on_broker_failure(batch: Batch, brokers: Collection[int]) -> None:
     ]  # fmt: skip
     partition_state_machine.handle_state_changes(batch, led, PartitionState.OFFLINE)
     trigger_online_partition_state_change(batch)
-    replicas = replica_state_machine.replicas_on(batch, brokers)
-    replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.OFFLINE)
-    deleted = [r for r in replicas if batch.is_being_deleted(batch.registration(r.partition))]
-    replica_state_machine.handle_state_changes(batch, deleted, ReplicaState.DELETION_INELIGIBLE)
+    held = replica_state_machine.replicas_on(batch, brokers)
+    deleted = [r for r in held if batch.is_being_deleted(batch.registration(r.partition))]
+    kept = [r for r in held if not batch.is_being_deleted(batch.registration(r.partition))]
+    replica_state_machine.handle_state_changes(batch, kept, ReplicaState.OFFLINE)
+    topic_deletion_manager.fail_replica_deletion(batch, deleted)
 
 
 def on_controlled_shutdown(batch: Batch, broker: int) -> None:
@@ -95,8 +96,8 @@ def on_failover(batch: Batch, before: Mapping[int, BrokerView]) -> None:
     trigger_online_partition_state_change(batch)
     for broker in sorted(batch.context.shutting_down_brokers):
         on_controlled_shutdown(batch, broker)
-    reassignment.complete_where_possible(batch)
     topic_deletion_manager.resume_deletions(batch)
+    topic_deletion_manager.complete_replica_deletions(batch)  # brokers that have told already will not tell again
 
 
 def _gone(batch: Batch) -> set[int]:

@@ -40,6 +40,8 @@ class Controller:
         self._held: Lease | None = None
         self._active: ActiveController | None = None
         self._stopping = threading.Event()
+        self._awake = threading.Event()
+        self._awake.set()
         self._thread = threading.Thread(target=self._run, name=f"controller-{controller_id}", daemon=True)
 
     @property
@@ -47,14 +49,37 @@ class Controller:
         """Whether it was elected, as far as it knows."""
         return self._active is not None
 
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._thread.is_alive()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is frozen."""
+        return not self._awake.is_set()
+
     def start(self) -> None:
         """Stands for election. [CE-01]"""
         self._thread.start()
+        logger.info("controller %s stands for election", self.controller_id)
+
+    def pause(self) -> None:
+        """Freezes it after its round, as SIGSTOP does a process. For controllers that share one."""
+        self._awake.clear()
+
+    def resume(self) -> None:
+        """Lets it go on, believing what it believed before."""
+        self._awake.set()
+
+    def kill(self) -> None:
+        """Ends it at once, as SIGKILL ends a process: it does not resign."""
+        self._stopping.set()
+        self._awake.set()
+        self._thread.join()
 
     def stop(self) -> None:
         """Ends it, and resigns if it is active, so that the next one need not wait. [CE-06]"""
-        self._stopping.set()
-        self._thread.join()
+        self.kill()
         if self._held is not None:
             try:
                 self._cluster.lease.resign(self._held)
@@ -64,7 +89,9 @@ class Controller:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._cluster.config.lakelog_poll_interval_ms / 1000):
-            self.round()
+            self._awake.wait()
+            if not self._stopping.is_set():
+                self.round()
 
     def round(self) -> None:
         """A tick after which the process goes on, whatever has come of it: a deposed controller stands by. [EV-01]"""
@@ -112,6 +139,7 @@ class Controller:
     def _serve(self, held: Lease, active: ActiveController) -> None:
         if self._clock() - self._seen_at >= self._session_timeout / _RENEWALS:
             self._held, self._seen_at = self._cluster.lease.renew(held), self._clock()
+            self._cluster.checkpoint_if_due()
         active.look()
 
     def _stand_down(self) -> None:

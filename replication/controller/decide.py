@@ -42,11 +42,13 @@ def decide(context: ControllerContext, event: Event) -> Batch:
         case ControlledShutdown():
             broker_events.on_controlled_shutdown(batch, event.broker_id)
         case IsrChangeNotification():
-            reassignment.complete_where_possible(batch)
+            pass  # it may complete reassignments, as every event may
         case AutoPreferredReplicaLeaderElection():
             leader_election.rebalance(batch)
         case _:
             _answer(batch, event)
+    # A commit is decided on the newest ISRs: nobody notifies of a change that it has read itself. [RA-03, BU-02, FO-04]
+    reassignment.complete_where_possible(batch)
     return batch
 
 
@@ -75,14 +77,21 @@ def _carry_out(batch: Batch, event: RequestEvent) -> None:
             topic_deletion_manager.enqueue_topic_for_deletion(batch, topics.known(batch, given["topic"]))
             message = "is being deleted"
         case PartitionReassignment():
+            _check_targets(given["reassignments"])
             _each(batch, given["reassignments"], lambda p, target: _reassign(batch, p, target))
             return
         case ReplicaLeaderElection():
             election_type = leader_election.check_type(given["election_type"])
-            chosen = given["partitions"] or _all_partitions(batch)
+            chosen = _all_partitions(batch) if given["partitions"] is None else given["partitions"]
             _each(batch, dict.fromkeys(chosen), lambda p, _: leader_election.elect(batch, p, election_type))
             return
     batch.outcomes[given["topic"]] = Outcome(None, message)
+
+
+def _check_targets(reassignments: Mapping[str, Any]) -> None:
+    for name, target in reassignments.items():
+        if target is not None and not (isinstance(target, list) and all(type(broker) is int for broker in target)):
+            raise ValueError(f"{name}: {target!r} is no list of brokers")
 
 
 def _reassign(batch: Batch, partition: TopicIdPartition, target: list[int] | None) -> str:
@@ -104,7 +113,9 @@ def _each(batch: Batch, wanted: Mapping[str, Any], act: Callable[[TopicIdPartiti
 
 
 def _all_partitions(batch: Batch) -> list[str]:
-    return sorted(f"{r.topic}-{r.partition}" for r in batch.context.partitions.values())
+    """Of all topics but those that are being deleted. [TD-05]"""
+    known = batch.context.partitions.values()
+    return sorted(f"{r.topic}-{r.partition}" for r in known if not batch.is_being_deleted(r))
 
 
 def _with_assignment(given: dict[str, Any]) -> dict[str, Any]:

@@ -15,12 +15,10 @@ from replication.protocol.leader_election import (
     elect_controlled_shutdown,
     elect_offline,
     elect_preferred,
-    elect_reassigned,
     with_leader,
 )
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.partition_states import PartitionState, is_valid
-from replication.protocol.reassignment import target_replicas
 from replication.protocol.record_batch import TopicIdPartition
 
 
@@ -29,7 +27,6 @@ class Strategy(enum.Enum):
 
     OFFLINE = "offline partition"
     UNCLEAN = "unclean by hand"
-    REASSIGN = "reassignment"
     PREFERRED = "preferred replica"
     CONTROLLED_SHUTDOWN = "controlled shutdown"
 
@@ -82,8 +79,6 @@ def elect(
             return elect_offline(registration, live, batch.unclean_allowed(registration))
         case Strategy.UNCLEAN:
             return elect_offline(registration, live, unclean_allowed=True)
-        case Strategy.REASSIGN:
-            return elect_reassigned(registration, target_replicas(registration), live)
         case Strategy.PREFERRED:
             return elect_preferred(registration, live)
         case Strategy.CONTROLLED_SHUTDOWN:

@@ -76,8 +76,8 @@ def cancel(batch: Batch, partition: TopicIdPartition) -> str:
 
 def complete_where_possible(batch: Batch) -> None:
     """Ends every reassignment whose target has caught up. [RA-03, FO-04, BU-02]"""
-    for partition, registration in batch.context.partitions.items():
-        if is_reassigning(registration):
+    for partition in batch.context.partitions:
+        if partition not in batch.removed and is_reassigning(batch.registration(partition)):
             complete(batch, partition)
 
 
@@ -87,7 +87,6 @@ def complete(batch: Batch, partition: TopicIdPartition) -> None:
     done = complete_reassignment(registration, batch.live) if may_complete(registration) else None
     if done is not None:
         _settle(batch, registration, done)
-        topic_deletion_manager.resume_deletions(batch)
 
 
 def _settle(batch: Batch, before: PartitionRegistration, after: PartitionRegistration) -> None:
@@ -99,3 +98,4 @@ def _settle(batch: Batch, before: PartitionRegistration, after: PartitionRegistr
     for state in (ReplicaState.OFFLINE, *replica_state_machine.DELETION):
         replica_state_machine.handle_state_changes(batch, going, state)
     batch.put(after)
+    topic_deletion_manager.resume_deletions(batch)  # which has waited for this [TD-04]

@@ -37,8 +37,9 @@ def handle_state_changes(batch: Batch, replicas: Iterable[PartitionAndReplica], 
 
 def _leave_isr(batch: Batch, replica: PartitionAndReplica) -> None:
     registration = batch.registration(replica.partition)
-    if not batch.is_being_deleted(registration):
-        batch.put(replica_offline(registration, replica.broker_id))
+    after = replica_offline(registration, replica.broker_id)
+    if after is not registration and not batch.is_being_deleted(registration):
+        batch.put(after)
 
 
 def replicas_on(batch: Batch, brokers: Iterable[int]) -> list[PartitionAndReplica]:

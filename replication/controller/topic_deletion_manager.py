@@ -68,6 +68,20 @@ def _stop_replica(batch: Batch, replica: PartitionAndReplica) -> None:
         replica_state_machine.handle_state_changes(batch, [replica], step)
 
 
+def fail_replica_deletion(batch: Batch, replicas: Iterable[PartitionAndReplica]) -> None:
+    """Their brokers are gone: the deletion waits until they are back. What they had deleted already stays deleted.
+
+    Kafka: `TopicDeletionManager.failReplicaDeletion`. [BD-02]
+    """
+    for replica in replicas:
+        state = batch.replica_state(replica)
+        if state == ReplicaState.DELETION_SUCCESSFUL:
+            continue
+        if state != ReplicaState.DELETION_STARTED:
+            replica_state_machine.handle_state_changes(batch, [replica], ReplicaState.OFFLINE)
+        replica_state_machine.handle_state_changes(batch, [replica], ReplicaState.DELETION_INELIGIBLE)
+
+
 def complete_replica_deletions(batch: Batch) -> None:
     """Takes note of the brokers that have deleted their replicas; a topic without any is gone.
 
@@ -75,7 +89,8 @@ def complete_replica_deletions(batch: Batch) -> None:
     """
     for topic in batch.topics_to_be_deleted():
         partitions = batch.partitions_of(topic)
-        since = batch.context.deletions.get(topic.topic_id)
+        is_begun_here = topic.topic_id in batch.deletions_begun
+        since = None if is_begun_here else batch.context.deletions.get(topic.topic_id)
         for replica in (replica for registration in partitions for replica in _replicas(registration)):
             broker = batch.context.brokers.get(replica.broker_id)
             started = batch.replica_state(replica) == ReplicaState.DELETION_STARTED

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 
 
 def new_partition(
@@ -97,7 +97,7 @@ def is_unclean(before: PartitionRegistration, after: PartitionRegistration) -> b
 
     Kafka: `ControllerStats.uncleanLeaderElectionRate`. [LE-02]
     """
-    return after.leader != NO_LEADER and after.leader not in before.isr
+    return after.leader not in (NO_LEADER, LEADER_DURING_DELETE, *before.isr)
 
 
 def replica_offline(registration: PartitionRegistration, broker: int) -> PartitionRegistration:

@@ -83,6 +83,8 @@ class BrokerTable:
         Raises StaleBrokerEpochException if a newer process has registered under the id.
         """
 
+        written: list[Row] = []
+
         def change(rows: list[Row]) -> list[Row] | None:
             found = BrokerRegistration(**rows[0])
             if found.broker_epoch != broker_epoch:
@@ -90,10 +92,11 @@ class BrokerTable:
                     f"broker {found.broker_id}: epoch {broker_epoch} is fenced: "
                     f"a newer process has registered under epoch {found.broker_epoch}"
                 )
-            return [{**rows[0], "heartbeat": found.heartbeat + 1, **changes}]
+            written[:] = [{**rows[0], "heartbeat": found.heartbeat + 1, **changes}]
+            return list(written)
 
         self._table.update({"who": "broker", "why": why}, change)
-        return BrokerRegistration(**self._table.rows[0])
+        return BrokerRegistration(**written[0])
 
 
 def broker_ids(cluster: StorageRoot) -> list[int]:

@@ -11,7 +11,7 @@ from replication.protocol.leader_election import with_leader
 from replication.storage.admin_table import AdminRequest
 from replication.storage.cluster import Cluster
 from replication.storage.controller_lease import Lease
-from replication.storage.delta_log import DeltaLog
+from replication.storage.delta_log import CommitUnknown, DeltaLog
 from tests.controller.world import P, World
 
 
@@ -123,6 +123,34 @@ def expected_of(kind):
         }[kind](), told
 
     return check
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_le_06_a_request_whose_answer_is_lost_is_carried_out_once(world, monkeypatch, kind):
+    """The commit on metadata has landed, and nobody knows: the request is found in it."""
+    world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
+    ask(world, kind, **REQUESTS[kind])
+    commit, lost = DeltaLog.commit, []
+
+    def lose_the_answer(log, *args, **options):
+        version = commit(log, *args, **options)
+        if log.root.uri.endswith("metadata") and not lost:
+            lost.append(version)
+            raise CommitUnknown("the answer was lost")
+        return version
+
+    monkeypatch.setattr(DeltaLog, "commit", lose_the_answer)
+    world.controller.look()
+    assert (set(outcomes(world).values()), len(lost)) == ({None}, 0 if kind == "alter_configs" else 1)
+    expected_of(kind)(world)
+
+
+def test_ra_01_a_request_that_is_malformed_in_one_part_is_refused_whole(world):
+    before = world.commits()
+    ask(world, "alter_partition_reassignments", reassignments={"flights-0": [1, 2], "flights-1": "1,2"})
+    world.controller.look()
+    assert outcomes(world) == {"alter_partition_reassignments": "InvalidRequestException"}
+    assert world.commits() == before
 
 
 def test_td_03_a_topic_is_gone_when_every_broker_has_carried_its_deletion_out(world):

@@ -1,14 +1,19 @@
 """The benchmark compares rows before times; no time is asserted here."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from jobs.bench import main
+from jobs.benchmark.controller import LEAVING, LOST, first_wrong, measure_controller
+from jobs.benchmark.controller_report import controller_figures, controller_rows
 from jobs.benchmark.data import DataSet
 from jobs.benchmark.replication import QUICK, Bench, Measurement, checksum
 from jobs.benchmark.report import Results, figures, rows
+from replication.protocol.leader_election import new_partition, with_leader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,9 +65,66 @@ def test_records_have_keys_and_json_values_of_the_size_said(value_bytes: int) ->
     assert table["key"].null_count == 0
 
 
-@pytest.mark.parametrize("argv", [["nothing"], ["replication", "--rounds", "0"], ["replication", "--rounds", "x"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["nothing"],
+        ["replication", "--rounds", "0"],
+        ["replication", "--rounds", "x"],
+        [],
+        ["controller", "--brokers", "2"],
+        ["controller", "--partitions", "0"],
+        ["controller", "--rounds", "5"],
+    ],
+)
 def test_what_makes_no_sense_is_refused_before_spark_starts(argv: list[str]) -> None:
     assert main(argv) == 2
+
+
+def test_the_controller_is_measured_step_by_step(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    assert main(["controller", "--partitions", "60", "--brokers", "4", "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert (found["outcome_is_right"], found["partitions"], found["brokers"]) == (True, 60, 4)
+    leaders = {step["step"]: {int(broker) for broker in step["leaders"]} for step in found["steps"]}
+    assert leaders == {
+        "start-up": {1, 2, 3, 4},
+        "loss of a broker": {1, 2, 3, 4} - {LOST},
+        "controlled shutdown": {1, 2, 3, 4} - {LOST, LEAVING},
+    }
+    assert [sum(step["leaders"].values()) for step in found["steps"]] == [60, 60, 60]
+    assert [step["changed"] for step in found["steps"]] == [0, 45, 45], "those with a replica on the broker, no other"
+    assert found["commits"] < 10
+    shown = capsys.readouterr().out
+    assert all(step in shown for step in leaders)
+
+
+def test_a_wrong_outcome_leaves_no_time() -> None:
+    steps = measure_controller(6, 3)
+    steps[1] = replace(steps[1], wrong="partition 0")
+    found = controller_figures(steps, 6, 3)
+    assert (found["outcome_is_right"], found["wrong"]) == (False, {"loss of a broker": "partition 0"})
+    assert not {"longest_seconds", "steps"} & set(found)
+    assert len(controller_rows(steps)) == 3
+
+
+FIRST = new_partition("bench", "bench-id", 0, (1, 2, 3), (1, 2, 3))
+AFTER = {
+    "as it must be": (with_leader(FIRST, 2, (2, 3)), True),
+    "a dead leader": (FIRST, False),
+    "not the first": (with_leader(FIRST, 3, (2, 3)), False),
+    "a dead member": (with_leader(FIRST, 2, (1, 2, 3)), False),
+    "a live member lost": (with_leader(FIRST, 2, (2,)), False),
+    "two epochs on": (with_leader(with_leader(FIRST, 3, (2, 3)), 2, (2, 3)), False),
+    "gone": (None, False),
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_what_the_controller_has_decided_is_looked_at(name: str) -> None:
+    after, is_right = AFTER[name]
+    key = FIRST.topic_id_partition
+    assert (first_wrong({key: FIRST}, {key: after} if after else {}, {2, 3}) == "") is is_right
 
 
 def test_the_checksum_sees_a_changed_value_and_a_doubled_row(spark: "SparkSession") -> None:

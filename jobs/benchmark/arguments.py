@@ -1,0 +1,44 @@
+"""The arguments of `lakelog bench`: what is measured, and how much of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs.benchmark.controller import REPLICAS
+from jobs.console import parser_of
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """A command for each benchmark."""
+    bench = parser_of("bench", description)
+    commands = bench.add_subparsers(dest="what", required=True, metavar="WHAT")
+    replication = commands.add_parser(
+        "replication", help="a follower against a plain Delta-to-Delta stream", allow_abbrev=False
+    )
+    replication.add_argument("--rounds", metavar="N", type=_number_from(1), default=5, help="default: 5")
+    replication.add_argument(
+        "--quick", action="store_true", help="one round of few records: shows that it works, no more"
+    )
+    controller = commands.add_parser(
+        "controller", help="the controller alone: start-up, loss of a broker, controlled shutdown", allow_abbrev=False
+    )
+    controller.add_argument(
+        "--partitions", metavar="N", type=_number_from(1), default=10_000, help="default: 10000, with three replicas"
+    )
+    controller.add_argument(
+        "--brokers", metavar="N", type=_number_from(REPLICAS), default=5, help=f"{REPLICAS} or more; default: 5"
+    )
+    for command in (replication, controller):
+        command.add_argument("--out", metavar="FILE", type=Path, help="write all figures there, as JSON")
+    return bench
+
+
+def _number_from(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"{text!r} is none: it must be a whole number, {least} or more")
+        return int(text)
+
+    return number

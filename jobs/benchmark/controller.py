@@ -1,0 +1,140 @@
+"""`bench controller`: the controller alone on the tables of a large cluster, whose brokers are rows. No Spark."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from replication.config import Config
+from replication.controller.active_controller import ActiveController
+from replication.errors import ControllerMovedException
+from replication.protocol.assignment import assign_replicas
+from replication.protocol.leader_election import new_partition
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import Cluster, format_cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.liveness import Liveness
+from replication.storage.metadata_table import MetadataTable
+from replication.storage.topic_table import Topic
+
+TOPIC = "bench"
+REPLICAS = 3
+LOST, LEAVING = 1, 2
+_CAUSE = {"who": "bench", "why": "set up"}
+
+Partitions = Mapping[TopicIdPartition, PartitionRegistration]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What was done, how long it took, and the outcome as the table has it; `wrong` is empty if that is right.
+
+    `cpu_seconds` are those of this process alone: what they lack on `seconds` is waiting for others.
+    """
+
+    name: str
+    seconds: float
+    cpu_seconds: float
+    commits: int
+    changed: int
+    leaders: Mapping[int, int]
+    wrong: str
+
+
+class Clock:
+    """Seconds that pass when the benchmark says so: no session time-out is waited for."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class ControllerBench:
+    """A cluster of rows: one topic, every replica in sync, and brokers that beat when they are told to."""
+
+    def __init__(self, folder: str, partitions: int, brokers: int) -> None:
+        self._root = StorageRoot.of(folder).child("cluster")
+        format_cluster(self._root, Config())
+        self._brokers = {broker: BrokerTable.open_or_create(self._root, broker) for broker in range(1, brokers + 1)}
+        for broker, table in self._brokers.items():
+            row = BrokerRegistration(broker, f"{folder}/{broker}", None, 1, 0, -1, False, None, "none", 0)
+            table.register(lambda _, row=row: row)  # type: ignore[misc]
+        self._write_topic(partitions)
+        self._clock, self._cluster = Clock(), Cluster.open(self._root.uri)
+        self._config = self._cluster.config
+        self._controller = self._elected()
+
+    def _write_topic(self, partitions: int) -> None:
+        cluster = Cluster.open(self._root.uri)
+        assignment = assign_replicas(dict.fromkeys(self._brokers), partitions, REPLICAS, 0, 0)
+        cluster.topics.change([Topic(TOPIC, f"{TOPIC}-id", partitions)], (), _CAUSE)
+        rows = (new_partition(TOPIC, f"{TOPIC}-id", n, replicas, self._brokers) for n, replicas in assignment.items())
+        cluster.metadata.put(rows, _CAUSE)
+
+    def _elected(self) -> ActiveController:
+        held = self._cluster.lease.elect("bench", None)
+        if held is None:
+            raise ControllerMovedException(f"{self._root.uri}: another controller was elected")
+        liveness = Liveness(self._config.broker_session_timeout_ms, self._clock)
+        return ActiveController(self._cluster, liveness, held, self._clock)
+
+    def run(self) -> list[Step]:
+        """Start-up, the loss of a broker, the controlled shutdown of another."""
+        everybody = set(self._brokers)
+        steps = [self._measure("start-up", lambda: self._controller.fail_over({}), everybody)]
+        self._fall_silent(LOST)
+        steps.append(self._measure("loss of a broker", self._controller.look, everybody - {LOST}))
+        self._brokers[LEAVING].update(1, "shutdown", shutting_down=True)
+        steps.append(self._measure("controlled shutdown", self._controller.look, everybody - {LOST, LEAVING}))
+        return steps
+
+    def _fall_silent(self, broker: int) -> None:
+        """Its session is over at the next look; the others have shown life all the time, and were looked at."""
+        beat = self._config.broker_heartbeat_interval_ms / 1000
+        while self._clock.now <= self._config.broker_session_timeout_ms / 1000:
+            self._controller.look()
+            self._clock.now += beat
+            for table in (table for other, table in self._brokers.items() if other != broker):
+                table.update(1, "heartbeat")
+
+    def _measure(self, name: str, act: Callable[[], None], able: Collection[int]) -> Step:
+        before = MetadataTable.open(self._root)
+        started, cpu_started = time.perf_counter(), time.process_time()
+        act()
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+        after = MetadataTable.open(self._root)
+        changed = sum(row != before.partitions[key] for key, row in after.partitions.items())
+        leaders = dict(sorted(Counter(row.leader for row in after.partitions.values()).items()))
+        wrong = first_wrong(before.partitions, after.partitions, able)
+        return Step(name, seconds, cpu_seconds, after.version - before.version, changed, leaders, wrong)
+
+
+def first_wrong(before: Partitions, after: Partitions, able: Collection[int]) -> str:
+    """The first partition that is not led by the first of its replicas that is able to, with the others of them for
+    an ISR, or whose leader epoch has not gone up by one if it has changed. Empty if there is none."""
+    for key in sorted(before.keys() | after.keys()):
+        was, row = before.get(key), after.get(key)
+        if was is None or row is None:
+            return f"partition {key.partition}: {was} became {row}"
+        isr = tuple(broker for broker in row.replicas if broker in able)
+        is_new = (was.leader, was.isr) != (row.leader, row.isr)
+        if (row.leader, row.isr) != (isr[0], isr) or row.leader_epoch != was.leader_epoch + is_new:
+            return f"partition {key.partition}: {was} became {row}, with brokers {sorted(able)}"
+    return ""
+
+
+def measure_controller(partitions: int, brokers: int) -> list[Step]:
+    """All steps, on tables in a folder that is deleted afterwards."""
+    folder = tempfile.mkdtemp(prefix="lakelog-bench-")
+    try:
+        return ControllerBench(folder, partitions, brokers).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

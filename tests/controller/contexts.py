@@ -1,0 +1,130 @@
+"""What a controller knows, made by hand, and a controller without tables: it decides, and holds its decisions true."""
+
+from dataclasses import replace
+
+from replication.config import Config
+from replication.controller.controller_context import BrokerView, ControllerContext, PartitionAndReplica
+from replication.controller.decide import decide
+from replication.controller.events import EVENT_OF_REQUEST, BrokerChange, ControlledShutdown, ControllerChange
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.admin_table import AdminRequest
+from replication.storage.topic_table import Topic
+
+EPOCH, VERSION = 4, 40  # of the controller, and of metadata when it began
+NOBODY = -1
+
+
+def tp(number=0, topic="flights"):
+    return TopicIdPartition(f"{topic}-id", number)
+
+
+def replica(broker, number=0, topic="flights"):
+    return PartitionAndReplica(tp(number, topic), broker)
+
+
+def partition(replicas=(1, 2, 3), leader=None, isr=None, number=0, topic="flights", adding=(), removing=()):
+    """Led by the first of its replicas, all of them in sync, if nothing else is said; epochs 5 and 7."""
+    leader, isr = replicas[0] if leader is None else leader, replicas if isr is None else isr
+    return PartitionRegistration(topic, f"{topic}-id", number, replicas, leader, 5, isr, 7, 3, adding, removing)
+
+
+def views(live=(1, 2, 3), shutting_down=()):
+    return {broker: BrokerView(1, broker in shutting_down, VERSION - 1) for broker in live}
+
+
+def context(*partitions, live=(1, 2, 3), shutting_down=(), deleting=(), configs=None, **config):
+    """A context as it is after a failover: states are those that both machines start with."""
+    names = sorted({registration.topic for registration in partitions})
+    topics = {
+        name: Topic(name, f"{name}-id", sum(r.topic == name for r in partitions), configs or {}, name in deleting)
+        for name in names
+    }
+    known = {registration.topic_id_partition: registration for registration in partitions}
+    return ControllerContext(EPOCH, Config(**config), views(live, shutting_down), topics, known).started(VERSION)
+
+
+def changed(batch):
+    """Leader and ISR of each partition that is to change."""
+    return {f"{r.topic}-{r.partition}": (r.leader, r.isr) for r in batch.changed.values()}
+
+
+def errors(batch):
+    return {name: outcome.error for name, outcome in batch.outcomes.items()}
+
+
+def request(kind, request_id="request-1", **arguments):
+    return EVENT_OF_REQUEST[kind](AdminRequest(request_id, kind, arguments))
+
+
+def check(batch):
+    """What holds for every decision, whatever the event: one change a row, which makes sense, by moves that exist."""
+    assert [change for change in batch.state_changes if not change.is_valid] == []
+    for key, after in batch.changed.items():
+        before = batch.context.partitions.get(key)
+        assert after.topic_id_partition == key
+        assert after.leader in (*after.isr, NOBODY, -2), after
+        assert set(after.isr) <= set(after.replicas), after
+        if before is not None:
+            epochs = (after.leader_epoch - before.leader_epoch, after.partition_epoch - before.partition_epoch)
+            is_fence = replace(after, partition_epoch=before.partition_epoch) == before
+            assert epochs == ((0, 1) if is_fence else (1, 1)), after
+            assert is_fence or after.controller_epoch == batch.context.controller_epoch, after
+            assert not before.isr or after.isr, f"the ISR of {key} became empty"
+
+
+class Active:
+    """A controller in office: takes events in, keeps what comes of them, and checks each decision."""
+
+    def __init__(self, context):
+        self.context = context
+        self.version = VERSION
+
+    def process(self, event):
+        batch = decide(self.context, event)
+        check(batch)
+        self.version += 1
+        self.context = batch.applied(self.version)
+        return batch
+
+    def ask(self, kind, request_id="request-1", **arguments):
+        return self.process(request(kind, request_id, **arguments))
+
+    def brokers(self, gone=(), come=(), bounced=(), lost=()):
+        """Brokers go, come back, or begin a new epoch, some of them without their logs: all seen in one look."""
+        before = self.context.brokers
+        now = {broker: view for broker, view in before.items() if broker not in gone}
+        now |= {broker: BrokerView(2, log_was_lost=broker in lost) for broker in (*come, *bounced)}
+        self.context = replace(self.context, brokers=now)
+        return self.process(BrokerChange(before))
+
+    def shut_down(self, *brokers):
+        """They ask in one look, and are served one after the other."""
+        now = self.context.brokers
+        asked = {broker: replace(now[broker], shutting_down=True) for broker in brokers}
+        self.context = replace(self.context, brokers={**now, **asked})
+        return [self.process(ControlledShutdown(broker)) for broker in brokers]
+
+    def has_applied(self, *brokers, version=None):
+        """These brokers have carried out the metadata as it is."""
+        told = {b: replace(self.context.brokers[b], metadata_version=version or self.version) for b in brokers}
+        self.context = replace(self.context, brokers={**self.context.brokers, **told})
+
+    def isr(self, *isr, number=0, topic="flights"):
+        """The leader has changed an ISR."""
+        known, key = self.context.partitions, tp(number, topic)
+        after = replace(known[key], isr=isr, partition_epoch=known[key].partition_epoch + 1)
+        self.context = self.context.with_partitions({**known, key: after})
+
+    def fail_over(self, before=None):
+        """Another controller, which knows only rows. `before`: the brokers as it saw them last, if not as now."""
+        old = self.context
+        rows = ControllerContext(old.controller_epoch + 1, old.config, old.brokers, old.topics, old.partitions)
+        self.context = rows.started(self.version)
+        return self.process(ControllerChange(old.brokers if before is None else before))
+
+    def row(self, number=0, topic="flights"):
+        return self.context.partitions[tp(number, topic)]
+
+    def state(self, broker, number=0, topic="flights"):
+        return self.context.replica_states.get(replica(broker, number, topic), "NonExistentReplica")

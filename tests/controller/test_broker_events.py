@@ -1,0 +1,261 @@
+"""Brokers that come, go, die and return: what becomes of partitions and replicas. Tables of cases, no tables."""
+
+import itertools
+
+import pytest
+
+from replication.controller.controller_context import BrokerView
+from tests.controller.contexts import NOBODY, VERSION, Active, changed, context, partition, tp, views
+
+ONLINE, OFFLINE, NEW = "OnlineReplica", "OfflineReplica", "NewReplica"
+INELIGIBLE, STARTED = "ReplicaDeletionIneligible", "ReplicaDeletionStarted"
+UNTOUCHED = None
+
+
+def outcome_of(batch):
+    return changed(batch).get("flights-0", UNTOUCHED)
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "gone", "outcome"),
+    [
+        pytest.param(1, (1, 2, 3), (1,), (2, (2, 3)), id="the leader: the next of the ISR leads"),
+        pytest.param(1, (1, 3), (1,), (3, (3,)), id="the leader: who is out of sync is passed over"),
+        pytest.param(1, (1, 2, 3), (3,), (1, (1, 2)), id="a follower: it leaves the ISR"),
+        pytest.param(1, (1, 2), (3,), UNTOUCHED, id="a follower that was out of sync"),
+        pytest.param(1, (1,), (1,), (NOBODY, (1,)), id="the last member stays in the ISR"),
+        pytest.param(1, (1, 2, 3), (1, 2), (3, (3,)), id="two at once"),
+        pytest.param(1, (1, 2, 3), (2, 3), (1, (1,)), id="both followers"),
+        pytest.param(1, (1, 2), (1, 2), (NOBODY, (2,)), id="all of the ISR: one of them stays in it"),
+        pytest.param(1, (1, 2, 3), (1, 2, 3), (NOBODY, (3,)), id="everybody"),
+        pytest.param(NOBODY, (2,), (1,), UNTOUCHED, id="nobody led"),
+    ],
+)
+def test_bd_01_bd_02_bd_03_a_broker_has_failed(leader, isr, gone, outcome):
+    active = Active(context(partition((1, 2, 3), leader, isr), live=(1, 2, 3) if leader > 0 else (1, 3)))
+    batch = active.brokers(gone=gone)
+    assert outcome_of(batch) == outcome
+    assert {active.state(broker) for broker in gone} == {OFFLINE}
+    is_led = (outcome or (leader,))[0] != NOBODY
+    assert active.context.partition_states[tp()] == ("OnlinePartition" if is_led else "OfflinePartition")
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "live", "come", "outcome"),
+    [
+        pytest.param(NOBODY, (1,), (2, 3), (1,), (1, (1,)), id="it is waited for: it leads"),
+        pytest.param(NOBODY, (3, 1), (2,), (1, 3), (1, (3, 1)), id="two are waited for: the first of AR leads"),
+        pytest.param(NOBODY, (1,), (2,), (3,), UNTOUCHED, id="another is waited for"),
+        pytest.param(2, (2, 3), (2, 3), (1,), UNTOUCHED, id="it has to catch up first"),
+        pytest.param(NOBODY, (), (), (3, 2), (2, (2, 3)), id="never led: every log is empty, so all are in sync"),
+    ],
+)
+def test_bu_01_bu_02_a_broker_has_started(leader, isr, live, come, outcome):
+    active = Active(context(partition((1, 2, 3), leader, isr), live=live))
+    batch = active.brokers(come=come)
+    assert outcome_of(batch) == outcome
+    assert {active.state(broker) for broker in come} == {ONLINE}
+
+
+def test_bc_02_who_came_and_who_went_in_one_look_is_one_decision():
+    """Broker 2 is gone and 3 is back: nobody is left waiting for a second look."""
+    rows = (partition((2, 3), 2, (2,)), partition((2, 3), NOBODY, (3,), 1), partition((2, 1), 2, (2, 1), 2))
+    active = Active(context(*rows, live=(1, 2)))
+    batch = active.brokers(gone=(2,), come=(3,))
+    assert changed(batch) == {"flights-0": (NOBODY, (2,)), "flights-1": (3, (3,)), "flights-2": (1, (1,))}
+    assert [active.state(*where) for where in ((2, 0), (3, 0), (3, 1), (2, 1), (2, 2))] == [
+        OFFLINE, ONLINE, ONLINE, OFFLINE, OFFLINE,
+    ]  # fmt: skip
+
+
+def test_bc_02_who_comes_may_take_over_from_who_goes_only_if_it_is_in_sync():
+    active = Active(context(partition((2, 3, 1), 2, (2, 3)), live=(1, 2)))
+    assert outcome_of(active.brokers(gone=(2,), come=(3,))) == (3, (3,))
+
+
+BOUNCED = [
+    pytest.param(1, (1, 2, 3), (2, (2, 3)), id="the leader: another leads, it has to catch up"),
+    pytest.param(2, (1, 2, 3), (2, (2, 3)), id="a follower leaves the ISR"),
+]
+
+
+@pytest.mark.parametrize("lost", [(), (1,)], ids=["with its log", "without its log"])
+@pytest.mark.parametrize(("leader", "isr", "outcome"), BOUNCED)
+def test_bc_01_bc_02_a_new_broker_epoch_is_a_failure_and_a_start(leader, isr, outcome, lost):
+    active = Active(context(partition(leader=leader, isr=isr)))
+    batch = active.brokers(bounced=(1,), lost=lost)
+    assert outcome_of(batch) == outcome
+    assert active.state(1) == ONLINE
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "leader_epoch"),
+    [
+        pytest.param(1, (1,), 6, id="it led alone: nobody else may, so that it is elected again"),
+        pytest.param(2, (2, 3), 5, id="it was out of sync: nobody's role changes"),
+    ],
+)
+def test_bc_01_is_05_isr_changes_decided_before_a_new_broker_epoch_are_overtaken(leader, isr, leader_epoch):
+    """Leader and ISR are the same as before, under a later epoch: what the process before has in hand is lost."""
+    active = Active(context(partition(leader=leader, isr=isr), partition((2, 3), number=1)))
+    active.brokers(bounced=(1,))
+    row = active.row()
+    assert (row.leader, row.isr, row.partition_epoch, row.leader_epoch) == (leader, isr, 8, leader_epoch)
+    assert active.row(1) == partition((2, 3), number=1), "it has no replica there"
+
+
+@pytest.mark.parametrize(
+    ("isr", "outcome"),
+    [
+        pytest.param((2, 1), (2, (2,)), id="it was in sync: not any more"),
+        pytest.param((1,), (1, (1,)), id="the last member"),
+    ],
+)
+def test_bu_02_li_04_a_broker_that_comes_back_without_its_log(isr, outcome):
+    """It leaves the ISR before it counts as alive. The last member stays: its is the only history there is."""
+    active = Active(context(partition((1, 2), NOBODY if isr == (1,) else 2, isr), live=(2,)))
+    assert outcome_of(active.brokers(come=(1,), lost=(1,))) == outcome
+
+
+def test_bu_02_le_02_where_unclean_elections_are_allowed_nobody_waits_for_an_empty_log():
+    topic = {"unclean.leader.election.enable": "true"}
+    active = Active(context(partition((1, 2), 1, (1,)), configs=topic, live=(1, 2)))
+    assert outcome_of(active.brokers(bounced=(1,), lost=(1,))) == (2, (2,))
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "asking", "outcome"),
+    [
+        pytest.param(1, (1, 2, 3), (1,), (2, (2, 3)), id="CS-05: it leads"),
+        pytest.param(2, (1, 2, 3), (1,), (2, (2, 3)), id="CS-06: it follows in sync"),
+        pytest.param(2, (2, 3), (1,), UNTOUCHED, id="CS-06: it follows out of sync"),
+        pytest.param(1, (1,), (1,), UNTOUCHED, id="CS-08: nobody else is in sync: it leads until it is gone"),
+        pytest.param(1, (1, 2, 3), (1, 2), (3, (3,)), id="two at once: it does not go to the other"),
+        pytest.param(1, (1, 2), (1, 2), (1, (1,)), id="two at once, alone in sync: the leader keeps it"),
+        pytest.param(1, (1, 2, 3), (1, 2, 3), (1, (1,)), id="everybody: the leader keeps it"),
+    ],
+)
+def test_cs_04_cs_05_cs_06_cs_08_who_shuts_down_gives_away_what_it_leads_and_leaves_every_isr(
+    leader, isr, asking, outcome
+):
+    active = Active(context(partition((1, 2, 3), leader, isr)))
+    batches = active.shut_down(*asking)
+    row = active.row()
+    assert (row.leader, row.isr) == (outcome or (leader, isr))
+    assert row.leader_epoch <= 5 + len(batches)
+    followed = [broker for broker in asking if broker != leader]
+    assert {active.state(broker) for broker in followed} <= {OFFLINE}
+
+
+def test_cs_04_a_partition_without_another_replica_is_left_alone():
+    active = Active(context(partition((1,)), partition((1, 2), number=1)))
+    (batch,) = active.shut_down(1)
+    assert changed(batch) == {"flights-1": (2, (2,))}
+    assert outcome_of(active.brokers(gone=(1,))) == (NOBODY, (1,)), "until it is gone"
+
+
+@pytest.mark.parametrize("isr", [(1, 2, 3), (1, 2), (1, 3), (1,)], ids=str)
+@pytest.mark.parametrize("live", [(1, 2, 3), (1, 2), (1,)], ids=str)
+def test_cs_02_cs_08_what_remains_to_it_nobody_else_could_lead(isr, live):
+    """A broker that stops waits until nothing is left that another member of the ISR could lead: that comes true."""
+    active = Active(context(partition((1, 2, 3), 1, isr), live=live))
+    active.fail_over()
+    active.shut_down(1)
+    row = active.row()
+    assert (row.leader == 1) == (not set(isr) & set(live) - {1})
+    assert row.leader != 1 or row.isr == (1,)
+
+
+def test_cs_08_what_it_led_goes_offline_only_when_it_is_gone():
+    active = Active(context(partition((1, 2))))
+    active.shut_down(1)
+    assert (active.state(1), active.row().isr) == (ONLINE, (2,))
+    assert changed(active.brokers(gone=(1,))) == {}, "nothing is left to be changed"
+    assert active.state(1) == OFFLINE
+
+
+def test_cs_03_nothing_comes_of_a_broker_that_holds_nothing():
+    (batch,) = Active(context(partition((1, 2)), live=(1, 2, 9))).shut_down(9)
+    assert not batch.touches_metadata
+
+
+def test_cs_04_bd_01_nobody_who_shuts_down_is_elected_when_another_fails():
+    active = Active(context(partition((1, 2, 3), 1, (1, 2, 3)), shutting_down=(2,)))
+    assert outcome_of(active.brokers(gone=(1,))) == (3, (3,))
+
+
+def test_bd_01_le_04_a_broker_that_fails_while_it_shuts_down_is_missed_as_any_other():
+    active = Active(context(partition((1, 2, 3), 1, (1,))))
+    active.shut_down(1)
+    assert outcome_of(active.brokers(gone=(1,))) == (NOBODY, (1,))
+    assert outcome_of(active.brokers(come=(1,))) == (1, (1,))
+
+
+def test_bd_02_td_05_topics_that_are_being_deleted_are_left_out_of_all_of_it():
+    """Theirs keep leader and ISR; the replica on the dead broker is not eligible for deletion until it is back."""
+    active = Active(context(partition(), partition(topic="old")))
+    active.ask("delete_topic", topic="old")
+    row = active.row(topic="old")
+    assert (row.leader, active.state(1, topic="old")) == (-2, STARTED)
+    assert set(changed(active.brokers(gone=(1,)))) == {"flights-0"}
+    assert [active.state(b, topic="old") for b in (1, 2)] == [INELIGIBLE, STARTED]
+    assert set(changed(active.shut_down(2)[0])) == {"flights-0"}
+    assert active.row(topic="old") == row
+
+
+def test_fo_03_fo_04_who_died_bounced_or_came_unseen_is_dealt_with_at_failover():
+    """The last controller saw brokers 1, 2 and 3 under epoch 1; now 1 is gone, 2 has a new epoch and 4 is there."""
+    rows = [partition((1, 3)), partition((2, 3), number=1), partition((4, 3), NOBODY, (4,), number=2)]
+    active = Active(context(*rows, live=(2, 3, 4)))
+    before = {**views((1, 2, 3)), 2: BrokerView(0)}
+    assert changed(active.fail_over(before)) == {
+        "flights-0": (3, (3,)),
+        "flights-1": (3, (3,)),
+        "flights-2": (4, (4,)),
+    }
+
+
+def test_fo_04_cs_04_a_controlled_shutdown_that_was_asked_for_is_gone_on_with():
+    active = Active(context(partition((1, 2)), shutting_down=(1,)))
+    assert outcome_of(active.fail_over()) == (2, (2,))
+
+
+def test_fo_04_ps_03_a_leader_that_shuts_down_is_alive_when_a_controller_starts():
+    """Nobody else is in sync. An unclean election is for those who are dead."""
+    topic = {"unclean.leader.election.enable": "true"}
+    active = Active(context(partition((1, 2), isr=(1,)), shutting_down=(1,), configs=topic))
+    assert not active.fail_over().touches_metadata
+    assert (active.context.partition_states[tp()], active.state(1)) == ("OnlinePartition", ONLINE)
+
+
+def test_fo_05_who_lives_and_who_may_be_elected():
+    known = context(partition(), live=(1, 2, 3), shutting_down=(2,))
+    assert (known.live_brokers, known.shutting_down_brokers) == ({1, 3}, {2})
+    assert known.deletions == {}
+    assert context(partition(), deleting=("flights",)).deletions == {"flights-id": VERSION}
+
+
+def test_fo_03_a_failover_that_finds_everything_as_it_was_writes_nothing():
+    active = Active(context(partition(), partition((2, 1), number=1)))
+    assert not active.fail_over().touches_metadata
+    assert not active.brokers().touches_metadata
+
+
+STORIES = list(itertools.product(("gone", "bounced", "shut down", "stays"), repeat=3))
+
+
+@pytest.mark.parametrize("isr", [(1, 2, 3), (1, 2), (1,)], ids=str)
+@pytest.mark.parametrize("story", STORIES, ids="-".join)
+def test_bd_01_bu_02_whatever_happens_a_live_member_of_the_isr_leads_if_there_is_one(story, isr):
+    """What becomes of brokers 1, 2 and 3 at once; every decision on the way is checked (`contexts.check`)."""
+    active = Active(context(partition(isr=isr)))
+    did = {what: tuple(b for b, done in zip((1, 2, 3), story, strict=True) if done == what) for what in story}
+    active.shut_down(*did.get("shut down", ()))
+    active.brokers(gone=did.get("gone", ()), bounced=did.get("bounced", ()))
+    row, live = active.row(), active.context.brokers
+    assert set(row.isr) <= set(isr)
+    assert (row.leader in live) or not set(row.isr) & active.context.live_brokers
+    assert row.leader in (*live, NOBODY)
+    active.brokers(come=did.get("gone", ()))
+    assert active.row().leader in active.context.brokers
+    assert not active.fail_over().touches_metadata, "another controller finds nothing left to do"

@@ -1,0 +1,85 @@
+"""What a new controller does first, and what it finds by looking; on real tables, which another may write meanwhile."""
+
+from dataclasses import replace
+
+import pytest
+
+from replication.storage.admin_table import AdminTable
+from replication.storage.cluster import Cluster
+from replication.storage.metadata_table import MetadataTable
+from replication.storage.topic_table import TopicTable
+from tests.controller.world import P, World
+
+TABLES = (MetadataTable, TopicTable, AdminTable)
+
+
+@pytest.fixture
+def world(root):
+    return World(root)
+
+
+def test_fo_01_fo_02_every_table_is_claimed_before_anything_is_read(world, monkeypatch):
+    """What an older controller could still write after a read would be missed."""
+    done = []
+
+    def noted(owner, name):
+        act = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: (done.append((owner.__name__, name)), act(*given))[1])
+
+    for table in TABLES:
+        noted(table, "claim")
+        noted(table, "refresh")
+    noted(Cluster, "refresh_brokers")
+    world.fail_over()
+    assert done[:3] == [(table.__name__, "claim") for table in TABLES]
+    assert {(table.__name__, "refresh") for table in TABLES} | {("Cluster", "refresh_brokers")} <= set(done[3:])
+
+
+def test_fo_02_is_05_what_a_leader_writes_between_claim_and_read_is_seen(world, monkeypatch):
+    other, claim = MetadataTable.open(world.cluster.root), MetadataTable.claim
+
+    def claim_and_be_overtaken(table, controller_epoch):
+        claim(table, controller_epoch)
+        other.refresh()
+        found = other.partitions[P]
+        other.put([replace(found, isr=(1, 3), partition_epoch=found.partition_epoch + 1)], {"who": "a leader"})
+
+    monkeypatch.setattr(MetadataTable, "claim", claim_and_be_overtaken)
+    world.fail_over()
+    assert world.controller.context.partitions[P].isr == (1, 3)
+    assert world.partition() == (1, (1, 3), 0, 1)
+
+
+def test_fo_02_td_04_deletions_that_are_under_way_are_read_with_all_the_rest(world):
+    topic = world.controller.context.topics["flights"]
+    world.cluster.topics.change([replace(topic, deleting=True)], (), {"who": "test"})
+    world.fail_over()
+    context = world.controller.context
+    assert (context.partitions[P].leader, set(context.deletions)) == (-2, {"flights-id"})
+    assert set(context.replica_states.values()) == {"ReplicaDeletionStarted"}
+
+
+def test_li_01_bc_02_brokers_that_register_are_found_by_looking(world):
+    world.look(2, 3)
+    assert world.partition()[:2] == (2, (2, 3))
+    assert set(world.controller.context.brokers) == {2, 3}
+    world.register(1, epoch=2)
+    world.look(1, 2, 3)
+    assert world.controller.context.brokers[1].broker_epoch == 2
+    assert set(world.controller.context.replica_states.values()) == {"OnlineReplica"}
+
+
+def test_ev_02_ev_03_a_new_office_begins_with_an_empty_queue_and_a_new_context(world, monkeypatch):
+    """The last one failed over an event; who is elected next finds what there is to do by itself."""
+    change = MetadataTable.change
+    monkeypatch.setattr(MetadataTable, "change", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
+    with pytest.raises(OSError, match="full"):
+        world.look(2, 3)
+    monkeypatch.setattr(MetadataTable, "change", change)
+    assert world.partition()[0] == 1
+    commits = world.commits()
+    world.fail_over()
+    assert world.partition()[:2] == (2, (2, 3))
+    assert world.commits() == commits + 2, "the claim, and one change"
+    world.look(2, 3)
+    assert world.commits() == commits + 2

@@ -1,0 +1,114 @@
+"""Elections that somebody asks for, and those that restore the balance."""
+
+import pytest
+
+from replication.controller.events import AutoPreferredReplicaLeaderElection
+from tests.controller.contexts import NOBODY, Active, changed, context, errors, partition
+
+NOT_NEEDED = "ElectionNotNeededException"
+NOT_PREFERRED = "PreferredLeaderNotAvailableException"
+NOBODY_LIVES = "EligibleLeadersNotAvailableException"
+UNKNOWN = "UnknownTopicOrPartitionException"
+
+
+@pytest.mark.parametrize(
+    ("election", "leader", "isr", "given", "outcome"),
+    [
+        pytest.param("preferred", 2, (2, 1), {}, (1, (2, 1)), id="preferred"),
+        pytest.param("preferred", 1, (1, 2), {}, NOT_NEEDED, id="preferred: it leads"),
+        pytest.param("preferred", 2, (2, 3), {}, NOT_PREFERRED, id="preferred: out of sync"),
+        pytest.param("preferred", 2, (2, 1), {"live": (2, 3)}, NOT_PREFERRED, id="preferred: dead"),
+        pytest.param("preferred", 2, (2, 1), {"shutting_down": (1,)}, NOT_PREFERRED, id="preferred: shutting down"),
+        pytest.param("preferred", NOBODY, (3,), {"live": (1, 2)}, NOT_PREFERRED, id="preferred is never unclean"),
+        pytest.param("preferred", 2, (2, 1), {"deleting": ("flights",)}, UNKNOWN, id="preferred: being deleted"),
+        pytest.param("unclean", NOBODY, (3,), {"live": (1, 2)}, (1, (1,)), id="unclean"),
+        pytest.param("unclean", NOBODY, (3, 2), {"live": (1, 2)}, (2, (2,)), id="unclean: clean where that can be"),
+        pytest.param("unclean", 2, (2,), {}, NOT_NEEDED, id="unclean: somebody leads"),
+        pytest.param("unclean", NOBODY, (3,), {"live": (9,)}, NOBODY_LIVES, id="unclean: nobody lives"),
+        pytest.param("unclean", NOBODY, (3,), {"deleting": ("flights",)}, UNKNOWN, id="unclean: being deleted"),
+    ],
+)
+def test_pe_01_le_02_le_05_by_hand(election, leader, isr, given, outcome):
+    active = Active(context(partition((1, 2, 3), leader, isr), **given))
+    batch = active.ask("elect_leaders", election_type=election, partitions=["flights-0"])
+    if isinstance(outcome, str):
+        assert (errors(batch), batch.changed) == ({"flights-0": outcome}, {})
+        assert "flights-0" in batch.outcomes["flights-0"].message
+    else:
+        assert (errors(batch), changed(batch)) == ({"flights-0": None}, {"flights-0": outcome})
+        assert batch.outcomes["flights-0"].message == f"broker {outcome[0]} leads"
+
+
+def test_pe_01_of_all_partitions_each_by_itself():
+    rows = [partition((1, 2), 2), partition((2, 1), 2, number=1), partition((1, 2), 2, (2,), topic="other")]
+    batch = Active(context(*rows)).ask("elect_leaders", election_type="preferred", partitions=None)
+    assert errors(batch) == {"flights-0": None, "flights-1": NOT_NEEDED, "other-0": NOT_PREFERRED}
+    assert changed(batch) == {"flights-0": (1, (1, 2))}
+    assert errors(Active(context(*rows)).ask("elect_leaders", election_type="preferred", partitions=[])) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "outcome"),
+    [
+        ({"election_type": "preferred", "partitions": ["ghosts-0"]}, {"ghosts-0": UNKNOWN}),
+        ({"election_type": "any", "partitions": None}, {"elect_leaders": "InvalidRequestException"}),
+        ({"partitions": []}, {"elect_leaders": "InvalidRequestException"}),
+    ],
+    ids=["unknown partition", "unknown type", "no type"],
+)
+def test_pe_01_li_06_what_makes_no_sense_is_refused(arguments, outcome):
+    batch = Active(context(partition())).ask("elect_leaders", **arguments)
+    assert (errors(batch), batch.touches_metadata) == (outcome, False)
+
+
+def fleet(led_elsewhere, of=20, **given):
+    """Broker 1 is preferred for `of` partitions; 2 leads so many of them."""
+    rows = [partition((1, 2), 2 if n < led_elsewhere else 1, number=n, **given) for n in range(of)]
+    return [*rows, partition((2, 1), topic="other")]
+
+
+@pytest.mark.parametrize(
+    ("led_elsewhere", "percentage", "given_back"),
+    [
+        pytest.param(0, 10, 0, id="none"),
+        pytest.param(2, 10, 0, id="as much as is allowed"),
+        pytest.param(3, 10, 3, id="more: all of them are given back"),
+        pytest.param(20, 10, 20, id="all of them"),
+        pytest.param(1, 0, 1, id="nothing is allowed"),
+        pytest.param(20, 100, 0, id="everything is allowed"),
+    ],
+)
+def test_ar_02_a_broker_gets_back_what_it_is_preferred_for(led_elsewhere, percentage, given_back):
+    active = Active(context(*fleet(led_elsewhere), leader_imbalance_per_broker_percentage=percentage))
+    batch = active.process(AutoPreferredReplicaLeaderElection())
+    assert changed(batch) == {f"flights-{n}": (1, (1, 2)) for n in range(given_back)}
+    assert not active.process(AutoPreferredReplicaLeaderElection()).touches_metadata
+
+
+@pytest.mark.parametrize(
+    ("extra", "given"),
+    [
+        pytest.param([partition((3, 1), 1, (1,), topic="moving", adding=(3,))], {}, id="something is being moved"),
+        pytest.param([], {"live": (2, 3)}, id="the broker is dead"),
+        pytest.param([], {"shutting_down": (1,)}, id="the broker shuts down"),
+        pytest.param([], {"deleting": ("flights",)}, id="the topic is being deleted"),
+    ],
+)
+def test_ar_02_td_05_nothing_is_given_back_while(extra, given):
+    rows = [partition((1, 2), 2, number=n) for n in range(3)]
+    batch = Active(context(*rows, *extra, **given)).process(AutoPreferredReplicaLeaderElection())
+    assert not batch.touches_metadata
+
+
+def test_ar_02_only_what_the_broker_is_in_sync_for():
+    rows = [partition((1, 2), 2, isr, number=n) for n, isr in enumerate([(2,), (2, 1)])]
+    batch = Active(context(*rows)).process(AutoPreferredReplicaLeaderElection())
+    assert changed(batch) == {"flights-1": (1, (2, 1))}
+
+
+def test_ar_01_each_broker_is_looked_at_by_itself():
+    """The share of 2 is within what is allowed, that of 1 is not. How often it is looked at the controller's clock
+    says."""
+    rows = [partition((1, 2), 2), *(partition((2, 1), 1 if n == 1 else 2, number=n) for n in range(1, 11))]
+    batch = Active(context(*rows)).process(AutoPreferredReplicaLeaderElection())
+    assert changed(batch) == {"flights-0": (1, (1, 2))}

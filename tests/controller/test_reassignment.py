@@ -1,0 +1,199 @@
+"""Partitions that move to other brokers: begun, carried on, ended or cancelled, over failures and failovers."""
+
+import pytest
+
+from replication.controller.batch import Batch
+from replication.controller.reassignment import cancel, reassign
+from replication.errors import (
+    EligibleLeadersNotAvailableException,
+    InvalidReplicaAssignmentException,
+    NoReassignmentInProgressException,
+    ReassignmentInProgressException,
+    UnknownTopicOrPartitionException,
+)
+from tests.controller.contexts import NOBODY, Active, changed, context, errors, partition, replica, tp
+
+NEW, ONLINE, OFFLINE, GONE = "NewReplica", "OnlineReplica", "OfflineReplica", "NonExistentReplica"
+MOVING = partition((4, 2, 1), 1, (1, 2), adding=(4,), removing=(1,))
+
+
+def move(active, *target, number=0, request_id="request-1"):
+    name = f"flights-{number}"
+    batch = active.ask("alter_partition_reassignments", request_id, reassignments={name: list(target)})
+    assert errors(batch) == {name: None}
+    return batch
+
+
+def assignment(row):
+    return row.replicas, row.adding_replicas, row.removing_replicas
+
+
+@pytest.mark.parametrize("fails_over", [False, True], ids=["one controller", "another after each step"])
+def test_ra_01_ra_02_ra_03_fo_04_the_whole_way(fails_over):
+    """(1, 2) -> (4, 2): 4 is added and catches up, then 1, which leads, makes place."""
+    active = Active(context(partition((1, 2)), live=(1, 2, 4)))
+    move(active, 4, 2)
+    row = active.row()
+    assert (assignment(row), row.leader, row.isr, row.leader_epoch) == (((4, 2, 1), (4,), (1,)), 1, (1, 2), 6)
+    assert [active.state(b) for b in (1, 2, 4)] == [ONLINE, ONLINE, NEW]
+    assert not fails_over or not active.fail_over().touches_metadata
+    active.isr(1, 2)
+    assert not active.ask("elect_leaders", election_type="preferred", partitions=[]).touches_metadata, "it has to wait"
+    active.isr(1, 2, 4)
+    batch = active.fail_over() if fails_over else active.ask("elect_leaders", election_type="unclean", partitions=[])
+    row = active.row()
+    assert changed(batch) == {"flights-0": (4, (2, 4))}
+    assert (assignment(row), row.leader_epoch) == (((4, 2), (), ()), 7)
+    assert [active.state(b) for b in (1, 2, 4)] == [GONE, ONLINE, ONLINE]
+    assert not active.fail_over().touches_metadata
+
+
+@pytest.mark.parametrize(
+    ("target", "live", "leader", "isr"),
+    [
+        pytest.param((2, 1, 3), (1, 2, 3), 1, (1, 2, 3), id="another order"),
+        pytest.param((1, 2), (1, 2, 3), 1, (1, 2), id="fewer"),
+        pytest.param((3,), (1, 2, 3), 3, (3,), id="the leader is removed"),
+    ],
+)
+def test_ra_03_where_nobody_has_to_catch_up_it_is_done_in_the_same_commit(target, live, leader, isr):
+    active = Active(context(partition(), live=live))
+    move(active, *target)
+    row = active.row()
+    assert (assignment(row), row.leader, row.isr, row.leader_epoch) == ((target, (), ()), leader, isr, 6)
+    assert [active.state(b) for b in (1, 2, 3)] == [ONLINE if b in target else GONE for b in (1, 2, 3)]
+
+
+def test_ra_01_the_same_assignment_is_no_move():
+    assert not move(Active(context(partition())), 1, 2, 3).touches_metadata
+
+
+@pytest.mark.parametrize(
+    ("registration", "target", "given", "error"),
+    [
+        pytest.param(partition(), (1, 9), {}, InvalidReplicaAssignmentException, id="an unknown broker"),
+        pytest.param(partition(), (1, 3), {"live": (1, 2)}, InvalidReplicaAssignmentException, id="a dead broker"),
+        pytest.param(partition(), (1, 2, 1), {}, InvalidReplicaAssignmentException, id="a broker twice"),
+        pytest.param(partition(), (), {}, InvalidReplicaAssignmentException, id="no broker"),
+        pytest.param(MOVING, (1, 3), {}, ReassignmentInProgressException, id="it is being moved"),
+        pytest.param(
+            partition(), (2, 3), {"deleting": ("flights",)}, UnknownTopicOrPartitionException, id="it is being deleted"
+        ),
+    ],
+)
+def test_ra_01_td_05_refused_and_nothing_is_changed(registration, target, given, error):
+    batch = Batch(context(registration, **given), "a test")
+    with pytest.raises(error, match=r"flights-0|partition 0"):
+        reassign(batch, tp(), target)
+    assert (batch.changed, batch.state_changes) == ({}, [])
+
+
+def test_ra_01_each_partition_of_a_request_by_itself():
+    active = Active(context(partition((1, 2)), partition((2, 3), number=1), live=(1, 2, 3)))
+    wanted = {"flights-0": [2, 1], "flights-1": [2, 9], "flights-7": [1], "ghosts-0": None, "flights-1 ": [1]}
+    batch = active.ask("alter_partition_reassignments", reassignments=wanted)
+    unknown = "UnknownTopicOrPartitionException"
+    assert errors(batch) == {
+        "flights-0": None,
+        "flights-1": "InvalidReplicaAssignmentException",
+        "flights-7": unknown,
+        "ghosts-0": unknown,
+        "flights-1 ": unknown,
+    }
+    assert set(changed(batch)) == {"flights-0"}
+
+
+def test_ra_02_several_move_at_once_and_end_on_their_own():
+    active = Active(context(*(partition((1, 2), number=n) for n in range(3)), live=(1, 2, 3, 4)))
+    for number in range(3):
+        move(active, 3, 4, number=number, request_id=f"request-{number}")
+    active.isr(1, 2, 3, 4, number=1)
+    assert set(changed(active.brokers())) == {"flights-1"}
+    assert [active.row(n).replicas for n in range(3)] == [(3, 4, 1, 2), (3, 4), (3, 4, 1, 2)]
+    active.isr(1, 2, 3, 4, number=0)
+    active.isr(1, 3, 4, number=2)
+    assert changed(active.brokers()) == {"flights-0": (3, (3, 4)), "flights-2": (3, (3, 4))}
+
+
+@pytest.mark.parametrize("kind", ["another request", "brokers", "IsrChangeNotification"])
+def test_li_05_ra_03_whatever_event_reads_the_isr_completes_the_move(kind):
+    """The commit of another event may be the first to read what a leader has written: nobody tells of it again."""
+    from replication.controller.events import IsrChangeNotification
+
+    active = Active(context(partition((1, 2)), live=(1, 2, 3)))
+    move(active, 3, 2)
+    active.isr(1, 2, 3)
+    match kind:
+        case "another request":
+            active.ask("create_topic", topic="other", partitions=1)
+        case "brokers":
+            active.brokers(bounced=())
+        case _:
+            active.process(IsrChangeNotification())
+    assert active.row().replicas == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "live", "outcome"),
+    [
+        pytest.param(1, (1, 2), (1, 2, 4), (1, (1, 2)), id="before 4 has caught up"),
+        pytest.param(1, (1, 4), (1, 2, 4), (1, (1,)), id="4 leaves the ISR"),
+        pytest.param(4, (4, 2), (1, 2, 4), (2, (2,)), id="4 leads and makes place"),
+    ],
+)
+def test_ra_01_cancelled(leader, isr, live, outcome):
+    active = Active(context(partition((4, 2, 1), leader, isr, adding=(4,), removing=(1,)), live=live))
+    batch = active.ask("alter_partition_reassignments", reassignments={"flights-0": None})
+    assert changed(batch) == {"flights-0": outcome}
+    assert assignment(active.row()) == ((2, 1), (), ())
+    assert [active.state(b) for b in (1, 2, 4)] == [ONLINE, ONLINE, GONE]
+
+
+@pytest.mark.parametrize(
+    ("registration", "live", "error"),
+    [
+        pytest.param(partition(), (1, 2, 3), NoReassignmentInProgressException, id="none is under way"),
+        pytest.param(
+            partition((4, 2, 1), 4, (4,), adding=(4,)), (1, 2, 4), EligibleLeadersNotAvailableException, id="nobody"
+        ),
+    ],
+)
+def test_ra_01_a_cancellation_that_cannot_be(registration, live, error):
+    batch = Batch(context(registration, live=live), "a test")
+    with pytest.raises(error, match="flights-0"):
+        cancel(batch, tp())
+    assert batch.changed == {}
+
+
+def test_ra_03_bd_01_a_leader_that_dies_meanwhile_is_replaced_and_the_move_goes_on():
+    active = Active(context(partition((1, 2)), live=(1, 2, 3)))
+    move(active, 3, 2)
+    assert changed(active.brokers(gone=(1,))) == {"flights-0": (2, (2,))}
+    active.isr(2, 3)
+    assert changed(active.brokers()) == {"flights-0": (2, (2, 3))}
+    assert (active.row().replicas, active.state(1)) == ((3, 2), GONE)
+
+
+def test_bu_02_ra_02_who_is_to_catch_up_may_die_and_come_back():
+    active = Active(context(partition((1, 2)), live=(1, 2, 3)))
+    move(active, 3, 2)
+    active.brokers(gone=(3,))
+    assert (active.state(3), active.row().leader) == (OFFLINE, 1)
+    active.brokers(come=(3,))
+    active.isr(1, 2, 3)
+    assert changed(active.brokers()) == {"flights-0": (2, (2, 3))} or active.row().leader == 3
+    assert (active.row().replicas, active.state(3)) == ((3, 2), ONLINE)
+
+
+def test_bu_02_a_move_that_waits_for_a_live_leader_is_completed_when_one_starts():
+    """All of the target are in sync, and dead: it ends with the first of them that is back."""
+    active = Active(context(partition((3, 1), 1, (1, 3), adding=(3,), removing=(1,)), live=(1,)))
+    assert not active.brokers().touches_metadata
+    assert changed(active.brokers(come=(3,))) == {"flights-0": (3, (3,))}
+
+
+def test_ra_02_nobody_leads_only_for_being_added():
+    """The ISR is dead: the move waits, whoever of its target lives."""
+    active = Active(context(partition((3, 1), NOBODY, (1,), adding=(3,), removing=(1,)), live=(3,)))
+    assert not active.fail_over().touches_metadata
+    assert replica(3) in active.context.replica_states

@@ -1,0 +1,237 @@
+"""Topics that go: every replica first, then the partitions, then the topic."""
+
+from dataclasses import replace
+
+import pytest
+
+from replication.controller.controller_context import ControllerContext
+from replication.controller.events import BrokerModifications, ControllerChange
+from tests.controller.contexts import Active, changed, context, errors, partition, tp
+
+ONLINE, OFFLINE, INELIGIBLE = "OnlineReplica", "OfflineReplica", "ReplicaDeletionIneligible"
+STARTED, SUCCESSFUL = "ReplicaDeletionStarted", "ReplicaDeletionSuccessful"
+
+
+def active_with(*rows, **given):
+    return Active(context(*rows or (partition(), partition((2, 1), number=1)), **given))
+
+
+def delete(active, topic="flights"):
+    batch = active.ask("delete_topic", topic=topic)
+    assert errors(batch) == {topic: None}
+    return batch
+
+
+def deleted_by(active, *brokers):
+    active.has_applied(*brokers)
+    return active.process(BrokerModifications())
+
+
+def states(active, number=0):
+    return [active.state(broker, number) for broker in (1, 2, 3)]
+
+
+def is_gone(active, topic="flights"):
+    left = [p for p in active.context.partitions if p.topic_id == f"{topic}-id"]
+    return not left and topic not in active.context.topics and f"{topic}-id" not in active.context.deletions
+
+
+def test_td_02_td_03_with_all_alive():
+    active = active_with()
+    batch = delete(active)
+    assert changed(batch) == {"flights-0": (-2, (1, 2, 3)), "flights-1": (-2, (2, 1))}, "nobody serves it"
+    assert batch.topics["flights"].deleting
+    assert (states(active), states(active, 1)) == ([STARTED] * 3, [STARTED, STARTED, "NonExistentReplica"])
+    assert not deleted_by(active, 1).touches_metadata
+    assert states(active) == [SUCCESSFUL, STARTED, STARTED]
+    batch = deleted_by(active, 2, 3)
+    assert (batch.removed, batch.dropped) == ({tp(), tp(1)}, {"flights"})
+    assert is_gone(active)
+    assert (active.context.replica_states, active.context.partition_states) == ({}, {})
+
+
+def test_td_03_what_a_broker_carried_out_before_says_nothing():
+    active = active_with()
+    active.has_applied(1, 2, 3)
+    delete(active)
+    active.process(BrokerModifications())
+    assert states(active) == [STARTED] * 3
+    active.has_applied(2, 3, version=active.context.deletions["flights-id"] - 1)
+    deleted_by(active, 1)
+    assert states(active) == [SUCCESSFUL, STARTED, STARTED]
+
+
+def test_td_01_li_03_once_more_changes_nothing():
+    active = active_with()
+    delete(active)
+    before = active.context
+    batch = delete(active)
+    assert not batch.touches_metadata
+    assert (active.context.replica_states, active.context.deletions) == (before.replica_states, before.deletions)
+
+
+@pytest.mark.parametrize(
+    ("topic", "config", "error"),
+    [
+        ("ghosts", {}, "UnknownTopicOrPartitionException"),
+        ("flights", {"delete_topic_enable": False}, "TopicDeletionDisabledException"),
+    ],
+)
+def test_td_01_refused_and_nothing_is_changed(topic, config, error):
+    active = active_with(**config)
+    batch = active.ask("delete_topic", topic=topic)
+    assert (errors(batch), batch.touches_metadata, batch.topics) == ({topic: error}, False, {})
+
+
+@pytest.mark.parametrize("died", ["before", "after it began", "after it had deleted"])
+def test_td_02_td_04_bd_02_a_dead_replica_is_waited_for(died):
+    active = active_with()
+    if died == "before":
+        active.brokers(gone=(3,))
+    delete(active)
+    if died == "after it had deleted":
+        deleted_by(active, 3)
+    if died != "before":
+        active.brokers(gone=(3,))
+    deleted_by(active, 1, 2)
+    if died == "after it had deleted":
+        assert is_gone(active), "there is nothing to wait for"
+        return
+    assert states(active) == [SUCCESSFUL, SUCCESSFUL, INELIGIBLE]
+    assert active.row().leader == -2, "the partition stays until all of its replicas are gone"
+    active.brokers(come=(3,))
+    assert states(active)[2] == STARTED, "it is resumed when the broker is back"
+    assert not is_gone(active)
+    deleted_by(active, 3)
+    assert is_gone(active)
+
+
+def test_td_04_bu_02_a_broker_that_deleted_and_comes_back_has_deleted():
+    active = active_with()
+    delete(active)
+    deleted_by(active, 3)
+    active.brokers(gone=(3,))
+    active.brokers(come=(3,))
+    assert states(active) == [STARTED, STARTED, SUCCESSFUL]
+    deleted_by(active, 1, 2)
+    assert is_gone(active)
+
+
+def test_td_04_a_broker_with_a_new_epoch_begins_again():
+    active = active_with()
+    delete(active)
+    active.brokers(bounced=(2,))
+    assert states(active) == [STARTED] * 3
+    deleted_by(active, 1, 3)
+    assert states(active) == [SUCCESSFUL, STARTED, SUCCESSFUL], "what its last process told says nothing of this one"
+    deleted_by(active, 2)
+    assert is_gone(active)
+
+
+@pytest.mark.parametrize("ends", ["completed", "cancelled"])
+def test_td_01_td_04_ra_01_a_topic_that_is_moved_waits_for_the_end_of_that(ends):
+    active = active_with(partition((3, 2, 1), 1, (1, 2), adding=(3,), removing=(1,)), partition((2, 1), number=1))
+    batch = delete(active)
+    assert (changed(batch), batch.topics["flights"].deleting) == ({}, True)
+    assert active.row(1).leader == 2, "no partition of it goes before the others"
+    if ends == "completed":
+        active.isr(1, 2, 3)
+        active.brokers()
+    else:
+        active.ask("alter_partition_reassignments", reassignments={"flights-0": None})
+    assert (active.row().leader, active.row(1).leader) == (-2, -2)
+    assert set(active.row().replicas) == ({3, 2} if ends == "completed" else {2, 1})
+    deleted_by(active, 1, 2, 3)
+    assert is_gone(active)
+
+
+def test_td_05_nothing_else_is_done_to_it():
+    active = active_with(live=(1, 2, 3))
+    delete(active)
+    asked = {
+        "create_partitions": {"topic": "flights", "total": 5},
+        "alter_configs": {"topic": "flights", "put": {"min.insync.replicas": 2}, "delete": []},
+        "alter_partition_reassignments": {"reassignments": {"flights-0": [3, 1]}},
+        "elect_leaders": {"election_type": "unclean", "partitions": ["flights-0"]},
+        "create_topic": {"topic": "flights", "partitions": 1},
+    }
+    found = {kind: active.ask(kind, **arguments) for kind, arguments in asked.items()}
+    assert not any(batch.touches_metadata or batch.topics for batch in found.values())
+    assert {kind: set(errors(batch).values()) for kind, batch in found.items()} == {
+        **{kind: {"UnknownTopicOrPartitionException"} for kind in asked},
+        "create_topic": {"TopicExistsException"},
+    }
+
+
+def test_td_03_made_again_it_is_another_topic():
+    active = active_with()
+    delete(active)
+    deleted_by(active, 1, 2, 3)
+    active.ask("create_topic", "request-2", topic="flights", assignment={"0": [1, 2]})
+    assert active.context.topics["flights"].topic_id == "request-2"
+    assert [p.topic_id for p in active.context.partitions] == ["request-2"]
+    assert not active.context.topics["flights"].deleting
+
+
+def test_td_03_a_topic_without_partitions_goes_at_once():
+    """Its creation was cut short between the two tables."""
+    active = active_with()
+    orphan = replace(active.context.topics["flights"], topic="orphan", topic_id="orphan-id")
+    active.context = replace(active.context, topics={**active.context.topics, "orphan": orphan})
+    assert delete(active, "orphan").dropped == {"orphan"}
+    assert set(active.context.topics) == {"flights"}
+
+
+def rows(active, **given):
+    """What another controller reads, which differs from what this one knew by `given`."""
+    old = active.context
+    known = {"brokers": old.brokers, "topics": old.topics, "partitions": old.partitions, **given}
+    active.context = ControllerContext(old.controller_epoch + 1, old.config, **known).started(active.version)
+    return active.process(ControllerChange(old.brokers))
+
+
+HALF_DONE = ["marked", "begun", "some have deleted", "all have deleted", "partitions are gone"]
+
+
+@pytest.mark.parametrize("point", HALF_DONE)
+def test_td_04_fo_04_another_controller_goes_on_wherever_the_last_one_stopped(point):
+    active = active_with()
+    before = active.context
+    delete(active)
+    match point:
+        case "marked":  # the topic was written, its partitions were not
+            active.has_applied(1, 2, 3)
+            rows(active, partitions=before.partitions)
+        case "begun":
+            rows(active)
+        case "some have deleted":
+            deleted_by(active, 2)
+            rows(active)
+        case "all have deleted":  # they have told before it looked, and will not tell again
+            active.has_applied(1, 2, 3)
+            assert rows(active).dropped == {"flights"}
+            assert is_gone(active)
+            return
+        case "partitions are gone":  # the topic was not dropped
+            batch = rows(active, partitions={})
+            assert batch.dropped == {"flights"}
+            assert is_gone(active)
+            return
+    assert states(active) == [STARTED] * 3, "brokers are asked anew"
+    assert {active.row(n).leader for n in (0, 1)} == {-2}
+    active.version += 1
+    deleted_by(active, 1, 2, 3)
+    assert is_gone(active)
+
+
+def test_td_04_fo_04_a_dead_replica_is_waited_for_by_the_next_controller_as_well():
+    active = active_with()
+    delete(active)
+    active.brokers(gone=(3,))
+    active.fail_over()
+    assert states(active) == [STARTED, STARTED, INELIGIBLE]
+    deleted_by(active, 1, 2)
+    assert not is_gone(active)
+    active.brokers(come=(3,))
+    deleted_by(active, 3)
+    assert is_gone(active)

@@ -1,0 +1,213 @@
+"""Topics made, made larger and configured anew."""
+
+from dataclasses import replace
+
+import pytest
+
+from replication.controller.controller_context import BrokerView
+from replication.controller.decide import decide
+from tests.controller.contexts import NOBODY, Active, changed, check, context, errors, partition, request, tp
+
+NEW, ONLINE = "NewReplica", "OnlineReplica"
+RACKS = {1: "a", 2: "a", 3: "b", 4: "b"}
+
+
+def made(batch):
+    return {r.partition: r.replicas for r in batch.changed.values() if r.topic == "new"}
+
+
+def create(active, request_id="new-id", **arguments):
+    return active.ask("create_topic", request_id, topic="new", **arguments)
+
+
+def test_li_02_le_03_over_the_assignment_given():
+    active = Active(context(partition()))
+    batch = create(active, assignment={"0": [2, 3], "1": [1, 2]}, configs={"min.insync.replicas": 2})
+    assert (errors(batch), made(batch)) == ({"new": None}, {0: (2, 3), 1: (1, 2)})
+    assert batch.outcomes["new"].message == "partition 0 on brokers 2,3; partition 1 on brokers 1,2"
+    topic = active.context.topics["new"]
+    assert (topic.topic_id, topic.partitions, topic.configs) == ("new-id", 2, {"min.insync.replicas": "2"})
+    row = active.context.partitions[tp(0, "new")]
+    assert (row.leader, row.isr, row.leader_epoch, row.controller_epoch) == (2, (2, 3), 0, 4)
+    assert active.context.partition_states[tp(0, "new")] == "OnlinePartition"
+    assert [active.state(broker, 0, "new") for broker in (2, 3)] == [ONLINE, ONLINE]
+    moves = [(change.before, change.after) for change in batch.state_changes if change.what == "new-0"]
+    assert moves == [("NonExistentPartition", "NewPartition"), ("NewPartition", "OnlinePartition")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "partitions", "factor"),
+    [
+        ({}, 5, 2),
+        ({"partitions": 3}, 3, 2),
+        ({"replication_factor": 3}, 5, 3),
+        ({"partitions": 1, "replication_factor": 1}, 1, 1),
+    ],
+    ids=["both by default", "factor by default", "number by default", "told"],
+)
+def test_li_02_tm_02_spread_over_live_brokers(arguments, partitions, factor):
+    given = context(live=(1, 2, 3, 4), shutting_down=(4,), num_partitions=5, default_replication_factor=2)
+    replicas = made(create(Active(given), **arguments))
+    assert sorted(replicas) == list(range(partitions))
+    assert {len(set(brokers)) for brokers in replicas.values()} == {factor}
+    used = [broker for brokers in replicas.values() for broker in brokers]
+    assert set(used) <= {1, 2, 3}, "nothing goes to who is shutting down"
+    assert max(map(used.count, (1, 2, 3))) - min(map(used.count, (1, 2, 3))) <= factor
+    assert replicas == made(create(Active(given), **arguments)), "decided again it comes out the same"
+
+
+def test_li_02_tm_02_replicas_are_on_different_racks():
+    racked = {broker: BrokerView(1, rack=rack) for broker, rack in RACKS.items()}
+    active = Active(replace(context(), brokers=racked))
+    for brokers in made(create(active, partitions=8, replication_factor=2)).values():
+        assert {RACKS[broker] for broker in brokers} == {"a", "b"}
+    batch = active.ask("create_partitions", "more", topic="new", total=12)
+    assert [len({RACKS[broker] for broker in r.replicas}) for r in batch.changed.values()] == [2] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"topic": "flights", "partitions": 1}, "TopicExistsException"),
+        ({"topic": "a/b", "partitions": 1}, "InvalidTopicException"),
+        ({"topic": "__consumer_offsets", "partitions": 1}, "InvalidTopicException"),
+        ({"topic": "new", "partitions": 0}, "InvalidPartitionsException"),
+        ({"topic": "new", "replication_factor": 4}, "InvalidReplicationFactorException"),
+        ({"topic": "new", "assignment": {}}, "InvalidPartitionsException"),
+        ({"topic": "new", "assignment": {"0": [1], "2": [2]}}, "InvalidReplicaAssignmentException"),
+        ({"topic": "new", "assignment": {"0": [1, 1]}}, "InvalidReplicaAssignmentException"),
+        ({"topic": "new", "assignment": {"0": [9]}}, "InvalidReplicaAssignmentException"),
+        ({"topic": "new", "assignment": {"0": [1]}, "partitions": 1}, "InvalidPartitionsException"),
+        ({"topic": "new", "configs": {"min.insync.replica": 2}}, "InvalidConfigurationException"),
+    ],
+)
+def test_li_02_refused_and_nothing_is_changed(arguments, error):
+    batch = Active(context(partition())).ask("create_topic", **arguments)
+    assert errors(batch) == {arguments["topic"]: error}
+    assert (batch.touches_metadata, batch.topics, batch.state_changes) == (False, {}, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("create_topic", {}),
+        ("create_topic", {"topic": "new", "assignment": {"first": [1]}}),
+        ("create_topic", {"topic": "new", "partitions": "3"}),
+        ("create_partitions", {"topic": "flights"}),
+        ("alter_configs", {"topic": "flights", "put": {}}),
+        ("delete_topic", {}),
+        ("alter_partition_reassignments", {"reassignments": ["flights-0"]}),
+    ],
+)
+def test_ev_05_a_request_that_cannot_be_read_is_answered(kind, arguments):
+    batch = Active(context(partition())).ask(kind, **arguments)
+    assert errors(batch) == {kind: "InvalidRequestException"}
+    assert (batch.touches_metadata, batch.topics) == (False, {})
+
+
+@pytest.mark.parametrize("total", [2, 4])
+@pytest.mark.parametrize("assignment", [None, [2, 3]], ids=["spread", "told"])
+def test_li_07_partitions_are_added(total, assignment):
+    active = Active(context(partition((1, 2))))
+    told = assignment and {str(number): assignment for number in range(1, total)}
+    batch = active.ask("create_partitions", topic="flights", total=total, assignment=told)
+    assert batch.outcomes["flights"] == (batch.outcomes["flights"].__class__)(None, f"1 -> {total} partitions")
+    assert sorted(p.partition for p in batch.changed) == list(range(1, total)), "those that were there stay as they are"
+    assert {len(r.replicas) for r in batch.changed.values()} == {2}
+    assert all(not assignment or r.replicas == (2, 3) for r in batch.changed.values())
+    assert active.context.topics["flights"].partitions == total
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"topic": "ghosts", "total": 5}, "UnknownTopicOrPartitionException"),
+        ({"topic": "flights", "total": 1}, "InvalidPartitionsException"),
+        ({"topic": "flights", "total": 2}, "InvalidPartitionsException"),
+        ({"topic": "flights", "total": 3, "assignment": {"1": [1]}}, "InvalidPartitionsException"),
+        ({"topic": "flights", "total": 3, "assignment": {"2": [1], "3": [1]}}, "InvalidPartitionsException"),
+        ({"topic": "flights", "total": 3, "assignment": {"2": [9]}}, "InvalidReplicaAssignmentException"),
+    ],
+)
+def test_li_07_refused_and_nothing_is_changed(arguments, error):
+    batch = Active(context(partition(), partition(number=1))).ask("create_partitions", **arguments)
+    assert (errors(batch), batch.touches_metadata, batch.topics) == ({arguments["topic"]: error}, False, {})
+
+
+def test_li_02_fo_04_a_topic_whose_partitions_were_not_written_is_gone_on_with():
+    """The last controller died between the two tables. The same request goes on; another is told that it exists."""
+    active = Active(context())
+    topic = decide(active.context, request("create_topic", "new-id", topic="new", partitions=2)).topics
+    active.context = replace(active.context, topics=topic)
+    assert errors(active.ask("create_topic", "other-id", topic="new", partitions=2)) == {"new": "TopicExistsException"}
+    batch = create(active, partitions=2)
+    assert (errors(batch), sorted(made(batch))) == ({"new": None}, [0, 1])
+
+
+def test_li_02_is_05_what_was_written_though_nobody_was_told_stays_as_it_is():
+    """The commit has landed and its answer was lost; a leader has taken a replica out of the ISR since."""
+    before = context()
+    asked = request("create_topic", "new-id", topic="new", assignment={"0": [2, 3]})
+    (row,) = decide(before, asked).changed.values()
+    landed = {tp(0, "new"): replace(row, isr=(2,), partition_epoch=row.partition_epoch + 1)}
+    batch = decide(before.with_partitions(landed), asked)
+    assert (errors(batch), batch.changed) == ({"new": None}, {})
+    active = Active(batch.applied(41))
+    assert active.context.partition_states == {tp(0, "new"): "OnlinePartition"}
+    assert [active.state(broker, 0, "new") for broker in (2, 3)] == [ONLINE, ONLINE]
+
+
+@pytest.mark.parametrize("ahead", ["topics", "metadata"])
+def test_li_07_fo_04_partitions_that_one_table_has_and_the_other_has_not(ahead):
+    """The last controller died between the two tables, or the answer to a commit that has landed was lost."""
+    before = context(partition((1, 2)))
+    asked = request("create_partitions", topic="flights", total=3)
+    batch = decide(before, asked)
+    if ahead == "topics":
+        given = replace(before, topics=batch.topics)
+    else:
+        given = before.with_partitions({**before.partitions, **batch.changed})
+    again = decide(given, asked)
+    check(again)
+    assert (errors(again), again.topics) == ({"flights": None}, batch.topics)
+    assert again.changed == (batch.changed if ahead == "topics" else {})
+    assert len(again.applied(41).partition_states) == 3
+
+
+@pytest.mark.parametrize(
+    ("put", "delete", "configs"),
+    [
+        ({"min.insync.replicas": 2}, [], {"unclean.leader.election.enable": "false", "min.insync.replicas": "2"}),
+        ({}, ["unclean.leader.election.enable"], {}),
+        ({}, ["min.insync.replicas"], {"unclean.leader.election.enable": "false"}),
+        ({"unclean.leader.election.enable": True}, [], {"unclean.leader.election.enable": "true"}),
+    ],
+    ids=["put", "removed", "removed though it is not there", "replaced"],
+)
+def test_ev_05_settings_are_put_and_removed(put, delete, configs):
+    active = Active(context(partition(), configs={"unclean.leader.election.enable": "false"}))
+    batch = active.ask("alter_configs", topic="flights", put=put, delete=delete)
+    assert (errors(batch), batch.touches_metadata) == ({"flights": None}, False)
+    assert active.context.topics["flights"].configs == configs
+
+
+@pytest.mark.parametrize(
+    ("topic", "put", "delete", "error"),
+    [
+        ("ghosts", {}, [], "UnknownTopicOrPartitionException"),
+        ("flights", {"min.insync.replicas": 0}, [], "InvalidConfigurationException"),
+        ("flights", {"segment.ms": 5}, [], "InvalidConfigurationException"),
+        ("flights", {}, ["segment.ms"], "InvalidConfigurationException"),
+    ],
+)
+def test_ev_05_settings_that_cannot_be_are_refused(topic, put, delete, error):
+    batch = Active(context(partition())).ask("alter_configs", topic=topic, put=put, delete=delete)
+    assert (errors(batch), batch.topics) == ({topic: error}, {})
+
+
+@pytest.mark.parametrize(("allowed", "elected"), [(True, {"flights-0": (2, (2,))}), (False, {})])
+def test_ev_05_le_02_where_unclean_elections_are_allowed_they_are_held_at_once(allowed, elected):
+    rows = [partition((1, 2), NOBODY, (1,)), partition((2, 1), 2, (2,), 1), partition((1, 2), NOBODY, (1,), topic="b")]
+    active = Active(context(*rows, live=(2, 3)))
+    batch = active.ask("alter_configs", topic="flights", put={"unclean.leader.election.enable": allowed}, delete=[])
+    assert (errors(batch), changed(batch)) == ({"flights": None}, elected)
