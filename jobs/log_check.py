@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import combinations
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -13,22 +14,29 @@ from replication.protocol.partition_registration import PartitionRegistration
 from replication.storage.segment import read_records
 from schemas import LOG
 
+_PLACE = ("partition", "offset", "leader_epoch")
 _ORDER = [("partition", "ascending"), ("offset", "ascending")]
 
 
 class Findings(NamedTuple):
-    """How many records there are, and what is wrong with them."""
+    """How many records there are, and what is wrong with them.
+
+    A contradiction: two logs hold different records at one partition, offset and leader epoch. That must never be,
+    also while replicas differ: the log matching property, on which every cut relies.
+    """
 
     records: int
     lost: int
     duplicated: int
     offsets_missing_or_doubled: int
+    contradictions: int
     replicas_identical: bool
 
     @property
     def is_good(self) -> bool:
         """Whether nothing is wrong."""
-        return self.replicas_identical and not (self.lost or self.duplicated or self.offsets_missing_or_doubled)
+        faults = self.lost + self.duplicated + self.offsets_missing_or_doubled + self.contradictions
+        return self.replicas_identical and not faults
 
 
 def check_logs(view: TopicView, topic: str, acknowledged: Iterable[Acknowledged]) -> Findings:
@@ -43,11 +51,13 @@ def check_logs(view: TopicView, topic: str, acknowledged: Iterable[Acknowledged]
         for registration in partitions.values()
     ]
     first, *others = logs.values()
+    pairs = combinations(logs.values(), 2)
     return Findings(
         records=sum(rows.num_rows for rows in led),
         lost=_lost(led, _high_watermarks(view, partitions), acknowledged),
         duplicated=sum(times - 1 for times in Counter(pa.concat_tables(led)["value"].to_pylist()).values()),
         offsets_missing_or_doubled=sum(map(_bad_offsets, led)),
+        contradictions=sum(_contradictions(one, other) for one, other in pairs),
         replicas_identical=all(rows.equals(first) for rows in others),
     )
 
@@ -73,6 +83,15 @@ def _lost(led: Iterable[pa.Table], high_watermarks: Mapping[int, int], acknowled
         if row["offset"] < high_watermarks[row["partition"]]
     }
     return sum(committed.get((a.partition, a.offset)) != str(a.number).encode() for a in acknowledged)
+
+
+def _contradictions(one: pa.Table, other: pa.Table) -> int:
+    """Places at which both logs have a record, of the same leader epoch, and not the same record."""
+    if one.equals(other):
+        return 0
+    held = {tuple(row[name] for name in _PLACE): row for row in one.to_pylist()}
+    places = ((held.get(tuple(row[name] for name in _PLACE)), row) for row in other.to_pylist())
+    return sum(mine is not None and mine != row for mine, row in places)
 
 
 def _bad_offsets(rows: pa.Table) -> int:

@@ -2,12 +2,15 @@
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from replication.clients.producer import Producer
 from replication.errors import LakelogException
+
+_PAUSE_SECONDS = 0.5
 
 
 class Acknowledged(NamedTuple):
@@ -18,14 +21,13 @@ class Acknowledged(NamedTuple):
     number: int
 
 
-class NumberProducer:
-    """Sends numbers from `first` on with acks=all in a thread of its own, and remembers what was acknowledged.
+class NumberSender:
+    """Sends numbers with acks=all, each once only, and remembers what was acknowledged.
 
-    With a long timeout it waits for brokers that are away; with a short one it goes on to append, so that followers
-    have something to catch up with.
+    A number's remainder is its partition. What was not acknowledged may be there or not.
     """
 
-    def __init__(self, cluster_uri: str, topic: str, partitions: int, first: int, batch: int, timeout_ms: int) -> None:
+    def __init__(self, cluster_uri: str, topic: str, partitions: int, first: int, timeout_ms: int) -> None:
         self.sent = 0
         self.acknowledged: list[Acknowledged] = []
         self.errors: Counter[str] = Counter()
@@ -33,8 +35,44 @@ class NumberProducer:
         self._topic = topic
         self._partitions = partitions
         self._next = first
-        self._batch = batch
         self._timeout_ms = timeout_ms
+
+    def probe(self) -> bool:
+        """Sends a number, to the same partition every time; whether it was acknowledged."""
+        number, self._next = self._next, self._next + self._partitions
+        return self._send([number])
+
+    def _send(self, numbers: Sequence[int]) -> bool:
+        self.sent += len(numbers)
+        partitions = [number % self._partitions for number in numbers]
+        values = pa.array([str(number).encode() for number in numbers], pa.binary())
+        records = pa.table({"value": values, "partition": pa.array(partitions, pa.int32())})
+        try:
+            answers = self._producer.send(self._topic, records, self._timeout_ms)
+        except LakelogException as error:
+            self.errors[error.name] += len(numbers)
+            return False
+        for partition, answer in answers.items():
+            own = [number for number in numbers if number % self._partitions == partition]
+            if answer.error is None:
+                placed = enumerate(own, answer.base_offset)
+                self.acknowledged += [Acknowledged(partition, offset, number) for offset, number in placed]
+            else:
+                self.errors[answer.error.name] += len(own)
+        return all(answer.error is None for answer in answers.values())
+
+
+class NumberProducer(NumberSender):
+    """Sends numbers from `first` on, batch after batch, in a thread of its own, with a pause after each: what is
+    measured beside it is the cluster, and not a machine that has no time left.
+
+    With a long timeout it waits for brokers that are away; with a short one it goes on to append, so that followers
+    have something to catch up with.
+    """
+
+    def __init__(self, cluster_uri: str, topic: str, partitions: int, first: int, batch: int, timeout_ms: int) -> None:
+        super().__init__(cluster_uri, topic, partitions, first, timeout_ms)
+        self._batch = batch
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="number-producer", daemon=True)
@@ -56,27 +94,8 @@ class NumberProducer:
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set():
-                self._send(range(self._next, self._next + self._batch))
+            while not self._stopping.wait(_PAUSE_SECONDS):
+                self._next += self._batch
+                self._send(range(self._next - self._batch, self._next))
         except BaseException as error:
             self._failure = error
-
-    def _send(self, numbers: range) -> None:
-        """Sends each number once only, whatever comes of it: what was not acknowledged may be there or not."""
-        self._next = numbers.stop
-        self.sent += len(numbers)
-        partitions = [number % self._partitions for number in numbers]
-        values = pa.array([str(number).encode() for number in numbers], pa.binary())
-        records = pa.table({"value": values, "partition": pa.array(partitions, pa.int32())})
-        try:
-            answers = self._producer.send(self._topic, records, self._timeout_ms)
-        except LakelogException as error:
-            self.errors[error.name] += len(numbers)
-            return
-        for partition, answer in answers.items():
-            own = [number for number in numbers if number % self._partitions == partition]
-            if answer.error is None:
-                placed = enumerate(own, answer.base_offset)
-                self.acknowledged += [Acknowledged(partition, offset, number) for offset, number in placed]
-            else:
-                self.errors[answer.error.name] += len(own)

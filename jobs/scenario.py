@@ -22,7 +22,8 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("scenario", __doc__)
     parser.add_argument("files", nargs="+", metavar="FILE", help="scripts; each runs on a cluster of its own")
-    parser.add_argument("--mode", choices=["embedded"], default="embedded", help="all brokers in one Spark session")
+    modes = "all servers in one Spark session, or each a process that gets signals"
+    parser.add_argument("--mode", choices=["embedded", "processes"], default="embedded", help=modes)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON: an object for one script, else a list")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave each cluster in DIR/<name of its file>")
     return parser
@@ -38,18 +39,13 @@ def _scenario(args: argparse.Namespace) -> int:
 
 
 def _run(scripts: list[Script], args: argparse.Namespace) -> int:
-    from jobs.scenarios.run import run_script, warm_up  # Spark is not needed to find a fault in a script
-    from jobs.session import spark_session
+    from jobs.scenarios.run import clusters_of, run_script  # Spark is not needed to find a fault in a script
 
-    spark, report = spark_session("lakelog-scenario"), Report()
-    results = []
-    try:
-        warm_up(spark)
+    report, results = Report(), []
+    with clusters_of(args.mode) as make:
         for script in scripts:
             report.begins(script)
-            results.append(run_script(spark, script, args.keep and args.keep / Path(script.path).stem, report.step))
-    finally:
-        spark.stop()
+            results.append(run_script(make, script, args.keep and args.keep / Path(script.path).stem, report.step))
     report.ends(results)
     if args.out:
         write_json(args.out, results)

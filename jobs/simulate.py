@@ -1,4 +1,4 @@
-"""`lakelog simulate`: the shipped rules in memory, under crashes, pauses, zombies and lost answers; no Spark needed.
+"""`lakelog simulate`: the shipped rules and controller in memory, under crashes, pauses, zombies and lost answers.
 
 A step is: one actor carries out one step of its list, or one read or commit; then the invariants of what it has
 changed are asked.

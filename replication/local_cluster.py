@@ -28,15 +28,17 @@ class LocalCluster:
     """
 
     def __init__(
-        self, spark: SparkSession, root: str, brokers: int = 3, configs: Mapping[str, object] | None = None
-    ) -> None:
+        self, spark: SparkSession, root: str, brokers: int = 3, configs: Mapping[str, object] | None = None,
+        controllers: int = 1,
+    ) -> None:  # fmt: skip
         self._spark = spark
         self._root = StorageRoot.of(root)
         self._configs = dict(configs or {})
         self.cluster_uri = self._root.child("cluster").uri
         self.broker_ids = tuple(range(1, brokers + 1))
+        self.controller_names = tuple(f"controller-{number}" for number in range(1, controllers + 1))
         self.brokers: dict[int, Broker] = {}
-        self._controller: Controller | None = None
+        self.controllers: dict[str, Controller] = {}
 
     def __enter__(self) -> LocalCluster:
         self.start()
@@ -46,15 +48,14 @@ class LocalCluster:
         self.stop()
 
     def start(self) -> None:
-        """Formats what is not formatted yet and starts every broker."""
+        """Formats what is not formatted yet and starts every broker and controller."""
         cluster_id = self._format_cluster()
         for broker_id in self.broker_ids:
             format_broker(StorageRoot.of(self.broker_uri(broker_id)), cluster_id, broker_id)
         for broker_id in self.broker_ids:
             self.start_broker(broker_id)
-        cluster = Cluster.open(self.cluster_uri, self._config(CLUSTER_ROOT))
-        self._controller = Controller(cluster, f"local-{uuid.uuid4().hex}")
-        self._controller.start()
+        for name in self.controller_names:
+            self.start_controller(name)
 
     def _format_cluster(self) -> str:
         root = StorageRoot.of(self.cluster_uri)
@@ -77,11 +78,25 @@ class LocalCluster:
 
     def stop_broker(self, broker_id: int) -> None:
         """Stops one broker in order: what it leads is given to others first. [CS-01, CS-05]"""
-        self.brokers.pop(broker_id).stop(controlled=self._controller is not None)
+        self.brokers.pop(broker_id).stop(controlled=bool(self.controllers))
 
     def kill_broker(self, broker_id: int) -> None:
         """Ends one broker at once, as SIGKILL does: it writes nothing more and tells nobody."""
         self.brokers.pop(broker_id).kill()
+
+    def start_controller(self, name: str) -> None:
+        """Starts one controller: it is elected, or stands by. [CE-01]"""
+        cluster = Cluster.open(self.cluster_uri, self._config(CLUSTER_ROOT))
+        self.controllers[name] = Controller(cluster, f"{name}-{uuid.uuid4().hex}")
+        self.controllers[name].start()
+
+    def stop_controller(self, name: str) -> None:
+        """Stops one controller in order: it resigns, if it is active. [CE-06]"""
+        self.controllers.pop(name).stop()
+
+    def kill_controller(self, name: str) -> None:
+        """Ends one controller at once, as SIGKILL does: its lease stands still."""
+        self.controllers.pop(name).kill()
 
     def elect(self, topic: str, partition: int, election_type: str = PREFERRED) -> None:
         """Elects a leader by hand, `preferred` or `unclean`. Raises what the controller has refused it with."""
@@ -103,8 +118,7 @@ class LocalCluster:
 
     def stop(self) -> None:
         """Stops every broker that runs. Leaders stay what they are: nobody is left to lead in their place."""
-        if self._controller is not None:
-            self._controller.stop()
-            self._controller = None
+        for name, controller in list(self.controllers.items()):
+            (self.kill_controller if controller.is_paused else self.stop_controller)(name)
         for broker_id, broker in list(self.brokers.items()):
             (self.kill_broker if broker.gate.is_paused else self.stop_broker)(broker_id)

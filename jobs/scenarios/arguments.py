@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jobs.scenarios.script_cluster import CONTROLLER
 from replication.controller.leader_election import PREFERRED, UNCLEAN
 from replication.protocol.partition_registration import NO_LEADER
 
@@ -32,6 +33,7 @@ class Argument(NamedTuple):
 def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
     """Every step that a script for these brokers may have."""
     broker = Kind(f"one of the brokers {', '.join(map(str, brokers))}", _one_of(brokers))
+    server = Kind(f"{broker.allowed}, or {CONTROLLER}", _one_of((*brokers, CONTROLLER)))
     some = list_of(broker)
     partition = {"topic": Argument(TEXT), "partition": Argument(NATURAL, 0)}
     state = {
@@ -48,6 +50,7 @@ def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
             "assignment": Argument(_assignment(some)),
             "configs": Argument(CONFIGS, {}),
         },
+        "delete_topic": {"topic": Argument(TEXT)},
         "produce": {
             **partition,
             "count": Argument(POSITIVE, 1),
@@ -64,6 +67,7 @@ def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
             "type": Argument(_choice(PREFERRED, UNCLEAN), PREFERRED),
             "expect_error": Argument(TEXT, None),
         },
+        "reassign": {**partition, "replicas": Argument(some)},
         "logs": {
             **partition,
             "brokers": Argument(some, None),
@@ -73,7 +77,7 @@ def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
         "epoch_end": {**partition, "epochs": Argument(list_of(NATURAL))},
         "consume": {**partition, "expect_values": Argument(VALUES, None)},
         "sleep": {"seconds": Argument(SECONDS)},
-        **{name: {"broker": Argument(broker)} for name, only in SHORT.items() if only == "broker"},
+        **{name: {"broker": Argument(server)} for name, only in SHORT.items() if only == "broker"},
     }
 
 

@@ -36,7 +36,7 @@ def look(scene: Scene, topic: str, partition: int, expected: Mapping[str, Any]) 
     seen = leadership(scene, topic, partition)
     version = scene.view.cluster.metadata.version
     saw = observe(scene, seen)
-    faults = differences(expected, saw) or _behind(scene, version)
+    faults = differences(expected, saw) or behind(scene, version)
     return Outcome(saw, state_in_words(saw), "; ".join(faults) or None)
 
 
@@ -95,7 +95,8 @@ def _rows(scene: Scene, registration: PartitionRegistration) -> dict[str, object
     }
 
 
-def _behind(scene: Scene, version: int) -> list[str]:
+def behind(scene: Scene, version: int) -> list[str]:
+    """The running brokers that have not applied this version of the metadata, in words."""
     brokers = scene.view.cluster.refresh_brokers()
     return [
         f"broker {broker} has applied metadata version {brokers[broker].metadata_version}, not yet {version}"

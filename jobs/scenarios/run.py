@@ -7,45 +7,64 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from jobs.scenarios.embedded import EmbeddedCluster
+from jobs.scenarios.processes import ProcessCluster
 from jobs.scenarios.result import ScriptResult, StepResult
 from jobs.scenarios.scene import Scene
 from jobs.scenarios.script import Script, Step
+from jobs.scenarios.script_cluster import MakeCluster
 from jobs.scenarios.steps import carry_out
 from replication.clients.producer import Producer
-from replication.storage.filesystem import StorageRoot
-from replication.storage.metadata_history import metadata_history
+
+EMBEDDED, PROCESSES = MODES = ("embedded", "processes")
 
 _WARM_UP_MS = 60_000
 
 
 def run_script(
-    spark: SparkSession, script: Script, keep: Path | None = None, tell: Callable[[StepResult], object] = lambda _: None
+    make: MakeCluster, script: Script, keep: Path | None = None, tell: Callable[[StepResult], object] = lambda _: None
 ) -> ScriptResult:
     """Runs a script, up to the first step that comes out otherwise than it says; `tell` hears of each step.
 
     Its cluster lies in `keep`, which must not be there yet, or in a folder that is removed.
     """
     results: list[StepResult] = []
-    with _folder(keep) as folder, EmbeddedCluster(spark, str(folder), script.brokers) as cluster:
+    with _folder(keep) as folder, make(folder, script.brokers) as cluster:
         scene, started = Scene(cluster), time.monotonic()
         for step in script.steps:
             results.append(_timed(scene, step, started))
             tell(results[-1])
             if not results[-1].ok:
                 break
-        return ScriptResult(script, tuple(results), metadata_history(StorageRoot.of(cluster.uri)))
+        return ScriptResult(script, tuple(results), cluster.history())
+
+
+@contextmanager
+def clusters_of(mode: str) -> Iterator[MakeCluster]:
+    """What makes the cluster of each script: in one Spark session, which ends with this, or in processes."""
+    if mode == PROCESSES:
+        yield ProcessCluster
+        return
+    from jobs.session import spark_session  # processes have sessions of their own
+
+    spark = spark_session("lakelog-scenario")
+    try:
+        warm_up(spark)
+        yield partial(EmbeddedCluster, spark)
+    finally:
+        spark.stop()
 
 
 def warm_up(spark: SparkSession) -> None:
     """Sends a record through a cluster of its own. Followers are slow as long as the session is new: the first
     micro-batches take longer than the scripts' short times allow a follower to be away."""
-    with _folder(None) as folder, EmbeddedCluster(spark, str(folder), 2) as cluster:
+    with _folder(None) as folder, EmbeddedCluster(spark, folder, 2) as cluster:
         cluster.admin().create_topic("warm-up", assignment={0: [1, 2]}, configs={"min.insync.replicas": 2})
         Producer(cluster.uri).send("warm-up", pa.table({"value": [b"warm"]}), _WARM_UP_MS)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.scenarios.embedded import EmbeddedCluster
+from jobs.scenarios.script_cluster import ScriptCluster
 from replication.clients.consumer import Consumer
 from replication.clients.producer import Producer
 from replication.clients.topic_view import TopicView, pause
@@ -36,7 +36,7 @@ class Outcome:
 class Scene:
     """The cluster of a script, its clients, and the numbers that values have come to."""
 
-    def __init__(self, cluster: EmbeddedCluster) -> None:
+    def __init__(self, cluster: ScriptCluster) -> None:
         self.cluster = cluster
         self.view = TopicView(Cluster.open(cluster.uri))
         self.consumer = Consumer(cluster.uri)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from jobs.scenarios.embedded import EmbeddedCluster
-from jobs.scenarios.observation import brokers_in_words, describe, wait, wait_for_fetchers
+from jobs.scenarios.observation import behind, brokers_in_words, describe, wait, wait_for_fetchers
 from jobs.scenarios.record_steps import consume, epoch_end, logs, produce
-from jobs.scenarios.scene import Outcome, Scene, attempt
+from jobs.scenarios.scene import Outcome, Scene, attempt, hold
 from jobs.scenarios.script import Step
-from replication.errors import LakelogException
+from jobs.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server
+from replication.clients.admin import Outcomes
+from replication.errors import LakelogException, error_named
+from replication.protocol.partition_registration import LEADER_DURING_DELETE
+
+_DELETE_SECONDS = 30
 
 
 def carry_out(scene: Scene, step: Step) -> Outcome:
@@ -21,20 +25,62 @@ def carry_out(scene: Scene, step: Step) -> Outcome:
 def create_topic(
     scene: Scene, *, topic: str, assignment: Mapping[int, list[int]], configs: Mapping[str, object]
 ) -> Outcome:
-    """Makes a topic over the assignment; it is fetched when this is over."""
+    """Makes a topic over the assignment; it is fetched when this is over. One that is being deleted is waited for."""
+    hold(lambda: _name_is_free(scene, topic), _DELETE_SECONDS)
     made = scene.cluster.admin().create_topic(topic, assignment=assignment, configs=configs)
     wait_for_fetchers(scene, topic)
     return Outcome({"topic_id": made.topic.topic_id}, f"topic id {made.topic.topic_id}")
 
 
+def _name_is_free(scene: Scene, topic: str) -> Outcome:
+    scene.view.cluster.topics.refresh()
+    found = scene.view.cluster.topics.topics.get(topic)
+    return Outcome({}, "", f"topic {topic} is being deleted" if found is not None and found.deleting else None)
+
+
+def delete_topic(scene: Scene, *, topic: str) -> Outcome:
+    """Deletes a topic; nobody knows it any more when this is over. Dead brokers still hold replicas of it: where there
+    are any, its name stays taken until they are back."""
+    brokers = {broker for r in scene.view.partitions(topic).values() for broker in r.replicas}
+    scene.cluster.admin().delete_topic(topic)
+    return hold(lambda: _gone(scene, topic, brokers <= set(scene.cluster.running())), _DELETE_SECONDS)
+
+
+def _gone(scene: Scene, topic: str, for_good: bool) -> Outcome:
+    """Whether clients find no such topic, and, if it can be gone for good, whether it is."""
+    view = scene.view.cluster
+    view.topics.refresh()
+    view.metadata.refresh()
+    found = view.topics.topics.get(topic)
+    leaders = {r.leader for r in view.metadata.partitions.values() if r.topic == topic}
+    is_served = (found is not None and not found.deleting) or bool(leaders - {LEADER_DURING_DELETE})
+    is_there = found is not None or bool(leaders)
+    faults = [f"topic {topic} is still there"] if is_served or (for_good and is_there) else []
+    faults += behind(scene, view.metadata.version)
+    return Outcome({"gone": not is_there}, "marked" if is_there else "gone", "; ".join(faults) or None)
+
+
+def reassign(scene: Scene, *, topic: str, partition: int, replicas: list[int]) -> Outcome:
+    """Begins to move a partition to other brokers; it is over when its replicas are these. [RA-01]"""
+    outcomes = scene.cluster.admin().alter_partition_reassignments({(topic, partition): replicas})
+    _raise_error(outcomes)
+    return Outcome({"replicas": replicas}, "; ".join(outcome.message for outcome in outcomes.values()))
+
+
 def elect(scene: Scene, *, topic: str, partition: int, type: str, expect_error: str | None) -> Outcome:
-    """Elects a leader by hand; what is expected is an error, or that there is none."""
+    """Elects a leader by hand; what is expected is an error, or that there is none. [PE-01]"""
     try:
-        scene.cluster.elect(topic, partition, type)
+        _raise_error(scene.cluster.admin().elect_leaders(type, [(topic, partition)]))
     except LakelogException as error:
         fault = None if error.name == expect_error else f"{error.name}: {error}; expected {expect_error or 'no error'}"
         return Outcome({"error": error.name}, error.name, fault)
     return Outcome({"error": None}, "elected", f"no error, expected {expect_error}" if expect_error else None)
+
+
+def _raise_error(outcomes: Outcomes) -> None:
+    for outcome in outcomes.values():
+        if outcome.error is not None:
+            raise error_named(outcome.error, outcome.message)
 
 
 def sleep(_: Scene, *, seconds: float) -> Outcome:
@@ -43,29 +89,34 @@ def sleep(_: Scene, *, seconds: float) -> Outcome:
     return Outcome({}, "")
 
 
-def _on_broker(act: Callable[[EmbeddedCluster, int], None]) -> Callable[..., Outcome]:
-    def handler(scene: Scene, *, broker: int) -> Outcome:
-        act(scene.cluster, broker)
+def _on_server(act: Callable[[ScriptCluster, Server], Server]) -> Callable[..., Outcome]:
+    def handler(scene: Scene, *, broker: Server) -> Outcome:
+        server = act(scene.cluster, broker)
         running = scene.cluster.running()
-        return Outcome({"running": running}, f"running are {brokers_in_words(running)}")
+        words = f"running are {brokers_in_words(running)}"
+        if broker != CONTROLLER:
+            return Outcome({"running": running}, words)
+        return Outcome({"running": running, "controller": server}, f"{server}; {words}")
 
     return handler
 
 
 HANDLERS: Mapping[str, Callable[..., Outcome]] = {
     "create_topic": create_topic,
+    "delete_topic": delete_topic,
     "produce": produce,
     "wait": wait,
     "describe": describe,
     "elect": elect,
+    "reassign": reassign,
     "logs": logs,
     "epoch_end": epoch_end,
     "consume": consume,
     "sleep": sleep,
-    "kill": _on_broker(EmbeddedCluster.kill),
-    "pause": _on_broker(EmbeddedCluster.pause),
-    "resume": _on_broker(EmbeddedCluster.resume),
-    "stop": _on_broker(EmbeddedCluster.stop),
-    "start": _on_broker(EmbeddedCluster.start),
-    "restart": _on_broker(EmbeddedCluster.restart),
+    "kill": _on_server(ScriptCluster.kill),
+    "pause": _on_server(ScriptCluster.pause),
+    "resume": _on_server(ScriptCluster.resume),
+    "stop": _on_server(ScriptCluster.stop),
+    "start": _on_server(ScriptCluster.start),
+    "restart": _on_server(ScriptCluster.restart),
 }

@@ -21,7 +21,9 @@ from replication.storage.topic_table import Topic
 from schemas import LOG
 from tests.storage.logs import P0, TOPIC, TOPIC_ID, lead, records, request, send
 
-GOOD = Findings(records=3, lost=0, duplicated=0, offsets_missing_or_doubled=0, replicas_identical=True)
+GOOD = Findings(
+    records=3, lost=0, duplicated=0, offsets_missing_or_doubled=0, contradictions=0, replicas_identical=True
+)
 ALL = [Acknowledged(0, offset, 10 + offset) for offset in range(3)]
 
 
@@ -40,10 +42,11 @@ def cluster(tmp_path: Path) -> Cluster:
     return cluster
 
 
-def write(cluster: Cluster, broker: int, *numbers: int) -> None:
+def write(cluster: Cluster, broker: int, *numbers: int, epoch: int = 0) -> None:
     log = ReplicaLog.open(cluster.broker_root(broker).child(LOG.name))
-    lead(log, P0, epoch=0)
-    send(log, request(P0, len(numbers)), tables={P0: records(*(str(number).encode() for number in numbers))})
+    lead(log, P0, epoch=epoch)
+    values = (str(number).encode() for number in numbers)
+    send(log, request(P0, len(numbers), epoch=epoch), tables={P0: records(*values)})
 
 
 def found(cluster: Cluster, high_watermark: int, acknowledged: Sequence[Acknowledged] = ALL) -> Findings:
@@ -79,13 +82,25 @@ def test_not_acknowledged_may_be_there_and_once_only(cluster: Cluster) -> None:
     assert found(cluster, 3, ALL[:2]) == GOOD._replace(duplicated=1)
 
 
-@pytest.mark.parametrize("numbers", [(10, 11), (10, 11, 13)])
-def test_a_replica_that_lacks_or_changes_something_is_seen(cluster: Cluster, numbers: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("numbers", "epoch", "contradictions"),
+    [
+        pytest.param((10, 11), 0, 0, id="it lacks something"),
+        pytest.param((10, 11, 13), 0, 1, id="it holds something else"),
+        pytest.param((11, 10, 12), 0, 2, id="the same in another order"),
+        pytest.param((10, 11, 12), 1, 0, id="the same of another leader"),
+        pytest.param((10, 11, 13), 1, 0, id="something else of another leader"),
+    ],
+)
+def test_a_replica_that_differs_is_seen(
+    cluster: Cluster, numbers: tuple[int, ...], epoch: int, contradictions: int
+) -> None:
+    """Two logs contradict each other only at the same leader epoch: of different ones one is going to be cut."""
     write(cluster, 1, 10, 11, 12)
-    write(cluster, 2, *numbers)
-    assert found(cluster, 3) == GOOD._replace(replicas_identical=False)
+    write(cluster, 2, *numbers, epoch=epoch)
+    assert found(cluster, 3) == GOOD._replace(replicas_identical=False, contradictions=contradictions)
 
 
-@pytest.mark.parametrize("fault", [{"lost": 1}, {"duplicated": 1}, {"offsets_missing_or_doubled": 1}])
-def test_each_fault_counts(fault: dict[str, int]) -> None:
-    assert not GOOD._replace(**fault).is_good
+@pytest.mark.parametrize("fault", ["lost", "duplicated", "offsets_missing_or_doubled", "contradictions"])
+def test_each_fault_counts(fault: str) -> None:
+    assert not GOOD._replace(**{fault: 1}).is_good

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from jobs.scenario import main
 from jobs.scenarios import observation, record_steps
 from jobs.scenarios.arguments import steps_for
+from jobs.scenarios.embedded import EmbeddedCluster
 from jobs.scenarios.observation import differences, look
 from jobs.scenarios.record_steps import consume, epoch_end, logs
 from jobs.scenarios.report import Report, write_json
@@ -48,13 +50,15 @@ def test_a_script_of_ours_can_be_read_and_says_what_it_proves(path: Path) -> Non
 
 
 def test_names_of_our_scripts_differ() -> None:
-    assert len({read_script(str(path)).name for path in SCRIPTS}) == len(SCRIPTS) >= 10
+    assert len({read_script(str(path)).name for path in SCRIPTS}) == len(SCRIPTS) >= 16
 
 
 def test_what_is_not_given_has_its_default(tmp_path: Path) -> None:
-    script = read_script(written(tmp_path, HEAD + " - kill: 3\n - produce: {topic: t}\n - sleep: 0.5\n"))
+    steps = " - kill: 3\n - produce: {topic: t}\n - sleep: 0.5\n - stop: controller\n"
+    script = read_script(written(tmp_path, HEAD + steps))
     assert (script.name, script.brokers) == ("n", 3)
-    kill, produce, sleep = script.steps
+    kill, produce, sleep, stop = script.steps
+    assert stop.arguments == {"broker": "controller"}
     assert (kill.name, kill.arguments, kill.line) == ("kill", {"broker": 3}, 3)
     assert produce.arguments == {
         "topic": "t", "partition": 0, "count": 1, "acks": "all", "prefix": "m", "timeout_s": 15, "retries": None,
@@ -84,10 +88,10 @@ FAULTS = {
     "a key twice": (HEAD + " - produce:\n    topic: t\n    topic: u\n", "script.yaml:5: produce has topic twice"),
     "a bare word": (HEAD + " - kill\n", "script.yaml:3: a step must be a mapping"),
     "two names": (HEAD + " - kill: 1\n   start: 1\n", "script.yaml:3: a step has one name, .* this one has 2"),
-    "an unknown step": (HEAD + " - reassign: {}\n", "step reassign at .*script.yaml:3 is not known; known are create_"),
+    "an unknown step": (HEAD + " - shrink: {}\n", "step shrink at .*script.yaml:3 is not known; known are create_"),
     "a later unknown step": (
-        HEAD + " - kill: 1\n - delete_topic: {topic: t}\n",
-        "step delete_topic at .*script.yaml:4 is not known; known are .* produce",
+        HEAD + " - kill: 1\n - delete_records: {topic: t}\n",
+        "step delete_records at .*script.yaml:4 is not known; known are .* produce",
     ),
     "an unknown argument": (
         HEAD + " - produce: {topic: t,\n     cuont: 3}\n",
@@ -110,7 +114,8 @@ FAULTS = {
         r"assignment is \[1, 2\], it must be a mapping of partitions to their brokers",
     ),
     "another broker": (HEAD + " - kill: 4\n", "script.yaml:3: kill is 4, it must be one of the brokers 1, 2, 3"),
-    "the controller": (HEAD + " - restart: controller\n", "restart is 'controller', it must be one of the brokers"),
+    "a controller": (HEAD + " - restart: controller-1\n", "restart is 'controller-1', it must be .* 3, or controller"),
+    "a leader": (HEAD + " - wait: {topic: t, leader: controller}\n", "leader is 'controller', it must be one of the"),
     "a broker as text": (HEAD + " - kill: '1'\n", "kill is '1', it must be one of the brokers 1, 2, 3"),
 }
 
@@ -127,7 +132,8 @@ def test_all_scripts_are_read_before_the_first_one_runs(tmp_path: Path, capsys: 
     good, bad = str(SCRIPTS[0]), str(tmp_path / "none.yaml")
     assert main([good, bad]) == 2
     assert f"lakelog: {bad}: cannot be read" in capsys.readouterr().err
-    assert main([good, "--mode", "processes"]) == 2
+    assert main([good, bad, "--mode", "processes"]) == 2
+    assert main([good, "--mode", "threads"]) == 2
 
 
 def test_every_step_is_carried_out_with_the_arguments_that_it_may_have() -> None:
@@ -343,10 +349,17 @@ def test_a_person_and_a_program_are_told_what_came_of_steps(tmp_path: Path, caps
     assert two[1]["steps"][1]["saw"] == {"isr": [2]}
 
 
-@pytest.mark.parametrize("name", ["slow_follower", "unclean_election"])
-def test_a_script_runs_in_one_session(spark, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "last_isr"),
+    [
+        ("slow_follower", [1, 2, 3]),
+        ("unclean_election", [1, 2, 3]),
+        ("reassigned_under_two_controllers", [2, 3]),
+    ],
+)
+def test_a_script_runs_in_one_session(spark, tmp_path: Path, name: str, last_isr: list[int]) -> None:
     script = read_script(str(next(path for path in SCRIPTS if path.stem == name)))
-    result = run_script(spark, script, tmp_path / "kept")
+    result = run_script(partial(EmbeddedCluster, spark), script, tmp_path / "kept")
     assert result.ok, [(r.step.line, str(r.step), r.outcome.fault) for r in result.steps if not r.ok]
     told = json.loads(json.dumps(result.as_json()))
     assert (told["name"], told["ok"], [step["step"] for step in told["steps"]]) == (
@@ -355,7 +368,7 @@ def test_a_script_runs_in_one_session(spark, tmp_path: Path, name: str) -> None:
     assert {"ok", "at_ms", "took_ms", "saw"} <= set.intersection(*(set(step) for step in told["steps"]))
     assert {type(step["first_ack_ms"]) for step in told["steps"] if step["step"] == "produce"} == {int}
     assert [told["history"][0][name] for name in ("leader", "leader_epoch", "partition_epoch")] == [1, 0, 0]
-    assert sorted(told["history"][-1]["isr"]) == [1, 2, 3]
+    assert sorted(told["history"][-1]["isr"]) == last_isr
     assert (tmp_path / "kept" / "cluster" / "metadata").is_dir()
 
 
@@ -369,7 +382,8 @@ steps:
   - kill: 1
 """
     heard = []
-    result = run_script(spark, read_script(written(tmp_path, text)), tell=heard.append)
+    script = read_script(written(tmp_path, text))
+    result = run_script(partial(EmbeddedCluster, spark), script, tell=heard.append)
     assert (result.ok, len(result.steps), [r.ok for r in heard]) == (False, 2, [True, False])
     fault = "BrokerNotAvailableException: start: broker 1 is running, only one that is stopped can be meant"
     assert result.as_json()["steps"][1]["fault"] == fault

@@ -1,0 +1,216 @@
+"""The cluster of a script, whatever its servers are: what is done to them, and who of them can be meant."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal
+
+from jobs.waiting import wait_until
+from replication.clients.admin import AdminClient
+from replication.config import Config
+from replication.errors import BrokerNotAvailableException, LakelogException
+from replication.storage.cluster import Cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.liveness import Liveness
+from replication.storage.metadata_history import MetadataVersion, metadata_history
+
+CONTROLLER = "controller"  # in a script: the active one
+
+State = Literal["running", "paused", "stopped"]
+Server = int | str  # a broker's id, or a controller's name
+
+# Short, so that a script is over soon: out of the ISR after 3 to 4.5 s, dead after 6 s.
+SETTINGS = {
+    "replica.lag.time.max.ms": 3000,
+    "broker.session.timeout.ms": 6000,
+    "broker.heartbeat.interval.ms": 500,
+    "controller.session.timeout.ms": 6000,
+    "auto.leader.rebalance.enable": "false",
+}
+_LOOK_SECONDS = 0.2
+_ELECTION_SECONDS = 20.0
+
+
+class ScriptCluster(ABC):
+    """Brokers, and controllers of which one is active. Each step of a script that acts on a server is a method.
+
+    A method raises BrokerNotAvailableException unless its server is in a state in which that can be done to it.
+    """
+
+    def __init__(self, uri: str, brokers: Sequence[int], controllers: Sequence[str]) -> None:
+        self.uri = uri
+        self.first_version = 0  # of the metadata: what came before is no part of the script
+        self._brokers = brokers
+        self._controllers = controllers
+        self._away: list[str] = []  # controllers, as they were paused or ended
+        self._config = Config.from_properties(SETTINGS, "event script")
+
+    def __enter__(self) -> ScriptCluster:
+        self._start_all()
+        self._cluster = Cluster.open(self.uri)
+        self._watch = LivenessWatch(Cluster.open(self.uri))
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.stop()
+        self._end_all()
+
+    def admin(self) -> AdminClient:
+        """A client for topics."""
+        return AdminClient(self.uri, self._config)
+
+    def history(self) -> list[MetadataVersion]:
+        """Every version of the metadata since the script began."""
+        return [v for v in metadata_history(StorageRoot.of(self.uri)) if v.version >= self.first_version]
+
+    def running(self) -> list[int]:
+        """The brokers that run."""
+        return [broker for broker in self._brokers if self.state(broker) == "running"]
+
+    def offline(self) -> set[int]:
+        """The brokers that the cluster takes for dead, or whose storage is."""
+        return self._watch.offline
+
+    def kill(self, target: Server) -> Server:
+        """SIGKILL, of what runs or is paused."""
+        server = self._find(target, "kill", "running", "paused")
+        self._kill(server)
+        return self._is_away(server)
+
+    def pause(self, target: Server) -> Server:
+        """SIGSTOP, of what runs."""
+        server = self._find(target, "pause", "running")
+        self._pause(server)
+        return self._is_away(server)
+
+    def resume(self, target: Server) -> Server:
+        """SIGCONT, of what is paused."""
+        server = self._find(target, "resume", "paused")
+        self._resume(server)
+        return server
+
+    def stop(self, target: Server) -> Server:
+        """Controlled shutdown, or resignation, of what runs."""
+        server = self._find(target, "stop", "running")
+        self._stop(server)
+        return self._is_away(server)
+
+    def start(self, target: Server) -> Server:
+        """Starts what is stopped; a broker is registered when this returns."""
+        server = self._find(target, "start", "stopped")
+        self._start(server)
+        return server
+
+    def restart(self, target: Server) -> Server:
+        """Kills what has not been ended before, and starts it; of the controllers one that is away, if there is one."""
+        server = self._find(target, "restart", "stopped", "paused", "running")
+        if self.state(server) != "stopped":
+            self._kill(server)
+        self._start(server)
+        return server
+
+    def _find(self, target: Server, what: str, *states: State) -> Server:
+        """The server that is meant, in a state in which it can be."""
+        server = self._controller(states) if target == CONTROLLER else target
+        name = server if isinstance(server, str) else f"broker {server}"
+        state = self.state(server)
+        if state not in states:
+            raise BrokerNotAvailableException(
+                f"{what}: {name} is {state}, only one that is {' or '.join(states)} can be meant"
+            )
+        return server
+
+    def _controller(self, states: Sequence[State]) -> str:
+        """The active one where one that runs can be meant first of all, else the last that was paused or ended."""
+        found = [name for name in reversed(self._away) if self.state(name) in states]
+        if states[0] != "running":
+            return (found or [self.active()])[0]
+        return self.active()
+
+    def active(self) -> str:
+        """The controller in office. Waits for an election; raises TimeoutException, or at once if nobody can win."""
+        if not any(self.state(name) == "running" for name in self._controllers):
+            raise BrokerNotAvailableException(f"none of the controllers runs: {', '.join(self._controllers)}")
+        wait_until(lambda: self._in_office() is not None, "a controller is active", _ELECTION_SECONDS, 0.05)
+        found = self._in_office()
+        assert found is not None
+        return found
+
+    def _in_office(self) -> str | None:
+        lease = self._cluster.lease.read()
+        if lease is None or lease.resigned:
+            return None
+        running = (name for name in self._controllers if self.state(name) == "running")
+        return next((name for name in running if self._has_id(name, lease.controller_id)), None)
+
+    def _is_away(self, server: Server) -> Server:
+        if isinstance(server, str):
+            self._away = [*(name for name in self._away if name != server), server]
+        return server
+
+    @abstractmethod
+    def state(self, server: Server) -> State:
+        """Whether it runs. One that has ended by itself, being fenced, is stopped."""
+
+    @abstractmethod
+    def _has_id(self, name: str, controller_id: str) -> bool:
+        """Whether the controller of this name has this id."""
+
+    @abstractmethod
+    def _start_all(self) -> None: ...
+
+    @abstractmethod
+    def _end_all(self) -> None:
+        """Ends every server at once: a frozen one could not be stopped in order."""
+
+    @abstractmethod
+    def _kill(self, server: Server) -> None: ...
+
+    @abstractmethod
+    def _pause(self, server: Server) -> None: ...
+
+    @abstractmethod
+    def _resume(self, server: Server) -> None: ...
+
+    @abstractmethod
+    def _stop(self, server: Server) -> None: ...
+
+    @abstractmethod
+    def _start(self, server: Server) -> None: ...
+
+
+MakeCluster = Callable[[Path, int], AbstractContextManager[ScriptCluster]]
+
+
+class LivenessWatch:
+    """Looks at the heartbeats all the time. Who looks now and then would take for alive what has died in between."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.offline: set[int] = set()
+        self._cluster = cluster
+        self._liveness = Liveness(cluster.config.broker_session_timeout_ms)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="liveness-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begins to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_LOOK_SECONDS):
+            try:
+                brokers = self._cluster.refresh_brokers()
+            except (LakelogException, OSError):  # the next look finds out more
+                continue
+            live = self._liveness.look(brokers)
+            self.offline = {b for b, found in brokers.items() if b not in live or found.storage_error}
