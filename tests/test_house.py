@@ -33,7 +33,15 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "replication.server": _LOWER,
     "replication.controller": _LOWER,
     "replication.clients": _LOWER,
-    "replication.simulation": ("replication.errors", "replication.protocol", "replication.server.replica_rows"),
+    "replication.simulation": (
+        "replication.errors",
+        "replication.config",
+        "replication.protocol",
+        "replication.controller",
+        "replication.storage.admin_table",
+        "replication.storage.topic_table",
+        "replication.server.replica_rows",
+    ),
     "jobs": ("schemas", "replication"),
     "tests": OURS,
 }

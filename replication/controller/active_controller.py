@@ -148,6 +148,8 @@ class ActiveController:
             batch = self._commit(event, cause, request)
         self.context = batch.applied(self._cluster.metadata.version)
         batch.log()
+        if batch.deletions_begun:
+            self._events.put(BrokerModifications())  # brokers may have carried it out before this was known
         if batch.dropped:
             self._cluster.topics.change((), batch.dropped, cause, self._epoch)
         return batch

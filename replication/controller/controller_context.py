@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from replication.config import Config
 from replication.protocol import partition_states, replica_states
-from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.topic_table import Topic
 
@@ -73,5 +73,7 @@ class ControllerContext:
             for p, r in self.partitions.items()
             for broker in r.replicas
         }
-        deletions = {topic.topic_id: metadata_version for topic in self.topics.values() if topic.deleting}
+        begun = {r.topic_id for r in self.partitions.values() if r.leader == LEADER_DURING_DELETE}
+        deleting = {topic.topic_id for topic in self.topics.values() if topic.deleting}
+        deletions = dict.fromkeys(sorted(begun & deleting), metadata_version)
         return replace(self, partition_states=partitions, replica_states=replicas, deletions=deletions)

@@ -49,6 +49,8 @@ def _begin(batch: Batch, partitions: Iterable[PartitionRegistration]) -> None:
         if registration.leader != LEADER_DURING_DELETE:
             batch.put(replace(registration, leader=LEADER_DURING_DELETE))
             batch.deletions_begun.add(registration.topic_id)
+        elif registration.topic_id not in batch.context.deletions:  # that was written, the answer lost
+            batch.deletions_begun.add(registration.topic_id)
         if batch.partition_state(registration.topic_id_partition) != PartitionState.OFFLINE:
             offline = [registration.topic_id_partition]
             partition_state_machine.handle_state_changes(batch, offline, PartitionState.OFFLINE)

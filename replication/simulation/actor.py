@@ -25,6 +25,7 @@ class Actor:
         self.world = world
         self.name = name
         self.turn = Event(name)
+        self.is_paused = False
         self.is_about_to_commit: Table[Any] | None = None
         self._last_step = world.step
         self._answers: dict[str, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
+from replication.simulation.controller import Controller
 from replication.simulation.events import CRASH, FAULTS, NONE, PAUSE, RESUME, SHUTDOWN, START, Event
 from replication.simulation.world import World
 
@@ -12,12 +13,14 @@ _SALT = 2**30
 _WARM_UP = 40  # steps of each thread, before anything goes wrong
 _BURSTS = (2, 3, 1, 5, 8, 16)  # steps that somebody takes in a row
 _MENDS = 0.8  # how often a start is for a broker that is not at work; else it makes a zombie of another process
-_INTERRUPTS = 0.2  # how often a process that is about to commit to the metadata does so much later
+_INTERRUPTS = 0.2  # how often a broker that is about to commit to the metadata does so much later
+_LATE_CONTROLLERS = 0.03  # how often a controller that is about to commit to any table does, or never does
+_OF_CONTROLLERS = 0.15  # how many of the accidents are a controller's
 _CHANGES = 0.02  # how often other brokers become the slow ones
 
 _ZOMBIE = "pause, and start another process of the same broker"
 _ACTS = {START: 7, CRASH: 4, PAUSE: 3, RESUME: 5, SHUTDOWN: 1, _ZOMBIE: 2}
-_OTHERS = ("producer-1", "producer-2", "producer-3", "reader-1", "controller-1", "controller-2")
+_OF_A_CONTROLLER = {CRASH: 2, PAUSE: 2, RESUME: 3}
 
 
 class Mood(NamedTuple):
@@ -44,7 +47,7 @@ class Driver:
             fault=random.choice((0.0, 0.03, 0.1)),
             brokers=random.choice((0.4, 0.6, 0.75)),
             producers=random.choice((4, 9)),
-            controllers=random.choice((2, 6, 15)),
+            controllers=random.choice((6, 15, 30)),
         )
         self._speeds: dict[int, float] = {}
 
@@ -52,7 +55,7 @@ class Driver:
         """The whole history: a quiet beginning, then everything at once."""
         world, random = self._world, self._random
         for _ in range(_WARM_UP):
-            for actor in [name for name in world.runnable() if not name.startswith("controller")]:
+            for actor in [name for name in world.runnable() if not name.startswith(("controller", "admin"))]:
                 self._apply(Event(actor, salt=random.randrange(_SALT)))
         end = world.step + self._mood.length
         while world.step < end:
@@ -63,6 +66,7 @@ class Driver:
             ]
             if about and random.random() < _INTERRUPTS:
                 self._late_commit(random.choice(about))
+            self._interrupt_controllers()
             accident = self._accident()
             for event in accident:
                 self._apply(event)
@@ -76,46 +80,80 @@ class Driver:
     def _burst(self, end: int) -> None:
         """Who has begun something often goes on with it for a while."""
         random, actor = self._random, self._somebody()
-        for _ in range(random.choice(_BURSTS if "/" in actor else _BURSTS[:3])):
+        is_long = "/" in actor or actor.startswith("controller")
+        for _ in range(random.choice(_BURSTS if is_long else _BURSTS[:3])):
             if actor not in self._world.runnable() or self._world.step >= end:
                 return
             fault = random.choice(FAULTS) if random.random() < self._mood.fault else NONE
             self._apply(Event(actor, fault=fault, salt=random.randrange(_SALT)))
 
     def _somebody(self) -> str:
-        """A thread of a broker, mostly; controllers seldom, as one step of theirs moves everybody."""
+        """A thread of a broker, mostly; else a client, or a controller, who is the one at work mostly."""
         mood, random = self._mood, self._random
         threads = [name for name in self._world.runnable() if "/" in name]
         if threads and random.random() < mood.brokers:
             weights = [self._speeds[_broker_of(name)] * (2 if name.endswith("/main") else 1) for name in threads]
             return random.choices(threads, weights)[0]
-        return random.choices(_OTHERS, [*[mood.producers] * 3, 3, mood.controllers, 1])[0]
+        others = [name for name in self._world.runnable() if "/" not in name]
+        return random.choices(others, [self._weight(name) for name in others])[0]
+
+    def _weight(self, name: str) -> int:
+        if name.startswith("producer"):
+            return self._mood.producers
+        actor = self._world.others[name]
+        is_at_work = isinstance(actor, Controller) and actor.is_at_work
+        return self._mood.controllers if is_at_work else 6 if name.startswith("reader") else 1
 
     def _late_commit(self, process: str) -> None:
         """A process freezes just before it commits to the metadata, and goes on only when another one has taken over.
 
         Meanwhile that one and the producers have the world to themselves.
         """
-        world, random, broker = self._world, self._random, self._world.processes[process].broker_id
+        random, broker = self._random, self._world.processes[process].broker_id
         self._apply(Event(process, PAUSE))
         self._apply(_start(broker))
-        for _ in range(random.choice((50, 100, 150))):
-            cast = [name for name in world.runnable() if name.startswith((f"broker-{broker}.", "producer"))]
-            self._apply(Event(random.choice(cast), salt=random.randrange(_SALT)))
+        self._meanwhile(f"broker-{broker}.", "producer")
         self._apply(Event(process, RESUME))
         self._apply(Event(f"{process}/main", salt=random.randrange(_SALT)))
+
+    def _meanwhile(self, *names: str) -> None:
+        """Others, by the beginnings of their names, have the world to themselves for a while."""
+        for _ in range(self._random.choice((50, 100, 150))):
+            cast = [name for name in self._world.runnable() if name.startswith(names)]
+            self._apply(Event(self._random.choice(cast), salt=self._random.randrange(_SALT)))
+
+    def _interrupt_controllers(self) -> None:
+        """A controller crashes just before it commits, or freezes and commits when another has taken over."""
+        about = [name for name, actor in self._world.others.items()
+                 if isinstance(actor, Controller) and not actor.is_paused and actor.is_about_to_commit]  # fmt: skip
+        if not about or self._random.random() >= _LATE_CONTROLLERS:
+            return
+        name, act = self._random.choice(about), self._random.choice((CRASH, PAUSE))
+        self._apply(Event(name, act))
+        if act == PAUSE:
+            self._meanwhile("controller", "broker", "admin")
+            self._apply(Event(name, RESUME))
+            self._apply(Event(name, salt=self._random.randrange(_SALT)))
 
     def _accident(self) -> list[Event]:
         """What happens to a process now, if anything does."""
         world, random = self._world, self._random
         if random.random() >= self._mood.life:
             return []
+        if random.random() < _OF_CONTROLLERS:
+            return [self._accident_of_a_controller()]
         act = random.choices(list(_ACTS), list(_ACTS.values()))[0]
         if act == START or not world.processes:
             dead = [broker for broker in world.broker_ids if broker not in world.live()]
             return [_start(random.choice(dead if dead and random.random() < _MENDS else world.broker_ids))]
         paused = [name for name, process in world.processes.items() if process.is_paused]
         return self._hit(act, random.choice(paused if act == RESUME and paused else list(world.processes)))
+
+    def _accident_of_a_controller(self) -> Event:
+        controllers = {n: actor for n, actor in self._world.others.items() if isinstance(actor, Controller)}
+        act = self._random.choices(list(_OF_A_CONTROLLER), list(_OF_A_CONTROLLER.values()))[0]
+        hit = [n for n, actor in controllers.items() if (actor.is_paused if act == RESUME else actor.is_at_work)]
+        return Event(self._random.choice(hit or list(controllers)), act)
 
     def _hit(self, act: str, process: str) -> list[Event]:
         if act == _ZOMBIE:

@@ -34,7 +34,3 @@ class Violation(Exception):
 
 class AnswerLost(Exception):
     """A read or a commit has failed as far as its actor knows: it gives up what it was doing."""
-
-
-class Deposed(Exception):
-    """A newer controller has claimed the metadata."""

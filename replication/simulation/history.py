@@ -86,6 +86,7 @@ def _violation(error: Exception) -> Violation:
 
 def _fingerprint(world: World) -> str:
     """Of all that the tables have come to: two histories that differ anywhere differ here."""
-    tables: list[Table[Any]] = [world.metadata, world.registry, *world.logs.values(), *world.replicas.values()]
+    shared: list[Table[Any]] = [world.metadata, world.topics, world.admin, world.lease, world.registry]
+    tables = [*shared, *world.logs.values(), *world.replicas.values()]
     facts = repr([(table.name, table.newest, table.at(table.newest)) for table in tables])
     return hashlib.sha256(facts.encode()).hexdigest()

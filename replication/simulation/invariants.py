@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from replication.errors import CorruptRecordException
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.partition_log import PartitionLog, role_version
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
+from replication.simulation.controller_invariants import reassignments_end_at_their_target
 from replication.simulation.events import Violation
 from replication.simulation.tables import LogChange, LogState, name_of
 
@@ -154,7 +155,7 @@ def has(witness: Witness, name: str, log: PartitionLog, start: int, wanted: list
 
 def leader_is_in_the_isr(_: Witness, __: PartitionRegistration | None, after: PartitionRegistration) -> None:
     """There is no leader, or it is in the ISR, whose members are replicas."""
-    if after.leader not in (NO_LEADER, *after.isr) or not set(after.isr) <= set(after.replicas):
+    if after.leader not in (NO_LEADER, LEADER_DURING_DELETE, *after.isr) or not set(after.isr) <= set(after.replicas):
         raise Violation("leader_is_in_the_isr", f"{after}")
 
 
@@ -162,7 +163,7 @@ def epochs_never_go_back(_: Witness, before: PartitionRegistration | None, after
     """Leader and partition epoch rise; another leader or other replicas come with another leader epoch."""
     if before is None:
         return
-    is_lower = (after.leader_epoch, after.controller_epoch) < (before.leader_epoch, before.controller_epoch)
+    is_lower = after.leader_epoch < before.leader_epoch
     is_same_role = (before.leader, before.replicas) == (after.leader, after.replicas)
     is_unfenced = after.leader_epoch == before.leader_epoch and not is_same_role
     if is_lower or is_unfenced or after.partition_epoch <= before.partition_epoch:
@@ -180,7 +181,9 @@ def isr_holds_what_is_committed(
 def holds_committed(
     witness: Witness, broker: int, log: PartitionLog, registration: PartitionRegistration, start: int = 0
 ) -> None:
-    """A member of the ISR has what is committed, from `start` on."""
+    """A member of the ISR has what is committed, from `start` on, as long as the topic is not being deleted."""
+    if registration.leader == LEADER_DURING_DELETE:
+        return
     partition = registration.topic_id_partition
     committed = witness.committed[witness.branch(partition, registration.leader_epoch)]
     lack = witness.lacks(log, start, committed[start:])
@@ -201,4 +204,6 @@ OF_LOGS = (
     one_log_opens_an_epoch, roles_never_go_back, a_leader_cuts_nothing, members_of_the_isr_keep_what_is_committed,
     no_row_claims_what_is_cut, leaders_have_what_was_promised,
 )  # fmt: skip
-OF_METADATA = (leader_is_in_the_isr, epochs_never_go_back, isr_holds_what_is_committed)
+OF_METADATA = (
+    leader_is_in_the_isr, epochs_never_go_back, isr_holds_what_is_committed, reassignments_end_at_their_target,
+)  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from replication.errors import LakelogException
 from replication.protocol.append import ALL, Appended, PartitionAppend, check_min_isr
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.protocol.replica import LEADER_ROLE, Replica
 from replication.simulation.actor import Actor, Work
@@ -71,7 +71,7 @@ class Producer(Actor):
 
     def _registration(self, number: int) -> PartitionRegistration | None:
         partitions = self.look(self.world.metadata)[1].partitions.values()
-        return next((r for r in partitions if r.partition == number and r.leader != NO_LEADER), None)
+        return next((r for r in partitions if r.partition == number and r.leader >= 0), None)
 
     def _request(self, registration: PartitionRegistration, sent: Sent) -> PartitionAppend:
         sequence = self._sequences.get(registration.topic_id_partition, 0)
@@ -124,7 +124,7 @@ class Producer(Actor):
 
     def _leader_row(self, registration: PartitionRegistration) -> Replica | None:
         """What the leader says, once it has taken up the role under the epoch that the metadata has."""
-        if registration.leader == NO_LEADER:
+        if registration.leader < 0:
             return None
         rows = self.look(self.world.replicas[registration.leader])[1].replicas
         row = rows.get(registration.topic_id_partition)

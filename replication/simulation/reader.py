@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replication.errors import LakelogException
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.replica import LEADER_ROLE
 from replication.simulation.actor import Actor, Work
 from replication.simulation.events import AnswerLost
@@ -17,10 +17,10 @@ class Reader(Actor):
         while True:
             yield
             try:
-                partitions = list(self.look(self.world.metadata)[1].partitions.values())
-                chosen = partitions[self.turn.salt % len(partitions)]
-                if chosen.leader != NO_LEADER:
-                    yield from self._read(chosen)
+                partitions = self.look(self.world.metadata)[1].partitions.values()
+                led = [registration for registration in partitions if registration.leader >= 0]
+                if led:
+                    yield from self._read(led[self.turn.salt % len(led)])
             except (AnswerLost, LakelogException) as error:
                 self.say("is refused: %r", error)
 

@@ -93,20 +93,22 @@ class ReplicaManager(LeaderDuties):
             version = self._version
             yield from self._apply()
             self._applied = version
+            yield from self._tell_registry("metadata applied", lambda row: row._replace(metadata_version=version))
         if process.is_shutting_down and not process.registry[process.broker_id].shutting_down:
-            yield from self._say_goodbye()
+            yield from self._tell_registry("shutting down", lambda row: row._replace(shutting_down=True))
         has_moved = yield from self._lead()
         if has_moved or self.turn.salt % _PUBLISHES == 0:
             yield from self.publish("high watermark" if has_moved else "heartbeat")
 
-    def _say_goodbye(self) -> Work:
-        me, epoch = self.process.broker_id, self.process.epoch
+    def _tell_registry(self, why: str, change: Callable[[Broker], Broker]) -> Work:
+        me = self.process.broker_id
 
         def decide(_: int, brokers: Mapping[int, Broker]) -> dict[int, Broker] | None:
             self.check_claim(brokers[me].broker_epoch, "brokers")
-            return None if brokers[me].shutting_down else {**brokers, me: Broker(epoch, True)}
+            row = change(brokers[me])
+            return None if row == brokers[me] else {**brokers, me: row}
 
-        yield from self.transact(self.world.registry, decide, "shutting down")
+        yield from self.transact(self.world.registry, decide, why)
 
     def _apply(self) -> Work:
         process, metadata = self.process, self.process.metadata

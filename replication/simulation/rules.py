@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from replication.protocol import delayed_operation, follow, isr, leader_election, leadership
+from replication.controller.decide import decide
+from replication.protocol import delayed_operation, follow, isr, leadership
 from replication.protocol.append import place
 from replication.protocol.append_plan import plan_appends
 from replication.protocol.become_leader_or_follower import become_leader_or_follower
@@ -21,8 +22,10 @@ Rule = Callable[..., Any]
 class Rules:
     """One field a rule, so that each can be replaced by a broken one; see `sabotage`.
 
-    The last three are no functions of the protocol but what its users are told to do: stop at a higher claim, ask again
-    what has become of a commit without an answer, and end a fetcher's round before its partitions get another role.
+    The last four are no functions of the protocol but what its users are told to do: stop at a higher claim, ask again
+    what has become of a commit without an answer, end a fetcher's round before its partitions get another role, and
+    claim the tables of a controller before they are read. `decide` is all of the controller's own rules; what breaks
+    one of them is swapped in while it runs.
     """
 
     become_leader_or_follower: Rule = become_leader_or_follower
@@ -43,14 +46,11 @@ class Rules:
     produce_outcome: Rule = delayed_operation.produce_outcome
     check_log_leads: Rule = delayed_operation.check_log_leads
     replica_row: Rule = replica_row
-    elect_offline: Rule = leader_election.elect_offline
-    elect_preferred: Rule = leader_election.elect_preferred
-    elect_controlled_shutdown: Rule = leader_election.elect_controlled_shutdown
-    broker_failure: Rule = leader_election.broker_failure
-    with_replicas: Rule = leader_election.with_replicas
+    decide: Rule = decide
     claims_are_checked: bool = True
     unknown_is_asked: bool = True
     rounds_are_awaited: bool = True
+    controllers_claim: bool = True
 
 
 SHIPPED = Rules()

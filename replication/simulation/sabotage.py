@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from replication.errors import LakelogException
-from replication.protocol import delayed_operation, follow, isr, leader_election, leadership
+from replication.protocol import delayed_operation, follow, isr, leadership
 from replication.protocol.append import PartitionAppend, place
 from replication.protocol.become_leader_or_follower import become_leader_or_follower
 from replication.protocol.fetch_state import ReplicaState
@@ -18,6 +18,7 @@ from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.replica import FOLLOWER_ROLE, Replica
 from replication.protocol.steps import CommitRoles, CutLogs, FinishTruncation, PublishReplicas, Step
 from replication.protocol.truncation import Cut
+from replication.simulation.controller_sabotage import BROKEN_CONTROLLERS
 from replication.simulation.rules import SHIPPED, Rules
 
 
@@ -158,19 +159,6 @@ def _fetches_from_any_leader(row: Replica | None, *_: Any) -> LakelogException |
     return None if row is not None else LakelogException("no row")
 
 
-def _elects_anybody(
-    registration: PartitionRegistration, broker: int, live: set[int], unclean_allowed: bool
-) -> PartitionRegistration:
-    """The first live replica leads, in sync or not, and passes for a member of the ISR."""
-    isr = registration.replicas if registration.leader == broker else registration.isr
-    return leader_election.broker_failure(replace(registration, isr=isr), broker, live, unclean_allowed)
-
-
-def _fails_without_a_new_epoch(registration: PartitionRegistration, *given: Any) -> PartitionRegistration:
-    failed = leader_election.broker_failure(registration, *given)
-    return replace(failed, leader_epoch=registration.leader_epoch)
-
-
 def _with(what: str, **broken: Callable[..., Any] | bool) -> Sabotage:
     return Sabotage(what, replace(SHIPPED, **broken))  # type: ignore[arg-type]
 
@@ -225,8 +213,8 @@ SABOTAGES: dict[str, Sabotage] = {
     "fetches_from_any_leader": _with(
         "a follower follows a leader of another epoch", check_leader_row=_fetches_from_any_leader
     ),
-    "elects_anybody": _with("a replica outside the ISR passes for a member", broker_failure=_elects_anybody),
-    "fails_without_a_new_epoch": _with(
-        "a failover keeps the leader epoch", broker_failure=_fails_without_a_new_epoch
+    "controllers_do_not_claim": _with(
+        "a controller reads and writes without a claim, so that an older one may, too", controllers_claim=False
     ),
+    **{name: _with(broken.what, decide=broken.decide) for name, broken in BROKEN_CONTROLLERS.items()},
 }  # fmt: skip

@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from replication.protocol.partition_log import PartitionLog, PlacedBatch, Role
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.protocol.replica import Replica
+from replication.storage.admin_table import AdminRequest
+from replication.storage.topic_table import Topic
 
 State = TypeVar("State")
 Values = tuple[int, ...]
@@ -22,17 +24,45 @@ def name_of(partition: TopicIdPartition) -> str:
 
 
 class Metadata(NamedTuple):
-    """`metadata`: what is registered of each partition, and the highest controller epoch that has claimed it."""
+    """`metadata`: what is registered of each partition, and the highest controller epoch that has claimed it.
+
+    `request`: the admin request that was carried out last.
+    """
 
     partitions: Mapping[TopicIdPartition, PartitionRegistration]
     controller_epoch: int = 0
+    request: str | None = None
+
+
+class Topics(NamedTuple):
+    """`topics`, by name, and the highest controller epoch that has claimed it."""
+
+    topics: Mapping[str, Topic]
+    controller_epoch: int = 0
+
+
+class Admin(NamedTuple):
+    """`admin`: the requests that wait, oldest first, and the highest controller epoch that has claimed it."""
+
+    requests: tuple[AdminRequest, ...] = ()
+    controller_epoch: int = 0
+
+
+class Claimed(Protocol):
+    """The state of a table that controllers claim."""
+
+    @property
+    def controller_epoch(self) -> int:
+        """The highest epoch that has."""
+        ...
 
 
 class Broker(NamedTuple):
-    """A row of `brokers`."""
+    """A row of `brokers`. `metadata_version` is what the broker has carried out."""
 
     broker_epoch: int
     shutting_down: bool = False
+    metadata_version: int = -1
 
 
 class Rows(NamedTuple):

@@ -7,12 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from replication.controller.controller_context import ControllerContext
+from replication.controller.events import BrokerChange, ControllerChange, Event
 from replication.protocol.leader_election import is_unclean
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import LEADER_ROLE
-from replication.simulation import invariants, row_invariants
+from replication.simulation import controller_invariants, invariants, row_invariants
 from replication.simulation.tables import LogChange, LogState, Metadata, Rows, Table
 
 if TYPE_CHECKING:
@@ -125,7 +127,16 @@ class Witness:
         elif isinstance(after, Metadata):
             self._look_at_metadata(before, after)
 
+    def look_at_decision(self, event: Event, before: ControllerContext, after: ControllerContext) -> None:
+        """A controller has written all that an event leads to."""
+        if isinstance(event, BrokerChange | ControllerChange):
+            controller_invariants.a_new_broker_epoch_is_a_failure(event.before, before, after)
+
     def _look_at_metadata(self, before: Metadata, after: Metadata) -> None:
+        controller_invariants.controllers_never_go_back(before, after)
+        for partition, gone in before.partitions.items():
+            if partition not in after.partitions:
+                controller_invariants.what_is_gone_was_deleted(self, gone)
         for partition, registration in after.partitions.items():
             last = before.partitions.get(partition)
             if last == registration:

@@ -11,16 +11,30 @@ from replication.protocol.leader_election import new_partition
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.simulation.actor import OVERTAKEN, UNKNOWN, WON, Actor
+from replication.simulation.admin_client import UNCLEAN_KEY, AdminClient
 from replication.simulation.broker_process import BrokerProcess
 from replication.simulation.controller import Controller
 from replication.simulation.events import CRASH, DROPPED, LANDED, PAUSE, RESUME, SHUTDOWN, START, STEP, Event
 from replication.simulation.producer import Producer
 from replication.simulation.reader import Reader
 from replication.simulation.rules import Rules
-from replication.simulation.tables import Broker, LogChange, LogState, Metadata, Rows, Table, Values, name_of, replay
+from replication.simulation.tables import (
+    Admin,
+    Broker,
+    LogChange,
+    LogState,
+    Metadata,
+    Rows,
+    Table,
+    Topics,
+    Values,
+    name_of,
+    replay,
+)
 from replication.simulation.witness import Witness
+from replication.storage.topic_table import Topic
 
-TOPIC = "numbers"
+CONTROLLERS = 3
 
 
 class Setting(NamedTuple):
@@ -46,9 +60,14 @@ class World:
         self.now = 0.0
         self.trace: list[str] | None = None
         self.witness = Witness(self)
-        self.topic_ids = 1
+        self.topic = "numbers"
+        self.is_calm = False
+        self._topic_ids = 1
         self.broker_ids = tuple(range(1, setting.brokers + 1))
         self.metadata = Table("metadata", Metadata(self._first_partitions()))
+        self.topics = Table("topics", Topics({self.topic: self._first_topic()}))
+        self.admin = Table("admin", Admin())
+        self.lease = Table("controller", 0)
         self.registry: Table[Mapping[int, Broker]] = Table("brokers", {b: Broker(0) for b in self.broker_ids})
         self.logs = {b: Table(f"log of broker {b}", LogState(-1, {}), b) for b in self.broker_ids}
         self.replicas = {b: Table(f"replicas of broker {b}", Rows(-1, {}), b) for b in self.broker_ids}
@@ -59,10 +78,16 @@ class World:
         self._numbers = 0
         self._people()
 
+    def _first_topic(self) -> Topic:
+        configs = {UNCLEAN_KEY: str(self.setting.unclean_allowed).lower()}
+        return Topic(self.topic, "t1", self.setting.partitions, configs)
+
     def _first_partitions(self) -> dict[TopicIdPartition, PartitionRegistration]:
         spread = [self.broker_ids[n % len(self.broker_ids) :] + self.broker_ids[: n % len(self.broker_ids)]
                   for n in range(self.setting.partitions)]  # fmt: skip
-        made = [new_partition(TOPIC, "t1", n, b[: max(2, len(b) - 1) if n else 3], b) for n, b in enumerate(spread)]
+        made = [
+            new_partition(self.topic, "t1", n, b[: max(2, len(b) - 1) if n else 3], b) for n, b in enumerate(spread)
+        ]
         return {registration.topic_id_partition: registration for registration in made}
 
     def _people(self) -> None:
@@ -72,8 +97,8 @@ class World:
         actors = [
             *clients,
             Reader(self, "reader-1"),
-            Controller(self, "controller-1"),
-            Controller(self, "controller-2"),
+            AdminClient(self, "admin-1"),
+            *(Controller(self, f"controller-{n}") for n in range(1, CONTROLLERS + 1)),
         ]
         self.others = {actor.name: actor for actor in actors}
 
@@ -87,6 +112,11 @@ class World:
         self._numbers += 1
         return self._numbers
 
+    def topic_id(self) -> int:
+        """A number that no topic or request has had before."""
+        self._topic_ids += 1
+        return self._topic_ids
+
     def min_isr(self, registration: PartitionRegistration) -> int:
         """Members that the ISR of a partition needs."""
         return effective_min_isr(self.setting.min_insync_replicas, len(registration.replicas))
@@ -98,7 +128,11 @@ class World:
     def runnable(self) -> list[str]:
         """Who may take the next step."""
         threads = [t for p in self.processes.values() if not p.is_paused for t in p.threads()]
-        return [*threads, *self.others]
+        return [*threads, *(name for name, actor in self.others.items() if not actor.is_paused)]
+
+    def is_controlled(self) -> bool:
+        """Whether a controller is at work."""
+        return any(isinstance(actor, Controller) and actor.is_at_work for actor in self.others.values())
 
     def apply(self, event: Event) -> None:
         """One event. One that makes no sense now, as its actor is gone or asleep, does nothing."""
@@ -109,12 +143,14 @@ class World:
             self._start(int(event.actor.removeprefix("broker-")))
         elif event.actor in self.processes:
             self._happen(self.processes[event.actor], event.act)
+        elif isinstance(self.others.get(event.actor), Controller):
+            self._happen_to_controller(event.actor, event.act)
 
     def _take(self, event: Event) -> None:
         owner, _, thread = event.actor.partition("/")
         process = self.processes.get(owner)
         actor = process.thread(thread) if process else self.others.get(owner)
-        if actor is None or (process is not None and process.is_paused):
+        if actor is None or actor.is_paused or (process is not None and process.is_paused):
             return
         self.step += 1
         try:
@@ -139,6 +175,16 @@ class World:
             process.is_paused = act == PAUSE
         elif act == SHUTDOWN:
             process.is_shutting_down = True
+
+    def _happen_to_controller(self, name: str, act: str) -> None:
+        """One that crashes is started again, and stands by."""
+        self.step += 1
+        self.say(name, "%s", act)
+        if act == CRASH:
+            self.others[name].stop()
+            self.others[name] = Controller(self, name)
+        elif act in (PAUSE, RESUME):
+            self.others[name].is_paused = act == PAUSE
 
     def _end(self, name: str) -> None:
         process = self.processes.pop(name, None)

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from replication.controller.controller_context import BrokerView
+from replication.protocol.partition_registration import LEADER_DURING_DELETE
 from tests.controller.contexts import NOBODY, VERSION, Active, changed, context, partition, tp, views
 
 ONLINE, OFFLINE, NEW = "OnlineReplica", "OfflineReplica", "NewReplica"
@@ -232,7 +233,9 @@ def test_fo_05_who_lives_and_who_may_be_elected():
     known = context(partition(), live=(1, 2, 3), shutting_down=(2,))
     assert (known.live_brokers, known.shutting_down_brokers) == ({1, 3}, {2})
     assert known.deletions == {}
-    assert context(partition(), deleting=("flights",)).deletions == {"flights-id": VERSION}
+    assert context(partition(), deleting=("flights",)).deletions == {}, "its brokers have not been told yet"
+    begun = partition(leader=LEADER_DURING_DELETE)
+    assert context(begun, deleting=("flights",)).deletions == {"flights-id": VERSION}
 
 
 def test_fo_03_a_failover_that_finds_everything_as_it_was_writes_nothing():

@@ -12,7 +12,7 @@ NAME = "high_watermark_is_the_log_end"
 
 def test_a_failing_history_is_shrunk_to_what_matters() -> None:
     rules = SABOTAGES[NAME].rules
-    failed = run_seed(1, rules)
+    failed = run_seed(3, rules)
     shortest = shrink(failed, rules)
     assert failed.violation is not None
     assert shortest.violation is not None

@@ -1,0 +1,74 @@
+"""What must hold of what controllers write, and of what they have decided. They raise Violation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from replication.controller.controller_context import BrokerView, ControllerContext
+from replication.errors import InvalidRequestException
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
+from replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
+from replication.simulation.events import Violation
+from replication.simulation.tables import Metadata, name_of
+from replication.storage.admin_table import AdminRequest, Outcome
+
+if TYPE_CHECKING:
+    from replication.simulation.witness import Witness
+
+
+def controllers_never_go_back(before: Metadata, after: Metadata) -> None:
+    """The claim on the metadata never falls, and nobody overwrites what a newer controller has decided."""
+    if after.controller_epoch < before.controller_epoch:
+        raise Violation("controllers_never_go_back", f"claim {before.controller_epoch} became {after.controller_epoch}")
+    for partition, registration in after.partitions.items():
+        last = before.partitions.get(partition)
+        if last is not None and registration.controller_epoch < last.controller_epoch:
+            raise Violation("controllers_never_go_back", f"{last} became {registration}")
+
+
+def reassignments_end_at_their_target(
+    _: Witness, before: PartitionRegistration | None, after: PartitionRegistration
+) -> None:
+    """A reassignment ends with exactly its target assigned, which was in sync, or, cancelled, as it had begun.
+
+    Another order of the same replicas is no reassignment that anybody would have to catch up for.
+    """
+    is_same = not is_reassigning(before) and set(before.replicas) == set(after.replicas) if before else True
+    if before is None or is_same or is_reassigning(after):
+        return
+    is_cancelled = is_reassigning(before) and after.replicas == original_replicas(before)
+    is_at_target = not is_reassigning(before) or after.replicas == target_replicas(before)
+    if not is_cancelled and not (is_at_target and set(after.replicas) <= {*before.isr, *after.isr}):
+        raise Violation("reassignments_end_at_their_target", f"{before} became {after}")
+
+
+def what_is_gone_was_deleted(witness: Witness, gone: PartitionRegistration) -> None:
+    """A partition leaves the metadata when no replica has anything of it any more, and its topic is to be deleted."""
+    partition, topics = gone.topic_id_partition, witness.world.topics
+    left = [broker for broker in gone.replicas if witness.log(broker, partition).batches]
+    topic = topics.at(topics.newest).topics.get(gone.topic)
+    if left or topic is None or not topic.deleting:
+        raise Violation("what_is_gone_was_deleted", f"{name_of(partition)}: brokers {left} have records; {topic}")
+
+
+def a_new_broker_epoch_is_a_failure(
+    seen: Mapping[int, BrokerView], before: ControllerContext, after: ControllerContext
+) -> None:
+    """Who has begun a new epoch since it was seen leaves every ISR but as its last member; older changes are fenced."""
+    bounced = [b for b, view in before.brokers.items() if b in seen and seen[b].broker_epoch != view.broker_epoch]
+    for partition, last in before.partitions.items() if bounced else ():
+        now = after.partitions.get(partition)
+        if now is None or now.leader == LEADER_DURING_DELETE:
+            continue
+        for broker in bounced:
+            is_fenced = now.partition_epoch > last.partition_epoch
+            if broker in last.replicas and not (is_fenced and (broker not in now.isr or now.isr == (broker,))):
+                text = f"broker {broker} has begun another epoch: {last} became {now}"
+                raise Violation("a_new_broker_epoch_is_a_failure", text)
+
+
+def requests_are_read(request: AdminRequest, outcomes: Mapping[str, Outcome]) -> None:
+    """A well-formed request is carried out or refused, but never found to be illegible."""
+    if any(outcome.error == InvalidRequestException.__name__ for outcome in outcomes.values()):
+        raise Violation("requests_are_read", f"{request}: {outcomes}")

@@ -1,0 +1,122 @@
+"""Broken rules of the controller: each is swapped in where the shipped code looks it up, while an event is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from replication.controller import (
+    broker_events,
+    partition_state_machine,
+    reassignment,
+    replica_state_machine,
+    topic_deletion_manager,
+)
+from replication.controller.batch import Batch
+from replication.controller.controller_context import BrokerView, ControllerContext
+from replication.controller.decide import decide
+from replication.controller.events import Event
+from replication.protocol import leader_election
+from replication.protocol.partition_registration import PartitionRegistration
+
+_on_broker_change = broker_events.on_broker_change
+_complete_replica_deletions = topic_deletion_manager.complete_replica_deletions
+_put = Batch.put
+
+
+class BrokenController(NamedTuple):
+    """What is broken, and `decide` with that break."""
+
+    what: str
+    decide: Callable[[ControllerContext, Event], Batch]
+
+
+@contextmanager
+def swapped(owner: ModuleType | type, name: str, broken: Callable[..., Any]) -> Iterator[None]:
+    """Another function under a name of a module or a class; the shipped one is put back in the end."""
+    shipped = getattr(owner, name)
+    setattr(owner, name, broken)
+    try:
+        yield
+    finally:
+        setattr(owner, name, shipped)
+
+
+def _with(what: str, owner: ModuleType | type, name: str, broken: Callable[..., Any]) -> BrokenController:
+    def decide_with(context: ControllerContext, event: Event) -> Batch:
+        with swapped(owner, name, broken):
+            return decide(context, event)
+
+    return BrokenController(what, decide_with)
+
+
+def _elects_anybody(
+    registration: PartitionRegistration, live: Collection[int], unclean_allowed: bool
+) -> PartitionRegistration | None:
+    """The first live replica leads, in sync or not, and passes for a member of the ISR with all others."""
+    return leader_election.elect_offline(replace(registration, isr=registration.replicas), live, unclean_allowed)
+
+
+def _prefers_anybody(registration: PartitionRegistration, live: Collection[int]) -> PartitionRegistration | None:
+    """The preferred leader leads as soon as it lives, in sync or not, and passes for a member of the ISR."""
+    isr = tuple(broker for broker in registration.replicas if broker in (*registration.isr, registration.replicas[0]))
+    return leader_election.elect_preferred(replace(registration, isr=isr), live)
+
+
+def _keeps_the_leader_epoch(batch: Batch, registration: PartitionRegistration) -> None:
+    _put(batch, registration)
+    partition = registration.topic_id_partition
+    before, changed = batch.context.partitions.get(partition), batch.changed.get(partition)
+    if before is not None and changed is not None:
+        batch.changed[partition] = replace(changed, leader_epoch=before.leader_epoch)
+
+
+def _overlooks_new_broker_epochs(batch: Batch, before: Mapping[int, BrokerView]) -> None:
+    now = batch.context.brokers
+    _on_broker_change(batch, {broker: now.get(broker, view) for broker, view in before.items()})
+
+
+def _takes_deletions_for_done(batch: Batch) -> None:
+    """Nobody is waited for: all brokers pass for having carried out the newest metadata."""
+    brokers = {b: replace(view, metadata_version=2**31) for b, view in batch.context.brokers.items()}
+    batch.context = replace(batch.context, brokers=brokers)
+    _complete_replica_deletions(batch)
+
+
+def _leaves_the_isr_to_the_last(registration: PartitionRegistration, broker: int) -> PartitionRegistration:
+    """Who is offline leaves the ISR, and who leads in its place is whoever is assigned."""
+    left = leader_election.replica_offline(registration, broker)
+    return (
+        left if left.isr != (broker,) else replace(left, isr=tuple(b for b in left.replicas if b != broker) or left.isr)
+    )
+
+
+BROKEN_CONTROLLERS: dict[str, BrokenController] = {
+    "elects_anybody": _with(
+        "a replica outside the ISR passes for a member", partition_state_machine, "elect_offline", _elects_anybody
+    ),
+    "prefers_anybody": _with(
+        "the preferred leader need not be in sync", partition_state_machine, "elect_preferred", _prefers_anybody
+    ),
+    "the_isr_is_not_kept": _with(
+        "the last member of an ISR leaves it for those that are not in sync",
+        replica_state_machine, "replica_offline", _leaves_the_isr_to_the_last,
+    ),
+    "fails_without_a_new_epoch": _with(
+        "a failover keeps the leader epoch", Batch, "put", _keeps_the_leader_epoch
+    ),
+    "overlooks_new_broker_epochs": _with(
+        "a broker that was started again passes for the one before",
+        broker_events, "on_broker_change", _overlooks_new_broker_epochs,
+    ),
+    "reassigns_before_all_are_in_sync": _with(
+        "a reassignment ends before its target has caught up", reassignment, "may_complete", lambda _: True
+    ),
+    "deletes_before_brokers_have": _with(
+        "a topic is gone before brokers have deleted its replicas",
+        topic_deletion_manager, "complete_replica_deletions", _takes_deletions_for_done,
+    ),
+}  # fmt: skip
