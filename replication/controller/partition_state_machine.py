@@ -15,7 +15,6 @@ from replication.protocol.leader_election import (
     elect_controlled_shutdown,
     elect_offline,
     elect_preferred,
-    with_leader,
 )
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.partition_states import PartitionState, is_valid
@@ -92,4 +91,4 @@ def _first_leader(registration: PartitionRegistration, live: Iterable[int]) -> P
         return None
     if registration.isr:
         return registration
-    return replace(with_leader(registration, alive[0], alive), leader_epoch=registration.leader_epoch)
+    return replace(registration, leader=alive[0], isr=tuple(alive))  # its first epoch begins with it

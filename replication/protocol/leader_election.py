@@ -117,24 +117,6 @@ def replica_offline(registration: PartitionRegistration, broker: int) -> Partiti
     return with_leader(registration, leader, isr)
 
 
-def broker_failure(
-    registration: PartitionRegistration, broker: int, live: Collection[int], unclean_allowed: bool
-) -> PartitionRegistration:
-    """What the failure of a broker makes of a partition: another leader if it led, and an ISR without it.
-
-    Kafka first elects and then takes the replica out of the ISR, in two writes. An election leaves the dead broker
-    out of the ISR already, so that one of the two steps is enough here and each epoch moves once. Nobody is elected
-    where the dead broker only followed.
-
-    Kafka: `KafkaController.onBrokerFailure`. [BD-01] [BD-02]
-    """
-    led = registration.leader == broker
-    survivors = [other for other in live if other != broker]
-
-    elected = elect_offline(registration, survivors, unclean_allowed) if led else None
-    return replica_offline(registration, broker) if elected is None else elected
-
-
 def with_replicas(
     registration: PartitionRegistration, replicas: Sequence[int], live: Collection[int]
 ) -> PartitionRegistration | None:

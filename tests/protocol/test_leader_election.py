@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 
 from replication.protocol.leader_election import (
-    broker_failure,
     elect_controlled_shutdown,
     elect_offline,
     elect_preferred,
@@ -160,26 +159,6 @@ def test_rs_03_replica_offline(leader, isr, outcome):
 
 
 @pytest.mark.parametrize(
-    ("leader", "isr", "live", "clean", "unclean"),
-    [
-        pytest.param(2, (2, 3, 1), {1, 3}, (3, (3, 1)), (3, (3, 1)), id="the next one leads"),
-        pytest.param(2, (2, 3, 1), {1, 2, 3}, (3, (3, 1)), (3, (3, 1)), id="the dead one may still be among the live"),
-        pytest.param(2, (2, 3, 1), {1}, (1, (1,)), (1, (1,)), id="others are dead as well"),
-        pytest.param(2, (2,), {1, 3}, (NO_LEADER, (2,)), (3, (3,)), id="it was the last member"),
-        pytest.param(2, (2,), (), (NO_LEADER, (2,)), (NO_LEADER, (2,)), id="it was the last one alive"),
-        pytest.param(2, (2, 3), {1}, (NO_LEADER, (3,)), (1, (1,)), id="the other member is dead"),
-        pytest.param(3, (2, 3, 1), {1, 3}, (3, (3, 1)), (3, (3, 1)), id="it followed: out of the ISR"),
-        pytest.param(3, (3, 1), {1, 3}, UNCHANGED, UNCHANGED, id="it followed out of sync"),
-        pytest.param(NO_LEADER, (2,), {1, 3}, UNCHANGED, UNCHANGED, id="offline before: nobody is elected"),
-    ],
-)
-def test_bd_01_broker_failure(leader, isr, live, clean, unclean):
-    before = partition(leader, isr)
-    assert broker_failure(before, 2, live, unclean_allowed=False) == expected(before, clean)
-    assert broker_failure(before, 2, live, unclean_allowed=True) == expected(before, unclean)
-
-
-@pytest.mark.parametrize(
     ("leader", "isr", "replicas", "live", "outcome"),
     [
         pytest.param(2, (2, 3), (4, 2, 3, 1), {1, 2, 3, 4}, (2, (2, 3)), id="added: joins the ISR later"),
@@ -244,12 +223,10 @@ ELECTIONS = {
 }
 CHANGES = {
     "replica offline": lambda r, _: replica_offline(r, 1),
-    "broker failure": lambda r, live: broker_failure(r, 1, live, False),
-    "broker failure, unclean": lambda r, live: broker_failure(r, 1, live, True),
     "with replicas": lambda r, live: with_replicas(r, TARGET, live),
     **{name: rule for name, (rule, _) in ELECTIONS.items()},
 }
-MAY_BE_UNCLEAN = {"unclean", "broker failure, unclean"}
+MAY_BE_UNCLEAN = {"unclean"}
 
 
 @pytest.mark.parametrize("strategy", ELECTIONS)
@@ -278,15 +255,3 @@ def test_le_06_what_every_change_keeps(change):
         assert change in MAY_BE_UNCLEAN or not is_unclean(before, after), case
         assert is_unclean(before, after) or set(after.isr) <= set(before.isr), case
     assert changed
-
-
-def test_bd_02_a_broker_failure_ends_where_kafkas_two_steps_end():
-    """An election among the others where it led, then its replica goes offline; only the epochs may have moved more."""
-    for (before, live), unclean in itertools.product(WORLDS, (False, True)):
-        others = set(live) - {1}
-        elected = elect_offline(before, others, unclean) if before.leader == 1 else None
-        stepwise = replica_offline(elected or before, 1)
-        after = broker_failure(before, 1, live, unclean)
-        assert (after.leader, after.isr) == (stepwise.leader, stepwise.isr), (before, live)
-        assert after.leader != 1, (before, live)
-        assert 1 not in after.isr or after.isr == (1,), (before, live)
