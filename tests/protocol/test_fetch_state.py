@@ -113,6 +113,19 @@ def test_fs_01_lagging_until_the_snapshot_is_read():
     assert (followed.lagging, fell_behind(followed).lagging) == (False, True)
 
 
+@pytest.mark.parametrize(
+    ("offset", "high_watermark", "lag"),
+    [
+        pytest.param(110, 130, 20, id="committed and not here yet"),
+        pytest.param(110, 110, 0, id="all that is committed is here"),
+        pytest.param(110, 105, 0, id="ahead of the HW, not behind it"),
+        pytest.param(110, None, None, id="unknown as long as the leader has told no HW"),
+    ],
+)
+def test_ft_08_the_lag_is_what_the_leaders_hw_is_ahead_of_the_next_offset(offset, high_watermark, lag):
+    assert advanced(truncated(TRUNCATING, 90), offset, high_watermark).lag == lag
+
+
 def test_ft_07_advanced():
     assert advanced(FETCHING, 95) == replace(FETCHING, fetch_offset=95)
     assert advanced(FETCHING, 90) == FETCHING
