@@ -12,11 +12,16 @@ def replica_row(
     broker_id: int, broker_epoch: int, hosted: HostedPartition, log: PartitionLog, fetch: PartitionFetchState | None,
     told: Replica | None, log_version: int,
 ) -> Replica:  # fmt: skip
-    """What is true now. `fetch` counts only if it is of the leader epoch that the replica is hosted at."""
+    """What is true now. `fetch` counts only if it is of the leader epoch that the replica is hosted at.
+
+    Without a fetcher, as at shutdown, state and lag are those that this process last told under the same leader epoch.
+    """
     registration = hosted.registration
     leads = registration.leader == broker_id
     is_fetched = fetch is not None and fetch.leader_epoch == registration.leader_epoch and not leads
     current = fetch if is_fetched else None
+    is_ours = told is not None and (told.broker_epoch, told.leader_epoch) == (broker_epoch, registration.leader_epoch)
+    last = told if is_ours and not leads else None
     return Replica(
         topic=registration.topic,
         topic_id=registration.topic_id,
@@ -25,20 +30,18 @@ def replica_row(
         broker_epoch=broker_epoch,
         leader_epoch=registration.leader_epoch,
         role=LEADER_ROLE if leads else FOLLOWER_ROLE,
-        state=ReplicaState.FETCHING if leads else _shown_state(broker_epoch, registration.leader_epoch, current, told),
+        state=ReplicaState.FETCHING if leads else _shown_state(current, last),
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         high_watermark=min(hosted.high_watermark, log.log_end_offset),
         epochs=log.lineage,
         error=current.error if current else None,
         log_version=log_version,
-        lag=current.lag if current else None,
+        lag=current.lag if current else last.lag if last else None,
     )
 
 
-def _shown_state(broker_epoch: int, leader_epoch: int, fetch: PartitionFetchState | None, told: Replica | None) -> str:
-    """Without a fetcher, as at shutdown, the state that this process last told under the same leader epoch."""
+def _shown_state(fetch: PartitionFetchState | None, last: Replica | None) -> str:
     if fetch is not None:
         return fetch.shown_state
-    is_ours = told is not None and (told.broker_epoch, told.leader_epoch) == (broker_epoch, leader_epoch)
-    return told.state if told is not None and is_ours else ReplicaState.TRUNCATING
+    return last.state if last is not None else ReplicaState.TRUNCATING

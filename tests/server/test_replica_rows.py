@@ -85,6 +85,21 @@ def test_fe_03_fs_01_a_follower_is_fetching_only_once_its_log_agrees(fetched, be
 
 
 @pytest.mark.parametrize(
+    ("leader", "fetched", "before", "lag"),
+    [
+        pytest.param(2, replace(fetch(), lag=3), replace(told(), lag=5), 3, id="its fetcher says so"),
+        pytest.param(2, fetch(), replace(told(), lag=5), None, id="its fetcher does not know yet"),
+        pytest.param(2, None, replace(told(), lag=5), 5, id="without a fetcher, as at shutdown: what was told"),
+        pytest.param(2, None, replace(told(epoch=4), lag=5), None, id="what was told under an older leader epoch"),
+        pytest.param(1, None, replace(told(), lag=5), None, id="a leader has none"),
+    ],
+)
+def test_ft_08_the_lag_is_what_was_last_known_of_it(leader, fetched, before, lag):
+    role = LEADER if leader == 1 else FOLLOWER
+    assert row_of(hosted(leader), log_to(9, role), fetched, before).lag == lag
+
+
+@pytest.mark.parametrize(
     ("leader", "fetched", "error"),
     [
         (2, fetch(error="CorruptRecordException"), "CorruptRecordException"),
