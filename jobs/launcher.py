@@ -32,7 +32,7 @@ VERBS = {
     "bench": Verb(
         "jobs.bench", True, "measure against a plain stream and a file copy, in the same run", ("controller",)
     ),
-    "kill-test": Verb("jobs.kill_test", False, "kill controllers and leaders while producing, then look for every record"),
+    "kill-test": Verb("jobs.kill_test", False, "kill controllers and leaders, then look for every record"),
     "simulate": Verb("jobs.simulate", False, "the rules in memory: thousands of histories full of accidents"),
     "scenario": Verb("jobs.scenario", True, "run event scripts: brokers are killed, frozen, restarted, and looked at"),
 }
