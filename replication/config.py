@@ -1,7 +1,6 @@
-"""The settings, under Kafka's keys: what each may be, what it is if it is not told, and what it is for.
+"""The settings of a process or a topic, as they are given: everything is checked when it is read.
 
-The fields of `Config` are the table: `broker_id` is the key `broker.id`. Everything is checked when it is read, and
-all that is wrong is reported at once. Storage options (credentials, endpoints) belong to a root, are never rows of a
+All that is wrong is reported at once. Storage options (credentials, endpoints) belong to a root, are never rows of a
 table, and never appear in a text or in a `repr`.
 """
 
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from replication.errors import InvalidConfigurationException
-from replication.properties import Boolean, Integer, OptionalText, Setting, ValueType, parse_properties, text_of
+from replication.properties import Setting, parse_properties, text_of
+from replication.settings import ConfigKey, Scope, Settings
 
-Scope = Literal["broker", "cluster", "topic"]
 Owner = int | Literal["cluster"]
 
 _STORAGE_KEY = re.compile(r"storage\.(?P<owner>0|[1-9][0-9]*|cluster)\.(?P<option>[A-Za-z0-9_.]+)")
@@ -27,86 +26,9 @@ _ENVIRONMENT_PREFIX = "LAKELOG_STORAGE"
 
 
 @dataclass(frozen=True)
-class ConfigKey:
-    """A key: its type, its default (parsed), what it is for, and where it may be set."""
+class Config(Settings):
+    """The settings of one process, and the options of its storage."""
 
-    name: str
-    type: ValueType
-    default: Any
-    doc: str
-    scopes: tuple[Scope, ...]
-
-    @property
-    def default_text(self) -> str:
-        """The default as it stands in a properties file."""
-        return text_of(self.default)
-
-
-def _key(default: Any, type: ValueType, doc: str, *scopes: Scope) -> Any:
-    return field(default=default, metadata={"type": type, "doc": doc, "scopes": scopes or ("broker",)})
-
-
-@dataclass(frozen=True)
-class Config:
-    """The settings of one process, typed: `config.replica_fetch_backoff_ms`. Times are in ms, sizes in bytes."""
-
-    broker_id: int = _key(-1, Integer(-1), "Id of this broker; -1: told on the command line.")
-    broker_rack: str | None = _key(None, OptionalText(), "Rack, zone or region; replicas are spread over them.")
-    num_partitions: int = _key(1, Integer(1), "Partitions of a topic that is made without a number.")
-    default_replication_factor: int = _key(
-        1, Integer(1, 32767), "Replicas of a partition of a topic that is made without a number."
-    )
-    min_insync_replicas: int = _key(
-        1, Integer(1), "In-sync replicas without which acks=all is refused and the HW stands.", "broker", "topic"
-    )
-    unclean_leader_election_enable: bool = _key(
-        False,
-        Boolean(),
-        "A replica out of sync may lead if none else lives; records are lost.",
-        "broker",
-        "topic",
-    )
-    replica_lag_time_max_ms: int = _key(
-        10000, Integer(1), "A follower that was last caught up longer ago than this leaves the ISR."
-    )
-    num_replica_fetchers: int = _key(
-        1, Integer(1), "Fetchers for one source broker; segments are cut by it, so it is one for all.", "cluster"
-    )
-    replica_fetch_wait_max_ms: int = _key(
-        500, Integer(0), "How long a new HW alone waits for records to go with; it is a micro-batch of its own."
-    )
-    replica_fetch_backoff_ms: int = _key(1000, Integer(0), "How long a partition in error waits before it is fetched.")
-    replica_fetch_max_bytes: int = _key(
-        268435456, Integer(1), "Bytes of one partition in a micro-batch; its first batch is taken whatever its size."
-    )
-    replica_fetch_response_max_bytes: int = _key(
-        268435456, Integer(1), "Bytes of a micro-batch; far above Kafka's 10 MiB, as files are copied and not held."
-    )
-    lakelog_executor_copy_bytes: int = _key(
-        134217728, Integer(1), "From how many bytes on a micro-batch is copied by executors, not by the driver."
-    )
-    broker_heartbeat_interval_ms: int = _key(2000, Integer(1), "How often a broker shows that it lives.")
-    broker_session_timeout_ms: int = _key(6000, Integer(1), "A broker whose heartbeat stands still this long is dead.")
-    controller_session_timeout_ms: int = _key(
-        6000, Integer(1), "A controller whose lease stands still this long is replaced by one that stands by."
-    )
-    controlled_shutdown_max_retries: int = _key(
-        3, Integer(0), "How often a broker that stops looks whether its leaderships have been taken over."
-    )
-    controlled_shutdown_retry_backoff_ms: int = _key(5000, Integer(1), "How long it waits each time.")
-    controlled_shutdown_enable: bool = _key(True, Boolean(), "A broker that stops gives away what it leads first.")
-    auto_leader_rebalance_enable: bool = _key(True, Boolean(), "Preferred leaders lead again by and by.")
-    leader_imbalance_check_interval_seconds: int = _key(300, Integer(1), "How often the balance is looked at.")
-    leader_imbalance_per_broker_percentage: int = _key(
-        10, Integer(0), "How much of what a broker is preferred for may be led elsewhere before it is given back."
-    )
-    delete_topic_enable: bool = _key(True, Boolean(), "Topics may be deleted.")
-    request_timeout_ms: int = _key(30000, Integer(1), "How long an admin client waits for the controller.")
-    lakelog_poll_interval_ms: int = _key(
-        50, Integer(1), "How often tables are polled; each poll of an object store is a request that is paid for."
-    )
-    log_segment_bytes: int = _key(33554432, Integer(1024), "Largest data file that a producer writes.")
-    storage_fsync: bool = _key(False, Boolean(), "Sync files on local disks; replication is the guard, as in Kafka.")
     storage: Mapping[str, Setting] = field(default_factory=dict, repr=False, hash=False)
 
     @classmethod
@@ -144,8 +66,12 @@ class Config:
 
     def topic(self, configs: Mapping[str, object]) -> TopicConfig:
         """The settings of a topic: its own, as the topics table has them, over those of this broker."""
-        defaults = {_field(name): getattr(self, _field(name)) for name in TOPIC_KEYS}
+        defaults = {_field(name): getattr(self, key.field) for name, key in TOPIC_KEYS.items()}
         return TopicConfig(**defaults | _scoped_values(configs, TOPIC_KEYS, "topic"))
+
+    def dynamic(self, configs: Mapping[str, object]) -> Config:
+        """These settings, over them those of a broker that may change while it runs, as the configs table has them."""
+        return replace(self, **_scoped_values(configs, DYNAMIC_KEYS, "broker")) if configs else self
 
     def cluster_configs(self) -> dict[str, str]:
         """The settings that the whole cluster shares, by key: what `lakelog format` writes into the cluster table."""
@@ -162,18 +88,29 @@ class TopicConfig:
 
     min_insync_replicas: int
     unclean_leader_election_enable: bool
+    retention_ms: int
+    retention_bytes: int
+    cleanup_policy: str
+    leader_replication_throttled_replicas: str
+    follower_replication_throttled_replicas: str
 
 
 def _keys(*scopes: Scope) -> dict[str, ConfigKey]:
     """The keys that may be set in one of the scopes, by name, in the order of `Config`."""
-    settings = [member for member in fields(Config) if member.metadata]
-    keys = [ConfigKey(member.name.replace("_", "."), default=member.default, **member.metadata) for member in settings]
-    return {key.name: key for key in keys if set(scopes) & set(key.scopes)}
+    found = {}
+    for member in fields(Config):
+        told = dict(member.metadata)
+        topic_name = told.pop("topic_name", None)
+        if told and set(scopes) & set(told["scopes"]):
+            name = topic_name if topic_name and "topic" in scopes else member.name.replace("_", ".")
+            found[name] = ConfigKey(name, default=member.default, field=member.name, **told)
+    return found
 
 
 KEYS = _keys("broker", "cluster")
 CLUSTER_KEYS = _keys("cluster")
 TOPIC_KEYS = _keys("topic")
+DYNAMIC_KEYS = _keys("dynamic")
 
 
 def load_properties(path: str | os.PathLike[str]) -> Config:
@@ -187,8 +124,17 @@ def load_properties(path: str | os.PathLike[str]) -> Config:
 
 def topic_configs(configs: Mapping[str, object], source_name: str = "topic") -> dict[str, str]:
     """The settings of a topic as its row keeps them, by key; raises InvalidConfigurationException with all errors."""
-    values = _scoped_values(configs, TOPIC_KEYS, source_name)
-    return {name: text_of(values[_field(name)]) for name in TOPIC_KEYS if _field(name) in values}
+    return _texts(configs, TOPIC_KEYS, source_name)
+
+
+def broker_configs(configs: Mapping[str, object], source_name: str = "broker") -> dict[str, str]:
+    """The settings of a broker that may change while it runs, as `topic_configs` has those of a topic."""
+    return _texts(configs, DYNAMIC_KEYS, source_name)
+
+
+def _texts(configs: Mapping[str, object], keys: Mapping[str, ConfigKey], source_name: str) -> dict[str, str]:
+    values = _scoped_values(configs, keys, source_name)
+    return {name: text_of(values[_field(name)]) for name in keys if _field(name) in values}
 
 
 def _field(name: str) -> str:

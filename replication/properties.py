@@ -51,6 +51,33 @@ class OptionalText:
         return "any text"
 
 
+class Choice:
+    """One of some words."""
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
+    def parse(self, text: str) -> str:
+        if text not in self._words:
+            raise ValueError(text)
+        return text
+
+    def __str__(self) -> str:
+        return " or ".join(self._words)
+
+
+class ThrottledReplicas:
+    """`*` for all, or pairs of a partition and a broker: `0:1,0:2`."""
+
+    def parse(self, text: str) -> str:
+        if not re.fullmatch(r"(\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*)?", text):
+            raise ValueError(text)
+        return text
+
+    def __str__(self) -> str:
+        return "* or partition:broker,partition:broker,..."
+
+
 def text_of(value: object) -> str:
     """A value as a properties file has it: none is empty, truth is lower case."""
     if value is None:

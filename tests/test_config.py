@@ -1,5 +1,5 @@
 import re
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
@@ -156,10 +156,32 @@ def test_topic_configs():
 
 
 def test_a_topic_overrides_its_broker():
-    broker = Config(min_insync_replicas=2)
-    assert broker.topic({}) == TopicConfig(min_insync_replicas=2, unclean_leader_election_enable=False)
-    own = {"min.insync.replicas": "3", "unclean.leader.election.enable": "true"}
-    assert broker.topic(own) == TopicConfig(min_insync_replicas=3, unclean_leader_election_enable=True)
+    broker = Config(min_insync_replicas=2, log_retention_ms=5)
+    kept = TopicConfig(
+        min_insync_replicas=2, unclean_leader_election_enable=False, retention_ms=5, retention_bytes=-1,
+        cleanup_policy="delete", leader_replication_throttled_replicas="", follower_replication_throttled_replicas="",
+    )  # fmt: skip
+    assert broker.topic({}) == kept
+    own = {"min.insync.replicas": "3", "unclean.leader.election.enable": "true", "retention.ms": "-1"}
+    assert broker.topic(own) == replace(
+        kept, min_insync_replicas=3, unclean_leader_election_enable=True, retention_ms=-1
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("cleanup.policy", "compact", "delete or none"),
+        ("retention.ms", "-2", "an integer from -1"),
+        ("log.retention.ms", "5", "unknown key"),
+        ("leader.replication.throttled.replicas", "0:1;0:2", r"\* or partition:broker"),
+        ("follower.replication.throttled.replicas", "all", r"\* or partition:broker"),
+        ("leader.replication.throttled.rate", "5", "unknown key"),
+    ],
+)
+def test_th_02_dr_01_what_a_topics_settings_may_be(key, value, allowed):
+    with pytest.raises(InvalidConfigurationException, match=allowed):
+        topic_configs({key: value})
 
 
 def test_every_topic_key_has_a_field():
