@@ -130,6 +130,10 @@ class KafkaStorageException(RetriableException):
     """A root cannot be read or written."""
 
 
+class PolicyViolationException(LakelogException):
+    """The settings of a topic forbid what was asked."""
+
+
 class CorruptRecordException(LakelogException):
     """A data file is missing, or is not what its commit or its footer says."""
 

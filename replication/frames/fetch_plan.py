@@ -8,10 +8,11 @@ APPEND, SKIP, FENCED, GAP = "append", "skip", "fenced", "gap"
 
 _IS_OURS = "gap IS NOT NULL OR fetch_offset IS NOT NULL"
 
-# The leader's lineage gives the batch's epoch to all its offsets. An old checkpoint may deliver a batch that has since
-# been cut from the leader's log: its epoch, or its place, is not in the lineage any more.
+# The leader's lineage gives the batch's epoch to all its offsets that are wanted; those below may have been deleted.
+# An old checkpoint may deliver a batch that has since been cut from the leader's log: its epoch, or its place, is not
+# in the lineage any more.
 _IS_IN_LINEAGE = """exists(epochs, e -> e.leader_epoch = leader_epoch
-    and e.start_offset <= base_offset and last_offset < e.end_offset)"""
+    and e.start_offset <= greatest(base_offset, fetch_offset) and last_offset < e.end_offset)"""
 
 _ACTION = f"""CASE WHEN gap IS NOT NULL THEN '{GAP}'
     WHEN last_offset < fetch_offset THEN '{SKIP}'

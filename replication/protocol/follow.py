@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from replication.errors import FencedLeaderEpochException, OffsetOutOfRangeException
 from replication.protocol.append_plan import AppendPlan, FetchedBatch
 from replication.protocol.leader_epoch import covers
+from replication.protocol.log_retention import follower_log_start
 from replication.protocol.partition_log import FOLLOWER, PartitionLog, Role
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
@@ -19,6 +20,7 @@ from replication.protocol.steps import (
     CutLogs,
     FinishTruncation,
     PublishReplicas,
+    RaiseLogStarts,
     Step,
 )
 from replication.protocol.truncation import cut_for
@@ -46,19 +48,34 @@ def maybe_truncate(
     return [*([CutLogs(real)] if real else []), FinishTruncation(due), PublishReplicas("truncated")]
 
 
-def may_append(batch: FetchedBatch, leader: Replica) -> bool:
-    """Whether the leader's history still has the batch: a late read may bring what has since been cut. [FT-07]"""
-    return covers(leader.epochs, batch.leader_epoch, batch.base_offset, batch.last_offset)
+def may_append(batch: FetchedBatch, leader: Replica, fetch_offset: int) -> bool:
+    """Whether the leader's history still has what is wanted of the batch: a late read may bring what has since been
+    cut. What lies below the fetch offset is not asked for, as the leader may have deleted it by now. [FT-07]"""
+    return covers(leader.epochs, batch.leader_epoch, max(batch.base_offset, fetch_offset), batch.last_offset)
 
 
-def append_fetched(plan: AppendPlan, leaders: LeaderRows) -> list[Step]:
-    """The log first, the row then: a row never claims more than its log.
+def append_fetched(plan: AppendPlan, leaders: LeaderRows, logs: Logs) -> list[Step]:
+    """The log first, the row then: a row never claims more than its log. Log starts follow the leaders', as far as the
+    logs go by then.
 
-    Kafka: `ReplicaFetcherThread.processPartitionData`. [FT-09, HW-03]
+    Kafka: `ReplicaFetcherThread.processPartitionData`. [FT-09, HW-03, DR-02]
     """
     epochs = {p: leaders[p].leader_epoch for p in {r.batch.partition for r in plan.ranges}}
     advance = AdvanceFetchOffsets({p: row.high_watermark for p, row in leaders.items()})
-    return [*([AppendFetched(plan, epochs)] if plan.ranges else []), advance, PublishReplicas("fetched")]
+    starts = {
+        p: (
+            row.leader_epoch,
+            follower_log_start(logs[p].log_start_offset, plan.log_end_offsets[p], row.log_start_offset),
+        )
+        for p, row in leaders.items()
+    }
+    raised = {p: told for p, told in starts.items() if told[1] > logs[p].log_start_offset}
+    return [
+        *([AppendFetched(plan, epochs)] if plan.ranges else []),
+        advance,
+        *([RaiseLogStarts(raised)] if raised else []),
+        PublishReplicas("fetched"),
+    ]
 
 
 def check_follower_append(log: PartitionLog, leader_epoch: int, start_offset: int, name: str) -> None:

@@ -6,15 +6,14 @@ replaying what has landed, so that the same commits make the same log everywhere
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from replication.errors import CorruptRecordException
 from replication.protocol import leader_epoch as epochs
 from replication.protocol.leader_epoch import EpochEntry
-from replication.protocol.producer_state import ProducerEntry, record
+from replication.protocol.producer_state import ProducerEntry, record, truncate_from_end
 from replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, TopicIdPartition
 
 # Within one leader epoch a role only goes up: a replica that has been stopped comes back under a later epoch alone.
@@ -62,13 +61,19 @@ class PlacedBatch(NamedTuple):
 
 @dataclass
 class PartitionLog:
-    """One partition's part of a log: its batches in order, its lineage, its producers."""
+    """One partition's part of a log: its batches in order, its lineage, its producers.
+
+    A batch that lies below the log start, wholly or in part, is here as long as its segment is: nobody reads below the
+    log start, but what its producer has sent is still known. `forgotten` is what was known of producers whose batches
+    have gone with their segments.
+    """
 
     batches: list[PlacedBatch] = field(default_factory=list)
     log_start_offset: int = 0
     role: Role = NO_ROLE
     epoch_start: int = 0
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
+    forgotten: Mapping[int, ProducerEntry] = field(default_factory=dict)
     _lineage: tuple[EpochEntry, ...] = ()
 
     @property
@@ -78,26 +83,48 @@ class PartitionLog:
 
     @property
     def lineage(self) -> tuple[EpochEntry, ...]:
-        """Which epoch wrote from which offset on; a leader's own epoch counts from its start, records or not."""
+        """Which epoch wrote from which offset on, from the log start on; a leader's own epoch counts from its start,
+        records or not. [EP-04]"""
+        whole = self._lineage
         if self.role.is_leader:
-            return epochs.assign(self._lineage, self.role.leader_epoch, self.epoch_start)
-        return self._lineage
+            whole = epochs.assign(whole, self.role.leader_epoch, self.epoch_start)
+        return epochs.truncate_from_start(whole, self.log_start_offset)
 
     def add(self, header: BatchHeader, segment: str) -> None:
-        """Takes a batch in; one that does not lie at the end is put in its place."""
-        placed = PlacedBatch(header.base_offset, header, segment)
-        if self.batches and header.base_offset < self.log_end_offset:
-            insort(self.batches, placed, key=lambda batch: batch.base_offset)
-            self._derive()
+        """Takes one batch in."""
+        self.place([PlacedBatch(header.base_offset, header, segment)])
+
+    def place(self, batches: Iterable[PlacedBatch]) -> None:
+        """Takes batches in, given in order of offsets; those that do not lie at the end are put in their places."""
+        added = list(batches)
+        if not added:
             return
         if not self.batches:
-            self.log_start_offset = max(self.log_start_offset, header.base_offset)
-        self.batches.append(placed)
-        self._follow(header)
+            self.log_start_offset = max(self.log_start_offset, added[0].base_offset)
+        lie_at_end = added[0].base_offset >= self.log_end_offset
+        self.batches += added
+        if lie_at_end:
+            for batch in added:
+                self._follow(batch.header)
+        else:
+            self.batches.sort(key=lambda batch: batch.base_offset)
+            self._derive()
 
     def drop(self, segments: Collection[str]) -> None:
         """Forgets the batches of segments."""
         self.batches = [batch for batch in self.batches if batch.segment not in segments]
+        self._derive()
+
+    def start_at(self, offset: int) -> None:
+        """The log starts at `offset` from now on. It only falls when all of the log was cut."""
+        falls = offset < self.log_start_offset
+        self.log_start_offset = offset
+        if falls:
+            self._derive()
+
+    def remember(self, producers: Mapping[int, ProducerEntry]) -> None:
+        """What is known of producers whose batches have gone below the log start; it replaces what was remembered."""
+        self.forgotten = producers
         self._derive()
 
     def copy(self) -> PartitionLog:
@@ -105,7 +132,8 @@ class PartitionLog:
         return replace(self, batches=list(self.batches), producers=dict(self.producers))
 
     def _derive(self) -> None:
-        self._lineage, self.producers = (), {}
+        known = {p: truncate_from_end(entry, self.log_start_offset) for p, entry in self.forgotten.items()}
+        self._lineage, self.producers = (), {p: entry for p, entry in known.items() if entry is not None}
         for batch in self.batches:
             self._follow(batch.header)
 

@@ -98,6 +98,12 @@ class AdvanceFetchOffsets(NamedTuple):
     leader_high_watermarks: Mapping[TopicIdPartition, int]
 
 
+class RaiseLogStarts(NamedTuple):
+    """One commit on the log: each log starts at its offset, if it still follows under the leader epoch."""
+
+    starts: Mapping[TopicIdPartition, tuple[int, int]]
+
+
 class AlterPartitions(NamedTuple):
     """One commit on `metadata`: each change by itself is applied, found or lost, and leads to `settle_isr_change`."""
 
@@ -110,5 +116,6 @@ class RaiseHighWatermarks(NamedTuple):
 
 Step: TypeAlias = (
     StopFetching | CommitRoles | DeleteLogs | HostPartitions | StartFetching | StopIdleFetchers | PublishReplicas
-    | CutLogs | FinishTruncation | AppendFetched | AdvanceFetchOffsets | AlterPartitions | RaiseHighWatermarks
+    | CutLogs | FinishTruncation | AppendFetched | AdvanceFetchOffsets | RaiseLogStarts | AlterPartitions
+    | RaiseHighWatermarks
 )  # fmt: skip

@@ -22,11 +22,15 @@ class LogGap(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
-    """A data file of a commit: name relative to the table, size in bytes, Delta's statistics as JSON."""
+    """A data file of a commit: name relative to the table, size in bytes, Delta's statistics as JSON.
+
+    `data_change`: whether it brings rows that the table did not have; one that was compacted does not.
+    """
 
     name: str
     size: int
     stats: str = field(default="{}", repr=False, compare=False)
+    data_change: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,18 @@ def commit_name(version: int) -> str:
     return f"_delta_log/{version:020d}.json"
 
 
+def is_commit(name: str) -> bool:
+    """Whether a file of `_delta_log` is one."""
+    return _COMMIT.fullmatch(name) is not None
+
+
 def read_commit(root: StorageRoot, version: int) -> Commit:
     """One commit, its files in the order they were given. Raises FileNotFoundError."""
     adds, removes, txns, info = [], [], {}, {}
     for line in root.read(commit_name(version)).splitlines():
         for action, body in json.loads(line).items():
             if action == "add":
-                adds.append(AddedFile(body["path"], body["size"], body.get("stats") or "{}"))
+                adds.append(AddedFile(body["path"], body["size"], body.get("stats") or "{}", body["dataChange"]))
             elif action == "remove":
                 removes.append(AddedFile(body["path"], body.get("size") or 0))
             elif action == "txn":
@@ -68,16 +77,15 @@ def newest_version(root: StorageRoot, known: int) -> int:
     """
     while known >= 0:
         following, current = root.sizes([commit_name(known + 1), commit_name(known)])
-        if following is not None:
-            known += 1
-        elif current is not None:
+        if current is None:
+            break  # it was cleaned up, and what follows it may lie in the hole that this has left
+        if following is None:
             return known
-        else:
-            break
+        known += 1
     return last_version(root)
 
 
 def last_version(root: StorageRoot) -> int:
     """The newest version, by a listing of the log; -1 if there is no table."""
-    names = [name for name in root.child("_delta_log").list() if _COMMIT.fullmatch(name)]
+    names = [name for name in root.child("_delta_log").list() if is_commit(name)]
     return max((int(name[:20]) for name in names), default=-1)

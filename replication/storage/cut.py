@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,15 @@ from replication.protocol.truncation import Cut, check_cut
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_state import LogState, log_start_app_id
 from replication.storage.replica_log import LogChange, ReplicaLog
-from replication.storage.segment import Segment, leader_of, read_records, record_bytes, rows_of, write_segment
+from replication.storage.segment import (
+    Segment,
+    leader_of,
+    read_records,
+    record_bytes,
+    rows_of,
+    write_segment,
+    write_snapshot,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +36,9 @@ def cut_logs(log: ReplicaLog, cuts: Mapping[TopicIdPartition, Cut], who: str) ->
     def decide(state: LogState) -> LogChange | None:
         allowed = {p: cut for p, cut in cuts.items() if _is_allowed(state, p, cut)}
         restarts = {p: cut.restart_at for p, cut in allowed.items() if cut.restart_at is not None}
-        change = without_ends(log, state, {p: cut.offset for p, cut in allowed.items()})
+        # A log that starts over loses also what lies below its start, and what it remembers of producers.
+        change = without_ends(log, state, {p: 0 if p in restarts else cut.offset for p, cut in allowed.items()})
+        change = without_producers(log, state, change, restarts)
         txns = {log_start_app_id(p): offset for p, offset in restarts.items()}
         return dataclasses.replace(change, txns=txns) if change.removes or txns else None
 
@@ -45,11 +55,15 @@ def _is_allowed(state: LogState, partition: TopicIdPartition, cut: Cut) -> bool:
 
 
 def delete_logs(log: ReplicaLog, partitions: Iterable[TopicIdPartition], who: str) -> int | None:
-    """Removes all records of partitions whose replica has been stopped here, in one commit. [SR-02]"""
+    """Removes all records of partitions whose replica has been stopped here, in one commit. [SR-02]
+
+    A broken segment goes when nothing else is in it: it cannot be read, to write the rest of it again. [SR-03]
+    """
 
     def decide(state: LogState) -> LogChange | None:
-        stopped = [p for p in partitions if state.partition(p).role.kind == STOPPED]
-        change = without_ends(log, state, dict.fromkeys(stopped, 0))
+        stopped = [p for p in partitions if state.known(p).role.kind == STOPPED]
+        change = without_producers(log, state, without_ends(log, state, dict.fromkeys(stopped, 0)), stopped)
+        change = dataclasses.replace(change, removes=(*change.removes, *state.broken_for_nobody()))
         return change if change.removes else None
 
     return log.transact({"who": who, "why": "stop replica with deletion"}, decide)
@@ -58,17 +72,30 @@ def delete_logs(log: ReplicaLog, partitions: Iterable[TopicIdPartition], who: st
 def without_ends(log: ReplicaLog, state: LogState, offsets: Mapping[TopicIdPartition, int]) -> LogChange:
     """Drops the records at and above each partition's offset; nothing happens where the LEO is not above it.
 
-    Segments that hold such records are removed, and what else is in them is written again, in the same commit.
+    Segments that hold such records are removed, and what else is in them is written again, in the same commit. Broken
+    ones stay.
     """
     touched = {
         batch.segment
         for partition, offset in offsets.items()
-        for batch in state.partition(partition).batches
-        if batch.header.next_offset > offset
+        for batch in state.known(partition).batches
+        if batch.header.next_offset > offset and batch.segment not in state.broken
     }
     removed = tuple(state.segments[name] for name in sorted(touched))
     kept = (without(log.root, segment, offsets) for segment in removed)
     return LogChange(adds=tuple(k for k in kept if k), removes=removed)
+
+
+def without_producers(
+    log: ReplicaLog, state: LogState, change: LogChange, partitions: Collection[TopicIdPartition]
+) -> LogChange:
+    """The change, and what is remembered of the partitions' producers goes too."""
+    snapshots = [segment for segment in state.segments.values() if segment.producers]
+    kept = [p for segment in snapshots for p in segment.producers if p.partition not in partitions]
+    if len(kept) == sum(len(segment.producers) for segment in snapshots):
+        return change
+    adds = (write_snapshot(log.root, kept),) if kept else ()
+    return dataclasses.replace(change, adds=(*change.adds, *adds), removes=(*change.removes, *snapshots))
 
 
 def without(root: StorageRoot, segment: Segment, offsets: Mapping[TopicIdPartition, int]) -> Segment | None:
@@ -96,7 +123,7 @@ def rewrite(
     records = read_records(source, segment.name)
     parts = [(header, rows_of(records, header.topic_id_partition, start, stop)) for header, start, stop in ranges]
     headers = [cut_header(header, rows) for header, rows in parts]
-    return write_segment(target, leader_of(segment.name) or 0, pa.concat_tables(rows for _, rows in parts), headers)
+    return write_segment(target, leader_of(segment.name), pa.concat_tables(rows for _, rows in parts), headers)
 
 
 def cut_header(header: BatchHeader, rows: pa.Table) -> BatchHeader:

@@ -6,11 +6,14 @@ in another way than by replaying what has landed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from replication.protocol.partition_log import PartitionLog, role_of, role_version
+from replication.errors import CorruptRecordException
+from replication.protocol.partition_log import STOPPED, PartitionLog, PlacedBatch, role_of, role_version
 from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.broken_segments import BrokenSegment
 from replication.storage.commit import Commit
+from replication.storage.producer_snapshot import by_partition
 from replication.storage.segment import Segment
 
 BROKER_EPOCH = "broker-epoch"
@@ -37,19 +40,61 @@ def may_go_back(app_id: str) -> bool:
 
 
 class LogState:
-    """All partitions of one log table at one version."""
+    """All partitions of one log table at one version.
+
+    `broken` are segments that cannot be read; the partitions that they may hold are known in part only. It is replaced
+    and never changed, as other threads look at it. [OL-01]
+    """
 
     def __init__(self, transaction_version: Callable[[str], int | None]) -> None:
         self.version = -1
         self.segments: dict[str, Segment] = {}
+        self.broken: dict[str, BrokenSegment] = {}
         self.broker_epoch = -1
         self._partitions: dict[TopicIdPartition, PartitionLog] = {}
+        self.topics: dict[str, str] = {}
         self._transaction_version = transaction_version
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog:
-        """The partition's log; an empty one if the table knows nothing of it."""
+        """The partition's log; an empty one if the table knows nothing of it.
+
+        Raises CorruptRecordException, naming the file, where a broken segment may hold records of it. [OL-01]
+        """
+        fault = self.fault(partition)
+        if fault is not None:
+            raise CorruptRecordException(fault)
+        return self.known(partition)
+
+    def known(self, partition: TopicIdPartition) -> PartitionLog:
+        """What is known of the partition's log, broken segments or not: its broker must be able to stop it."""
         known = self._partitions.get(partition)
         return known if known is not None else self._recall(partition)
+
+    def fault(self, partition: TopicIdPartition) -> str | None:
+        """What is wrong with the partition's segments, None if nothing is."""
+        topic = self.topics.get(partition.topic_id)
+        return next((b.fault for b in self.broken.values() if b.may_hold(partition, topic)), None)
+
+    def learn(self, topics: Mapping[str, str]) -> None:
+        """Names of topics by id. Headers tell them too, but not of a topic whose segments are all broken."""
+        self.topics.update(topics)
+
+    def broken_for_nobody(self) -> list[Segment]:
+        """The broken segments that hold only what has been stopped: they may go, as nothing of them is wanted."""
+        wanted = [(p, self.topics.get(p.topic_id)) for p, log in self._partitions.items() if log.role.kind != STOPPED]
+        return [
+            self.segments[name]
+            for name, broken in self.broken.items()
+            if not any(broken.may_hold(partition, topic) for partition, topic in wanted)
+        ]
+
+    def break_segments(self, faults: Mapping[str, str]) -> None:
+        """Takes note of segments that were read once and have broken since: what their headers say stays known."""
+        for name, fault in faults.items():
+            if name in self.segments and name not in self.broken:
+                segment = self.segments[name]
+                held = frozenset(header.topic_id_partition for header in segment.headers)
+                self.broken = {**self.broken, name: BrokenSegment(segment.file, fault, held)}
 
     def partitions(self) -> list[TopicIdPartition]:
         """The partitions that the log has been asked about or holds records of."""
@@ -64,57 +109,71 @@ class LogState:
                 self._apply_transaction(app_id, version)
         return log
 
-    def rebuild(self, version: int, segments: Iterable[Segment]) -> None:
+    def rebuild(self, version: int, segments: Iterable[Segment | BrokenSegment]) -> None:
         """Starts over from the active files of a version."""
-        self.segments, self._partitions = {}, {}
+        self.segments, self.broken, self._partitions = {}, {}, {}
         claimed = self._transaction_version(BROKER_EPOCH)
         self.broker_epoch = -1 if claimed is None else claimed
-        for partition in self._place(segments):
-            self._partitions[partition].check(partition)
+        self._check(self._place(segments))
         self.version = version
 
-    def apply(self, commit: Commit, added: Iterable[Segment]) -> None:
+    def _check(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """What a broken segment may have been a part of has gaps, and is refused as a whole anyway."""
+        for partition in partitions:
+            if self.fault(partition) is None:
+                self.known(partition).check(partition)
+
+    def apply(self, commit: Commit, added: Iterable[Segment | BrokenSegment]) -> None:
         """Replays one commit; `added` are the segments of its added files, with their headers."""
         touched = self._drop(file.name for file in commit.removes)
         for app_id, version in commit.txns.items():
             self._apply_transaction(app_id, version)
         touched |= self._place(added)
-        for partition in touched if commit.removes else ():
-            self._partitions[partition].check(partition)
+        self._check(touched if commit.removes else ())
         self.version = commit.version
 
-    def _place(self, segments: Iterable[Segment]) -> set[TopicIdPartition]:
+    def _place(self, segments: Iterable[Segment | BrokenSegment]) -> set[TopicIdPartition]:
         """Takes segments in; the order of files in a commit says nothing, that of offsets does."""
-        placed = sorted(
-            (
-                (header.topic_id_partition, header.base_offset, header, segment)
-                for segment in segments
-                for header in segment.headers
-            ),
-            key=lambda item: item[:2],
-        )
-        for partition, _, header, segment in placed:
+        batches: dict[TopicIdPartition, list[PlacedBatch]] = {}
+        for found in segments:
+            if isinstance(found, BrokenSegment):
+                self.broken = {**self.broken, found.file.name: found}
+            segment = Segment(found.file, ()) if isinstance(found, BrokenSegment) else found
             self.segments[segment.name] = segment
-            self.partition(partition).add(header, segment.name)
-        return {item[0] for item in placed}
+            for partition, producers in by_partition(segment.producers).items():
+                self.known(partition).remember(producers)
+            for header in segment.headers:
+                self.topics[header.topic_id] = header.topic
+                placed = PlacedBatch(header.base_offset, header, segment.name)
+                batches.setdefault(header.topic_id_partition, []).append(placed)
+        for partition, added in batches.items():
+            self.known(partition).place(sorted(added, key=lambda batch: batch.base_offset))
+        return set(batches)
 
     def _drop(self, names: Iterable[str]) -> set[TopicIdPartition]:
         """Forgets segments, each partition's together: what follows from the batches is derived anew only once."""
-        removed = [segment for segment in (self.segments.pop(name, None) for name in names) if segment]
-        by_partition: dict[TopicIdPartition, set[str]] = {}
+        gone_names = set(names)
+        removed = [segment for segment in (self.segments.pop(name, None) for name in gone_names) if segment]
+        was_broken = bool(self.broken.keys() & gone_names)
+        self.broken = {name: found for name, found in self.broken.items() if name not in gone_names}
+        names_of: dict[TopicIdPartition, set[str]] = {}
         for segment in removed:
             for header in segment.headers:
-                by_partition.setdefault(header.topic_id_partition, set()).add(segment.name)
-        for partition, gone in by_partition.items():
-            self.partition(partition).drop(gone)
-        return set(by_partition)
+                names_of.setdefault(header.topic_id_partition, set()).add(segment.name)
+        for partition, gone in names_of.items():
+            self.known(partition).drop(gone)
+            if was_broken and not self.known(partition).batches:
+                del self._partitions[partition]  # where it began was a guess: what is recorded of it holds again
+        for partition in {p.partition for segment in removed for p in segment.producers}:
+            self.known(partition).remember({})
+        return set(names_of)
 
     def recorded(self, app_id: str) -> int:
         """What the replayed history says of a fact that only goes up: the broker's claim, or a role."""
         if app_id == BROKER_EPOCH:
             return self.broker_epoch
         _, topic_id, number = app_id.split("/")
-        return role_version(self.partition(TopicIdPartition(topic_id, int(number))).role)
+        return role_version(self.known(TopicIdPartition(topic_id, int(number))).role)
 
     def _apply_transaction(self, app_id: str, version: int) -> None:
         if app_id == BROKER_EPOCH:
@@ -124,10 +183,10 @@ class LogState:
         topic_id, _, number = rest.rpartition("/")
         if kind not in ("role", "start", "log-start"):
             return
-        log = self.partition(TopicIdPartition(topic_id, int(number)))
+        log = self.known(TopicIdPartition(topic_id, int(number)))
         if kind == "role":
             log.role = role_of(version)
         elif kind == "start":
             log.epoch_start = version
         else:
-            log.log_start_offset = version
+            log.start_at(version)

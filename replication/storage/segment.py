@@ -17,10 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from replication.errors import CorruptRecordException
+from replication.errors import CorruptRecordException, KafkaStorageException
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
+from replication.storage.producer_snapshot import (
+    SNAPSHOT_KEY,
+    RememberedProducer,
+    from_json,
+    is_snapshot,
+    snapshot_name,
+    to_json,
+)
 from schemas import LOG
 
 logger = logging.getLogger(__name__)
@@ -36,10 +44,14 @@ _ENCODING = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment as a log knows it: its file and the headers of its batches, in the order of its rows."""
+    """A segment as a log knows it: its file and the headers of its batches, in the order of its rows.
+
+    One without rows holds `producers`, what is remembered of them.
+    """
 
     file: AddedFile
     headers: tuple[BatchHeader, ...]
+    producers: tuple[RememberedProducer, ...] = ()
 
     @property
     def name(self) -> str:
@@ -47,9 +59,12 @@ class Segment:
         return self.file.name
 
 
-def segment_name(leader: int) -> str:
-    """A new name. It tells who led when the segment was written: a follower of A skips what A only followed."""
-    return f"leader-{leader}-{uuid.uuid4().hex}.parquet"
+def segment_name(leader: int | None) -> str:
+    """A new name. It tells who led when the segment was written: a follower of A skips what A only followed.
+
+    None is for batches that lay in other segments before: nobody has to fetch them by this one.
+    """
+    return f"{'compacted' if leader is None else f'leader-{leader}'}-{uuid.uuid4().hex}.parquet"
 
 
 def leader_of(name: str) -> int | None:
@@ -58,29 +73,50 @@ def leader_of(name: str) -> int | None:
     return int(parts[1]) if len(parts) == 3 and parts[0] == "leader" and parts[1].isdigit() else None
 
 
-def write_segment(root: StorageRoot, leader: int, records: pa.Table, headers: Sequence[BatchHeader]) -> Segment:
+def write_segment(root: StorageRoot, leader: int | None, records: pa.Table, headers: Sequence[BatchHeader]) -> Segment:
     """Writes records, sorted as their headers are, into a new file of the log at `root`; nothing is committed."""
-    name = segment_name(leader)
+    name, stats = segment_name(leader), statistics(records)
+    _write(root, name, records, headers, stats, {})
+    return Segment(_written(root, name, stats), tuple(headers))
+
+
+def write_snapshot(root: StorageRoot, producers: Sequence[RememberedProducer]) -> Segment:
+    """Writes what is remembered of producers into a new file of the log at `root`; nothing is committed."""
+    name, records = snapshot_name(), LOG.arrow.empty_table()
+    stats = json.dumps({"numRecords": 0})
+    _write(root, name, records, (), stats, {SNAPSHOT_KEY: to_json(producers)})
+    return Segment(_written(root, name, stats), (), tuple(producers))
+
+
+def _write(
+    root: StorageRoot, name: str, records: pa.Table, headers: Sequence[BatchHeader], stats: str,
+    more: dict[bytes, bytes],
+) -> None:  # fmt: skip
     footer = json.dumps([dataclasses.astuple(header) for header in headers], separators=(",", ":"))
-    stats = statistics(records)
-    metadata = {FOOTER_KEY: footer.encode(), STATISTICS_KEY: stats.encode()}
+    metadata = {FOOTER_KEY: footer.encode(), STATISTICS_KEY: stats.encode(), **more}
     table = records.cast(LOG.arrow).replace_schema_metadata(metadata)
-    with root.atomic(name) as path:
-        pq.write_table(
-            table, path, filesystem=root.filesystem, compression="zstd", compression_level=1,
-            use_dictionary=_DICTIONARY, column_encoding=_ENCODING, write_page_index=True,
-        )  # fmt: skip
+    try:
+        with root.atomic(name) as path:
+            pq.write_table(
+                table, path, filesystem=root.filesystem, compression="zstd", compression_level=1,
+                use_dictionary=_DICTIONARY, column_encoding=_ENCODING, write_page_index=True,
+            )  # fmt: skip
+    except OSError as error:
+        raise KafkaStorageException(f"{root.path(name)}: cannot be written: {error}") from error
+
+
+def _written(root: StorageRoot, name: str, stats: str) -> AddedFile:
     size = root.sizes([name])[0]
     if size is None:
         raise CorruptRecordException(f"{root.path(name)}: vanished while it was written")
-    return Segment(AddedFile(name, size, stats), tuple(headers))
+    return AddedFile(name, size, stats)
 
 
 def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
     """The headers of a committed segment, from its footer.
 
     A file without them, put there by another tool, is read by its rows. Raises CorruptRecordException, naming the
-    file, if it is gone, has another size than its commit says, or is no Parquet.
+    file, if it is gone, has another size than its commit says, is no Parquet, or has a footer that makes no sense.
     """
     size = root.sizes([file.name])[0]
     if size != file.size:
@@ -93,8 +129,12 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
         raise CorruptRecordException(f"{root.path(file.name)}: {error}") from error
     if FOOTER_KEY not in metadata:
         return _read_by_rows(root, file)
-    headers = tuple(BatchHeader(*values) for values in json.loads(metadata[FOOTER_KEY]))
-    return Segment(AddedFile(file.name, file.size, metadata[STATISTICS_KEY].decode()), headers)
+    try:
+        headers = tuple(BatchHeader(*values) for values in json.loads(metadata[FOOTER_KEY]))
+        known = AddedFile(file.name, file.size, metadata[STATISTICS_KEY].decode())
+        return Segment(known, headers, from_json(metadata[SNAPSHOT_KEY]) if is_snapshot(file.name) else ())
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptRecordException(f"{root.path(file.name)}: its footer cannot be read: {error!r}") from error
 
 
 def _read_by_rows(root: StorageRoot, file: AddedFile) -> Segment:

@@ -43,7 +43,8 @@ CASES = {
     "EP-01 an older epoch wrote it, and it was cut": (header(10, 12, 1), "fenced"),
     "EP-01 an epoch that the leader has no records of": (header(10, 12, 2), "fenced"),
     "EP-01 it ends above the leader's LEO": (header(25, 30, 3), "fenced"),
-    "EP-01 it begins before its epoch does": (header(9, 12, 3), "fenced"),
+    "EP-01 it ends in another epoch": (header(5, 12, 1), "fenced"),
+    "DR-01 the leader has deleted what lies below the LEO of it": (header(9, 12, 3), "append"),
 }
 
 
@@ -63,7 +64,7 @@ def test_ft_07_the_frame_and_the_rule_of_the_simulation_agree(name):
     batch = FetchedBatch(TopicIdPartition(topic_id, partition), base, last, epoch, segment, size)
     lineage = tuple(EpochEntry(leader_epoch, start) for leader_epoch, start, _ in STATE[3])
     leader = Replica("t", topic_id, partition, 1, 1, 3, "leader", "Fetching", 0, 30, 0, lineage, None, 0)
-    assert action == "skip" or last >= 30 or may_append(batch, leader) == (action == "append")
+    assert action == "skip" or last >= 30 or may_append(batch, leader, STATE[2]) == (action == "append")
 
 
 def test_ft_07_batches_of_partitions_that_are_not_fetched_are_left_out(spark):

@@ -17,6 +17,7 @@ from replication.protocol.steps import (
     CutLogs,
     FinishTruncation,
     PublishReplicas,
+    RaiseLogStarts,
 )
 from replication.protocol.truncation import Cut
 
@@ -98,13 +99,20 @@ def fetched(base, last, epoch=6, partition=P):
     ids=str,
 )
 def test_ft_07_ep_01_only_what_the_leaders_history_still_has_is_appended(batch, is_kept):
-    assert may_append(batch, LEADER_ROW) is is_kept
+    assert may_append(batch, LEADER_ROW, 0) is is_kept
+
+
+@pytest.mark.parametrize(("fetch_offset", "is_kept"), [(0, False), (7, False), (8, True), (10, True)])
+def test_ft_07_dr_01_what_lies_below_the_fetch_offset_is_not_asked_for(fetch_offset, is_kept):
+    """The leader's history begins at 8: retention may have taken the beginning of a batch whose end is wanted."""
+    leader = replace(LEADER_ROW, log_start_offset=8, epochs=LEADER_ROW.epochs[1:])
+    assert may_append(fetched(3, 12), leader, fetch_offset) is is_kept
 
 
 def test_ft_09_hw_03_the_log_comes_first_then_the_hw_then_the_row():
     leaders = {P: LEADER_ROW, Q: replace(LEADER_ROW, partition=1, high_watermark=3, leader_epoch=9)}
     plan = plan_appends([fetched(8, 9)], {P: 8, Q: 0})
-    assert append_fetched(plan, leaders) == [
+    assert append_fetched(plan, leaders, {P: log_of(8), Q: log_of(0)}) == [
         AppendFetched(plan, {P: 6}),
         AdvanceFetchOffsets({P: 15, Q: 3}),
         PublishReplicas("fetched"),
@@ -112,8 +120,27 @@ def test_ft_09_hw_03_the_log_comes_first_then_the_hw_then_the_row():
 
 
 def test_ft_09_a_new_hw_is_heard_of_without_records():
-    assert append_fetched(plan_appends([], {P: 8}), {P: LEADER_ROW}) == [
+    assert append_fetched(plan_appends([], {P: 8}), {P: LEADER_ROW}, {P: log_of(8)}) == [
         AdvanceFetchOffsets({P: 15}),
+        PublishReplicas("fetched"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("log_start", "raised"),
+    [
+        pytest.param(0, [], id="where it is"),
+        pytest.param(5, [RaiseLogStarts({P: (6, 5)})], id="as the leader's"),
+        pytest.param(12, [RaiseLogStarts({P: (6, 10)})], id="as far as the log goes once this round has appended"),
+    ],
+)
+def test_dr_02_the_log_start_follows_the_leaders_before_the_row_tells_it(log_start, raised):
+    plan = plan_appends([fetched(8, 9)], {P: 8})
+    steps = append_fetched(plan, {P: replace(LEADER_ROW, log_start_offset=log_start)}, {P: log_of(8)})
+    assert steps == [
+        AppendFetched(plan, {P: 6}),
+        AdvanceFetchOffsets({P: 15}),
+        *raised,
         PublishReplicas("fetched"),
     ]
 

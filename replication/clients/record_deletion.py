@@ -1,0 +1,141 @@
+"""Deleting records up to an offset: the leader's log start rises, and the client waits until everybody's has.
+
+Kafka: `DeleteRecordsRequest`, `DelayedDeleteRecords`. KIP-107. [DR-01, DR-02]
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from replication.clients.delayed_operation import DelayedOperation, Purgatory
+from replication.clients.topic_view import Leadership, TopicView, TopicWatch
+from replication.errors import (
+    KafkaStorageException,
+    LakelogException,
+    LeaderNotAvailableException,
+    NotLeaderOrFollowerException,
+    TimeoutException,
+    UnknownTopicOrPartitionException,
+)
+from replication.protocol.log_retention import delete_records_offset, low_watermark
+from replication.protocol.partition_log import PartitionLog
+from replication.protocol.partition_registration import NO_LEADER
+from replication.protocol.topic_name import check_not_internal
+from replication.storage.liveness import Liveness
+from replication.storage.log_cleaning import StartOf, raise_log_starts
+
+Deleted = int | LakelogException
+
+# Others may lead, or the root may work again, before the time is over.
+_MAY_PASS = (LeaderNotAvailableException, NotLeaderOrFollowerException, KafkaStorageException)
+
+
+def delete_records(view: TopicView, topic: str, before: Mapping[int, int], timeout_ms: int) -> dict[int, Deleted]:
+    """Deletes the records of each partition below its offset, -1 for all that are committed.
+
+    Answers the low watermark of each partition, or its error: nothing is read below it any more, on any live replica.
+    What could not be confirmed in time (TimeoutException) is deleted all the same. Raises
+    UnknownTopicOrPartitionException if there is no such topic, InvalidTopicException for an internal one.
+    """
+    check_not_internal(topic, "delete-records")
+    return _Deletion(view, topic, before, time.monotonic() + timeout_ms / 1000).run()
+
+
+class _Deletion:
+    """One request: what has become of each of its partitions, and which offsets are waited for."""
+
+    def __init__(self, view: TopicView, topic: str, before: Mapping[int, int], deadline: float) -> None:
+        self._view = view
+        self._topic = topic
+        self._before = before
+        self._deadline = deadline
+        self._watch = TopicWatch(view, topic, before)
+        self._liveness = Liveness(view.cluster.config.broker_session_timeout_ms)
+        self._wanted: dict[int, int] = {}
+        self._outcomes: dict[int, Deleted] = {}
+
+    def run(self) -> dict[int, Deleted]:
+        purgatory: Purgatory[int] = Purgatory()
+        for number in self._before:
+            operation = DelayedOperation([number], self._deadline, self._attempt(number))
+            purgatory.try_complete_else_watch(operation)
+        everything = list(self._before)
+        purgatory.wait(lambda: self._look(everything), self._view.cluster.config.lakelog_poll_interval_ms)
+        return dict(self._outcomes)
+
+    def _look(self, everything: list[int]) -> list[int]:
+        """All are looked at again: the log starts of followers are in their own rows, which nothing announces."""
+        self._watch.moved()
+        return everything
+
+    def _attempt(self, number: int) -> Callable[[bool], bool]:
+        def attempt(time_is_over: bool) -> bool:
+            try:
+                return self._delete(number) and self._is_done(number, time_is_over)
+            except LakelogException as error:
+                if isinstance(error, _MAY_PASS) and not time_is_over:
+                    return False
+                self._outcomes[number] = error
+                return True
+
+        return attempt
+
+    def _delete(self, number: int) -> bool:
+        """Raises the leader's log start, once. Raises why that is refused."""
+        if number not in self._wanted:
+            found = self._watch.seen.get(number)
+            if found is None:
+                raise UnknownTopicOrPartitionException(f"{self._topic} has no partition {number}")
+            partition = found.registration.topic_id_partition
+            log = self._view.log(self._leader(found))
+            outcome = raise_log_starts(log, {partition: self._start_of(number, found)}, "admin", "delete records")
+            result = outcome[partition]
+            if isinstance(result, LakelogException):
+                raise result
+            self._wanted[number] = result
+        return True
+
+    def _leader(self, found: Leadership) -> int:
+        if found.error is not None:
+            raise found.error
+        if found.leader_row is None:
+            leader, name = found.registration.leader, f"{self._topic}-{found.registration.partition}"
+            why = "it has no leader" if leader == NO_LEADER else f"broker {leader} does not lead it yet"
+            raise LeaderNotAvailableException(f"{name}: {why}")
+        return found.registration.leader
+
+    def _start_of(self, number: int, found: Leadership) -> StartOf:
+        row = found.leader_row
+        may_delete = self._view.config(self._topic).cleanup_policy == "delete"
+        name = f"{self._topic}-{number}"
+
+        def start_of(log: PartitionLog) -> int:
+            high_watermark = row.high_watermark if row else 0
+            epoch = found.registration.leader_epoch
+            return delete_records_offset(log, epoch, high_watermark, self._before[number], may_delete, name)
+
+        return start_of
+
+    def _is_done(self, number: int, time_is_over: bool) -> bool:
+        registration = self._watch.seen[number].registration
+        alive = self._liveness.look(self._view.cluster.refresh_brokers()) & set(registration.replicas)
+        starts = {broker: self._log_start(broker, number) for broker in sorted(alive)}
+        reached = low_watermark(list(starts.values())) if starts else -1
+        if reached >= self._wanted[number]:
+            self._outcomes[number] = reached
+            return True
+        if time_is_over:
+            raise TimeoutException(
+                f"{self._topic}-{number}: records below {self._wanted[number]} are deleted at the leader, but not "
+                f"everywhere yet; log starts by broker: {starts}"
+            )
+        return False
+
+    def _log_start(self, broker: int, number: int) -> int:
+        """A broker's log start; -1 if it has not said anything of the partition yet."""
+        try:
+            row = self._view.replicas(broker).get(self._watch.seen[number].registration.topic_id_partition)
+        except LakelogException:
+            return -1
+        return row.log_start_offset if row else -1

@@ -1,0 +1,81 @@
+"""Which records of a partition need not be kept any longer, and which must not be read any more.
+
+A log start only rises, and never above the HW: what is not committed yet is nobody's to delete.
+
+Kafka: `UnifiedLog.deleteOldSegments`, `maybeIncrementLogStartOffset`, `Partition.deleteRecordsOnLeader`. KIP-107.
+"""
+
+from __future__ import annotations
+
+from replication.errors import NotLeaderOrFollowerException, OffsetOutOfRangeException, PolicyViolationException
+from replication.protocol.partition_log import LEADER, PartitionLog, Role
+
+KEEP_ALL = -1
+HIGH_WATERMARK = -1
+
+
+def retention_offset(
+    log: PartitionLog, high_watermark: int, now_us: int, retention_ms: int, retention_bytes: int
+) -> int:
+    """The log start that retention asks for: whole batches go, oldest first, as long as either limit allows it.
+
+    A batch is too old when its newest record is; a younger one before it protects it, since a log has no holes. By
+    size, batches go as long as what is left holds `retention_bytes` of keys and values. `now_us` in microseconds since
+    the epoch, as record timestamps are. -1 is no limit. [DR-01]
+
+    Kafka: `UnifiedLog.deleteRetentionMsBreachedSegments`, `deleteRetentionSizeBreachedSegments`.
+    """
+    committed = [b.header for b in log.batches if b.header.next_offset > log.log_start_offset]
+    excess = sum(header.bytes for header in committed) - retention_bytes
+    start = log.log_start_offset
+    for header in committed:
+        is_too_old = retention_ms != KEEP_ALL and header.max_timestamp < now_us - retention_ms * 1000
+        excess -= header.bytes
+        is_too_much = retention_bytes != KEEP_ALL and excess >= 0
+        if header.next_offset > high_watermark or not (is_too_old or is_too_much):
+            break
+        start = header.next_offset
+    return start
+
+
+def delete_records_offset(
+    log: PartitionLog, leader_epoch: int, high_watermark: int, before_offset: int, may_delete: bool, name: str
+) -> int:
+    """The log start once the records below `before_offset` are deleted; -1 is the HW. It never falls.
+
+    `may_delete`: whether the topic's `cleanup.policy` is to delete.
+
+    Kafka: `Partition.deleteRecordsOnLeader`. KIP-107. [DR-01]
+
+    Raises:
+        NotLeaderOrFollowerException: the log does not lead under this epoch.
+        PolicyViolationException: the topic keeps everything.
+        OffsetOutOfRangeException: the offset is below 0 or above the HW.
+    """
+    if log.role != Role(leader_epoch, LEADER):
+        raise NotLeaderOrFollowerException(f"{name}: the log does not lead under leader epoch {leader_epoch}")
+    if not may_delete:
+        raise PolicyViolationException(f"{name}: cleanup.policy is none, nothing may be deleted; delete allows it")
+    offset = high_watermark if before_offset == HIGH_WATERMARK else before_offset
+    if not 0 <= offset <= high_watermark:
+        raise OffsetOutOfRangeException(
+            f"{name}: records before offset {before_offset} cannot be deleted: "
+            f"only 0 to {high_watermark}, the high watermark, or -1 for all below it"
+        )
+    return max(offset, log.log_start_offset)
+
+
+def follower_log_start(log_start_offset: int, log_end_offset: int, leader_log_start_offset: int) -> int:
+    """A follower starts where its leader does, as far as its own log goes. [DR-02]
+
+    Kafka: `ReplicaFetcherThread.processPartitionData`, `UnifiedLog.maybeIncrementLogStartOffset`.
+    """
+    return max(log_start_offset, min(leader_log_start_offset, log_end_offset))
+
+
+def low_watermark(log_starts: list[int]) -> int:
+    """The least log start of the live replicas: below it nobody has records any more.
+
+    Kafka: `Partition.lowWatermarkIfLeader`. KIP-107. [DR-02]
+    """
+    return min(log_starts)

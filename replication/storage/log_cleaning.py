@@ -1,0 +1,148 @@
+"""Deleting records from the beginning of logs: log starts rise, and segments go that lie below them.
+
+Kafka: `UnifiedLog.deleteOldSegments`, `LogManager.cleanupLogs`. [DR-01]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+
+from replication.errors import LakelogException
+from replication.protocol.partition_log import FOLLOWER, STOPPED, PartitionLog, Role
+from replication.protocol.producer_state import ProducerEntry, record
+from replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, TopicIdPartition
+from replication.storage.cut import rewrite
+from replication.storage.log_state import LogState, log_start_app_id
+from replication.storage.producer_snapshot import RememberedProducer
+from replication.storage.replica_log import LogChange, ReplicaLog
+from replication.storage.segment import Segment, write_snapshot
+
+# Asked for a partition's new log start by what its log now is.
+StartOf = Callable[[PartitionLog], int]
+
+
+def raise_log_starts(
+    log: ReplicaLog, starts: Mapping[TopicIdPartition, StartOf], who: str, why: str
+) -> dict[TopicIdPartition, int | LakelogException]:
+    """Raises log starts, in one commit that removes no file: that is for the log's broker to do.
+
+    Answers each partition's log start, or what `StartOf` has raised.
+    """
+    outcomes: dict[TopicIdPartition, int | LakelogException] = {}
+
+    def decide(state: LogState) -> LogChange | None:
+        txns = {}
+        for partition, start_of in starts.items():
+            try:
+                known = state.partition(partition)
+                start = max(start_of(known), known.log_start_offset)
+            except LakelogException as error:
+                outcomes[partition] = error
+                continue
+            outcomes[partition] = start
+            if start > known.log_start_offset:
+                txns[log_start_app_id(partition)] = start
+        return LogChange(txns=txns) if txns else None
+
+    log.transact({"who": who, "why": why, "partitions": len(starts)}, decide)
+    return outcomes
+
+
+def follow_log_starts(log: ReplicaLog, starts: Mapping[TopicIdPartition, tuple[int, int]], who: str) -> None:
+    """Raises log starts as leaders have: `starts` has the leader epoch that is followed and the offset. [DR-02]"""
+
+    def follow(leader_epoch: int, offset: int) -> StartOf:
+        def start_of(known: PartitionLog) -> int:
+            return offset if known.role == Role(leader_epoch, FOLLOWER) else known.log_start_offset
+
+        return start_of
+
+    raise_log_starts(log, {p: follow(*told) for p, told in starts.items()}, who, "log start of the leader")
+
+
+def delete_old_segments(log: ReplicaLog, forget_before_us: int, who: str) -> int | None:
+    """Removes the segments of which nothing is left to be read, in one commit. Returns its version, None without any.
+
+    A segment of which less than half is left is written again without the rest, and so is one that holds what lies
+    before that: a partition's batches go from the beginning on. What the removed batches have told of producers is
+    kept, for those that have sent anything since `forget_before_us` (µs since the epoch).
+    """
+
+    def decide(state: LogState) -> LogChange | None:
+        dead = _dead_segments(state) if any(_begins_dead(state.known(p)) for p in state.partitions()) else {}
+        if not dead:
+            return None
+        kept = (rewrite(log.root, s, log.root, _alive(state, s)) for s in dead.values())
+        change = LogChange(adds=tuple(k for k in kept if k), removes=tuple(dead.values()))
+        return _with_producers(log, state, change, forget_before_us)
+
+    return log.transact({"who": who, "why": "delete old segments"}, decide)
+
+
+def _begins_dead(log: PartitionLog) -> bool:
+    return bool(log.batches) and log.batches[0].header.next_offset <= log.log_start_offset
+
+
+def _dead_segments(state: LogState) -> dict[str, Segment]:
+    readable = [segment for name, segment in state.segments.items() if name not in state.broken]
+    holding = {s.name: s for s in readable if any(_is_dead(state, h) for h in s.headers)}
+    found = {name: segment for name, segment in holding.items() if _is_mostly_dead(state, segment)}
+    while True:
+        last: dict[TopicIdPartition, int] = {}
+        for header in (h for segment in found.values() for h in segment.headers if _is_dead(state, h)):
+            last[header.topic_id_partition] = max(last.get(header.topic_id_partition, 0), header.base_offset)
+        before = {n: s for n, s in holding.items() if n not in found and _holds_earlier(state, s, last)}
+        if not before:
+            return found
+        found.update(before)
+
+
+def _is_dead(state: LogState, header: BatchHeader) -> bool:
+    return header.next_offset <= state.known(header.topic_id_partition).log_start_offset
+
+
+def _is_mostly_dead(state: LogState, segment: Segment) -> bool:
+    alive = sum(header.records for header in segment.headers if not _is_dead(state, header))
+    return alive * 2 < sum(header.records for header in segment.headers)
+
+
+def _holds_earlier(state: LogState, segment: Segment, last: Mapping[TopicIdPartition, int]) -> bool:
+    return any(_is_dead(state, h) and h.base_offset < last.get(h.topic_id_partition, 0) for h in segment.headers)
+
+
+def _alive(state: LogState, segment: Segment) -> list[tuple[BatchHeader, int, int]]:
+    """The batches that are not wholly below the log start, as `rewrite` wants them."""
+    return [(h, h.base_offset, h.next_offset) for h in segment.headers if not _is_dead(state, h)]
+
+
+def _with_producers(log: ReplicaLog, state: LogState, change: LogChange, forget_before_us: int) -> LogChange:
+    """The change with a new snapshot in place of the old ones."""
+    snapshots = tuple(segment for segment in state.segments.values() if segment.producers)
+    known = _known_of(state, [p for s in snapshots for p in s.producers], change)
+    lasting = [p for p in known if p.max_timestamp >= forget_before_us]
+    adds = (write_snapshot(log.root, lasting),) if lasting else ()
+    return dataclasses.replace(change, adds=(*change.adds, *adds), removes=(*change.removes, *snapshots))
+
+
+def _known_of(state: LogState, before: Iterable[RememberedProducer], change: LogChange) -> list[RememberedProducer]:
+    """What was remembered, and what the batches tell that go now; of partitions that are still here."""
+    kept = {(h.topic_id_partition, h.base_offset) for segment in change.adds for h in segment.headers}
+    going = sorted(
+        (h.topic_id_partition, h.base_offset, h)
+        for segment in change.removes
+        for h in segment.headers
+        if h.producer_id != NO_PRODUCER_ID and (h.topic_id_partition, h.base_offset) not in kept
+    )
+    entries: dict[tuple[TopicIdPartition, int], tuple[ProducerEntry | None, int]] = {
+        (p.partition, p.producer_id): (p.entry, p.max_timestamp) for p in before
+    }
+    for partition, _, header in going:
+        entry, latest = entries.get((partition, header.producer_id), (None, 0))
+        latest = max(latest, header.max_timestamp)
+        entries[partition, header.producer_id] = record(entry, header), latest
+    return [
+        RememberedProducer(partition, producer, entry, latest)
+        for (partition, producer), (entry, latest) in entries.items()
+        if entry is not None and state.known(partition).role.kind != STOPPED
+    ]

@@ -1,0 +1,133 @@
+"""Records are deleted at the leader, and the request is answered when no live replica has any of them."""
+
+import pytest
+
+from replication.clients import record_deletion
+from replication.clients.record_deletion import delete_records
+from replication.clients.topic_view import TopicView
+from replication.errors import (
+    InvalidTopicException,
+    LeaderNotAvailableException,
+    OffsetOutOfRangeException,
+    PolicyViolationException,
+    TimeoutException,
+    UnknownTopicOrPartitionException,
+)
+from replication.storage.cluster import Cluster
+from replication.storage.log_cleaning import follow_log_starts
+from replication.storage.topic_table import Topic
+from tests.clients.test_consumer import World
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead, offsets
+
+LONG, AT_ONCE = 600_000, 0
+
+
+@pytest.fixture
+def world(root):
+    """Broker 1 leads P0 with six records, of which five are committed; broker 2 says that it has nothing."""
+    made = World(root)
+    fill(made.logs[1], P0, 3, 3)
+    made.say(5)
+    made.say(0, broker=2)
+    return made
+
+
+@pytest.fixture
+def while_waiting(monkeypatch):
+    """What happens in each pause between two looks; more pauses than there are things to happen are a failure."""
+
+    def happens(*things):
+        left = iter(things)
+        monkeypatch.setattr("replication.clients.delayed_operation.pause", lambda *_: next(left)())
+        return left
+
+    return happens
+
+
+def delete(world, before, timeout_ms=LONG, topic=TOPIC):
+    return delete_records(TopicView(Cluster.open(world.uri)), topic, before, timeout_ms)
+
+
+def follow(world, offset):
+    """Broker 2 does what a follower does when it hears of the leader's log start."""
+    log = world.logs[2]
+    log.transact({"why": "test"}, lambda _: None)
+    follow_log_starts(log, {P0: (0, offset)}, "test")
+    world.say(0, broker=2)
+
+
+@pytest.mark.parametrize(("before", "start"), [(3, 3), (4, 4), (-1, 5), (0, 0)])
+def test_dr_01_dr_02_it_is_done_when_the_low_watermark_has_come_there(world, while_waiting, before, start):
+    steps = while_waiting(*([lambda: world.say(5), lambda: follow(world, start)] if start else []))
+    assert delete(world, {0: before}) == {0: start}
+    assert next(steps, None) is None
+    assert offsets(world.logs[1]) == list(range(start, 6))
+
+
+def test_dr_02_what_is_not_confirmed_in_time_is_deleted_all_the_same(world):
+    (outcome,) = delete(world, {0: 3}, AT_ONCE).values()
+    assert isinstance(outcome, TimeoutException)
+    assert "deleted at the leader, but not everywhere yet; log starts by broker: {1: 0, 2: 0}" in str(outcome)
+    assert offsets(world.logs[1]) == [3, 4, 5]
+
+
+def test_dr_02_a_dead_broker_is_not_waited_for(world, while_waiting, monkeypatch):
+    """Its heartbeat stands still; that of the leader moves."""
+    monkeypatch.setattr(record_deletion.Liveness, "look", lambda *_: {1})
+    while_waiting(lambda: world.say(5))
+    assert delete(world, {0: 3}) == {0: 3}
+
+
+@pytest.mark.parametrize(("before", "found"), [(6, OffsetOutOfRangeException), (-2, OffsetOutOfRangeException)])
+def test_dr_01_what_is_not_committed_stays(world, before, found):
+    (outcome,) = delete(world, {0: before}).values()
+    assert isinstance(outcome, found)
+    assert offsets(world.logs[1]) == list(range(6))
+
+
+def test_dr_01_a_topic_that_keeps_everything(world):
+    world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, {"cleanup.policy": "none"})], (), {"who": "test"})
+    (outcome,) = delete(world, {0: 3}).values()
+    assert isinstance(outcome, PolicyViolationException)
+    assert offsets(world.logs[1]) == list(range(6))
+
+
+def test_dr_01_each_partition_has_an_outcome_of_its_own(world, while_waiting):
+    fill(world.logs[1], P1, 2)
+    world.say(2, partition=P1)
+    while_waiting(lambda: world.say(5), lambda: follow(world, 3))
+    found = delete(world, {0: 3, 1: 9, 7: 1})
+    assert found[0] == 3
+    assert isinstance(found[1], OffsetOutOfRangeException)
+    assert isinstance(found[7], UnknownTopicOrPartitionException)
+    assert "flights has no partition 7" in str(found[7])
+
+
+def test_dr_01_a_leader_is_waited_for(world, while_waiting):
+    """Broker 2 is elected, and takes some time until it says so."""
+    world.change(leader=2, leader_epoch=1, partition_epoch=1)
+    (outcome,) = delete(world, {0: 0}, AT_ONCE).values()
+    assert isinstance(outcome, LeaderNotAvailableException)
+
+    def takes_up():
+        lead(world.logs[2], P0, epoch=1)
+        world.say(0, broker=2)
+
+    while_waiting(takes_up)
+    assert delete(world, {0: 0}) == {0: 0}
+
+
+@pytest.mark.parametrize(
+    ("topic", "found"), [("nowhere", UnknownTopicOrPartitionException), ("__offsets", InvalidTopicException)]
+)
+def test_dr_01_topics_that_there_are_not_or_that_are_internal(world, topic, found):
+    with pytest.raises(found):
+        delete(world, {0: 1}, topic=topic)
+
+
+def test_dr_01_a_retention_that_was_faster_is_no_error(world, while_waiting):
+    log = world.logs[1]
+    log.transact({"why": "test"}, lambda _: None)
+    while_waiting(lambda: (world.say(5), follow(world, 4)))
+    assert delete(world, {0: 4}) == {0: 4}
+    assert delete(world, {0: 2}) == {0: 4}
