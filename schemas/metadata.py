@@ -8,6 +8,7 @@ METADATA = Table(
     key=("topic_id", "partition"),
     writers="the active controller; a leader, of the ISR of what it leads",
     log_retention="interval 7 days",
+    commits_kept=None,
     columns=(
         Column("topic", "string", "Topic name"),
         Column("topic_id", "string", "Topic id"),

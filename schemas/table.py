@@ -22,6 +22,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "bigint": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "array<int>": pa.list_(pa.int32()),
+    "array<string>": pa.list_(pa.string()),
     "array<struct<key:string,value:binary>>": _HEADERS,
     "array<struct<leader_epoch:int,start_offset:bigint>>": _EPOCHS,
     "array<struct<leader_epoch:int,start_offset:bigint,end_offset:bigint>>": _EPOCH_RANGES,
@@ -50,7 +51,9 @@ class Table:
     """A table of the cluster: what a row is, who writes it, and its columns.
 
     `configuration` holds Delta's table properties. Retention is a safety setting, not housekeeping: a writer that was
-    paused may commit into the hole that a log clean-up has left, so every table keeps its log for an hour or more.
+    paused may commit into the hole that a log clean-up has left, so every table keeps its log for an hour or more. On
+    a local disk, where every commit lists the log, no more than `commits_kept` are kept (None: all of that time); there
+    a writer looks after each commit whether the one before is still in its place.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Table:
     writers: str
     columns: tuple[Column, ...]
     log_retention: str = "interval 1 hours"
+    commits_kept: int | None = 500
 
     @cached_property
     def arrow(self) -> pa.Schema:

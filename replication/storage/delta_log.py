@@ -12,12 +12,13 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from replication.errors import InconsistentClusterIdException, KafkaStorageException
-from replication.storage.commit import AddedFile, Commit, LogGap, commit_name, read_commit
+from replication.storage.commit import AddedFile, Commit, LogGap, commit_name, is_commit, read_commit
 from replication.storage.filesystem import StorageRoot
 from schemas import Table
 
@@ -121,7 +122,8 @@ class DeltaLog:
     def commits_after(self, known: int) -> Iterator[Commit]:
         """The commits after version `known`, up to that of the handle.
 
-        Raises LogGap if one of them has been cleaned up.
+        Raises LogGap if one of them has been cleaned up, also after some were told. What lies in the hole that a
+        clean-up has left is nobody's commit: since the oldest go first, there is no hole as long as `known` is there.
         """
         for version in range(known + 1, self.version + 1):
             try:
@@ -130,26 +132,45 @@ class DeltaLog:
                 raise LogGap(f"{self.root.uri}: version {version} has been cleaned up") from None
             except OSError as error:
                 raise KafkaStorageException(f"{self.root.uri}: cannot be read: {error}") from error
+        if 0 <= known < self.version and not self.root.exists(commit_name(known)):
+            raise LogGap(f"{self.root.uri}: version {known} has been cleaned up")
 
-    def checkpoint_if_due(self) -> None:
+    def checkpoint_if_due(self, commits_kept: int | None = None) -> None:
         """Writes a checkpoint when enough commits have come since the last one, and drops commits beyond retention.
 
         Outside the commit path, and by the table's owner alone: to open a table means to read what no checkpoint has.
+        `commits_kept`: on a local disk no more are kept, since a commit there lists all that are.
         """
         if self.version - self._checkpointed < CHECKPOINT_COMMITS:
             return
         try:
             self._handle.create_checkpoint()
             self._handle.cleanup_metadata()
+            if commits_kept is not None and self.root.is_local:
+                self._drop_before(self.version - commits_kept)
         except (DeltaError, OSError) as error:
             raise KafkaStorageException(f"{self.root.uri}: a checkpoint cannot be written: {error}") from error
         self._checkpointed = self.version
+
+    def _drop_before(self, version: int) -> None:
+        """Deletes older commits, the oldest first, and then their checkpoints; a newer checkpoint has all they say.
+
+        So a commit that is still there tells that none after it has been deleted.
+        """
+        names = sorted(name for name in self.root.child("_delta_log").list() if name[:20].isdigit())
+        old = [name for name in names if int(name[:20]) < version]
+        for name in [*filter(is_commit, old), *(name for name in old if not is_commit(name))]:
+            self.root.delete(f"_delta_log/{name}")
 
     def active_files(self) -> list[AddedFile]:
         """All data files of the version that the handle has read."""
         actions = self._handle.get_add_actions()
         paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
         return [AddedFile(path, size) for path, size in zip(paths, sizes, strict=True)]
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """All data files of the version that the handle has read, with `min.<column>` and `max.<column>` of each."""
+        return pa.table(self._handle.get_add_actions(flatten=True)).to_pylist()
 
     def commit(
         self,
@@ -179,8 +200,9 @@ class DeltaLog:
             )  # fmt: skip
         except (DeltaError, OSError) as error:
             self._settle(expected, nonce, error)
-        if time.monotonic() - started > SLOW_COMMIT_SECONDS:
-            self._settle(expected, nonce, TimeoutError(f"slower than {SLOW_COMMIT_SECONDS:.0f} s"))
+        is_slow = time.monotonic() - started > SLOW_COMMIT_SECONDS
+        if is_slow or (self.root.is_local and not self.root.exists(commit_name(expected - 1))):
+            self._settle(expected, nonce, TimeoutError("the commit before it may have been cleaned up"))
         self.root.sync_file(commit_name(expected))
         self.root.sync_folder("_delta_log")
         return expected

@@ -109,6 +109,12 @@ class StorageRoot:
         selector = pafs.FileSelector(self.path(), allow_not_found=True)
         return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
 
+    def modified(self) -> dict[str, float]:
+        """The files right below this root, and when each was written, in seconds since the epoch."""
+        selector = pafs.FileSelector(self.path(), allow_not_found=True)
+        infos = [info for info in self.filesystem.get_file_info(selector) if info.type == pafs.FileType.File]
+        return {info.base_name: info.mtime_ns / 1e9 for info in infos if info.mtime_ns is not None}
+
     def read(self, name: str) -> bytes:
         """The content of a file. Raises FileNotFoundError."""
         with self.filesystem.open_input_stream(self.path(name)) as stream:

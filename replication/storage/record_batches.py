@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from replication.errors import CorruptRecordException
-from replication.storage.commit import last_version, newest_version, read_commit
+from replication.storage.commit import commit_name, last_version, newest_version, read_commit
 from replication.storage.filesystem import StorageRoot
 from replication.storage.leader_facts import LeaderFacts
 from replication.storage.segment import leader_of, read_segment
@@ -171,10 +171,9 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         version, skip, size = start["log"], start["files"], 0
         while version < newest:
             try:
-                files = read_commit(self._log, version + 1).adds
+                files = [file for file in read_commit(self._log, version + 1).adds if file.data_change]
             except FileNotFoundError:
-                reason = f"commits {version + 1} to {newest} of {self._log.uri} have been cleaned up"
-                return [*rows, _gap_row(newest, reason)], {"log": newest, "files": 0}
+                return self._gap(newest)
             stop = last_files if last_files is not None and version + 1 == newest else len(files)
             for index in range(skip, stop):
                 if size >= max_bytes:
@@ -183,7 +182,14 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
                 rows += found
                 size += files[index].size if found else 0  # else a read without rows might never get on
             version, skip = version + 1, 0
+        if 0 <= start["log"] < version and not self._log.exists(commit_name(start["log"])):
+            return self._gap(newest)
         return rows, {"log": version, "files": 0}
+
+    def _gap(self, newest: int) -> tuple[list[tuple[Any, ...]], Offset]:
+        """Nothing of what was read counts: a late commit may have landed in the hole that a clean-up has left."""
+        reason = f"commits up to {newest} of {self._log.uri} have been cleaned up"
+        return [_gap_row(newest, reason)], {"log": newest, "files": 0}
 
     def _header_rows(self, version: int, file: Any) -> list[tuple[Any, ...]]:
         """The headers of one added file; none of a file whose name says that another broker led."""

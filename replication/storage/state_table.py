@@ -14,6 +14,7 @@ from replication.errors import CorruptRecordException, KafkaStorageException
 from replication.storage.commit import AddedFile
 from replication.storage.compare_and_set import compare_and_set
 from replication.storage.delta_log import DeltaLog
+from replication.storage.file_cleaner import FileCleaner
 from replication.storage.filesystem import StorageRoot
 from schemas import Table
 
@@ -29,6 +30,8 @@ class StateTable:
         self._lock = threading.RLock()
         self._loaded = -1
         self._rows: list[Row] = []
+        self._names: set[str] = set()
+        self._cleaner: FileCleaner | None = None
         self._load()
 
     @classmethod
@@ -70,12 +73,19 @@ class StateTable:
             return True
 
     def _load(self) -> None:
-        self._rows = self._read()
-        self._loaded = self._log.version
+        files = self._log.active_files()
+        self._rows = self._read(files)
+        self._hold(files)
 
-    def _read(self) -> list[Row]:
+    def _hold(self, files: Sequence[AddedFile]) -> None:
+        names = {file.name for file in files}
+        if self._cleaner:
+            self._cleaner.removed(self._names - names)
+        self._names, self._loaded = names, self._log.version
+
+    def _read(self, files: Sequence[AddedFile]) -> list[Row]:
         rows: list[Row] = []
-        for file in self._log.active_files():
+        for file in files:
             path = self._log.root.path(file.name)
             try:
                 rows += pq.read_table(path, filesystem=self._log.root.filesystem, partitioning=None).to_pylist()
@@ -83,10 +93,12 @@ class StateTable:
                 raise CorruptRecordException(f"{path}: {error}") from error
         return rows
 
-    def checkpoint_if_due(self) -> None:
-        """Keeps opening cheap; for the owner of the table, now and then."""
+    def keep_cheap(self) -> None:
+        """Keeps commits and opening cheap, and deletes files that are needed no more; for the owner, now and then."""
         with self._lock:
-            self._log.checkpoint_if_due()
+            self._cleaner = self._cleaner or FileCleaner(self._log.root)
+            self._log.checkpoint_if_due(self._table.commits_kept)
+            self._cleaner.clean(self._names)
 
     def update(
         self,
@@ -109,10 +121,12 @@ class StateTable:
         return compare_and_set(self._log.root.uri, attempt)
 
     def _commit(self, cause: Mapping[str, Any], rows: list[Row], txns: Mapping[str, int] | None) -> int:
-        version = self._log.commit(cause, [self._write(rows)] if rows else [], txns=txns, overwrite=True)
+        files = [self._write(rows)] if rows else []
+        version = self._log.commit(cause, files, txns=txns, overwrite=True)
         self._log.move()
         if self._log.version == version:
-            self._rows, self._loaded = rows, version
+            self._rows = rows
+            self._hold(files)
         else:
             self._load()
         return version

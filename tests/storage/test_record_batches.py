@@ -167,7 +167,7 @@ def test_a_cleaned_commit_is_a_gap_and_never_passed_over(log, reader):
     rows, end = read(reader, START)
     assert end == at(5)
     assert [(row["version"], row["segment"]) for row in rows] == [(5, None)]
-    assert rows[0]["gap"] == f"commits 2 to 5 of {log.root.uri} have been cleaned up"
+    assert rows[0]["gap"] == f"commits up to 5 of {log.root.uri} have been cleaned up"
     assert list(reader.readBetweenOffsets(START, end)) == [tuple(rows[0].values())]
 
 

@@ -4,12 +4,14 @@ All that was decided under a role loses to the commit that ends it. Afterwards t
 by commit: nothing was appended under a fenced epoch, at another place than the log's end, or twice.
 """
 
+import dataclasses
 from collections import Counter
 
 from replication.errors import LakelogException
 from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
 from replication.protocol.record_batch import BatchHeader
 from replication.protocol.truncation import Cut
+from replication.storage import replica_log
 from replication.storage.append import Appended, append_as_follower
 from replication.storage.commit import read_commit
 from replication.storage.cut import cut_logs
@@ -26,12 +28,13 @@ END = Role(ROLE_CHANGES, STOPPED)
 
 def change_roles(start, uri):
     """The broker: leader under even epochs, follower under odd ones, a change whenever others have committed."""
+    replica_log.LOG = dataclasses.replace(replica_log.LOG, commits_kept=None)  # all of them are looked at in the end
     log = ReplicaLog.open(StorageRoot.of(uri))
     start()
     for epoch in range(1, ROLE_CHANGES):
         version = log.become({P0: Role(epoch, LEADER if epoch % 2 == 0 else FOLLOWER)}, "test")
         wait_until(lambda v=version: log.refresh().version >= v + COMMITS_BETWEEN, f"commits under epoch {epoch}")
-        log.checkpoint_if_due()
+        log.keep_cheap()
     log.become({P0: END}, "test")
     return Counter()
 

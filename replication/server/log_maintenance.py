@@ -1,0 +1,121 @@
+"""Looks after a broker's log: retention, deletion, compaction, and the files that nobody needs any more.
+
+Kafka: `LogManager` (retention), `LogCleaner`. On a thread of its own: none of it is urgent, and leading and following
+must not wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from replication.config import Config
+from replication.errors import LakelogException, StaleBrokerEpochException
+from replication.protocol.leadership import HostedPartition
+from replication.protocol.log_retention import retention_offset
+from replication.protocol.partition_log import LEADER, PartitionLog, Role
+from replication.protocol.record_batch import TopicIdPartition
+from replication.server.gate import BrokerKilled, Gate
+from replication.server.metadata_cache import MetadataCache
+from replication.storage.compaction import compact
+from replication.storage.file_cleaner import FileCleaner
+from replication.storage.log_cleaning import StartOf, delete_old_segments, raise_log_starts
+from replication.storage.replica_log import ReplicaLog
+
+logger = logging.getLogger(__name__)
+
+Led = Callable[[], Mapping[TopicIdPartition, HostedPartition]]
+
+
+class LogMaintenance:
+    """The work on one log, round after round, until it is stopped. `led` tells what the broker leads, with HWs."""
+
+    def __init__(
+        self, name: str, log: ReplicaLog, led: Led, cache: MetadataCache, config: Config, gate: Gate,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._name = name
+        self._log = log
+        self._led = led
+        self._cache = cache
+        self._config = config
+        self._gate = gate
+        self._wall_clock = wall_clock
+        self._cleaner = FileCleaner(log.root, config.log_segment_delete_delay_ms / 1000)
+        self._known = set(log.current().segments)
+        self._retained_at = float("-inf")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"{name}-maintenance", daemon=True)
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends it, after the commit that is under way."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._config.log_cleaner_backoff_ms / 1000):
+            try:
+                self.run_once()
+            except (BrokerKilled, StaleBrokerEpochException):
+                return  # the broker's own thread finds it out by itself
+            except (LakelogException, OSError) as error:
+                logger.warning("%s: maintenance of the log: %s", self._name, error)
+
+    def run_once(self) -> None:
+        """One round: each part is a commit of its own, and what could not be done is done the next time."""
+        if self._log.scrub():
+            logger.error("%s: files of the log have broken, or are whole again", self._name)
+        if (time.monotonic() - self._retained_at) * 1000 >= self._config.log_retention_check_interval_ms:
+            self._retained_at = time.monotonic()
+            self._retain()
+        self._gate.pass_through()
+        expiration = self._config.producer_id_expiration_ms
+        delete_old_segments(self._log, self._now() - expiration * 1000, self._name)
+        self._compact()
+        self._note_removed()
+        self._cleaner.clean(self._log.refresh().segments)
+
+    def _now(self) -> int:
+        """In microseconds since the epoch, as timestamps of records are."""
+        return int(self._wall_clock() * 1_000_000)
+
+    def _retain(self) -> None:
+        """Raises the log starts of what this broker leads; followers see it in its rows and do likewise. [DR-01]"""
+        starts = {partition: self._start_of(hosted) for partition, hosted in self._led().items()}
+        if starts:
+            self._gate.pass_through()
+            raise_log_starts(self._log, starts, self._name, "retention")
+
+    def _start_of(self, hosted: HostedPartition) -> StartOf:
+        registration, config = hosted.registration, self._cache.topic_config(hosted.registration)
+
+        def start_of(log: PartitionLog) -> int:
+            if log.role != Role(registration.leader_epoch, LEADER) or config.cleanup_policy != "delete":
+                return log.log_start_offset
+            limits = config.retention_ms, config.retention_bytes
+            return retention_offset(log, hosted.high_watermark, self._now(), *limits)
+
+        return start_of
+
+    def _compact(self) -> None:
+        config = self._config
+        while config.log_cleaner_enable and not self._stopping.is_set():
+            self._gate.pass_through()
+            limits = config.log_segment_bytes, config.log_cleaner_min_files, config.log_cleaner_max_bytes
+            replaced = compact(self._log, *limits, self._name)
+            self._note_removed()
+            if not replaced:
+                return
+            logger.info("%s: %d small files were compacted", self._name, replaced)
+
+    def _note_removed(self) -> None:
+        names = set(self._log.refresh().segments)
+        self._cleaner.removed(self._known - names)
+        self._known = names

@@ -1,0 +1,129 @@
+"""A broker looks after its log: round by round, and without being in anybody's way."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from replication.config import Config
+from replication.errors import KafkaStorageException
+from replication.protocol.leadership import HostedPartition
+from replication.protocol.partition_log import FOLLOWER, Role
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.server import log_maintenance
+from replication.server.gate import BrokerKilled, Gate
+from replication.server.log_maintenance import LogMaintenance
+from replication.storage.replica_log import ReplicaLog
+from tests.processes import wait_until
+from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, facts, fill, lead, new_log, offsets
+
+SETTINGS = {
+    "log.cleaner.backoff.ms": 1,
+    "log.retention.check.interval.ms": 1,
+    "log.cleaner.min.files": 3,
+    "log.segment.delete.delay.ms": 0,
+}
+
+
+class World:
+    """A log with four files of P0, all committed, written at noon; it is an hour later."""
+
+    def __init__(self, root, **settings):
+        self.log = new_log(root, P0, P1)
+        fill(self.log, P0, 2, 2, 2, 2)
+        self.high_watermark = 8
+        self.configs = {}
+        self.gate = Gate()
+        config = Config.from_properties({**SETTINGS, **settings})
+        cache = SimpleNamespace(topic_config=lambda _: config.topic(self.configs))
+        self.maintenance = LogMaintenance(
+            "broker-1", self.log, self.led, cache, config, self.gate, lambda: NOON.timestamp() + 3600
+        )
+
+    def led(self):
+        registration = PartitionRegistration(TOPIC, TOPIC_ID, 0, (1, 2), 1, 0, (1, 2))
+        return {P0: HostedPartition(registration, self.high_watermark)}
+
+    def files(self):
+        return {name for name in self.log.root.list() if name.endswith(".parquet")}
+
+
+@pytest.fixture
+def world(root):
+    return World(root)
+
+
+@pytest.mark.parametrize(
+    ("configs", "high_watermark", "left"),
+    [
+        pytest.param({}, 8, range(8), id="a week is the default"),
+        pytest.param({"retention.ms": 3_000_000}, 8, [], id="by time"),
+        pytest.param({"retention.ms": 3_000_000}, 5, range(4, 8), id="what is not committed stays"),
+        pytest.param({"retention.ms": 4_000_000}, 8, range(8), id="young enough"),
+        pytest.param({"retention.bytes": 8}, 8, range(4, 8), id="by size"),
+        pytest.param({"retention.ms": 0, "cleanup.policy": "none"}, 8, range(8), id="a topic that keeps everything"),
+    ],
+)
+def test_dr_01_a_leader_deletes_what_retention_allows(world, configs, high_watermark, left):
+    world.configs, world.high_watermark = configs, high_watermark
+    world.maintenance.run_once()
+    assert offsets(world.log) == list(left)
+    assert facts(ReplicaLog.open(world.log.root)) == facts(world.log)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_dr_01_whoever_does_not_lead_at_that_epoch_deletes_nothing(world, epoch):
+    world.configs = {"retention.ms": 0}
+    world.log.become({P0: Role(epoch, FOLLOWER)}, "test") if epoch else lead(world.log, P0, epoch=2)
+    world.maintenance.run_once()
+    assert offsets(world.log) == list(range(8))
+
+
+def test_dr_01_retention_is_looked_at_now_and_then(root):
+    world = World(root, **{"log.retention.check.interval.ms": 3_600_000})
+    world.maintenance.run_once()
+    world.configs = {"retention.ms": 0}
+    world.maintenance.run_once()
+    assert offsets(world.log) == list(range(8))
+
+
+def test_na_04_small_files_are_compacted_and_the_old_ones_deleted(world):
+    assert len(world.files()) == 4
+    world.maintenance.run_once()
+    assert world.files() == set(world.log.current().segments)
+    assert len(world.files()) == 1
+    assert offsets(world.log) == list(range(8))
+
+
+def test_na_04_compaction_may_be_switched_off(root):
+    world = World(root, **{"log.cleaner.enable": "false"})
+    world.maintenance.run_once()
+    assert len(world.files()) == 4
+
+
+def test_na_04_removed_files_stay_for_those_who_read_older_versions(root):
+    world = World(root, **{"log.segment.delete.delay.ms": 3_600_000})
+    world.maintenance.run_once()
+    assert len(world.log.current().segments) == 1
+    assert len(world.files()) == 5
+
+
+def test_ev_01_it_goes_on_after_an_error_and_ends_with_its_broker(world, monkeypatch, caplog):
+    found = []
+
+    def fails(*_):
+        found.append(1)
+        raise KafkaStorageException("full")
+
+    monkeypatch.setattr(log_maintenance, "compact", fails)
+    world.maintenance.start()
+    wait_until(lambda: len(found) > 2, "it has tried again")
+    world.maintenance.stop()
+    assert "broker-1: maintenance of the log: full" in caplog.text
+
+
+def test_br_04_a_killed_broker_writes_nothing_more(world):
+    world.gate.kill()
+    world.configs = {"retention.ms": 0}
+    with pytest.raises(BrokerKilled):
+        world.maintenance.run_once()
+    assert offsets(world.log) == list(range(8))
