@@ -11,6 +11,7 @@ from jobs.admin_options import TEXT
 from jobs.console import JSON, OK, say, show
 from jobs.outcomes import outcome_rows, say_outcomes, show_outcomes
 from jobs.partition_files import TopicPartition, reassignments
+from jobs.reassignment_throttle import clear_throttles, set_throttle
 from replication.clients.admin import AdminClient
 from replication.errors import BrokerNotAvailableException, UnknownTopicOrPartitionException
 from replication.protocol.assignment import assign_replicas
@@ -84,6 +85,8 @@ def _execute(admin: AdminClient, args: argparse.Namespace) -> int:
     say(_CURRENT)
     print(json.dumps(current), file=sys.stderr if args.output == JSON else sys.stdout, flush=True)
     say(_ROLLBACK)
+    if args.throttle is not None:
+        set_throttle(admin, found, wanted, args.throttle, validate_only=args.dry_run)
     outcomes = admin.alter_partition_reassignments(wanted, validate_only=args.dry_run)
     if args.output != JSON:
         return show_outcomes("partition", outcomes, args)
@@ -97,7 +100,8 @@ def _cancel(admin: AdminClient, args: argparse.Namespace) -> int:
 
 
 def _verify(admin: AdminClient, args: argparse.Namespace) -> int:
-    """Status FAILED for partitions that there are not; one that is still moving is no failure."""
+    """Status FAILED for partitions that there are not; one that is still moving is no failure. Once nothing moves any
+    more, throttles go."""
     found = _registrations(admin)
     rows = [_status(p, target, found.get(p)) for p, target in sorted(args.reassignment_json_file.items())]
     known = [row for row in rows if row["status"] != _UNKNOWN]
@@ -106,6 +110,8 @@ def _verify(admin: AdminClient, args: argparse.Namespace) -> int:
         print("".join(f"{_status_line(row)}\n" for row in known), end="")
     else:
         show(rows, args.output)
+    if not args.preserve_throttles:
+        clear_throttles(admin, [topic for topic, _ in args.reassignment_json_file])
     missing = [f"{row['topic']}-{row['partition']}" for row in rows if row["status"] == _UNKNOWN]
     if missing:
         raise UnknownTopicOrPartitionException(f"no partition {', '.join(missing)}")

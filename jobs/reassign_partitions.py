@@ -9,6 +9,7 @@ from jobs.admin_options import add_actions, add_dry_run, admin_client, admin_par
 from jobs.console import run
 from jobs.partition_files import read_reassignments, read_topics
 from jobs.reassign_command import ACTIONS, broker_list
+from jobs.reassignment_throttle import throttle
 
 _FILES = """
 The file of reassignments: {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]};
@@ -20,6 +21,8 @@ _GOES_WITH = {
     "topics_to_move_json_file": ("generate",),
     "broker_list": ("generate",),
     "disable_rack_aware": ("generate",),
+    "throttle": ("execute",),
+    "preserve_throttles": ("verify",),
     "dry_run": ("execute", "cancel"),
 }
 _NEEDS = {
@@ -43,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--topics-to-move-json-file", type=read_topics, metavar="FILE", help="for --generate: topics")
     parser.add_argument("--broker-list", type=broker_list, metavar="1,2,3", help="for --generate: where they may go")
     parser.add_argument("--disable-rack-aware", action="store_true", help="for --generate: take no notice of racks")
+    parser.add_argument("--throttle", type=throttle, metavar="BYTES", help="for --execute: bytes a second, a broker")
+    parser.add_argument("--preserve-throttles", action="store_true", help="for --verify: leave throttles as they are")
     add_dry_run(parser)
     return parser
 

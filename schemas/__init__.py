@@ -3,6 +3,7 @@
 from schemas.admin import ADMIN
 from schemas.brokers import BROKERS
 from schemas.cluster import CLUSTER, FORMAT_VERSION
+from schemas.configs import CONFIGS
 from schemas.controller import CONTROLLER
 from schemas.fetch_states import FETCH_STATES
 from schemas.groups import GROUPS
@@ -14,12 +15,13 @@ from schemas.replicas import REPLICAS
 from schemas.table import Column, Table
 from schemas.topics import TOPICS
 
-STATE_TABLES = (ADMIN, CLUSTER, TOPICS, METADATA, BROKERS, PRODUCERS, GROUPS, CONTROLLER, REPLICAS)
+STATE_TABLES = (ADMIN, CLUSTER, TOPICS, CONFIGS, METADATA, BROKERS, PRODUCERS, GROUPS, CONTROLLER, REPLICAS)
 
 __all__ = [
     "ADMIN",
     "BROKERS",
     "CLUSTER",
+    "CONFIGS",
     "CONTROLLER",
     "FETCH_STATES",
     "FORMAT_VERSION",

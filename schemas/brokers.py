@@ -19,5 +19,10 @@ BROKERS = Table(
         Column("log_table_id", "string", "Delta's id of its log table: another id is another log"),
         Column("log_was_lost", "boolean", "Registered with another log, or an older one, than the time before"),
         Column("log_version", "bigint", "Version of its log table: one that went back is a restored backup"),
+        Column("offline_partitions", "array<string>", "Replicas with a broken file, as <topic id>/<partition>", True),
+        Column("leader_replication_quota", "bigint", "leader.replication.throttled.rate; null: no limit", True),
+        Column("leader_replication_rate", "bigint", "Bytes a second that followers fetch of what is throttled", True),
+        Column("follower_replication_quota", "bigint", "follower.replication.throttled.rate; null: no limit", True),
+        Column("follower_replication_rate", "bigint", "Bytes a second that it fetches of what is throttled", True),
     ),
 )

@@ -5,7 +5,7 @@ Kafka: `ReplicaFetcherThread.processPartitionData`, which appends only at its ow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +22,13 @@ class FetchedBatch(NamedTuple):
     segment: str
     segment_bytes: int
     bytes: int = 0
+
+
+class ByteLimit(NamedTuple):
+    """How many bytes may be taken of some partitions together."""
+
+    partitions: frozenset[TopicIdPartition]
+    max_bytes: int
 
 
 class Range(NamedTuple):
@@ -59,6 +66,13 @@ class AppendPlan:
             first.setdefault(planned.batch.partition, planned.start)
         return first
 
+    def bytes_by_partition(self) -> dict[TopicIdPartition, int]:
+        """The size of each partition's batches."""
+        total: dict[TopicIdPartition, int] = {}
+        for planned in self.ranges:
+            total[planned.batch.partition] = total.get(planned.batch.partition, 0) + planned.batch.bytes
+        return total
+
     def without(self, partitions: Collection[TopicIdPartition]) -> AppendPlan:
         """The plan for the other partitions."""
         ranges = tuple(planned for planned in self.ranges if planned.batch.partition not in partitions)
@@ -71,19 +85,21 @@ def plan_appends(
     log_end_offsets: Mapping[TopicIdPartition, int],
     max_bytes: int | None = None,
     partition_max_bytes: int | None = None,
+    limits: Sequence[ByteLimit] = (),
 ) -> AppendPlan:
     """Batches that follow each partition's log end are appended, from the log end on; those below it are skipped.
 
     The first batch that begins above the log end is a gap: nothing more of its partition is appended, since a log has
     no holes. `max_bytes` bounds the sizes of the segments taken, `partition_max_bytes` those of one partition's
-    batches; the first of each is taken whatever its size, or it could never be fetched. What is left out counts as a
-    gap, as it has to be fetched again.
+    batches, each of `limits` those of its partitions; the first of each is taken whatever its size, or it could never
+    be fetched. What is left out counts as a gap, as it has to be fetched again.
 
-    Kafka: `UnifiedLog.appendAsFollower`. [FT-04, FT-10, FE-02]
+    Kafka: `UnifiedLog.appendAsFollower`. [FT-04, FT-10, FE-02, TH-01]
     """
     ends, gaps, ranges = dict(log_end_offsets), set(), []
     taken: dict[str, int] = {}
     fetched: dict[TopicIdPartition, int] = {}
+    spent = [0] * len(limits)
     for batch in sorted(dict.fromkeys(batches), key=lambda b: (b.partition, b.base_offset, b.last_offset)):
         end = ends.get(batch.partition)
         if end is None or batch.last_offset < end or batch.partition in gaps:
@@ -91,9 +107,13 @@ def plan_appends(
         is_too_much = max_bytes is not None and bool(taken) and _total(taken, batch) > max_bytes
         total = fetched.get(batch.partition, 0) + batch.bytes
         is_too_much_of_one = partition_max_bytes is not None and batch.bytes < total and total > partition_max_bytes
-        if batch.base_offset > end or is_too_much or is_too_much_of_one:
+        bounds = [index for index, limit in enumerate(limits) if batch.partition in limit.partitions]
+        is_above_limit = any(spent[i] and spent[i] + batch.bytes > limits[i].max_bytes for i in bounds)
+        if batch.base_offset > end or is_too_much or is_too_much_of_one or is_above_limit:
             gaps.add(batch.partition)
             continue
+        for index in bounds:
+            spent[index] += batch.bytes
         taken[batch.segment], fetched[batch.partition] = batch.segment_bytes, total
         ranges.append(Range(batch, max(end, batch.base_offset), batch.last_offset + 1))
         ends[batch.partition] = batch.last_offset + 1

@@ -12,11 +12,15 @@ NEVER: Final = float("inf")
 
 
 class ReplicaState:
-    """The three states, as they stand in the column `state` of the replicas table. [FS-01]"""
+    """The three states, as they stand in the column `state` of the replicas table. [FS-01]
+
+    Offline is none of a fetcher's: no fetcher has a replica whose file is broken. [OL-01]
+    """
 
     TRUNCATING: Final = "Truncating"
     FETCHING: Final = "Fetching"
     DELAYED: Final = "Delayed"
+    OFFLINE: Final = "Offline"
 
 
 _T, _F, _D = ReplicaState.TRUNCATING, ReplicaState.FETCHING, ReplicaState.DELAYED
@@ -124,13 +128,14 @@ def caught_up(state: PartitionFetchState) -> PartitionFetchState:
     return _moved("caught_up", state, replace(state, lagging=False))
 
 
-def delayed(state: PartitionFetchState, error: str, until: float) -> PartitionFetchState:
-    """Not fetched before `until`; offset and state are kept. `NEVER` waits for a new leader epoch.
+def delayed(state: PartitionFetchState, error: str | None, until: float) -> PartitionFetchState:
+    """Not fetched before `until`; offset and state are kept. `NEVER` waits for a new leader epoch. Without an error it
+    is held back by a quota: others see that it waits, and that nothing is wrong with it.
 
     Of two delays the longer holds, with its error: a partition that has failed for good is not revived by a
     passing trouble of its fetcher.
 
-    Kafka: `AbstractFetcherThread.delayPartitions`, `FailedPartitions`. [FT-15] [FS-01]
+    Kafka: `AbstractFetcherThread.delayPartitions`, `FailedPartitions`. [FT-15, TH-01] [FS-01]
     """
     if state.delayed_until is not None and state.delayed_until > until:
         return state

@@ -9,9 +9,8 @@ the leader's snapshot, which is also how a new or far-behind replica begins.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +19,7 @@ from replication.config import Config
 from replication.errors import FencedLeaderEpochException, LakelogException, OffsetOutOfRangeException
 from replication.frames.fetch_plan import APPEND, GAP, fetch_plan
 from replication.protocol import fetch_state
-from replication.protocol.append_plan import AppendPlan, FetchedBatch, plan_appends
+from replication.protocol.append_plan import AppendPlan, ByteLimit, plan_appends
 from replication.protocol.fencing import check_leader_row
 from replication.protocol.fetch_state import PartitionFetchState
 from replication.protocol.follow import append_fetched, maybe_truncate
@@ -32,21 +31,24 @@ from replication.protocol.steps import (
     CutLogs,
     FinishTruncation,
     PublishReplicas,
+    RaiseLogStarts,
     Step,
 )
 from replication.server.fetch_states import FetchStates
+from replication.server.fetch_tables import fetch_states_table, fetched_batch, rows_table
 from replication.server.gate import Gate
+from replication.server.replication_quotas import FetcherQuotas
 from replication.server.segment_copier import Copied, SegmentCopier
 from replication.storage.append import append_as_follower
 from replication.storage.cut import cut_logs
 from replication.storage.filesystem import StorageRoot
+from replication.storage.log_cleaning import follow_log_starts
 from replication.storage.log_snapshot import headers_from
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
-from schemas import FETCH_STATES, LOG, RECORD_BATCHES
+from schemas import LOG
 
 logger = logging.getLogger(__name__)
-_OPEN_END = 2**63 - 1
 
 Replicas = Mapping[TopicIdPartition, Replica]
 
@@ -69,6 +71,7 @@ class FetchContext:
     on_truncated: Callable[[Iterable[TopicIdPartition]], None]
     publish: Callable[[str], object]
     gate: Gate
+    quotas: FetcherQuotas
 
 
 class FetchRound:
@@ -89,13 +92,17 @@ class FetchRound:
         self._states.end_delays()
         leaders = self._leaders()
         self._carry_out(self._maybe_truncate(leaders))
+        limits = self._throttle(leaders)
         fetchable = {p: s for p, s in self._states.fetchable().items() if p in leaders}
-        plan = self._plan(headers, fetchable, leaders)
+        plan = self._plan(headers, fetchable, leaders, limits)
         copied = self._copier.copy(plan)
         for partition, error in copied.failed.items():
             self._delay(partition, error)
         plan = plan.without(copied.failed)
-        self._carry_out(append_fetched(plan, {p: leaders[p] for p in plan.log_end_offsets}), copied)
+        self._context.quotas.record(plan.bytes_by_partition())
+        followed = {p: leaders[p] for p in plan.log_end_offsets}
+        log = self._context.log.current()
+        self._carry_out(append_fetched(plan, followed, {p: log.partition(p) for p in followed}), copied)
         return self._settle(plan, fetchable)
 
     def _leaders(self) -> Replicas:
@@ -121,6 +128,16 @@ class FetchRound:
         logs = {p: log.partition(p) for p in self._states.all()}
         return maybe_truncate(self._states.truncating(), self._states.fetchable(), logs, leaders)
 
+    def _throttle(self, leaders: Replicas) -> tuple[ByteLimit, ...]:
+        """Delays what a quota holds back, until the snapshot is due; answers what may be taken of the rest. That such a
+        row counts for nothing is right: no ISR has it, and no HW must wait for what is slow on purpose. [TH-01]"""
+        fetchable = {p: s for p, s in self._states.fetchable().items() if p in leaders}
+        lags = {p: leaders[p].high_watermark - s.fetch_offset for p, s in fetchable.items()}
+        found = self._context.quotas.throttle(lags)
+        for partition, seconds in found.left_out.items():
+            self._states.delay(partition, None, seconds * 1000)
+        return found.limits
+
     def _carry_out(self, steps: Iterable[Step], copied: Copied | None = None) -> None:
         """Carries out steps in their order; the broker may be ended between any two."""
         context = self._context
@@ -137,17 +154,24 @@ class FetchRound:
                     self._append(step, copied)
                 case AdvanceFetchOffsets():
                     self._advance(step.leader_high_watermarks)
+                case RaiseLogStarts():
+                    follow_log_starts(context.log, step.starts, context.name)
                 case PublishReplicas():
                     context.publish(step.why)
                 case _:
                     raise TypeError(f"{type(step).__name__} is not a step of a fetcher")
 
     def _plan(
-        self, headers: DataFrame | None, fetchable: Mapping[TopicIdPartition, PartitionFetchState], leaders: Replicas
-    ) -> AppendPlan:
+        self, headers: DataFrame | None, fetchable: Mapping[TopicIdPartition, PartitionFetchState], leaders: Replicas,
+        limits: Sequence[ByteLimit],
+    ) -> AppendPlan:  # fmt: skip
         log = self._context.log.refresh()
         ends = {p: log.partition(p).log_end_offset for p in fetchable}
-        rows = headers_from(self._source, {p: ends[p] for p, s in fetchable.items() if s.lagging})
+        wanted = {p: ends[p] for p, s in fetchable.items() if s.lagging}
+        rows, failed = headers_from(self._source, wanted, {p: leaders[p].topic for p in wanted})
+        for partition, error in failed.items():
+            self._delay(partition, error)
+            del ends[partition]
         if rows:
             snapshot = self._frame(rows_table(rows))
             headers = headers.unionByName(snapshot) if headers else snapshot
@@ -158,9 +182,9 @@ class FetchRound:
         if gaps:
             logger.warning("%s: %s: the leader's snapshot is read instead", self._context.name, "; ".join(sorted(gaps)))
             self._states.fell_behind(p for p, s in fetchable.items() if not s.lagging)
-        batches = (_batch(row) for row in planned if row["action"] == APPEND)
-        config = self._context.config
-        return plan_appends(batches, ends, config.replica_fetch_response_max_bytes, config.replica_fetch_max_bytes)
+        batches = (fetched_batch(row) for row in planned if row["action"] == APPEND)
+        bounds = self._context.config.replica_fetch_response_max_bytes, self._context.config.replica_fetch_max_bytes
+        return plan_appends(batches, ends, *bounds, limits)
 
     def _frame(self, table: pa.Table) -> DataFrame:
         return self._context.spark.createDataFrame(table)
@@ -197,33 +221,3 @@ class FetchRound:
         logger.warning("%s: %s is delayed: %s", self._context.name, partition, error)
         name = error.name if isinstance(error, LakelogException) else type(error).__name__
         self._states.delay(partition, f"{name}: {error}", self._context.config.replica_fetch_backoff_ms)
-
-
-def rows_table(rows: Iterable[tuple[Any, ...]]) -> pa.Table:
-    """Header rows as a table of `schemas.RECORD_BATCHES`."""
-    columns = zip(*rows, strict=True)
-    return pa.table(
-        [pa.array(c, f.type) for c, f in zip(columns, RECORD_BATCHES.arrow, strict=True)], RECORD_BATCHES.arrow
-    )
-
-
-def fetch_states_table(log_end_offsets: Mapping[TopicIdPartition, int], leaders: Replicas) -> pa.Table:
-    """What is wanted, and the leader's lineage as ranges, as a table of `schemas.FETCH_STATES`."""
-    rows = [
-        {"topic_id": p.topic_id, "partition": p.partition, "fetch_offset": end, "epochs": _ranges(leaders[p])}
-        for p, end in log_end_offsets.items()
-    ]
-    return pa.Table.from_pylist(rows, FETCH_STATES.arrow)
-
-
-def _ranges(row: Replica) -> list[dict[str, int]]:
-    ends = [*(entry.start_offset for entry in row.epochs[1:]), _OPEN_END]
-    return [{**entry._asdict(), "end_offset": end} for entry, end in zip(row.epochs, ends, strict=True)]
-
-
-def _batch(row: Mapping[str, Any]) -> FetchedBatch:
-    partition = TopicIdPartition(row["topic_id"], row["partition"])
-    return FetchedBatch(
-        partition, row["base_offset"], row["last_offset"], row["leader_epoch"], row["segment"], row["segment_bytes"],
-        row["bytes"],
-    )  # fmt: skip

@@ -85,8 +85,9 @@ class FetchStates:
         """The snapshot has been read to its end."""
         self._move(partition, rules.caught_up)
 
-    def delay(self, partition: TopicIdPartition, error: str, backoff_ms: float) -> None:
-        """Not fetched for `backoff_ms`; what the stream delivers meanwhile passes by, so the snapshot is due then."""
+    def delay(self, partition: TopicIdPartition, error: str | None, backoff_ms: float) -> None:
+        """Not fetched for `backoff_ms`; what the stream delivers meanwhile passes by, so the snapshot is due then.
+        `error`: None for what a quota holds back."""
         until = self._clock() + backoff_ms / 1000
         self._move(partition, lambda s: rules.delayed(rules.fell_behind(s), error, until))
 

@@ -1,6 +1,6 @@
 import pytest
 
-from replication.protocol.append_plan import AppendPlan, FetchedBatch, Range, plan_appends
+from replication.protocol.append_plan import AppendPlan, ByteLimit, FetchedBatch, Range, plan_appends
 from replication.protocol.record_batch import TopicIdPartition
 
 P, Q = TopicIdPartition("t", 0), TopicIdPartition("t", 1)
@@ -137,6 +137,34 @@ def test_ft_11_fe_02_a_batch_above_the_limit_is_taken_if_it_is_the_first(sizes, 
     plan = plan_appends(batches, {P: 0}, partition_max_bytes=10)
     assert plan.log_end_offsets == {P: taken}
     assert plan.gaps == ({P} if taken < 3 else set())
+
+
+@pytest.mark.parametrize(
+    ("limits", "ends", "gaps"),
+    [
+        pytest.param([], {P: 6, Q: 4}, set(), id="no limit"),
+        pytest.param([ByteLimit(frozenset({P}), 30)], {P: 6, Q: 4}, set(), id="all within"),
+        pytest.param([ByteLimit(frozenset({P}), 29)], {P: 4, Q: 4}, {P}, id="the others are free"),
+        pytest.param([ByteLimit(frozenset({P, Q}), 40)], {P: 6, Q: 2}, {Q}, id="together"),
+        pytest.param([ByteLimit(frozenset({P, Q}), 0)], {P: 2, Q: 0}, {P, Q}, id="one batch at least, of all"),
+        pytest.param(
+            [ByteLimit(frozenset({P, Q}), 40), ByteLimit(frozenset({P}), 10)], {P: 2, Q: 4}, {P}, id="the lower holds"
+        ),
+        pytest.param([ByteLimit(frozenset({P}), 20)] * 2, {P: 4, Q: 4}, {P}, id="the same twice"),
+        pytest.param([ByteLimit(frozenset(), 0)], {P: 6, Q: 4}, set(), id="of nothing"),
+    ],
+)
+def test_th_01_what_is_limited_together_shares_the_limit(limits, ends, gaps):
+    batches = [batch(base, base + 1, partition=P, payload=10) for base in (0, 2, 4)]
+    batches += [batch(base, base + 1, partition=Q, payload=10) for base in (0, 2)]
+    plan = plan_appends(batches, {P: 0, Q: 0}, limits=limits)
+    assert (plan.log_end_offsets, plan.gaps) == (ends, gaps)
+
+
+def test_th_02_the_bytes_that_a_plan_takes_of_each_partition():
+    batches = [batch(0, 4, payload=3), batch(5, 9, payload=4), batch(12, 13, payload=9), batch(0, 1, "b", Q, payload=5)]
+    assert plan_appends(batches, {P: 2, Q: 0}).bytes_by_partition() == {P: 7, Q: 5}
+    assert AppendPlan().bytes_by_partition() == {}
 
 
 def test_fe_02_what_was_skipped_does_not_count_towards_a_limit():

@@ -142,6 +142,13 @@ def test_ft_15_offset_and_state_are_kept_under_a_delay(state):
     assert ready(waiting, 10.0) == state
 
 
+def test_th_01_what_a_quota_holds_back_is_delayed_without_an_error():
+    waiting = delayed(fell_behind(FETCHING), None, until=10.0)
+    assert (waiting.shown_state, waiting.error, waiting.lagging) == ("Delayed", None, True)
+    failed = delayed(waiting, "FencedLeaderEpochException", NEVER)
+    assert delayed(failed, None, 99.0) is failed, "a quota does not revive what has failed"
+
+
 def test_ft_15_the_longer_of_two_delays_holds():
     failed = delayed(DELAYED_FETCHING, "FencedLeaderEpochException", NEVER)
     assert (failed.delayed_until, failed.error) == (NEVER, "FencedLeaderEpochException")

@@ -1,0 +1,50 @@
+"""Settings of brokers that change while they run.
+
+Kafka: `AdminManager.incrementalAlterConfigs`, `DynamicBrokerConfig`. KIP-226. [TH-02]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from replication.config import DYNAMIC_KEYS, KEYS, broker_configs
+from replication.controller.batch import Batch
+from replication.errors import BrokerNotAvailableException, InvalidConfigurationException, InvalidRequestException
+from replication.storage.config_table import BROKERS, DEFAULT, Entity
+
+
+def alter_broker_configs(batch: Batch, broker: str, put: Mapping[str, object], delete: Sequence[str]) -> str:
+    """Sets and removes settings of a broker, or of all that have none of their own. Brokers read them by themselves.
+
+    Raises InvalidRequestException for what is no broker id or cannot change while brokers run,
+    BrokerNotAvailableException, InvalidConfigurationException.
+    """
+    entity = _existing(batch, broker)
+    name = f"broker {broker}"
+    fixed = sorted((put.keys() | set(delete)) & KEYS.keys() - DYNAMIC_KEYS.keys())
+    if fixed:
+        raise InvalidRequestException(
+            f"{name}: {fixed[0]} cannot change while a broker runs; these can: {', '.join(DYNAMIC_KEYS)}"
+        )
+    unknown = sorted(set(delete) - DYNAMIC_KEYS.keys())
+    if unknown:
+        raise InvalidConfigurationException(f"{name}: unknown key {unknown[0]}; {', '.join(DYNAMIC_KEYS)} exist")
+    kept = {key: value for key, value in batch.configs_of(entity).items() if key not in delete}
+    batch.configs[entity] = {**kept, **broker_configs(put, name)}
+    return ", ".join(f"{key}={value}" for key, value in batch.configs[entity].items()) or "no settings"
+
+
+def _existing(batch: Batch, broker: str) -> Entity:
+    """The broker as an entity. One that is down counts as well, if it has replicas or settings: what it is told now it
+    finds when it comes back."""
+    if broker == DEFAULT:
+        return Entity(BROKERS, DEFAULT)
+    if not (broker.isascii() and broker.isdigit()):
+        raise InvalidRequestException(f"{broker!r} is no broker: it must be a broker id or {DEFAULT}")
+    hosts = {broker_id for r in batch.context.partitions.values() for broker_id in r.replicas}
+    known = batch.context.brokers.keys() | hosts
+    entity = Entity(BROKERS, str(int(broker)))
+    if int(broker) not in known and entity not in batch.context.configs:
+        there = ", ".join(map(str, sorted(known))) or "none"
+        raise BrokerNotAvailableException(f"no broker {broker}; there are: {there}")
+    return entity

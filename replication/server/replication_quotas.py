@@ -1,0 +1,166 @@
+"""The quotas of one broker: what it may fetch of throttled replicas, and how fast its own followers are.
+
+Kafka: `ReplicationQuotaManager`, of which a broker has one as a leader and one as a follower. Here followers keep to
+the leader's quota as well, since no leader serves them: each to its share. KIP-73. [TH-01, TH-02]
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from replication.errors import LakelogException
+from replication.protocol.append_plan import ByteLimit
+from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.throttle import (
+    UNLIMITED,
+    Quota,
+    allowance,
+    bytes_between,
+    is_exceeded,
+    is_throttled,
+    leader_share,
+    rate,
+    recorded,
+    seconds_to_wait,
+    should_follower_throttle,
+    throttled_followers,
+    under_bound,
+)
+from replication.server.metadata_cache import MetadataCache
+from replication.storage.log_state import LogState
+
+_LEADER_REPLICAS = "leader.replication.throttled.replicas"
+_FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+_OWN = -1  # the quota as a follower, among those that are shares of a leader's
+
+Registrations = Mapping[TopicIdPartition, PartitionRegistration]
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """What quotas make of a round: who is left out, for how many seconds, and what may be taken of the others."""
+
+    left_out: Mapping[TopicIdPartition, float] = field(default_factory=dict)
+    limits: tuple[ByteLimit, ...] = ()
+
+
+class ReplicationQuotas:
+    """All quotas of one broker, with what counts against them. May be used by any thread."""
+
+    def __init__(self, broker_id: int, cache: MetadataCache, clock: Callable[[], float] = time.monotonic) -> None:
+        self._broker_id = broker_id
+        self._cache = cache
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._quotas: dict[int, Quota] = {}
+        self._leader = Quota()
+        self._log_ends: dict[tuple[TopicIdPartition, int, int], int] = {}
+
+    def throttle(self, leader: int, lags: Mapping[TopicIdPartition, int]) -> Throttle:
+        """Who of the partitions that are fetched from a leader has to wait, and for how long.
+
+        `lags`: by how much the leader's HW is ahead. Who has reached it counts as in sync: the leader may have taken it
+        into the ISR by now, and the metadata here be older than that. Kafka: `PartitionFetchState.isReplicaInSync`.
+        [TH-01]
+        """
+        followed, now = self._registrations(lags), self._clock()
+        in_sync = {p for p, r in followed.items() if self._broker_id in r.isr or lags[p] <= 0}
+        left_out: dict[TopicIdPartition, float] = {}
+        limits = []
+        for key, named in self._named(leader, followed):
+            with self._lock:
+                quota = self._quotas[key] = under_bound(self._quotas.get(key, Quota()), self._bound(key))
+            is_over, wait = is_exceeded(quota, now), seconds_to_wait(quota, now)
+            for partition in followed:
+                if should_follower_throttle(partition in named, is_over, partition in in_sync):
+                    left_out[partition] = max(wait, left_out.get(partition, 0))
+            if quota.bound < UNLIMITED:
+                limits.append(ByteLimit(frozenset(named - in_sync), allowance(quota, now)))
+        return Throttle(left_out, tuple(limits))
+
+    def record(self, leader: int, fetched: Mapping[TopicIdPartition, int]) -> None:
+        """Counts what was fetched of throttled partitions, in sync or not, as Kafka does. [TH-02]"""
+        now = self._clock()
+        for key, named in self._named(leader, self._registrations(fetched)):
+            with self._lock:
+                total = sum(fetched[partition] for partition in named)
+                self._quotas[key] = recorded(self._quotas.get(key, Quota()), now, total)
+
+    def _registrations(self, partitions: Iterable[TopicIdPartition]) -> Registrations:
+        known = self._cache.partitions
+        return {partition: known[partition] for partition in partitions if partition in known}
+
+    def _named(self, leader: int, followed: Registrations) -> Iterator[tuple[int, set[TopicIdPartition]]]:
+        """The quotas that count, and of what: a replica may be throttled here, at its leader, or at both."""
+        for key, setting, broker in ((_OWN, _FOLLOWER_REPLICAS, self._broker_id), (leader, _LEADER_REPLICAS, leader)):
+            texts = self._cache.throttled_replicas(setting)
+            named = {p for p, r in followed.items() if is_throttled(texts.get(r.topic, ""), r.partition, broker)}
+            if named:
+                yield key, named
+
+    def _bound(self, key: int) -> int:
+        if key == _OWN:
+            return self._cache.config_of_broker(self._broker_id).follower_replication_throttled_rate
+        texts = self._cache.throttled_replicas(_LEADER_REPLICAS)
+        followers = throttled_followers(key, self._cache.partitions.values(), texts)
+        return leader_share(self._cache.config_of_broker(key).leader_replication_throttled_rate, len(followers))
+
+    def look_at_followers(self, led: Iterable[PartitionRegistration], log: LogState) -> None:
+        """Counts what followers have fetched of what is throttled at this leader, by their rows. [TH-02]"""
+        before, texts = self._log_ends, self._cache.throttled_replicas(_LEADER_REPLICAS)
+        throttled = [r for r in led if is_throttled(texts.get(r.topic, ""), r.partition, self._broker_id)]
+        self._log_ends = {
+            (r.topic_id_partition, r.leader_epoch, broker): end
+            for r in throttled
+            for broker, end in self._ends(r).items()
+        }
+        ends = self._log_ends.items()
+        total = sum(bytes_between(log.partition(key[0]), before.get(key, end), end) for key, end in ends)
+        if total:
+            with self._lock:
+                self._leader = recorded(self._leader, self._clock(), total)
+
+    def _ends(self, registration: PartitionRegistration) -> dict[int, int]:
+        """How far each follower has come, throttled or not by now. What is Truncating may yet go back."""
+        ends = {}
+        for broker in registration.followers:
+            try:
+                row = self._cache.replica_table(broker).replicas.get(registration.topic_id_partition)
+            except LakelogException:
+                continue  # who looks after followers tells of it
+            if row and row.leader_epoch == registration.leader_epoch and row.state != ReplicaState.TRUNCATING:
+                ends[broker] = row.log_end_offset
+        return ends
+
+    def figures(self) -> dict[str, int | None]:
+        """Quotas and rates, as the broker's row has them. [TH-02]"""
+        config, now = self._cache.config_of_broker(self._broker_id), self._clock()
+        leads, follows = config.leader_replication_throttled_rate, config.follower_replication_throttled_rate
+        with self._lock:
+            return {
+                "leader_replication_quota": None if leads == UNLIMITED else leads,
+                "leader_replication_rate": round(rate(self._leader, now)),
+                "follower_replication_quota": None if follows == UNLIMITED else follows,
+                "follower_replication_rate": round(rate(self._quotas.get(_OWN, Quota()), now)),
+            }
+
+
+@dataclass(frozen=True)
+class FetcherQuotas:
+    """The quotas that one fetcher keeps to: those of its broker, as it follows one leader."""
+
+    quotas: ReplicationQuotas
+    leader: int
+
+    def throttle(self, lags: Mapping[TopicIdPartition, int]) -> Throttle:
+        """Who has to wait in a round, and how much may be taken of the others."""
+        return self.quotas.throttle(self.leader, lags)
+
+    def record(self, fetched: Mapping[TopicIdPartition, int]) -> None:
+        """Counts the bytes that a round has fetched."""
+        self.quotas.record(self.leader, fetched)
