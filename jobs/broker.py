@@ -9,7 +9,8 @@ from jobs.session import spark_session
 from jobs.settings import broker_id, broker_settings
 from jobs.waiting import stop_signals, wait_until
 from replication.server.broker import Broker
-from replication.storage.cluster import Cluster, format_broker
+from replication.storage.cluster import Cluster
+from replication.storage.root_probe import prepare_root
 
 
 def main(argv: list[str]) -> int:
@@ -33,7 +34,7 @@ def _run(args: argparse.Namespace) -> int:
     config = broker_settings(args.config, args.broker_id, args.rack)
     log_to_stderr(f"broker {config.broker_id}", args.log_level)
     cluster = Cluster.open(args.cluster, config)
-    format_broker(cluster.storage_of(config.broker_id, args.root), cluster.cluster_id, config.broker_id)
+    prepare_root(cluster, config.broker_id, args.root)
     spark = spark_session(f"lakelog broker {config.broker_id}")
     told = stop_signals()  # after PySpark, which has a handler of its own
     try:

@@ -2,7 +2,7 @@
 
 from schemas.table import Column, Table
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 CLUSTER = Table(
     name="cluster",
@@ -12,7 +12,7 @@ CLUSTER = Table(
     columns=(
         Column("cluster_id", "string", "Id of the cluster"),
         Column("broker_id", "int", "Broker that owns the root; -1 for the cluster root"),
-        Column("format_version", "int", "Version of the tables: a newer one is refused"),
+        Column("format_version", "int", "Version of the tables: another one is refused"),
         Column("configs", "map<string,string>", "Settings of the whole cluster, such as num.replica.fetchers"),
     ),
 )

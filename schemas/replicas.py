@@ -15,7 +15,7 @@ REPLICAS = Table(
         Column("broker_epoch", "bigint", "Epoch of the registration under which this was written"),
         Column("leader_epoch", "int", "Leader epoch that this replica has taken its role under"),
         Column("role", "string", "leader or follower"),
-        Column("state", "string", "Fetching, Truncating or Delayed; of a leader always Fetching"),
+        Column("state", "string", "Fetching, Truncating, Delayed or Offline; of a leader always Fetching"),
         Column("log_start_offset", "bigint", "First offset that is kept"),
         Column("log_end_offset", "bigint", "LEO: the next offset to be written"),
         Column("high_watermark", "bigint", "HW: readers see what lies below it"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from replication.controller.events import (
     ControllerEventManager,
     Event,
     IsrChangeNotification,
+    LogDirEventNotification,
 )
 from replication.errors import InvalidRequestException
 from replication.protocol.partition_registration import PartitionRegistration
@@ -36,6 +37,7 @@ from replication.storage.liveness import Liveness
 from replication.storage.metadata_history import requests_carried_out
 
 logger = logging.getLogger(__name__)
+state_changes = logging.getLogger("state.change.logger")
 
 _FIRST_REBALANCE_SECONDS = 5.0
 
@@ -61,13 +63,14 @@ class ActiveController:
         The claims come before anything is read: what is read then no older controller can change. `brokers_before`:
         the brokers while the last controller was at work. [FO-01, FO-02, FO-03, FO-04]
         """
-        for table in (self._cluster.metadata, self._cluster.topics, self._cluster.admin):
+        for table in (self._cluster.metadata, self._cluster.topics, self._cluster.admin, self._cluster.configs):
             table.claim(self._epoch)
         self._cluster.topics.refresh()
+        self._cluster.configs.refresh()
         self._cluster.metadata.refresh()
         self.context = replace(
             self.context, brokers=self._views(), topics=self._cluster.topics.topics,
-            partitions=self._cluster.metadata.partitions,
+            partitions=self._cluster.metadata.partitions, configs=self._cluster.configs.configs,
         ).started(self._cluster.metadata.version)  # fmt: skip
         self._cluster.admin.refresh()
         self._settle_what_has_landed()
@@ -106,11 +109,23 @@ class ActiveController:
         self.context = replace(self.context, brokers=now)
         if before.keys() != now.keys() or any(before[b].broker_epoch != now[b].broker_epoch for b in now):
             self._events.put(BrokerChange(before))
+            self._log_storage_errors(before.keys() - now.keys())
+        if any(before[b].offline != now[b].offline for b in before.keys() & now.keys()):
+            self._events.put(LogDirEventNotification(before))
         for broker in sorted(self.context.shutting_down_brokers):
             if broker not in before or not before[broker].shutting_down:
                 self._events.put(ControlledShutdown(broker))
         if self.context.deletions:
             self._events.put(BrokerModifications())
+
+    def _log_storage_errors(self, gone: Collection[int]) -> None:
+        """Brokers that still show that they are there, and say that their storage does not work. [LI-04]"""
+        for broker, registration in self._cluster.brokers.items():
+            if broker in gone and registration.storage_error:
+                state_changes.warning(
+                    "controller epoch %d: LogDirEventNotification: broker %d has failed: %s",
+                    self._epoch, broker, registration.storage_error,
+                )  # fmt: skip
 
     def _look_at_metadata(self) -> None:
         if self._cluster.metadata.refresh():
@@ -144,6 +159,8 @@ class ActiveController:
         }  # fmt: skip
         if batch.topics:
             self._cluster.topics.change(batch.topics.values(), (), cause, self._epoch)
+        if batch.configs:
+            self._cluster.configs.change(batch.configs, cause, self._epoch)
         if batch.touches_metadata:
             batch = self._commit(event, cause, request)
         self.context = batch.applied(self._cluster.metadata.version)
@@ -186,7 +203,7 @@ def views(registrations: Mapping[int, BrokerRegistration], liveness: Liveness) -
     """The brokers that live, as the controller sees them. [FO-05, BC-01]"""
     live = liveness.look(registrations) | liveness.leaving(registrations)
     return {
-        broker: BrokerView(r.broker_epoch, r.shutting_down, r.metadata_version, r.rack, r.log_was_lost)
+        broker: BrokerView(r.broker_epoch, r.shutting_down, r.metadata_version, r.rack, r.log_was_lost, r.offline)
         for broker, r in sorted(registrations.items())
         if broker in live
     }

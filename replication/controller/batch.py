@@ -17,6 +17,7 @@ from replication.protocol.partition_states import PartitionState
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica_states import ReplicaState
 from replication.storage.admin_table import Outcome
+from replication.storage.config_table import Entity
 from replication.storage.topic_table import Topic
 
 Key = TypeVar("Key")
@@ -43,12 +44,18 @@ class Batch:
         self.changed: dict[TopicIdPartition, PartitionRegistration] = {}
         self.removed: set[TopicIdPartition] = set()
         self.topics: dict[str, Topic] = {}
+        self.configs: dict[Entity, Mapping[str, str]] = {}
         self.dropped: set[str] = set()
         self.deletions_begun: set[str] = set()
         self.outcomes: dict[str, Outcome] = {}
         self.state_changes: list[StateChange] = []
         self._partition_states: dict[TopicIdPartition, str] = {}
         self._replica_states: dict[PartitionAndReplica, str] = {}
+
+    def live_for(self, partition: TopicIdPartition) -> frozenset[int]:
+        """Who may be elected for a partition: who lives, and has no broken file of it. [OL-01]"""
+        brokers = self.context.brokers
+        return frozenset(b for b in self.live if b not in brokers or partition not in brokers[b].offline)
 
     def registration(self, partition: TopicIdPartition) -> PartitionRegistration:
         """The partition as it is after what was decided so far."""
@@ -87,6 +94,10 @@ class Batch:
     def topic(self, name: str) -> Topic | None:
         """The topic as it is after what was decided so far."""
         return self.topics.get(name) or self.context.topics.get(name)
+
+    def configs_of(self, entity: Entity) -> Mapping[str, str]:
+        """The settings of an entity after what was decided so far."""
+        return {**self.context.configs, **self.configs}.get(entity, {})
 
     def mark_for_deletion(self, topic: Topic) -> None:
         """The topic is queued for deletion. [TD-01]"""
@@ -154,11 +165,12 @@ class Batch:
         """The context once all of it has been written."""
         context = self.context
         topics = {name: topic for name, topic in {**context.topics, **self.topics}.items() if name not in self.dropped}
+        configs = {entity: found for entity, found in {**context.configs, **self.configs}.items() if found}
         partitions = {p: r for p, r in {**context.partitions, **self.changed}.items() if p not in self.removed}
         known = {**context.deletions, **dict.fromkeys(self.deletions_begun, metadata_version)}
         deletions = {t.topic_id: known[t.topic_id] for t in self.topics_to_be_deleted() if t.topic_id in known}
         return replace(
-            context, topics=topics, partitions=partitions, deletions=deletions,
+            context, topics=topics, configs=configs, partitions=partitions, deletions=deletions,
             partition_states=_kept(context.partition_states, self._partition_states, PartitionState.NON_EXISTENT),
             replica_states=_kept(context.replica_states, self._replica_states, ReplicaState.NON_EXISTENT),
         )  # fmt: skip

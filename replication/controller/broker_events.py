@@ -30,6 +30,7 @@ def on_broker_change(batch: Batch, before: Mapping[int, BrokerView]) -> None:
     batch.fence_isr_changes(r.partition for r in replica_state_machine.replicas_on(batch, bounced | lost))
     batch.live = live
     on_broker_startup(batch, new | bounced)
+    take_offline(batch)
 
 
 def on_broker_startup(batch: Batch, brokers: Collection[int]) -> None:
@@ -39,7 +40,11 @@ def on_broker_startup(batch: Batch, brokers: Collection[int]) -> None:
     """
     if brokers:
         held = replica_state_machine.replicas_on(batch, brokers)
-        replicas = [r for r in held if batch.replica_state(r) != ReplicaState.DELETION_SUCCESSFUL]
+        replicas = [
+            r for r in held
+            if batch.replica_state(r) != ReplicaState.DELETION_SUCCESSFUL
+            and r.partition not in batch.context.brokers[r.broker_id].offline
+        ]  # fmt: skip
         replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.ONLINE)
         trigger_online_partition_state_change(batch)
         topic_deletion_manager.resume_deletions(batch)
@@ -64,6 +69,43 @@ def on_broker_failure(batch: Batch, brokers: Collection[int]) -> None:
     kept = [r for r in held if not batch.is_being_deleted(batch.registration(r.partition))]
     replica_state_machine.handle_state_changes(batch, kept, ReplicaState.OFFLINE)
     topic_deletion_manager.fail_replica_deletion(batch, deleted)
+
+
+def on_log_dir_event(batch: Batch, before: Mapping[int, BrokerView]) -> None:
+    """Replicas whose files have broken are offline; those whose files are whole again are online.
+
+    Kafka: `KafkaController.processLogDirEventNotification`, `onReplicasBecomeOffline`. KIP-112. [LI-04, OL-01]
+    """
+    brokers, live = batch.context.brokers, batch.context.live_brokers
+    healed = [
+        replica
+        for replica in replica_state_machine.replicas_on(batch, live & before.keys())
+        if replica.partition in before[replica.broker_id].offline - brokers[replica.broker_id].offline
+        and not batch.is_being_deleted(batch.registration(replica.partition))
+    ]
+    replica_state_machine.handle_state_changes(batch, healed, ReplicaState.ONLINE)
+    if healed:
+        trigger_online_partition_state_change(batch)
+    take_offline(batch)
+
+
+def take_offline(batch: Batch) -> None:
+    """What has a broken file leads nothing and is in no ISR, but as its last member; deletions go on. [LI-04, OL-01]"""
+    offline = [
+        replica
+        for replica in batch.context.offline_replicas
+        if batch.replica_state(replica) != ReplicaState.OFFLINE
+        and not batch.is_being_deleted(batch.registration(replica.partition))
+    ]
+    led = [
+        r.partition for r in offline
+        if batch.registration(r.partition).leader == r.broker_id
+        and batch.partition_state(r.partition) == PartitionState.ONLINE
+    ]  # fmt: skip
+    partition_state_machine.handle_state_changes(batch, led, PartitionState.OFFLINE)
+    if led:
+        trigger_online_partition_state_change(batch)
+    replica_state_machine.handle_state_changes(batch, offline, ReplicaState.OFFLINE)
 
 
 def on_controlled_shutdown(batch: Batch, broker: int) -> None:
@@ -93,6 +135,7 @@ def on_failover(batch: Batch, before: Mapping[int, BrokerView]) -> None:
     replicas = replica_state_machine.replicas_on(batch, batch.context.brokers)
     replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.ONLINE)
     on_broker_change(batch, {**dict.fromkeys(_gone(batch), BrokerView(-1)), **before})
+    take_offline(batch)
     trigger_online_partition_state_change(batch)
     for broker in sorted(batch.context.shutting_down_brokers):
         on_controlled_shutdown(batch, broker)

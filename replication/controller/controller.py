@@ -139,7 +139,7 @@ class Controller:
     def _serve(self, held: Lease, active: ActiveController) -> None:
         if self._clock() - self._seen_at >= self._session_timeout / _RENEWALS:
             self._held, self._seen_at = self._cluster.lease.renew(held), self._clock()
-            self._cluster.checkpoint_if_due()
+            self._cluster.keep_cheap()
         active.look()
 
     def _stand_down(self) -> None:

@@ -13,6 +13,7 @@ from replication.config import Config
 from replication.protocol import partition_states, replica_states
 from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.config_table import Configs
 from replication.storage.topic_table import Topic
 
 
@@ -25,13 +26,17 @@ class PartitionAndReplica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """A registered broker whose heartbeat moves. `metadata_version` is what it has carried out."""
+    """A registered broker whose heartbeat moves. `metadata_version` is what it has carried out.
+
+    `offline`: the partitions that it has a broken file of, and so can neither lead nor follow. [OL-01]
+    """
 
     broker_epoch: int
     shutting_down: bool = False
     metadata_version: int = -1
     rack: str | None = None
     log_was_lost: bool = False
+    offline: frozenset[TopicIdPartition] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class ControllerContext:
     partition_states: Mapping[TopicIdPartition, str] = field(default_factory=dict)
     replica_states: Mapping[PartitionAndReplica, str] = field(default_factory=dict)
     deletions: Mapping[str, int] = field(default_factory=dict)
+    configs: Configs = field(default_factory=dict)
 
     @property
     def live_brokers(self) -> frozenset[int]:
@@ -59,6 +65,16 @@ class ControllerContext:
     def shutting_down_brokers(self) -> frozenset[int]:
         """Live, and asked for a controlled shutdown. [CS-04]"""
         return frozenset(broker for broker, view in self.brokers.items() if view.shutting_down)
+
+    @property
+    def offline_replicas(self) -> list[PartitionAndReplica]:
+        """Replicas that live brokers say are offline, and that are assigned to them, in order. [LI-04]"""
+        return [
+            PartitionAndReplica(partition, broker)
+            for broker, view in sorted(self.brokers.items())
+            for partition in sorted(view.offline)
+            if partition in self.partitions and broker in self.partitions[partition].replicas
+        ]
 
     def with_partitions(self, partitions: Mapping[TopicIdPartition, PartitionRegistration]) -> ControllerContext:
         """The same view with what the metadata table says now: leaders may have changed ISRs. [IS-05, LE-06]"""

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from replication.controller import broker_events, leader_election, reassignment, topic_deletion_manager, topics
+from replication.controller import broker_events, configs, leader_election, reassignment, topic_deletion_manager, topics
 from replication.controller.batch import Batch
 from replication.controller.controller_context import ControllerContext
 from replication.controller.events import (
     AutoPreferredReplicaLeaderElection,
     BrokerChange,
+    BrokerConfigChange,
     BrokerModifications,
     ControlledShutdown,
     ControllerChange,
     Event,
     IsrChangeNotification,
+    LogDirEventNotification,
     PartitionModifications,
     PartitionReassignment,
     ReplicaLeaderElection,
@@ -26,7 +28,7 @@ from replication.controller.events import (
 )
 from replication.errors import InvalidRequestException, LakelogException, UnknownTopicOrPartitionException
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.admin_table import Outcome
+from replication.storage.admin_table import AdminRequest, Outcome
 
 
 def decide(context: ControllerContext, event: Event) -> Batch:
@@ -37,6 +39,8 @@ def decide(context: ControllerContext, event: Event) -> Batch:
             broker_events.on_failover(batch, event.before)
         case BrokerChange():
             broker_events.on_broker_change(batch, event.before)
+        case LogDirEventNotification():
+            broker_events.on_log_dir_event(batch, event.before)
         case BrokerModifications():
             topic_deletion_manager.complete_replica_deletions(batch)
         case ControlledShutdown():
@@ -57,8 +61,7 @@ def _answer(batch: Batch, event: RequestEvent) -> None:
     try:
         _carry_out(batch, event)
     except LakelogException as error:
-        name = str(event.request.arguments.get("topic", event.request.kind))
-        batch.outcomes[name] = Outcome(error.name, str(error))
+        batch.outcomes[_name(event.request)] = Outcome(error.name, str(error))
     except (TypeError, ValueError, KeyError, AttributeError) as error:  # written by hand, or by another version
         problem = f"request {event.request.request_id}: {event.request.kind} cannot be read: {error!r}"
         batch.outcomes[event.request.kind] = Outcome(InvalidRequestException.__name__, problem)
@@ -73,6 +76,8 @@ def _carry_out(batch: Batch, event: RequestEvent) -> None:
             message = topics.create_partitions(batch, request.request_id, **_with_assignment(given))
         case TopicConfigChange():
             message = topics.alter_configs(batch, **given)
+        case BrokerConfigChange():
+            message = configs.alter_broker_configs(batch, **given)
         case TopicDeletion():
             topic_deletion_manager.enqueue_topic_for_deletion(batch, topics.known(batch, given["topic"]))
             message = "is being deleted"
@@ -85,7 +90,13 @@ def _carry_out(batch: Batch, event: RequestEvent) -> None:
             chosen = _all_partitions(batch) if given["partitions"] is None else given["partitions"]
             _each(batch, dict.fromkeys(chosen), lambda p, _: leader_election.elect(batch, p, election_type))
             return
-    batch.outcomes[given["topic"]] = Outcome(None, message)
+    batch.outcomes[_name(request)] = Outcome(None, message)
+
+
+def _name(request: AdminRequest) -> str:
+    """What the request is of."""
+    given = request.arguments
+    return str(given.get("topic", given.get("broker", request.kind)))
 
 
 def _check_targets(reassignments: Mapping[str, Any]) -> None:

@@ -34,6 +34,13 @@ class BrokerChange:
 
 
 @dataclass(frozen=True)
+class LogDirEventNotification:
+    """Live brokers have other replicas with broken files than before. `before` is how the brokers were. [LI-04]"""
+
+    before: Mapping[int, BrokerView]
+
+
+@dataclass(frozen=True)
 class BrokerModifications:
     """Brokers have carried out newer metadata: replicas may be deleted by now. [TD-03, LI-07]"""
 
@@ -77,6 +84,13 @@ class TopicConfigChange:
 
 
 @dataclass(frozen=True)
+class BrokerConfigChange:
+    """A broker is to get other settings. Kafka has no event for it: there it is not the controller that writes them."""
+
+    request: AdminRequest
+
+
+@dataclass(frozen=True)
 class TopicDeletion:
     """A topic is to go. [TD-01, LI-03]"""
 
@@ -101,6 +115,7 @@ RequestEvent: TypeAlias = (
     TopicChange
     | PartitionModifications
     | TopicConfigChange
+    | BrokerConfigChange
     | TopicDeletion
     | PartitionReassignment
     | ReplicaLeaderElection
@@ -108,6 +123,7 @@ RequestEvent: TypeAlias = (
 Event: TypeAlias = (
     ControllerChange
     | BrokerChange
+    | LogDirEventNotification
     | BrokerModifications
     | ControlledShutdown
     | IsrChangeNotification
@@ -119,6 +135,7 @@ EVENT_OF_REQUEST: Mapping[str, Callable[[AdminRequest], RequestEvent]] = {
     "create_topic": TopicChange,
     "create_partitions": PartitionModifications,
     "alter_configs": TopicConfigChange,
+    "alter_broker_configs": BrokerConfigChange,
     "delete_topic": TopicDeletion,
     "alter_partition_reassignments": PartitionReassignment,
     "elect_leaders": ReplicaLeaderElection,

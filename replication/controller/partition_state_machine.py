@@ -70,7 +70,7 @@ def elect(
     batch: Batch, registration: PartitionRegistration, state: str, strategy: Strategy
 ) -> PartitionRegistration | None:
     """The partition under its new leader, None if nobody may lead. [LE-01, LE-02, LE-03, LE-04, LE-05]"""
-    context, live = batch.context, batch.live
+    context, live = batch.context, batch.live_for(registration.topic_id_partition)
     if state == PartitionState.NEW:
         return _first_leader(registration, live)
     match strategy:

@@ -67,7 +67,7 @@ def cancel(batch: Batch, partition: TopicIdPartition) -> str:
     name = f"{registration.topic}-{registration.partition}"
     if not is_reassigning(registration):
         raise NoReassignmentInProgressException(f"{name}: no reassignment is under way")
-    back = cancel_reassignment(registration, batch.live)
+    back = cancel_reassignment(registration, batch.live_for(partition))
     if back is None:
         raise EligibleLeadersNotAvailableException(f"{name}: none of its former brokers is alive and in the ISR")
     _settle(batch, registration, back)
@@ -84,7 +84,7 @@ def complete_where_possible(batch: Batch) -> None:
 def complete(batch: Batch, partition: TopicIdPartition) -> None:
     """Ends a reassignment if all of the target are in the ISR and one of them may lead. [RA-03]"""
     registration = batch.registration(partition)
-    done = complete_reassignment(registration, batch.live) if may_complete(registration) else None
+    done = complete_reassignment(registration, batch.live_for(partition)) if may_complete(registration) else None
     if done is not None:
         _settle(batch, registration, done)
 
@@ -92,7 +92,12 @@ def complete(batch: Batch, partition: TopicIdPartition) -> None:
 def _settle(batch: Batch, before: PartitionRegistration, after: PartitionRegistration) -> None:
     """What stays is online, what goes passes through its deletion: its broker sees in the metadata that it is to go."""
     partition = before.topic_id_partition
-    staying = [PartitionAndReplica(partition, b) for b in after.replicas if b in batch.context.brokers]
+    brokers = batch.context.brokers
+    staying = [
+        PartitionAndReplica(partition, b)
+        for b in after.replicas
+        if b in brokers and partition not in brokers[b].offline
+    ]
     going = [PartitionAndReplica(partition, b) for b in before.replicas if b not in after.replicas]
     replica_state_machine.handle_state_changes(batch, staying, ReplicaState.ONLINE)
     for state in (ReplicaState.OFFLINE, *replica_state_machine.DELETION):

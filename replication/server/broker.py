@@ -1,9 +1,8 @@
-"""A broker: registers, takes up its roles, follows, leads, and shows that it lives. Kafka: `KafkaServer`. [BR-01]"""
+"""A broker: registers, works, shows that it lives, and says so when its storage fails. Kafka: `KafkaServer`. [BR-01]"""
 
 from __future__ import annotations
 
 import logging
-import tempfile
 import threading
 import time
 
@@ -11,28 +10,35 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from replication.config import Config
-from replication.errors import DuplicateBrokerRegistrationException, LakelogException, StaleBrokerEpochException
-from replication.server.fetch_round import FetchContext, FetchRound
-from replication.server.fetch_states import FetchStates
+from replication.errors import (
+    CorruptRecordException,
+    KafkaStorageException,
+    LakelogException,
+    StaleBrokerEpochException,
+)
+from replication.server.broker_session import BrokerContext, BrokerSession
 from replication.server.follower_session import follower_session
 from replication.server.gate import BrokerKilled, Gate
 from replication.server.heartbeat import Heartbeat
 from replication.server.metadata_cache import MetadataCache
-from replication.server.replica_fetcher import ReplicaFetcher
-from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager
-from replication.server.replica_manager import ReplicaManager
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
-from replication.storage.cluster import Cluster, check_identity
-from replication.storage.filesystem import StorageRoot
+from replication.server.registration import Registration
+from replication.server.replica_fetcher_manager import ReplicaFetcherManager
+from replication.storage.broker_table import BrokerTable
+from replication.storage.cluster import Cluster
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
+from replication.storage.root_probe import probe_root, storage_error, works_as_before
 from schemas import LOG
 
 logger = logging.getLogger(__name__)
 
 
 class Broker:
-    """One broker of a cluster. `start` returns once it is registered and at work; `stop` ends it in order."""
+    """One broker of a cluster. `start` returns once it is registered and at work; `stop` ends it in order.
+
+    `session` is its work under one broker epoch. While its storage does not work it has none: it leads and follows
+    nothing, its row says why, and it looks for its root until that works again. [OL-02]
+    """
 
     def __init__(self, spark: SparkSession, cluster_uri: str, root_uri: str, config: Config) -> None:
         self.broker_id = config.broker_id
@@ -41,143 +47,143 @@ class Broker:
         self._root = self._cluster.storage_of(self.broker_id, root_uri)
         self._spark = follower_session(spark)
         self.gate = Gate()
+        self.session: BrokerSession | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"broker-{self.broker_id}", daemon=True)
         interval = self._config.broker_heartbeat_interval_ms
         self._heartbeat = Heartbeat(f"broker-{self.broker_id}", interval, self.gate, self._beat)
         self._failure: LakelogException | None = None
-        self._has_applied = False
+        self._is_doubtful, self._probed_at = False, time.monotonic()
+        self._is_leaving = False
 
     def start(self) -> None:
-        """Registers and begins to work.
+        """Registers and begins to work. A broker that has registered before starts without its storage, if need be.
 
-        Raises InconsistentClusterIdException for a root of another cluster or broker, CorruptRecordException for a
-        log that was changed by hand, DuplicateBrokerRegistrationException if the id is in use at another root.
+        Raises InconsistentClusterIdException for a root of another cluster or broker, KafkaStorageException or
+        CorruptRecordException for a root that does not work at its first start,
+        DuplicateBrokerRegistrationException if the id is in use at another root.
         """
-        check_identity(self._root, self._cluster.cluster_id, self.broker_id)
-        log = ReplicaLog.open(self._root.child(LOG.name))
-        self._registry = BrokerTable.open_or_create(self._cluster.root, self.broker_id)
-        registration = self._register(log)
-        log.claim(registration.broker_epoch)
-        table = ReplicaTable.open(self._root)
-        table.claim(registration.broker_epoch)
-        self._cache = MetadataCache(self._cluster)
-        self.fetcher_manager = ReplicaFetcherManager(
-            self._config.num_replica_fetchers, self._create_fetcher, self._source_uri
+        error = self._first_look()
+        self._registration = Registration(
+            BrokerTable.open_or_create(self._cluster.root, self.broker_id), self._root, self._config, self._stopping
         )
-        self._log, self._table = log, table
-        self.replica_manager = ReplicaManager(
-            self.broker_id, registration.broker_epoch, log, table, self._cache, self.fetcher_manager,
-            self._config.replica_lag_time_max_ms, self.gate,
+        self._registration.check_id_is_free()
+        self._context = BrokerContext(
+            self.broker_id, self._spark, self._cluster, self._config, self._root, self._registration.table,
+            MetadataCache(self._cluster), self.gate,
         )  # fmt: skip
-        self._epoch = registration.broker_epoch
-        self._kept_at = time.monotonic()
+        if error is None:
+            self._begin()
+        else:
+            self._registration.register_without_storage(f"{error.name}: {error}")
+            logger.error("broker %d begins without its storage: %s", self.broker_id, error)
         self._heartbeat.start()
         self._thread.start()
-        logger.info("broker %d is registered under epoch %d", self.broker_id, self._epoch)
 
-    def _register(self, log: ReplicaLog) -> BrokerRegistration:
-        self._check_id_is_free()
+    def _first_look(self) -> LakelogException | None:
+        """What keeps the storage of a broker that has registered before from working."""
+        try:
+            probe_root(self._root, self._cluster.cluster_id, self.broker_id)
+        except (KafkaStorageException, CorruptRecordException) as error:
+            if self.broker_id not in self._cluster.refresh_brokers():
+                raise
+            return error
+        return None
 
-        def build(last: BrokerRegistration | None) -> BrokerRegistration:
-            version = log.current().version
-            was_lost = last is not None and (last.log_table_id != log.table_id or last.log_version > version)
-            return BrokerRegistration(
-                self.broker_id, self._root.uri, self._config.broker_rack, last.broker_epoch + 1 if last else 1,
-                0, -1, False, None, log.table_id, version, was_lost,
-            )  # fmt: skip
-
-        return self._registry.register(build)
-
-    def _check_id_is_free(self) -> None:
-        """An id that is registered at another root is free only if its heartbeat stands still."""
-        last = self._registry.registration
-        if last is None or last.root == self._root.uri or last.shutting_down:
-            return
-        deadline = time.monotonic() + self._config.broker_session_timeout_ms / 1000
-        while time.monotonic() < deadline:
-            self._stopping.wait(self._config.lakelog_poll_interval_ms / 1000)
-            if self._registry.refresh():
-                raise DuplicateBrokerRegistrationException(
-                    f"broker {self.broker_id} is at work at {last.root}; stop it there first, or use another id"
-                )
-
-    def _source_uri(self, broker_id: int) -> str | None:
-        registration = self._cache.brokers().get(broker_id)
-        return registration.root if registration else None
-
-    def _create_fetcher(self, key: BrokerIdAndFetcherId, source_uri: str) -> ReplicaFetcher:
-        source = self._cluster.storage_of(key.broker_id, source_uri)
-        states = FetchStates()
-        name = f"broker-{self.broker_id}"
-        context = FetchContext(
-            self._spark, self._config, name, self._log, source,
-            lambda: self._cache.replica_table(key.broker_id), self.replica_manager.update_follower_high_watermarks,
-            self.replica_manager.lower_high_watermarks, self.replica_manager.publish, self.gate,
-        )  # fmt: skip
-        return ReplicaFetcher(
-            self._spark, self.broker_id, key, source, self._cluster.root, self._checkpoints(), self._config, states,
-            FetchRound(context, states),
-        )  # fmt: skip
-
-    def _checkpoints(self) -> StorageRoot:
-        """Checkpoints are disposable: where the root is no local disk, one serves them better."""
-        if self._root.is_local:
-            return self._root.child("checkpoints")
-        return StorageRoot.of(tempfile.gettempdir()).child(f"lakelog-{self._cluster.cluster_id}", str(self.broker_id))
+    def _begin(self) -> None:
+        """A session under a new broker epoch: for the controller a failure and a start-up. KIP-380. [OL-02]"""
+        log, table = ReplicaLog.open(self._root.child(LOG.name)), ReplicaTable.open(self._root)
+        epoch = self._registration.register(log)
+        try:
+            for claimed in (log, table):
+                claimed.claim(epoch)
+            session = BrokerSession(self._context, epoch, log, table)
+            session.start()
+        except (LakelogException, OSError) as error:
+            self._registration.storage_error = f"{type(error).__name__}: {error}"
+            raise
+        self.session = session
+        logger.info("broker %d is registered under epoch %d", self.broker_id, epoch)
 
     def _run(self) -> None:
         """The broker's own thread. An error is logged and the loop goes on; a fenced broker stops at once. [EV-01]"""
         while not self._stopping.wait(self._config.lakelog_poll_interval_ms / 1000):
             try:
                 self.gate.pass_through()
-                self._tick()
+                self._round()
             except BrokerKilled:
                 return
             except StaleBrokerEpochException as error:
                 logger.error("broker %d stops: %s", self.broker_id, error)
                 self._failure = error
-                self.fetcher_manager.close_all_fetchers()
+                if self.session:
+                    self.session.fetcher_manager.close_all_fetchers()
                 return
             except (LakelogException, OSError) as error:
+                self._is_doubtful = True
                 logger.warning("broker %d: %s", self.broker_id, error)
             except Exception:  # such as a worker of Spark that did not start: the next round tries again
+                self._is_doubtful = True
                 logger.exception("broker %d: an error of its own", self.broker_id)
 
-    def _tick(self) -> None:
-        if self._cache.refresh() or not self._has_applied:
-            self._apply()
-        self.fetcher_manager.restart_failed_fetchers()
-        if self.replica_manager.lead():
-            self.replica_manager.publish("high watermark")
-        if (time.monotonic() - self._kept_at) * 1000 >= self._config.broker_heartbeat_interval_ms:
-            self._keep_up()
+    def _round(self) -> None:
+        if self._is_due_for_probe():
+            self._probe()
+        if self.session:
+            self.session.tick()
 
-    def _apply(self) -> None:
-        self._has_applied = False  # until it is done: an error half way must not leave it at that
-        version = self._cache.version
-        self.replica_manager.apply()
-        self._has_applied = True
-        self.gate.pass_through()
-        self._registry.update(self._epoch, "metadata applied", metadata_version=version)
+    def _is_due_for_probe(self) -> bool:
+        """Now and then, and soon after an error: whatever has failed, it may have been for the root."""
+        config, since = self._config, (time.monotonic() - self._probed_at) * 1000
+        is_in_doubt = self._is_doubtful or self.session is None
+        return since >= (config.replica_fetch_backoff_ms if is_in_doubt else config.broker_heartbeat_interval_ms)
+
+    def _probe(self) -> None:
+        """An error alone is no proof, and neither is a slow store: the root is read and written. [OL-02]"""
+        is_in_doubt = self._is_doubtful or self.session is None
+        self._probed_at, self._is_doubtful = time.monotonic(), False
+        self._registration.check_not_fenced()
+        if not is_in_doubt and works_as_before(self._root):
+            return
+        error = storage_error(self._root, self._cluster.cluster_id, self.broker_id)
+        if error is not None:
+            self._do_without_storage(error)
+        elif self.session is None and not self._is_leaving:
+            self._begin()
+
+    def _do_without_storage(self, error: str) -> None:
+        """Leads and follows nothing from now on. The row says so first: others lead the sooner.
+
+        Kafka: `ReplicaManager.handleLogDirFailure`. [OL-02, LI-04]
+        """
+        session, self.session = self.session, None
+        if session or error != self._registration.storage_error:
+            logger.error("broker %d: its storage does not work: %s", self.broker_id, error)
+        self._registration.storage_error = error
+        try:
+            self._beat()
+        finally:
+            if session:
+                session.close()
 
     def _beat(self) -> None:
-        self._registry.update(self._epoch, "heartbeat", log_version=self._log.current().version)
+        session = self.session
+        figures = session.quotas.figures() if session else {}
+        self._registration.beat(session.log_version if session else None, **figures)
 
-    def _keep_up(self) -> None:
-        """What is done now and then: the rows say what producers have appended, and tables stay cheap to open."""
-        self.gate.pass_through()
-        self._kept_at = time.monotonic()
-        self.replica_manager.publish("kept up")
-        for table in (self._log, self._table, self._registry):
-            table.checkpoint_if_due()
+    @property
+    def fetcher_manager(self) -> ReplicaFetcherManager:
+        """The fetchers of the broker. Raises KafkaStorageException while its storage does not work."""
+        if self.session is None:
+            raise KafkaStorageException(f"broker {self.broker_id}: {self._registration.storage_error}")
+        return self.session.fetcher_manager
 
     def queries(self) -> list[StreamingQuery]:
         """The streaming queries that run now, one for each source broker and fetcher id."""
         return list(self._spark.streams.active)
 
     def is_running(self) -> bool:
-        """Whether the broker is at work."""
+        """Whether the broker is at work, or waits for its storage."""
         return self._thread.is_alive()
 
     def wait(self) -> None:
@@ -193,39 +199,36 @@ class Broker:
         self._stopping.set()
         self._heartbeat.stop()
         self._thread.join()
-        self.fetcher_manager.close_all_fetchers()
+        if self.session:
+            self.session.close()
 
-    def _shut_down_in_order(self) -> None:
+    def _shut_down_in_order(self, session: BrokerSession) -> None:
         """Says that it is shutting down, and waits until others lead what they can. From then on it takes up roles but
         fetches nothing new. Without a controller that sees to it, it goes after some time all the same. [BL-09, CS-01]
         """
-        self._registry.update(self._epoch, "shutdown", shutting_down=True)
-        self.replica_manager.shutting_down()
+        self._registration.shutting_down()
+        session.replica_manager.shutting_down()
         config = self._config
         patience = config.controlled_shutdown_max_retries * config.controlled_shutdown_retry_backoff_ms / 1000
         deadline = time.monotonic() + patience
-        while self.is_running() and self._leads_for_others() and time.monotonic() < deadline:
+        while self.is_running() and session is self.session and session.leads_for_others():
+            if time.monotonic() >= deadline:
+                return
             self._stopping.wait(config.lakelog_poll_interval_ms / 1000)
-
-    def _leads_for_others(self) -> bool:
-        """Whether it leads a partition that another member of the ISR could lead. [CS-08]"""
-        return any(set(r.isr) - {self.broker_id} for r in self.replica_manager.leads())
 
     def stop(self, controlled: bool = True) -> None:
         """Gives away what it leads, ends its fetchers, publishes its state once more. [BR-04]
 
         `controlled`: wait for a controller to move its leaderships; without one that would be in vain.
         """
-        if controlled and self._config.controlled_shutdown_enable and self.is_running() and self._failure is None:
-            self._shut_down_in_order()
+        self._is_leaving = True
+        session, enabled = self.session, self._config.controlled_shutdown_enable
+        if controlled and enabled and session and self.is_running() and self._failure is None:
+            self._shut_down_in_order(session)
         self._stopping.set()
         self._thread.join()
         self._heartbeat.stop()
-        if self._failure:
-            return
-        self.replica_manager.shutting_down()
-        if self._cache.refresh():
-            self._apply()  # what it has been told to give away is closed to producers here before it is gone
-        self.fetcher_manager.close_all_fetchers()
-        self.replica_manager.publish("shutdown")
-        self._registry.update(self._epoch, "shutdown", shutting_down=True)
+        if self.session:
+            (self.session.close if self._failure else self.session.stop)()
+        if self._failure is None:
+            self._registration.shutting_down()

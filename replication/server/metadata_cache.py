@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from replication.config import Config, TopicConfig
 from replication.protocol.high_watermark import effective_min_isr
 from replication.protocol.isr import IsrChange, Outcome
 from replication.protocol.partition_registration import PartitionRegistration
@@ -28,11 +29,15 @@ class MetadataCache:
         self._replica_tables: dict[tuple[int, str], ReplicaTable] = {}
         self._partitions: Mapping[TopicIdPartition, PartitionRegistration] = {}
         self._version = -1
+        self._throttled: dict[str, dict[str, str]] = {}
         self.refresh()
 
     def refresh(self) -> bool:
         """Reads what has moved; tells whether metadata, topics or the roots of brokers have."""
         topics_moved = self.cluster.topics.refresh()
+        if topics_moved:
+            self._throttled = {}
+        self.cluster.configs.refresh()
         self.cluster.metadata.refresh()
         # Compared with what this cache has shown: a change of an ISR may have brought newer rows along.
         metadata_moved = self._version != self.cluster.metadata.version
@@ -70,11 +75,27 @@ class MetadataCache:
         """Brokers whose heartbeat has moved within `broker.session.timeout.ms`, and that are not shutting down."""
         return self._liveness.look(self.brokers())
 
+    def topic_config(self, registration: PartitionRegistration) -> TopicConfig:
+        """The settings of a partition's topic over those of this broker."""
+        topic = self.cluster.topics.topics.get(registration.topic)
+        return self.cluster.config.topic(topic.configs if topic else {})
+
+    def config_of_broker(self, broker_id: int) -> Config:
+        """The settings of a broker, of those that may change while it runs: as the table has them for it or for all,
+        else as in the properties of this one. [TH-02]"""
+        return self.cluster.config.dynamic(self.cluster.configs.of_broker(broker_id))
+
+    def throttled_replicas(self, key: str) -> Mapping[str, str]:
+        """What a setting of topics names, by topic; without those that name nothing. [TH-02]"""
+        known = self._throttled
+        if key not in known:
+            topics = self.cluster.topics.topics
+            known[key] = {name: topic.configs[key] for name, topic in topics.items() if topic.configs.get(key)}
+        return known[key]
+
     def min_isr(self, registration: PartitionRegistration) -> int:
         """How many members the ISR of a partition needs for its HW to move. [HW-01]"""
-        topic = self.cluster.topics.topics.get(registration.topic)
-        config = self.cluster.config.topic(topic.configs if topic else {})
-        return effective_min_isr(config.min_insync_replicas, len(registration.replicas))
+        return effective_min_isr(self.topic_config(registration).min_insync_replicas, len(registration.replicas))
 
     def alter_partitions(
         self, changes: Iterable[IsrChange], who: str

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from replication.errors import KafkaStorageException, LakelogException
+from replication.errors import KafkaStorageException
 from replication.protocol.become_leader_or_follower import become_leader_or_follower
 from replication.protocol.high_watermark import follower_high_watermark
 from replication.protocol.isr import IsrChange
@@ -26,10 +26,9 @@ from replication.protocol.leadership import (
     raise_high_watermark,
     settle_isr_change,
 )
-from replication.protocol.partition_log import Role
+from replication.protocol.partition_log import PartitionLog
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
 from replication.protocol.steps import (
     AlterPartitions,
     CommitRoles,
@@ -43,15 +42,17 @@ from replication.protocol.steps import (
     StopIdleFetchers,
 )
 from replication.server.gate import Gate
+from replication.server.leader_view import LeaderView
 from replication.server.metadata_cache import MetadataCache
+from replication.server.offline_replicas import OfflineReplicas
 from replication.server.replica_fetcher_manager import ReplicaFetcherManager
-from replication.server.replica_rows import replica_row
+from replication.server.replica_rows import offline_row, replica_row
+from replication.server.state_changes import log_roles, state_changes
 from replication.storage.cut import delete_logs
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 
 logger = logging.getLogger(__name__)
-state_changes = logging.getLogger("state.change.logger")
 
 
 class ReplicaManager:
@@ -68,10 +69,10 @@ class ReplicaManager:
         self._table = table
         self._cache = cache
         self._fetchers = fetchers
-        self._replica_lag_time_max = replica_lag_time_max_ms / 1000
         self._gate = gate
         self._clock = clock
-        self._lag_looked_at = clock()
+        self._view = LeaderView(broker_id, log, cache, replica_lag_time_max_ms, clock)
+        self._offline = OfflineReplicas(broker_id)
         self._is_shutting_down = False
         self._lock = threading.RLock()
         self._hosted: dict[TopicIdPartition, HostedPartition] = {}
@@ -100,10 +101,34 @@ class ReplicaManager:
                 if partition in metadata:
                     self._hosted[partition] = follow_registration(hosted, metadata[partition])
             registrations = {p: hosted.registration for p, hosted in self._hosted.items()}
+        logs = self._known_logs(metadata)
+        has_changed = self._offline.look(self._log.current(), metadata)
+        without_led = self._offline.without_led
+        steps = become_leader_or_follower(
+            self._broker_id, without_led(registrations), without_led(metadata), without_led(logs)
+        )
+        if has_changed:
+            steps = [StopFetching(tuple(self._offline.faults)), *steps, PublishReplicas("offline replicas")]
+        self.carry_out(steps)
+
+    def _known_logs(
+        self, metadata: Mapping[TopicIdPartition, PartitionRegistration]
+    ) -> dict[TopicIdPartition, PartitionLog]:
+        """What the log has, and may have in broken files; those that hold nothing of what it still has are let go."""
         state = self._log.refresh()
-        known = {*state.partitions(), *(p for p, r in metadata.items() if self._broker_id in r.replicas)}
-        logs = {p: state.partition(p) for p in sorted(known)}
-        self.carry_out(become_leader_or_follower(self._broker_id, registrations, metadata, logs))
+        of_metadata = (p for p, r in metadata.items() if self._broker_id in r.replicas or state.fault(p))
+        logs = {p: state.known(p) for p in sorted({*state.partitions(), *of_metadata})}
+        if state.broken:
+            self.carry_out([DeleteLogs(())])
+        return logs
+
+    def is_due(self) -> bool:
+        """Whether `apply` has to be called without a move of the metadata: files have broken, or are whole again."""
+        return self._offline.is_due(self._log.current())
+
+    def offline(self) -> tuple[str, ...]:
+        """The replicas that have a broken file, as the broker's row has them. [OL-01, LI-04]"""
+        return self._offline.names()
 
     def lead(self) -> bool:
         """The duties of a leader: looks at the followers, changes the ISR, raises the HWs, tells whether one has moved.
@@ -112,35 +137,22 @@ class ReplicaManager:
         """
         if not self.leads():
             return False
-        self._around = self._surroundings()
+        self._around = self._view.look(self.leads())
         with self._lock:
             before = dict(self._hosted)
             for partition, surroundings in self._around.items():
                 self._hosted[partition] = attend(self._hosted[partition], surroundings)
-            changes = tuple(h.pending for h in self._hosted.values() if h.pending)
+            changes = tuple(h.pending for h in self._offline.without(self._hosted).values() if h.pending)
         steps: list[Step] = [AlterPartitions(changes)] if changes else []
         self.carry_out([*steps, RaiseHighWatermarks()])
         with self._lock:
-            return any(h.high_watermark > before[p].high_watermark for p, h in self._hosted.items() if p in before)
+            return any(self._has_news(p, h, before[p]) for p, h in self._hosted.items() if p in before)
 
-    def _surroundings(self) -> dict[TopicIdPartition, Surroundings]:
-        """What each led partition's leader looks at now. The log comes last: it tells whether this process is still the
-        broker's, and what has been decided on older metadata than that is refused by its partition epoch."""
-        led = self.leads()
-        rows = self._follower_rows({broker for r in led for broker in r.followers})
-        epochs = {broker: registration.broker_epoch for broker, registration in self._cache.brokers().items()}
-        alive = self._cache.alive_brokers()
-        state, now = self._log.refresh(), self._clock()
-        may_shrink = now - self._lag_looked_at >= self._replica_lag_time_max / 2
-        self._lag_looked_at = now if may_shrink else self._lag_looked_at
-        return {
-            p: Surroundings(
-                state.partition(p), {b: rows[b][p] for b in r.followers if b in rows and p in rows[b]}, epochs,
-                {broker: epochs[broker] for broker in alive}, now, self._replica_lag_time_max,
-                self._cache.min_isr(r), may_shrink,
-            )
-            for p, r in ((r.topic_id_partition, r) for r in led)
-        }  # fmt: skip
+    def _has_news(self, partition: TopicIdPartition, now: HostedPartition, before: HostedPartition) -> bool:
+        """Whether others wait for what has changed: a HW, or a log start that a client has raised."""
+        told, around = self._table.replicas.get(partition), self._around.get(partition)
+        is_shorter = told is not None and around is not None and told.log_start_offset < around.log.log_start_offset
+        return is_shorter or now.high_watermark > before.high_watermark
 
     def carry_out(self, steps: Iterable[Step]) -> None:
         """Carries out steps in their order; a broker may be ended between any two."""
@@ -150,22 +162,11 @@ class ReplicaManager:
 
     def _commit_roles(self, step: CommitRoles) -> None:
         self._log.become(step.roles, why=f"metadata version {self._cache.version}")
-        self._log_roles(step.roles)
+        log_roles(self._broker_id, step.roles, self._cache.partitions)
 
     def _start_fetching(self, step: StartFetching) -> None:
         if not self._is_shutting_down:
-            self._fetchers.add_fetcher_for_partitions(step.partitions)
-
-    def _log_roles(self, roles: Mapping[TopicIdPartition, Role]) -> None:
-        """The log of state changes. [BL-12]"""
-        for partition, role in roles.items():
-            registration = self._cache.partitions.get(partition)
-            name = f"{registration.topic}-{registration.partition}" if registration else str(partition)
-            state_changes.info(
-                "broker %d: %s is %s under leader epoch %d (controller epoch %s, leader %s)",
-                self._broker_id, name, role.name, role.leader_epoch,
-                registration.controller_epoch if registration else "-", registration.leader if registration else "-",
-            )  # fmt: skip
+            self._fetchers.add_fetcher_for_partitions(self._offline.without(step.partitions))
 
     def _host(self, step: HostPartitions) -> None:
         state, now = self._log.current(), self._clock()
@@ -175,7 +176,7 @@ class ReplicaManager:
             for partition, registration in step.registrations.items():
                 self._hosted[partition] = host(
                     self._hosted.get(partition), self._table.replicas.get(partition), registration,
-                    state.partition(partition), self._broker_id, now, partition in step.resumed,
+                    state.known(partition), self._broker_id, now, partition in step.resumed,
                 )  # fmt: skip
 
     def _alter_partitions(self, changes: tuple[IsrChange, ...]) -> None:
@@ -204,8 +205,13 @@ class ReplicaManager:
 
     def leads(self) -> list[PartitionRegistration]:
         """The partitions that this broker leads."""
+        return [hosted.registration for hosted in self.led().values()]
+
+    def led(self) -> dict[TopicIdPartition, HostedPartition]:
+        """What this broker leads, with its HWs; what has a broken file it does not."""
         with self._lock:
-            return [h.registration for h in self._hosted.values() if h.registration.leader == self._broker_id]
+            led = {p: h for p, h in self._hosted.items() if h.registration.leader == self._broker_id}
+            return self._offline.without(led)
 
     def update_follower_high_watermarks(self, leader_high_watermarks: Mapping[TopicIdPartition, int]) -> None:
         """Takes over the leader's HW, as far as this replica's log goes. [HW-03]"""
@@ -214,7 +220,7 @@ class ReplicaManager:
             for partition, high_watermark in leader_high_watermarks.items():
                 hosted = self._hosted.get(partition)
                 if hosted:
-                    end = state.partition(partition).log_end_offset
+                    end = state.known(partition).log_end_offset
                     follows = follower_high_watermark(high_watermark, end)
                     self._hosted[partition] = replace(hosted, high_watermark=follows)
 
@@ -224,17 +230,6 @@ class ReplicaManager:
             known = {p: self._hosted[p].high_watermark for p in partitions if p in self._hosted}
             self.update_follower_high_watermarks(known)
 
-    def _follower_rows(self, brokers: Iterable[int]) -> dict[int, Mapping[TopicIdPartition, Replica]]:
-        rows: dict[int, Mapping[TopicIdPartition, Replica]] = {}
-        for broker in brokers:
-            try:
-                table = self._cache.replica_table(broker)
-                table.refresh()
-                rows[broker] = table.replicas
-            except LakelogException as error:
-                logger.warning("broker %d: replicas of broker %d cannot be read: %s", self._broker_id, broker, error)
-        return rows
-
     def publish(self, why: str) -> None:
         """Writes what this broker says of its replicas, if it differs from what it last said."""
         state = self._log.current()
@@ -242,9 +237,11 @@ class ReplicaManager:
             told = self._table.replicas
             rows = [
                 replica_row(
-                    self._broker_id, self._broker_epoch, hosted, state.partition(p), self._fetchers.fetch_state(p),
+                    self._broker_id, self._broker_epoch, hosted, state.known(p), self._fetchers.fetch_state(p),
                     told.get(p), state.version,
                 )
-                for p, hosted in self._hosted.items()
+                for p, hosted in {**self._offline.hosted(told), **self._hosted}.items()
             ]  # fmt: skip
-            self._table.publish(rows, why)
+            faults = self._offline.faults
+            offline = [offline_row(r, faults[p]) if (p := r.topic_id_partition) in faults else r for r in rows]
+            self._table.publish(offline, why)

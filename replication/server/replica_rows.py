@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
 from replication.protocol.leadership import HostedPartition
 from replication.protocol.partition_log import PartitionLog
@@ -41,7 +43,14 @@ def replica_row(
     )
 
 
+def offline_row(row: Replica, fault: str) -> Replica:
+    """The row of a replica one of whose files is broken: it leads nothing, whatever the metadata says. [OL-01]"""
+    error = f"KAFKA_STORAGE_ERROR: {fault}"
+    return replace(row, role=FOLLOWER_ROLE, state=ReplicaState.OFFLINE, error=error, lag=None)
+
+
 def _shown_state(fetch: PartitionFetchState | None, last: Replica | None) -> str:
     if fetch is not None:
         return fetch.shown_state
-    return last.state if last is not None else ReplicaState.TRUNCATING
+    is_told = last is not None and last.state != ReplicaState.OFFLINE
+    return last.state if last is not None and is_told else ReplicaState.TRUNCATING

@@ -77,9 +77,9 @@ class AdminTable:
         cause = {"who": request.requested_by, "why": request.kind, "request": request.request_id}
         self._table.update(cause, change)
 
-    def checkpoint_if_due(self) -> None:
+    def keep_cheap(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
-        self._table.checkpoint_if_due()
+        self._table.keep_cheap()
 
     def claim(self, controller_epoch: int) -> None:
         """Makes a controller the only one that decides here. Raises ControllerMovedException."""

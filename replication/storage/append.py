@@ -5,13 +5,13 @@ Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.appendAsLeader`, `Producer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replication.errors import LakelogException
+from replication.errors import KafkaStorageException, LakelogException
 from replication.protocol.append import Appended, PartitionAppend, place
 from replication.protocol.follow import check_follower_append
 from replication.protocol.producer_state import increment_sequence
@@ -79,6 +79,10 @@ def append_as_follower(
 
 
 def _place(state: LogState, request: PartitionAppend) -> Appended | LakelogException:
+    state.learn({request.topic_id: request.topic})
+    fault = state.fault(request.topic_id_partition)
+    if fault is not None:
+        return KafkaStorageException(f"{request.topic}-{request.partition} is offline: {fault}")
     try:
         return place(state.partition(request.topic_id_partition), request)
     except LakelogException as error:
@@ -104,7 +108,7 @@ def arrow_writer(
             )
         ]
         by_replicas = groupby(placed, key=lambda item: sorted(item[0]))
-        packs = [pack for _, group in by_replicas for pack in _packs((batch for _, batch in group), segment_bytes)]
+        packs = [pack for _, group in by_replicas for pack in packs_of((batch for _, batch in group), segment_bytes)]
         return [_write_pack(root, leader, pack) for pack in packs]
 
     return write
@@ -154,7 +158,7 @@ def _log_rows(request: PartitionAppend, part: pa.Table, base: int) -> pa.Table:
     return pa.table({name: columns[name] for name in LOG.names})
 
 
-def _packs(batches: Iterator[Batch], segment_bytes: int) -> Iterator[list[Batch]]:
+def packs_of(batches: Iterable[Batch], segment_bytes: int) -> Iterator[list[Batch]]:
     """Batches in the order given, gathered into packs of about a segment's size."""
     pack: list[Batch] = []
     size = 0

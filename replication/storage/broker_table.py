@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from replication.errors import StaleBrokerEpochException
+from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.state_table import Row, StateTable
@@ -28,6 +29,17 @@ class BrokerRegistration:
     log_table_id: str
     log_version: int
     log_was_lost: bool = False
+    offline_partitions: tuple[str, ...] = ()
+    leader_replication_quota: int | None = None
+    leader_replication_rate: int | None = None
+    follower_replication_quota: int | None = None
+    follower_replication_rate: int | None = None
+
+    @property
+    def offline(self) -> frozenset[TopicIdPartition]:
+        """The partitions that it has a broken file of. [OL-01]"""
+        parts = (text.rpartition("/") for text in self.offline_partitions)
+        return frozenset(TopicIdPartition(topic_id, int(number)) for topic_id, _, number in parts)
 
 
 class BrokerTable:
@@ -53,7 +65,7 @@ class BrokerTable:
     def registration(self) -> BrokerRegistration | None:
         """The registration as last read."""
         rows = self._table.rows
-        return BrokerRegistration(**rows[0]) if rows else None
+        return _registration(rows[0]) if rows else None
 
     def refresh(self) -> bool:
         """Reads the table again if it has moved; tells whether it had."""
@@ -64,7 +76,7 @@ class BrokerTable:
         written: list[BrokerRegistration] = []
 
         def change(rows: list[Row]) -> list[Row] | None:
-            last = BrokerRegistration(**rows[0]) if rows else None
+            last = _registration(rows[0]) if rows else None
             if written and last == written[-1]:
                 return None
             written.append(build(last))
@@ -73,9 +85,9 @@ class BrokerTable:
         self._table.update({"who": "broker", "why": "register"}, change)
         return written[-1]
 
-    def checkpoint_if_due(self) -> None:
+    def keep_cheap(self) -> None:
         """Keeps opening cheap; for the broker, now and then."""
-        self._table.checkpoint_if_due()
+        self._table.keep_cheap()
 
     def update(self, broker_epoch: int, why: str, **changes: object) -> BrokerRegistration:
         """Changes fields of the registration that this process has made; each write moves the heartbeat.
@@ -86,7 +98,7 @@ class BrokerTable:
         written: list[Row] = []
 
         def change(rows: list[Row]) -> list[Row] | None:
-            found = BrokerRegistration(**rows[0])
+            found = _registration(rows[0])
             if found.broker_epoch != broker_epoch:
                 raise StaleBrokerEpochException(
                     f"broker {found.broker_id}: epoch {broker_epoch} is fenced: "
@@ -96,12 +108,16 @@ class BrokerTable:
             return list(written)
 
         self._table.update({"who": "broker", "why": why}, change)
-        return BrokerRegistration(**written[0])
+        return _registration(written[0])
 
 
 def broker_ids(cluster: StorageRoot) -> list[int]:
     """Ids of all brokers that have ever registered with the cluster."""
     return sorted(int(name) for name in cluster.child(BROKERS.name).list() if name.isdigit())
+
+
+def _registration(row: Row) -> BrokerRegistration:
+    return BrokerRegistration(**{**row, "offline_partitions": tuple(row.get("offline_partitions") or ())})
 
 
 def _folder(cluster: StorageRoot, broker_id: int) -> StorageRoot:

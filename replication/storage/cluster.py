@@ -12,6 +12,7 @@ from replication.errors import BrokerNotAvailableException, InconsistentClusterI
 from replication.storage.admin_table import AdminTable
 from replication.storage.broker_table import BrokerRegistration, BrokerTable, broker_ids
 from replication.storage.commit import last_version
+from replication.storage.config_table import ConfigTable
 from replication.storage.controller_lease import ControllerLease
 from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
@@ -68,6 +69,11 @@ class Cluster:
         return ControllerLease.open(self.root)
 
     @cached_property
+    def configs(self) -> ConfigTable:
+        """The settings of brokers that may change while they run."""
+        return ConfigTable.open(self.root)
+
+    @cached_property
     def admin(self) -> AdminTable:
         """What was asked of the controller."""
         return AdminTable.open(self.root)
@@ -87,10 +93,11 @@ class Cluster:
         found = {broker_id: table.registration for broker_id, table in sorted(self._brokers.items())}
         return {broker_id: registration for broker_id, registration in found.items() if registration}
 
-    def checkpoint_if_due(self) -> None:
+    def keep_cheap(self) -> None:
         """Keeps the cluster's tables cheap to open; for the active controller, which owns them, now and then."""
-        for table in (self.metadata, self.topics, self.admin, self.lease, self.producers, self.groups):
-            table.checkpoint_if_due()
+        owned = (self.metadata, self.topics, self.configs, self.admin, self.lease, self.producers, self.groups)
+        for table in owned:
+            table.keep_cheap()
 
     def broker_root(self, broker_id: int) -> StorageRoot:
         """Where a broker keeps its log. Raises BrokerNotAvailableException if it has never registered."""
@@ -109,14 +116,14 @@ class Cluster:
 def read_identity(root: StorageRoot) -> dict[str, Any]:
     """Which cluster and broker a root belongs to.
 
-    Raises InconsistentClusterIdException if it is not formatted, or in a format newer than this code.
+    Raises InconsistentClusterIdException if it is not formatted, or in another format than that of this code.
     """
     rows = StateTable.open(root.child(CLUSTER.name), CLUSTER).rows
     if not rows:
         raise InconsistentClusterIdException(f"{root.uri}: formatting was not finished; empty the folder, format again")
-    if rows[0]["format_version"] > FORMAT_VERSION:
+    if rows[0]["format_version"] != FORMAT_VERSION:
         raise InconsistentClusterIdException(
-            f"{root.uri}: has format {rows[0]['format_version']}, this version of Lakelog knows up to {FORMAT_VERSION}"
+            f"{root.uri}: has format {rows[0]['format_version']}, this version of Lakelog knows {FORMAT_VERSION} only"
         )
     return rows[0]
 
@@ -134,6 +141,7 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     GroupTable.create(root)
     ControllerLease.create(root)
     AdminTable.create(root)
+    ConfigTable.create(root)
     cluster_id = uuid.uuid4().hex
     _write_identity(root, cluster_id, CLUSTER_ROOT, config.cluster_configs())
     return cluster_id

@@ -43,9 +43,9 @@ class ControllerLease:
         self._table.refresh()
         return self._current()
 
-    def checkpoint_if_due(self) -> None:
+    def keep_cheap(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
-        self._table.checkpoint_if_due()
+        self._table.keep_cheap()
 
     def _current(self) -> Lease | None:
         return Lease(**self._table.rows[0]) if self._table.rows else None

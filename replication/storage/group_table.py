@@ -42,10 +42,10 @@ class GroupTable:
         """Opens the table of a formatted cluster root."""
         return cls(StateTable.open(cluster.child(GROUPS.name), GROUPS))
 
-    def checkpoint_if_due(self) -> None:
+    def keep_cheap(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
         self._table.refresh()
-        self._table.checkpoint_if_due()
+        self._table.keep_cheap()
 
     def commit(self, offsets: Iterable[CommittedOffset]) -> None:
         """Replaces the offsets of these partitions, in one compare-and-set; those of others stay.

@@ -10,42 +10,56 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from replication.errors import KafkaStorageException
+from replication.errors import CorruptRecordException, KafkaStorageException
 from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.broken_segments import BrokenSegment, ranges, read_segments
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
 from replication.storage.record_batches import header_row
-from replication.storage.segment import read_segment
+from replication.storage.segment import Segment
 
 _RANGES = ("min.partition", "max.partition", "max.offset")
 
 
-def headers_from(log: StorageRoot, wanted: Mapping[TopicIdPartition, int]) -> list[tuple[Any, ...]]:
+def headers_from(
+    log: StorageRoot, wanted: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str]
+) -> tuple[list[tuple[Any, ...]], dict[TopicIdPartition, CorruptRecordException]]:
     """Header rows (`schemas.RECORD_BATCHES`) of all batches that end at or after the wanted offset of their partition,
-    at the newest version of the log at `log`.
+    at the newest version of the log at `log`; and the partitions that a broken segment may hold some of, each with an
+    error that names the file. `topics` has the names of their topics, as far as they are known. [FT-12, OL-01]
 
     Statistics tell which files may hold any; only their footers are read. Raises KafkaStorageException when the table
-    cannot be read, CorruptRecordException, naming the file, when a segment cannot.
+    cannot be read.
     """
     if not wanted:
-        return []
+        return [], {}
     try:
         handle = DeltaTable(log.uri, storage_options=dict(log.options))
     except (TableNotFoundError, DeltaError, OSError) as error:
         raise KafkaStorageException(f"{log.uri}: cannot be read: {error}") from error
-    segments = (read_segment(log, file) for file in _candidates(handle, wanted))
-    return [
+    segments = read_segments(log, _candidates(handle, wanted))
+    failed = {
+        partition: CorruptRecordException(broken.fault)
+        for broken in segments
+        if isinstance(broken, BrokenSegment)
+        for partition, offset in wanted.items()
+        if broken.may_hold(partition, topics.get(partition), offset)
+    }
+    rows = [
         header_row(handle.version(), segment.name, segment.file.size, header)
         for segment in segments
+        if isinstance(segment, Segment)
         for header in segment.headers
         if header.last_offset >= wanted.get(header.topic_id_partition, header.next_offset)
+        and header.topic_id_partition not in failed
     ]
+    return rows, failed
 
 
 def _candidates(handle: DeltaTable, wanted: Mapping[TopicIdPartition, int]) -> list[AddedFile]:
     files = pa.table(handle.get_add_actions(flatten=True))
     if not set(_RANGES) <= set(files.column_names):  # no file has statistics yet, or there is none
-        return [AddedFile(name, size) for name, size in _names_and_sizes(files)]
+        return _added(files)
     numbers = [partition.partition for partition in wanted]
     may_hold = pc.and_(
         pc.greater_equal(files["max.offset"], min(wanted.values())),
@@ -55,8 +69,8 @@ def _candidates(handle: DeltaTable, wanted: Mapping[TopicIdPartition, int]) -> l
         ),
     )
     chosen = files.filter(pc.fill_null(may_hold, True))
-    return [AddedFile(name, size) for name, size in _names_and_sizes(chosen)]
+    return _added(chosen)
 
 
-def _names_and_sizes(files: pa.Table) -> list[tuple[str, int]]:
-    return list(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
+def _added(files: pa.Table) -> list[AddedFile]:
+    return [AddedFile(row["path"], row["size_bytes"], ranges(row)) for row in files.to_pylist()]

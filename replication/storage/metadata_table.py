@@ -82,9 +82,9 @@ class MetadataTable:
 
         return self._table.update(cause, change)
 
-    def checkpoint_if_due(self) -> None:
+    def keep_cheap(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
-        self._table.checkpoint_if_due()
+        self._table.keep_cheap()
 
     def claim(self, controller_epoch: int) -> None:
         """Makes a controller the only one that may elect here: an older one's next write is refused. [CE-04, CE-05]"""

@@ -38,10 +38,10 @@ class ProducerTable:
         """Opens the table of a formatted cluster root."""
         return cls(StateTable.open(cluster.child(PRODUCERS.name), PRODUCERS))
 
-    def checkpoint_if_due(self) -> None:
+    def keep_cheap(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
         self._table.refresh()
-        self._table.checkpoint_if_due()
+        self._table.keep_cheap()
 
     def init_producer(self, name: str) -> ProducerIdAndEpoch:
         """The id of a named producer, under an epoch above all that were given out before: those are fenced."""

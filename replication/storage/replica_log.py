@@ -8,47 +8,27 @@ before it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from replication.errors import (
-    CorruptRecordException,
-    OffsetOutOfRangeException,
-    StaleBrokerEpochException,
-)
+from replication.errors import CorruptRecordException, OffsetOutOfRangeException, StaleBrokerEpochException
 from replication.protocol.partition_log import LEADER, Role, role_version
-from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.storage.broken_segments import BrokenSegment, find_faults, is_whole, read_segments, with_statistics
 from replication.storage.commit import AddedFile, LogGap
 from replication.storage.compare_and_set import compare_and_set
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_state import (
-    BROKER_EPOCH,
-    LogState,
-    may_go_back,
-    role_app_id,
-    start_app_id,
-)
-from replication.storage.segment import Segment, read_records, read_segment, rows_of
+from replication.storage.log_change import Decision, LogChange
+from replication.storage.log_state import BROKER_EPOCH, LogState, may_go_back, role_app_id, start_app_id
+from replication.storage.segment import Segment, read_records, rows_of
 from schemas import LOG
 
-_READERS = 8
-
-
-@dataclass(frozen=True)
-class LogChange:
-    """What one commit is to change: segments in and out, and facts that must last (`txn`)."""
-
-    adds: tuple[Segment, ...] = ()
-    removes: tuple[Segment, ...] = ()
-    txns: Mapping[str, int] = field(default_factory=dict)
-
-
-Decision = Callable[[LogState], LogChange | None]
+_HEAL_SECONDS = 10.0  # how often a handle looks again at what it has found broken
 
 
 class ReplicaLog:
@@ -59,6 +39,7 @@ class ReplicaLog:
         self._lock = threading.RLock()
         self._broker_epoch: int | None = None
         self._written: dict[str, Segment] = {}
+        self._healed_at = float("-inf")
         self._state = LogState(self._transaction_version)
         self._rebuild()
 
@@ -69,7 +50,10 @@ class ReplicaLog:
 
     @classmethod
     def open(cls, root: StorageRoot) -> ReplicaLog:
-        """Opens a log and replays it. Raises CorruptRecordException if a file is gone or was changed by hand."""
+        """Opens a log and replays it; partitions whose files are broken are refused one by one. [OL-01]
+
+        Raises CorruptRecordException if offsets have gaps that no broken file accounts for.
+        """
         return cls(DeltaLog.open(root))
 
     def _transaction_version(self, app_id: str) -> int | None:
@@ -99,6 +83,8 @@ class ReplicaLog:
         with self._lock:
             if self.has_moved():
                 self._replay()
+            if self._state.broken and time.monotonic() - self._healed_at >= _HEAL_SECONDS:
+                self._heal()
             if self._broker_epoch is not None and self._state.broker_epoch > self._broker_epoch:
                 raise StaleBrokerEpochException(
                     f"{self.root.uri}: broker epoch {self._broker_epoch} is fenced: "
@@ -111,10 +97,10 @@ class ReplicaLog:
         with self._lock:
             return self._state
 
-    def checkpoint_if_due(self) -> None:
+    def keep_cheap(self) -> None:
         """Keeps opening cheap; for the owner of the table, now and then."""
         with self._lock:
-            self._log.checkpoint_if_due()
+            self._log.checkpoint_if_due(LOG.commits_kept)
 
     def _replay(self) -> None:
         self._log.move()
@@ -126,18 +112,46 @@ class ReplicaLog:
         self._written.clear()
 
     def _rebuild(self) -> None:
-        segments = self._segments(self._log.active_files())
-        self._state.rebuild(self._log.version, segments)
+        segments = with_statistics(self._segments(self._log.active_files()), self._log.statistics)
+        state = LogState(self._transaction_version)  # a new one: other threads may be looking at the old one
+        state.learn(self._state.topics)
+        state.rebuild(self._log.version, segments)
+        self._state = state
 
-    def _segments(self, files: Iterable[AddedFile]) -> list[Segment]:
-        """Headers of added files: known if this process wrote them, else from their footers, several at a time."""
-        missing = [file for file in files if file.name not in self._written]
-        if len(missing) > _READERS:
-            with ThreadPoolExecutor(_READERS) as pool:
-                read = list(pool.map(lambda file: read_segment(self.root, file), missing))
-        else:
-            read = [read_segment(self.root, file) for file in missing]
-        found = {segment.name: segment for segment in read}
+    def scrub(self) -> bool:
+        """Looks for files that are gone or short, and at broken ones once more; tells whether any has broken or healed.
+
+        A file may lie unread for long while others count on it. Raises KafkaStorageException. [OL-01]
+        """
+        with self._lock:
+            before, segments = set(self._state.broken), dict(self.refresh().segments)
+        faults = find_faults(self.root, segments)
+        with self._lock:
+            self.refresh().break_segments(faults)
+            self._heal()
+            return set(self._state.broken) != before
+
+    def report_broken(self, name: str, fault: str) -> None:
+        """Whoever has read a segment in vain says so: what is in it is refused from now on. [OL-01]"""
+        with self._lock:
+            self._state.break_segments({name: fault})
+
+    def _heal(self) -> None:
+        """Takes in what can be read again; what is known of the others need not be read for that."""
+        self._healed_at, broken = time.monotonic(), self._state.broken
+        still = {name: found.fault for name, found in broken.items() if not is_whole(self.root, found)}
+        if len(still) < len(broken):
+            was_read = {name for name in still if broken[name].partitions is not None}
+            known = self._state.segments.items()
+            self._written = {name: s for name, s in known if name not in broken or name in was_read}
+            self._rebuild()
+            self._state.break_segments({name: still[name] for name in was_read})
+            self._written.clear()
+
+    def _segments(self, files: Iterable[AddedFile]) -> list[Segment | BrokenSegment]:
+        """Headers of added files: known if this process wrote them, else from their footers."""
+        read = read_segments(self.root, [file for file in files if file.name not in self._written])
+        found = {segment.file.name: segment for segment in read}
         return [self._written.get(file.name) or found[file.name] for file in files]
 
     def transact(self, cause: Mapping[str, Any], decide: Decision) -> int | None:
@@ -158,7 +172,8 @@ class ReplicaLog:
         self._check(change)
         self._written.update({segment.name: segment for segment in change.adds})
         added = [segment.file for segment in change.adds]
-        version = self._log.commit(cause, added, [segment.file for segment in change.removes], change.txns)
+        removed = [segment.file for segment in change.removes]
+        version = self._log.commit(cause, added, removed, change.txns, data_change=change.data_change)
         self._replay()
         return version
 
@@ -173,6 +188,8 @@ class ReplicaLog:
             raise CorruptRecordException(
                 f"{self.root.uri}: refused a commit: added twice {doubled}, unknown {unknown}, going back {lowered}"
             )
+        if not change.data_change and _headers(change.adds) != _headers(change.removes):
+            raise CorruptRecordException(f"{self.root.uri}: refused a compaction that does not keep every batch")
         sizes = self.root.sizes(names)
         for segment, size in zip(change.adds, sizes, strict=True):
             if size != segment.file.size:
@@ -196,7 +213,7 @@ class ReplicaLog:
         """
 
         def decide(state: LogState) -> LogChange | None:
-            newer = {p: role for p, role in roles.items() if role_version(role) > role_version(state.partition(p).role)}
+            newer = {p: role for p, role in roles.items() if role_version(role) > role_version(state.known(p).role)}
             txns = {role_app_id(p): role_version(role) for p, role in newer.items()}
             starts = {
                 start_app_id(p): state.partition(p).log_end_offset for p, role in newer.items() if role.kind == LEADER
@@ -219,3 +236,7 @@ class ReplicaLog:
         names = dict.fromkeys(b.segment for b in log.batches if b.header.next_offset > start and b.base_offset < stop)
         tables = [rows_of(read_records(self.root, name), partition, start, stop) for name in names]
         return pa.concat_tables([LOG.arrow.empty_table(), *tables]).sort_by("offset")
+
+
+def _headers(segments: Iterable[Segment]) -> Counter[BatchHeader]:
+    return Counter(header for segment in segments for header in segment.headers)

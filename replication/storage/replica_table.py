@@ -71,9 +71,9 @@ class ReplicaTable:
             )
         return -1 if claimed is None else claimed
 
-    def checkpoint_if_due(self) -> None:
+    def keep_cheap(self) -> None:
         """Keeps opening cheap; for the broker, now and then."""
-        self._table.checkpoint_if_due()
+        self._table.keep_cheap()
 
     def publish(self, replicas: Iterable[Replica], why: str) -> int | None:
         """Replaces all rows, unless they are the same but for the log version. Returns the version written.

@@ -48,9 +48,9 @@ class TopicTable:
         """Reads the table again if it has moved; tells whether it had."""
         return self._table.refresh()
 
-    def checkpoint_if_due(self) -> None:
+    def keep_cheap(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
-        self._table.checkpoint_if_due()
+        self._table.keep_cheap()
 
     def claim(self, controller_epoch: int) -> None:
         """Makes a controller the only one that may write here. Raises ControllerMovedException. [CE-05]"""

@@ -1,6 +1,7 @@
 """One micro-batch at a time, on real logs: a leader (broker 1), a follower (broker 2), and the headers between them."""
 
 import dataclasses
+import time
 
 import pytest
 
@@ -13,17 +14,19 @@ from replication.server.fetch_round import FetchContext, FetchRound, rows_table
 from replication.server.fetch_states import FetchStates
 from replication.server.follower_session import follower_session
 from replication.server.gate import Gate
+from replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from replication.storage.filesystem import StorageRoot
 from replication.storage.record_batches import HeaderStream, RecordBatchReader
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
+from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, TOPIC, fill, follow, lead, leo, new_log, offsets, request, send, start_at, values
 
 
 class World:
     """Leader and follower of two partitions, both under leader epoch 0."""
 
-    def __init__(self, spark, root, followed=(P0, P1), **config):
+    def __init__(self, spark, root, followed=(P0, P1), quotas=None, clock=time.monotonic, **config):
         self.spark = follower_session(spark)
         self.source = StorageRoot.of(root).child("broker-1")
         self.leader = new_log(self.source.child("log"), P0, P1)
@@ -31,11 +34,12 @@ class World:
         self.follower = ReplicaLog.create(StorageRoot.of(root).child("broker-2").child("log"))
         follow(self.follower, P0, P1, epoch=0)
         self.progress = []
-        self.states = FetchStates()
+        self.states = FetchStates(clock)
         self.states.assign({p: InitialFetchState(TOPIC, 1, 0, 0) for p in followed})
         context = FetchContext(
             self.spark, Config.from_properties(config), "broker-2", self.follower, self.source,
             lambda: self.table, self.progress.append, lambda _: None, lambda _: None, Gate(),
+            FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1),
         )  # fmt: skip
         self.round = FetchRound(context, self.states)
         self._reader = RecordBatchReader(HeaderStream(self.source, leader=1))
@@ -215,6 +219,18 @@ def test_ft_12_a_broken_segment_delays_its_partition_and_no_other(world):
     assert state.shown_state == ReplicaState.DELAYED
     assert "CorruptRecordException" in state.error
     assert broken in state.error
+
+
+def test_ft_12_a_broken_segment_in_the_snapshot_delays_its_partition_and_no_other(world):
+    """A new follower reads the leader's snapshot: the file may hold flights-0 alone, by its statistics."""
+    fill(world.leader, P0, 3)
+    (broken,) = world.files(world.leader)
+    fill(world.leader, P1, 5)
+    world.leader.root.delete(broken)
+    world.round.run(None)
+    assert (leo(world.follower, P0), leo(world.follower, P1)) == (0, 5)
+    assert world.states.get(P0).shown_state == ReplicaState.DELAYED
+    assert broken in world.states.get(P0).error
 
 
 def test_hw_03_the_leaders_high_watermark_is_handed_on(world):

@@ -7,6 +7,7 @@ from replication.protocol.leader_election import new_partition
 from replication.server.metadata_cache import MetadataCache
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
+from replication.storage.config_table import Entity
 from replication.storage.filesystem import StorageRoot
 from replication.storage.topic_table import Topic
 from tests.clock import Clock
@@ -45,6 +46,34 @@ def test_mc_01_mc_03_what_a_cache_knows(cluster, clock):
     assert cache.broker_root(1).uri == "/1"
     assert cache.min_isr(partition) == 2, "no more than there are replicas"
     assert not cache.refresh(), "nothing has moved"
+
+
+RATE = "follower.replication.throttled.rate"
+
+
+def test_th_02_settings_of_brokers_that_change_while_they_run(cluster, clock):
+    """Its own, else those of all brokers, else those of the properties file."""
+    writer = Cluster.open(cluster.root.uri)
+    cache = MetadataCache(Cluster.open(cluster.root.uri, Config.from_properties({RATE: 9})), clock)
+    rates = []
+    for put in ({}, {"<default>": {RATE: "5"}}, {"1": {RATE: "7"}}, {"<default>": {}}):
+        writer.configs.change({Entity("brokers", name): told for name, told in put.items()}, {"who": "test"})
+        assert not cache.refresh(), "nobody's role is another one"
+        rates.append(tuple(cache.config_of_broker(b).follower_replication_throttled_rate for b in (1, 2)))
+    assert rates == [(9, 9), (5, 5), (7, 5), (7, 9)]
+    assert cache.config_of_broker(1).broker_id == cache.cluster.config.broker_id, "the others are as they were"
+
+
+def test_th_02_what_topics_throttle(cluster, clock):
+    key = "leader.replication.throttled.replicas"
+    writer = Cluster.open(cluster.root.uri)
+    writer.topics.change([Topic("a", "1", 1, {key: "0:1"}), Topic("b", "2", 1, {key: ""})], (), {"who": "test"})
+    cache = MetadataCache(cluster, clock)
+    assert cache.throttled_replicas(key) == {"a": "0:1"}
+    writer.topics.change([Topic("a", "1", 1), Topic("c", "3", 1, {key: "*"})], (), {"who": "test"})
+    cache.refresh()
+    assert cache.throttled_replicas(key) == {"c": "*"}
+    assert cache.throttled_replicas("follower.replication.throttled.replicas") == {}
 
 
 def test_bc_01_a_broker_lives_while_its_heartbeat_moves(cluster, clock):

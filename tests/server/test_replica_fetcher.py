@@ -15,9 +15,11 @@ from replication.server.fetch_states import FetchStates
 from replication.server.gate import BrokerKilled, Gate
 from replication.server.replica_fetcher import ReplicaFetcher
 from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
+from replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_table import ReplicaTable
 from tests.clock import Clock
+from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
 
 LED = PartitionRegistration("flights", "flights-id", 0, (1, 2), 1, 0, (1,))
@@ -34,6 +36,7 @@ def fetch(root):
     context = FetchContext(
         None, Config(), "broker-2", log, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
         lambda _: None, published.append, gate,
+        FetcherQuotas(ReplicationQuotas(2, QuotaCache()), 1),
     )  # fmt: skip
     return SimpleNamespace(
         round=FetchRound(context, states), states=states, gate=gate, published=published, looks=looks

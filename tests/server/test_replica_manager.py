@@ -229,3 +229,13 @@ def test_a_broker_that_is_paused_goes_on_where_it_was(world):
     wait_until(lambda: P0 in world.table.replicas, "roles taken up")
     thread.join(30)
     assert world.role(P0) == Role(0, LEADER)
+
+
+def test_fe_03_a_follower_whose_rows_cannot_be_read_is_told_of_once(world, caplog):
+    """A root that is away is away for many looks."""
+    world.manager.apply()
+    for _ in range(3):
+        world.manager.lead()
+    assert [r.getMessage() for r in caplog.records if "replicas of broker 2 cannot be read" in r.getMessage()] == [
+        "broker 1: replicas of broker 2 cannot be read: the root of broker 2 cannot be reached"
+    ]

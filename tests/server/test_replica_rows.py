@@ -12,7 +12,7 @@ from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, R
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import BatchHeader
 from replication.protocol.replica import Replica
-from replication.server.replica_rows import replica_row
+from replication.server.replica_rows import offline_row, replica_row
 
 REGISTRATION = PartitionRegistration("flights", "id", 3, (1, 2), 1, 5, (1, 2))
 
@@ -38,6 +38,17 @@ def told(state="Fetching", epoch=5, broker_epoch=10):
 
 def row_of(hosted_, log, fetch_=None, told_=None):
     return replica_row(1, 10, hosted_, log, fetch_, told_, 42)
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_ol_01_what_has_a_broken_file_leads_nothing_and_says_why(leader):
+    row = offline_row(row_of(hosted(leader), log_to(9), fetch(error="an older one")), "f is gone")
+    assert (row.role, row.state, row.error) == ("follower", "Offline", "KAFKA_STORAGE_ERROR: f is gone")
+    assert (row.log_end_offset, row.leader_epoch) == (9, 5)
+
+
+def test_ol_01_what_is_whole_again_begins_like_a_new_role():
+    assert row_of(hosted(2), log_to(9, FOLLOWER), None, told("Offline")).state == "Truncating"
 
 
 def test_a_leader_says_what_its_log_has():

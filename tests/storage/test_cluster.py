@@ -42,7 +42,7 @@ def test_a_cluster_root_has_its_tables_and_settings(cluster):
     assert opened.config.num_replica_fetchers == 3
     assert (opened.metadata.partitions, opened.topics.topics, opened.refresh_brokers()) == ({}, {}, {})
     assert opened.producers.init_producer("a").producer_epoch == 0
-    assert cluster.list() == ["admin", "cluster", "controller", "groups", "metadata", "producers", "topics"]
+    assert cluster.list() == ["admin", "cluster", "configs", "controller", "groups", "metadata", "producers", "topics"]
 
 
 def test_a_broker_root_has_its_tables(cluster, broker):
@@ -86,11 +86,10 @@ def test_a_cluster_is_formatted_once(cluster):
         format_cluster(cluster, Config())
 
 
-def test_a_newer_format_is_refused(broker):
-    StateTable.create(broker.child("cluster"), CLUSTER, [identity(version=FORMAT_VERSION + 1)])
-    with pytest.raises(
-        InconsistentClusterIdException, match=f"has format {FORMAT_VERSION + 1}.* up to {FORMAT_VERSION}"
-    ):
+@pytest.mark.parametrize("version", [FORMAT_VERSION - 1, FORMAT_VERSION + 1])
+def test_another_format_is_refused(broker, version):
+    StateTable.create(broker.child("cluster"), CLUSTER, [identity(version=version)])
+    with pytest.raises(InconsistentClusterIdException, match=f"has format {version}.* knows {FORMAT_VERSION} only"):
         check_identity(broker, "c", 1)
 
 

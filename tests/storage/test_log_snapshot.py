@@ -2,15 +2,17 @@
 
 import pytest
 
-from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.errors import KafkaStorageException
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage import log_snapshot
+from replication.storage import broken_segments
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_snapshot import headers_from
 from replication.storage.segment import write_segment
 from schemas import RECORD_BATCHES
-from tests.storage.logs import P0, P1, P2, fill, header, log_rows, new_log, request, send
+from tests.storage.logs import P0, P1, P2, TOPIC, fill, header, log_rows, new_log, request, send
+
+TOPICS = {P0: TOPIC, P1: TOPIC, P2: TOPIC}
 
 
 @pytest.fixture
@@ -27,13 +29,13 @@ def log(root):
 @pytest.fixture
 def opened(monkeypatch):
     """The segments whose footers are read."""
-    names, real = [], log_snapshot.read_segment
-    monkeypatch.setattr(log_snapshot, "read_segment", lambda root, file: names.append(file.name) or real(root, file))
+    names, real = [], broken_segments.read_segment
+    monkeypatch.setattr(broken_segments, "read_segment", lambda root, file: names.append(file.name) or real(root, file))
     return names
 
 
 def found(log, wanted):
-    rows = [dict(zip(RECORD_BATCHES.names, row, strict=True)) for row in headers_from(log.root, wanted)]
+    rows = [dict(zip(RECORD_BATCHES.names, row, strict=True)) for row in headers_from(log.root, wanted, TOPICS)[0]]
     return sorted((row["partition"], row["base_offset"], row["last_offset"]) for row in rows)
 
 
@@ -57,7 +59,7 @@ def test_only_footers_of_candidates_are_read(log, opened, wanted, headers, foote
 
 
 def test_a_row_says_at_which_version_it_was_true(log):
-    rows = headers_from(log.root, {P0: 8})
+    rows, _ = headers_from(log.root, {P0: 8}, TOPICS)
     last = log.current().partition(P0).batches[-1]
     segment = last.segment
     size = log.current().segments[segment].file.size
@@ -80,17 +82,21 @@ def test_files_without_statistics_are_read(root, opened, others):
 
 
 def test_an_empty_log_has_no_headers(root):
-    assert headers_from(new_log(root).root, {P0: 0}) == []
+    assert headers_from(new_log(root).root, {P0: 0}, TOPICS) == ([], {})
 
 
 def test_a_log_that_is_not_there_is_an_error(root):
     with pytest.raises(KafkaStorageException, match=f"{root}/none"):
-        headers_from(StorageRoot.of(f"{root}/none"), {P0: 0})
+        headers_from(StorageRoot.of(f"{root}/none"), {P0: 0}, TOPICS)
 
 
-def test_a_segment_that_is_gone_is_named(log):
+def test_ft_12_a_segment_that_is_gone_is_named_for_its_partitions_and_the_others_are_read(log):
+    """Which these are its statistics tell: a partition of another topic is not, nor one that wants what comes later."""
     name = log.current().partition(P0).batches[-1].segment
     log.root.delete(name)
-    assert found(log, {P1: 5})[0] == (1, 5, 6)
-    with pytest.raises(CorruptRecordException, match=name):
-        headers_from(log.root, {P0: 8})
+    other = TopicIdPartition("hotels-id", 0)
+    rows, failed = headers_from(log.root, {P0: 8, P1: 5, other: 0}, {**TOPICS, other: "hotels"})
+    assert [row[RECORD_BATCHES.names.index("base_offset")] for row in rows] == [5]
+    assert failed.keys() == {P0}
+    assert name in str(failed[P0])
+    assert headers_from(log.root, {P0: 12, P1: 0}, TOPICS)[1] == {}

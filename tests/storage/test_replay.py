@@ -3,10 +3,10 @@
 import pytest
 from deltalake import DeltaTable
 
-from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.errors import KafkaStorageException
 from replication.protocol.partition_log import LEADER, Role
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage import delta_log, replica_log
+from replication.storage import broken_segments, delta_log
 from replication.storage.append import Appended
 from replication.storage.commit import commit_name, last_version, newest_version
 from replication.storage.filesystem import StorageRoot
@@ -117,9 +117,9 @@ def test_a_handle_that_is_far_behind_a_clean_up_is_built_anew_and_goes_on(log):
 def reads(monkeypatch):
     """The versions whose commits are read, and the segments whose footers are."""
     seen = []
-    commit, segment = delta_log.read_commit, replica_log.read_segment
+    commit, segment = delta_log.read_commit, broken_segments.read_segment
     monkeypatch.setattr(delta_log, "read_commit", lambda root, version: seen.append(version) or commit(root, version))
-    monkeypatch.setattr(replica_log, "read_segment", lambda root, file: seen.append(file.name) or segment(root, file))
+    monkeypatch.setattr(broken_segments, "read_segment", lambda root, f: seen.append(f.name) or segment(root, f))
     return seen
 
 
@@ -162,7 +162,7 @@ def fails_once(real, error):
 @pytest.mark.parametrize(
     ("module", "name", "error"),
     [
-        (replica_log, "read_segment", CorruptRecordException("timed out")),
+        (broken_segments, "read_segment", KafkaStorageException("timed out")),
         (delta_log, "read_commit", OSError("timed out")),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_replay_that_has_failed_is_done_again_before_anything_is_decided(log, 
     follower = reopened(log)
     fill(log, P0, 2, 3)
     monkeypatch.setattr(module, name, fails_once(getattr(module, name), error))
-    with pytest.raises((CorruptRecordException, KafkaStorageException), match="timed out"):
+    with pytest.raises(KafkaStorageException, match="timed out"):
         follower.refresh()
     assert send(follower, request(P0, 1, producer_id=8)) == [Appended(5, 5)]
     assert facts(follower) == facts(reopened(log)) == facts(log)
@@ -181,9 +181,9 @@ def test_a_rebuild_that_has_failed_is_done_again(log, monkeypatch):
     follower = reopened(log)
     fill(log, P0, 2, 3)
     clean_up(log.root)
-    failing = fails_once(replica_log.read_segment, CorruptRecordException("timed out"))
-    monkeypatch.setattr(replica_log, "read_segment", failing)
-    with pytest.raises(CorruptRecordException, match="timed out"):
+    failing = fails_once(broken_segments.read_segment, KafkaStorageException("timed out"))
+    monkeypatch.setattr(broken_segments, "read_segment", failing)
+    with pytest.raises(KafkaStorageException, match="timed out"):
         follower.refresh()
     assert facts(follower) == facts(log)
 

@@ -168,7 +168,7 @@ def test_a_log_whose_file_was_deleted_names_it(root):
     (name,) = log.current().segments
     log.root.delete(name)
     with pytest.raises(CorruptRecordException, match=f"{name}: is gone"):
-        ReplicaLog.open(log.root)
+        ReplicaLog.open(log.root).read(P0, 0)
     with pytest.raises(CorruptRecordException, match=name):
         log.read(P0, 0)
 

@@ -1,0 +1,159 @@
+"""The work of a broker under one broker epoch: its log, its replicas, its fetchers, the maintenance of its log.
+
+It ends when the broker stops or when its storage fails; a root that works again gets a new session under a new epoch.
+Kafka: `ReplicaManager`, `LogManager`, as `KafkaServer.startup` makes them. [BR-01, OL-02]
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from replication.config import Config
+from replication.errors import LakelogException
+from replication.server.fetch_round import FetchContext, FetchRound
+from replication.server.fetch_states import FetchStates
+from replication.server.gate import Gate
+from replication.server.log_maintenance import LogMaintenance
+from replication.server.metadata_cache import MetadataCache
+from replication.server.replica_fetcher import ReplicaFetcher
+from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager
+from replication.server.replica_manager import ReplicaManager
+from replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from replication.storage.broker_table import BrokerTable
+from replication.storage.cluster import Cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.replica_table import ReplicaTable
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BrokerContext:
+    """What a broker has as long as its process lives, whatever becomes of its root."""
+
+    broker_id: int
+    spark: SparkSession
+    cluster: Cluster
+    config: Config
+    root: StorageRoot
+    registry: BrokerTable
+    cache: MetadataCache
+    gate: Gate
+
+
+class BrokerSession:
+    """One registration at work. `tick` is called by one thread, again and again."""
+
+    def __init__(self, context: BrokerContext, broker_epoch: int, log: ReplicaLog, table: ReplicaTable) -> None:
+        self.broker_epoch = broker_epoch
+        self._context = context
+        self._log, self._table = log, table
+        config, name = context.config, f"broker-{context.broker_id}"
+        self.quotas = ReplicationQuotas(context.broker_id, context.cache)
+        self.fetcher_manager = ReplicaFetcherManager(
+            config.num_replica_fetchers, self._create_fetcher, self._source_uri
+        )
+        self.replica_manager = ReplicaManager(
+            context.broker_id, broker_epoch, log, table, context.cache, self.fetcher_manager,
+            config.replica_lag_time_max_ms, context.gate,
+        )  # fmt: skip
+        self._maintenance = LogMaintenance(name, log, self.replica_manager.led, context.cache, config, context.gate)
+        self._has_applied = False
+        self._kept_at = time.monotonic()
+
+    def start(self) -> None:
+        """Begins what has threads of its own."""
+        self._maintenance.start()
+
+    def _source_uri(self, broker_id: int) -> str | None:
+        registration = self._context.cache.brokers().get(broker_id)
+        return registration.root if registration else None
+
+    def _create_fetcher(self, key: BrokerIdAndFetcherId, source_uri: str) -> ReplicaFetcher:
+        context, states = self._context, FetchStates()
+        source = context.cluster.storage_of(key.broker_id, source_uri)
+        fetch = FetchContext(
+            context.spark, context.config, f"broker-{context.broker_id}", self._log, source,
+            lambda: context.cache.replica_table(key.broker_id), self.replica_manager.update_follower_high_watermarks,
+            self.replica_manager.lower_high_watermarks, self.replica_manager.publish, context.gate,
+            FetcherQuotas(self.quotas, key.broker_id),
+        )  # fmt: skip
+        return ReplicaFetcher(
+            context.spark, context.broker_id, key, source, context.cluster.root, self._checkpoints(), context.config,
+            states, FetchRound(fetch, states),
+        )  # fmt: skip
+
+    def _checkpoints(self) -> StorageRoot:
+        """Checkpoints are disposable: where the root is no local disk, one serves them better."""
+        context = self._context
+        if context.root.is_local:
+            return context.root.child("checkpoints")
+        folder = f"lakelog-{context.cluster.cluster_id}", str(context.broker_id)
+        return StorageRoot.of(tempfile.gettempdir()).child(*folder)
+
+    @property
+    def log_version(self) -> int:
+        """The version that the broker's log was last replayed to."""
+        return self._log.current().version
+
+    def tick(self) -> None:
+        """Takes up roles if the metadata has moved, and sees to what it leads."""
+        if self._context.cache.refresh() or not self._has_applied or self.replica_manager.is_due():
+            self._apply()
+        self.fetcher_manager.restart_failed_fetchers()
+        if self.replica_manager.lead():
+            self.replica_manager.publish("high watermark")
+        self.quotas.look_at_followers(self.replica_manager.leads(), self._log.current())
+        if (time.monotonic() - self._kept_at) * 1000 >= self._context.config.broker_heartbeat_interval_ms:
+            self._keep_up()
+
+    def _apply(self) -> None:
+        self._has_applied = False  # until it is done: an error half way must not leave it at that
+        version = self._context.cache.version
+        self.replica_manager.apply()
+        self._has_applied = True
+        self._context.gate.pass_through()
+        self._context.registry.update(
+            self.broker_epoch, "metadata applied", metadata_version=version,
+            offline_partitions=self.replica_manager.offline(),
+        )  # fmt: skip
+
+    def _keep_up(self) -> None:
+        """What is done now and then: the rows say what producers have appended, and tables stay cheap to open."""
+        self._context.gate.pass_through()
+        self._kept_at = time.monotonic()
+        self._log.refresh()  # who leads nothing would else not notice that it cannot be read
+        self.replica_manager.publish("kept up")
+        for table in (self._log, self._table, self._context.registry):
+            table.keep_cheap()
+
+    def leads_for_others(self) -> bool:
+        """Whether it leads a partition that another member of the ISR could lead. [CS-08]"""
+        return any(set(r.isr) - {self._context.broker_id} for r in self.replica_manager.leads())
+
+    def close(self) -> None:
+        """Ends fetching and maintenance, whatever they raise: nothing more is written under this epoch. [OL-02]"""
+        for end in (self._maintenance.stop, self.fetcher_manager.close_all_fetchers):
+            try:
+                end()
+            except Exception:  # Spark's errors too: what is to end must not keep the broker from going on
+                logger.exception("broker %d: an error of what was ended", self._context.broker_id)
+
+    def stop(self) -> None:
+        """Gives up in order what it still leads, ends fetching, says once more what is here. [BR-04]"""
+        self._maintenance.stop()
+        try:
+            self.replica_manager.shutting_down()
+            if self._context.cache.refresh():
+                self._apply()  # what it has been told to give away is closed to producers here before it is gone
+            self.fetcher_manager.close_all_fetchers()
+            self.replica_manager.publish("shutdown")
+        except (LakelogException, OSError) as error:
+            logger.warning("broker %d: has not stopped in order: %s", self._context.broker_id, error)
+            self.close()

@@ -1,0 +1,71 @@
+"""The replicas of a broker that have a broken file: they lead and follow nothing until it is whole again.
+
+Kafka: `HostedPartition.Offline`. There a whole log directory fails; here one file takes its own partitions with it.
+[OL-01, BL-02]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from replication.protocol.leadership import HostedPartition
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import Replica
+from replication.server.state_changes import state_changes
+from replication.storage.log_state import LogState
+
+Value = TypeVar("Value")
+Registrations = Mapping[TopicIdPartition, PartitionRegistration]
+
+
+class OfflineReplicas:
+    """What was found at the last look. `look` is called by one thread; the rest may be called by any."""
+
+    def __init__(self, broker_id: int) -> None:
+        self._broker_id = broker_id
+        self._broken: frozenset[str] = frozenset()
+        self._registrations: Registrations = {}
+        self.faults: Mapping[TopicIdPartition, str] = {}
+
+    def is_due(self, state: LogState) -> bool:
+        """Whether segments have broken, or been healed, since the last look."""
+        return state.broken.keys() != self._broken
+
+    def look(self, state: LogState, metadata: Registrations) -> bool:
+        """Finds the replicas with broken files; tells whether there are others than before.
+
+        One whose topic is being deleted is none: it is to be stopped, which needs no file of it. [SR-03]
+        """
+        self._broken = frozenset(state.broken)
+        state.learn({registration.topic_id: registration.topic for registration in metadata.values()})
+        found = {p: state.fault(p) for p, r in metadata.items() if self._is_assigned(r)} if self._broken else {}
+        before, self.faults = self.faults, {p: fault for p, fault in found.items() if fault is not None}
+        self._registrations = {p: metadata[p] for p in self.faults}
+        for partition in self.faults.keys() - before.keys():
+            state_changes.error("broker %d: %s is offline: %s", self._broker_id, partition, self.faults[partition])
+        return before != self.faults
+
+    def _is_assigned(self, registration: PartitionRegistration) -> bool:
+        return self._broker_id in registration.replicas and registration.leader != LEADER_DURING_DELETE
+
+    def without_led(self, values: Mapping[TopicIdPartition, Value]) -> dict[TopicIdPartition, Value]:
+        """The values but those of offline replicas that are to lead: that role is refused. [BL-02]"""
+        refused = {p for p, registration in self._registrations.items() if registration.leader == self._broker_id}
+        return {partition: value for partition, value in values.items() if partition not in refused}
+
+    def without(self, values: Mapping[TopicIdPartition, Value]) -> dict[TopicIdPartition, Value]:
+        """The values but those of offline replicas."""
+        return {partition: value for partition, value in values.items() if partition not in self.faults}
+
+    def hosted(self, told: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, HostedPartition]:
+        """Offline replicas as they stand in the metadata, with the HW that was told of them last."""
+        return {
+            p: HostedPartition(registration, told[p].high_watermark if p in told else 0)
+            for p, registration in self._registrations.items()
+        }
+
+    def names(self) -> tuple[str, ...]:
+        """The offline replicas as the broker's row has them. [LI-04]"""
+        return tuple(f"{p.topic_id}/{p.partition}" for p in sorted(self.faults))

@@ -1,0 +1,26 @@
+"""The log of a broker's state changes, under the name that Kafka gives to it. [BL-12]"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from replication.protocol.partition_log import Role
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+
+state_changes = logging.getLogger("state.change.logger")
+
+
+def log_roles(
+    broker_id: int, roles: Mapping[TopicIdPartition, Role], metadata: Mapping[TopicIdPartition, PartitionRegistration]
+) -> None:
+    """Says which roles have been recorded, and by which controller's decision. [BL-12]"""
+    for partition, role in roles.items():
+        registration = metadata.get(partition)
+        name = f"{registration.topic}-{registration.partition}" if registration else str(partition)
+        state_changes.info(
+            "broker %d: %s is %s under leader epoch %d (controller epoch %s, leader %s)",
+            broker_id, name, role.name, role.leader_epoch,
+            registration.controller_epoch if registration else "-", registration.leader if registration else "-",
+        )  # fmt: skip

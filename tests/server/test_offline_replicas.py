@@ -1,0 +1,161 @@
+"""A broker with a broken file: its replica is offline, and the others go on as if nothing had happened."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
+from replication.protocol.partition_registration import LEADER_DURING_DELETE
+from replication.server.gate import Gate
+from replication.server.replica_manager import ReplicaManager
+from replication.storage.replica_log import ReplicaLog
+from tests.server.test_replica_manager import FOLLOWED, LED, Fetchers, World
+from tests.storage.logs import P0, P1, fill, lead
+
+OTHER = replace(LED, partition=2)
+P2 = OTHER.topic_id_partition
+
+
+@pytest.fixture
+def world(root):
+    """Broker 1 leads flights-0 and flights-2, and follows flights-1; each has two records in a file of its own."""
+    made = World(root)
+    lead(made.log, P1, epoch=0)
+    fill(made.log, P1, 2)
+    made.tell(LED, replace(FOLLOWED, leader_epoch=1), OTHER)
+    made.manager.apply()
+    for partition in (P0, P2):
+        fill(made.log, partition, 2)
+    made.manager.lead()
+    made.manager.publish("test")
+    made.fetchers.told.clear()
+    return made
+
+
+def file_of(world, partition):
+    (batch,) = world.log.refresh().known(partition).batches
+    return Path(world.log.root.path(batch.segment))
+
+
+def harm(world, partition):
+    """The file is gone, and that has been found out. What was in it, to be put back."""
+    file = file_of(world, partition)
+    content = file.read_bytes()
+    file.unlink()
+    assert world.log.scrub()
+    assert world.manager.is_due()
+    world.manager.apply()
+    assert not world.manager.is_due()
+    return lambda: heal(world, file, content)
+
+
+def heal(world, file, content):
+    file.write_bytes(content)
+    assert world.log.scrub()
+    world.manager.apply()
+
+
+def shown(world):
+    return {p: (row.role, row.state) for p, row in world.table.replicas.items()}
+
+
+def again(world):
+    """The same broker in a process that starts anew."""
+    log = ReplicaLog.open(world.log.root)
+    manager = ReplicaManager(1, 11, log, world.table, world.cache, Fetchers(), 10_000, Gate(), world.clock)
+    manager.apply()
+    return manager
+
+
+WELL = {P0: ("leader", "Fetching"), P1: ("follower", "Truncating"), P2: ("leader", "Fetching")}
+
+
+@pytest.mark.parametrize("partition", [P0, P1])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_ol_01_one_replica_is_offline_and_the_others_go_on(world, partition, restarts):
+    name = file_of(world, partition).name
+    harm(world, partition)
+    manager = again(world) if restarts else world.manager
+    assert shown(world) == {**WELL, partition: ("follower", "Offline")}
+    error = world.table.replicas[partition].error
+    assert error.startswith("KAFKA_STORAGE_ERROR: ")
+    assert name in error
+    assert manager.offline() == (f"flights-id/{partition.partition}",)
+    assert {*manager.led()} == {P0, P2} - {partition}
+    fill(world.log, P2, 3)
+    assert manager.lead() != restarts, "a leadership that is resumed asks for the ISR first"
+    manager.publish("test")
+    assert world.table.replicas[P2].log_end_offset == 5
+
+
+@pytest.mark.parametrize("partition", [P0, P1])
+def test_ol_01_a_file_that_is_put_back_brings_its_replica_back(world, partition):
+    put_back = harm(world, partition)
+    put_back()
+    assert shown(world) == WELL
+    assert world.table.replicas[partition].error is None
+    assert (world.manager.offline(), {*world.manager.led()}) == ((), {P0, P2})
+    assert world.table.replicas[partition].log_end_offset == 2
+
+
+def test_ol_01_fm_10_what_is_offline_is_not_fetched(world):
+    put_back = harm(world, P1)
+    assert world.fetchers.told == [("stop", (P1,)), ("start", {}), ("idle",)]
+    world.fetchers.told.clear()
+    put_back()
+    started = [what for kind, *what in world.fetchers.told if kind == "start"]
+    assert [{*partitions} for (partitions,) in started] == [{P1}]
+
+
+def test_bl_02_what_is_offline_takes_up_no_leadership_and_gives_up_the_one_that_it_has(world):
+    """The end of a leadership is recorded, so that producers are fenced; the beginning of one waits for the file."""
+    put_back = harm(world, P0)
+    world.tell(replace(LED, leader=2, leader_epoch=1), replace(FOLLOWED, leader_epoch=1), OTHER)
+    world.manager.apply()
+    assert world.log.refresh().known(P0).role == Role(1, FOLLOWER)
+    world.tell(replace(LED, leader_epoch=2), replace(FOLLOWED, leader_epoch=1), OTHER)
+    world.manager.apply()
+    assert world.log.refresh().known(P0).role == Role(1, FOLLOWER)
+    assert shown(world)[P0] == ("follower", "Offline")
+    put_back()
+    assert world.log.refresh().known(P0).role == Role(2, LEADER)
+    assert shown(world) == WELL
+
+
+@pytest.mark.parametrize("partition", [P0, P1])
+@pytest.mark.parametrize("told", ["deleted", "gone", "moved away"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_sr_02_sr_03_what_is_offline_can_be_deleted_and_brings_nobody_down(world, partition, told, restarts):
+    name = file_of(world, partition).name
+    harm(world, partition)
+    rows = {r.topic_id_partition: r for r in world.cache.partitions.values()}
+    row = rows.pop(partition)
+    after = {
+        "deleted": [replace(row, leader=LEADER_DURING_DELETE, leader_epoch=7)],
+        "gone": [],
+        "moved away": [replace(row, replicas=(2, 3), leader=2, leader_epoch=7)],
+    }[told]
+    world.tell(*rows.values(), *after)
+    manager = again(world) if restarts else world.manager
+    if not restarts:
+        manager.apply()
+    state = world.log.refresh()
+    assert shown(world) == {p: found for p, found in WELL.items() if p != partition}
+    assert (manager.offline(), name in state.segments, state.broken) == ((), False, {})
+    assert {*manager.led()} == {P0, P2} - {partition}
+    is_known = not (restarts and told == "gone")  # nobody speaks of it any more, and what held it is gone
+    assert (state.known(partition).role.kind == STOPPED) == is_known
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_sr_03_a_topic_that_is_made_again_has_nothing_of_the_broken_file(world, restarts):
+    """It has the name of the one that was deleted, and another id."""
+    harm(world, P0)
+    made = replace(LED, topic_id="another-id")
+    world.tell(made, replace(FOLLOWED, leader_epoch=1), OTHER)
+    manager = again(world) if restarts else world.manager
+    for _ in range(2):
+        manager.apply()
+        assert manager.offline() == ()
+    assert {*manager.led()} == {made.topic_id_partition, P2}
