@@ -32,6 +32,16 @@ def read_partitions(path: str) -> list[TopicPartition]:
     return _different(path, [_partition(path, item) for item in _items(path, "partitions")])
 
 
+def read_offsets(path: str) -> dict[TopicPartition, int]:
+    """`{"version": 1, "partitions": [{"topic": "t", "partition": 0, "offset": 10}]}`; offset -1 is the HW."""
+    items = _items(path, "partitions")
+    partitions = _different(path, [_partition(path, item) for item in items])
+    for item in items:
+        if not isinstance(item.get("offset"), int) or isinstance(item["offset"], bool):
+            raise ArgumentTypeError(f'{path}: "offset" of {item} must be a number')
+    return {partition: item["offset"] for partition, item in zip(partitions, items, strict=True)}
+
+
 def read_topics(path: str) -> list[str]:
     """`{"version": 1, "topics": [{"topic": "t"}]}`."""
     return _different(path, [_topic(path, item) for item in _items(path, "topics")])

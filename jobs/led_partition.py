@@ -1,0 +1,38 @@
+"""A partition as its leader has it: what the admin verbs look at that read logs."""
+
+from typing import NamedTuple
+
+from replication.clients.topic_view import Leadership, TopicView
+from replication.errors import LeaderNotAvailableException, UnknownTopicOrPartitionException
+from replication.protocol.delayed_operation import check_log_leads
+from replication.protocol.partition_log import PartitionLog
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.replica import Replica
+from replication.storage.filesystem import StorageRoot
+
+
+class LedPartition(NamedTuple):
+    """The leader's row of a partition, and its log, read after the row: it holds all that lies below the row's HW."""
+
+    registration: PartitionRegistration
+    row: Replica
+    log: PartitionLog
+    root: StorageRoot
+
+
+def led_partition(view: TopicView, found: Leadership | None, name: str) -> LedPartition:
+    """Raises UnknownTopicOrPartitionException if nothing was found, LeaderNotAvailableException or
+    NotLeaderOrFollowerException where nobody leads, or not yet, and what the leader's tables raise.
+    """
+    if found is None:
+        raise UnknownTopicOrPartitionException(f"{name}: no such partition")
+    registration, row = found.registration, found.leader_row
+    if found.error:
+        raise found.error
+    if row is None:
+        leader = f"broker {registration.leader} does not lead it yet" if registration.leader >= 0 else "has no leader"
+        raise LeaderNotAvailableException(f"{name}: {leader}")
+    log = view.log(registration.leader)
+    partition_log = log.refresh().partition(registration.topic_id_partition)
+    check_log_leads(partition_log.role, registration.leader_epoch, name)
+    return LedPartition(registration, row, partition_log, log.root)

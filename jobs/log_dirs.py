@@ -1,0 +1,29 @@
+"""`lakelog log-dirs`: what lies in the roots of brokers, and how much of it. The flags are those of kafka-log-dirs.sh.
+
+A partition's size is its share of the files that it lies in, by the keys and values of its batches there: a file may
+hold many partitions. What lies below the log start counts as long as it is there.
+"""
+
+import argparse
+
+from jobs.admin_options import add_actions, admin_parser
+from jobs.console import run
+from jobs.log_dirs_command import describe
+from jobs.settings import broker_id
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    return run(_parser(), describe, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = admin_parser("log-dirs", __doc__)
+    add_actions(parser, ("describe",))
+    parser.add_argument("--broker-list", type=_brokers, metavar="1,2", help="without it, all that have registered")
+    parser.add_argument("--topic-list", type=lambda text: text.split(","), metavar="A,B", help="without it, all topics")
+    return parser
+
+
+def _brokers(text: str) -> list[int]:
+    return sorted({broker_id(number) for number in text.split(",")})
