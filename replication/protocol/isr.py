@@ -17,7 +17,10 @@ NEVER_CAUGHT_UP = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class FollowerProgress:
-    """How far a follower has come, as its leader has seen it; times are seconds of the leader's monotonic clock."""
+    """How far a follower has come, as its leader has seen it; times are seconds of the leader's monotonic clock.
+
+    `seen_at` and `leader_end_offset_then` are of the look that it still has to catch up with.
+    """
 
     log_end_offset: int = -1
     caught_up_at: float = NEVER_CAUGHT_UP
@@ -54,16 +57,18 @@ def observe(
 ) -> FollowerProgress:
     """What a leader knows of a follower after another look at its row.
 
-    It is caught up now if it has all that the leader has; and it was at the last look if it now has all that the
-    leader had then: so a follower that is always a little behind a busy leader still counts as in sync.
+    It is caught up now if it has all that the leader has; and it was at an earlier look if it now has all that the
+    leader had then: so a follower that is always a little behind a busy leader still counts as in sync. That look stays
+    the one to catch up with until it has: a leader looks many times while a fetch is under way, and would else move
+    the goal each time. In Kafka a look is a fetch.
 
     Kafka: `Replica.updateFetchState`. [IS-03]
     """
-    caught_up_at = progress.caught_up_at
     if log_end_offset >= leader_log_end_offset:
-        caught_up_at = now
-    elif log_end_offset >= progress.leader_end_offset_then:
-        caught_up_at = max(caught_up_at, progress.seen_at)
+        return FollowerProgress(log_end_offset, now, now, leader_log_end_offset)
+    if log_end_offset < progress.leader_end_offset_then:
+        return replace(progress, log_end_offset=log_end_offset)
+    caught_up_at = max(progress.caught_up_at, progress.seen_at)
     return FollowerProgress(log_end_offset, caught_up_at, now, leader_log_end_offset)
 
 

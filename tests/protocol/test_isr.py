@@ -34,20 +34,23 @@ def progress(end, age):
     return FollowerProgress(end, caught_up_at=NOW - age)
 
 
+# The look that a follower still has to catch up with was at 20, when the leader ended at 40.
+BEHIND = FollowerProgress(35, caught_up_at=5.0, seen_at=20.0, leader_end_offset_then=40)
+
+
 @pytest.mark.parametrize(
-    ("end", "leader_end", "caught_up_at"),
+    ("end", "leader_end", "after"),
     [
-        pytest.param(50, 50, 30.0, id="all that the leader has"),
-        pytest.param(51, 50, 30.0, id="more than the leader had when it looked at itself"),
-        pytest.param(49, 50, 20.0, id="all that the leader had at the last look"),
-        pytest.param(40, 50, 20.0, id="just that"),
-        pytest.param(39, 50, 5.0, id="less"),
-        pytest.param(0, 50, 5.0, id="nothing"),
+        pytest.param(50, 50, FollowerProgress(50, 30.0, 30.0, 50), id="all that the leader has"),
+        pytest.param(51, 50, FollowerProgress(51, 30.0, 30.0, 50), id="more than it had when it looked at itself"),
+        pytest.param(49, 50, FollowerProgress(49, 20.0, 30.0, 50), id="all that the leader had at that look"),
+        pytest.param(40, 50, FollowerProgress(40, 20.0, 30.0, 50), id="just that"),
+        pytest.param(39, 50, replace(BEHIND, log_end_offset=39), id="less: that look stays the goal"),
+        pytest.param(0, 50, replace(BEHIND, log_end_offset=0), id="nothing"),
     ],
 )
-def test_is_03_caught_up_now_or_at_the_last_look(end, leader_end, caught_up_at):
-    before = FollowerProgress(35, caught_up_at=5.0, seen_at=20.0, leader_end_offset_then=40)
-    assert observe(before, end, leader_end, now=30.0) == FollowerProgress(end, caught_up_at, 30.0, leader_end)
+def test_is_03_caught_up_now_or_at_the_look_that_it_had_to_catch_up_with(end, leader_end, after):
+    assert observe(BEHIND, end, leader_end, now=30.0) == after
 
 
 def test_is_03_a_time_never_goes_back():
@@ -60,18 +63,30 @@ def test_is_03_a_first_look_says_nothing_of_the_time_before():
 
 
 def test_is_03_over_all_short_histories():
-    """A look counts if the follower had the leader's LEO of that look then, or at the next one."""
+    """Whatever is said of the past is true: at that look the leader had no more than the follower has now."""
     rising = list(itertools.combinations_with_replacement(range(4), 4))
     for leader_ends, ends in itertools.product(rising, repeat=2):
         known = FollowerProgress()
         for time, (end, leader_end) in enumerate(zip(ends, leader_ends, strict=True)):
-            known = observe(known, end, leader_end, float(time))
-        looks = [
-            time
-            for time, leader_end in enumerate(leader_ends)
-            if any(end >= leader_end for end in ends[time : time + 2])
-        ]
-        assert known.caught_up_at == max(looks, default=NEVER_CAUGHT_UP), (leader_ends, ends)
+            before, known = known, observe(known, end, leader_end, float(time))
+            caught_up_at = known.caught_up_at
+            assert caught_up_at >= before.caught_up_at
+            assert (caught_up_at == time) == (end >= leader_end)
+            assert caught_up_at == NEVER_CAUGHT_UP or end >= leader_ends[int(caught_up_at)], (leader_ends, ends)
+
+
+@pytest.mark.parametrize("behind", range(1, 40))
+@pytest.mark.parametrize("fetches_every", [1, 3, 10])
+def test_is_03_who_is_always_a_little_behind_a_busy_leader_is_in_sync(behind, fetches_every):
+    """The leader appends at each look; the follower has what the leader had `behind` looks ago, and tells it now and
+    then: it was caught up no longer ago than twice that."""
+    known, end = FollowerProgress(), 0
+    for now in range(1, 400):
+        if now % fetches_every == 0:
+            end = max(0, now - behind)
+        known = observe(known, end, now, float(now))
+        if now > 3 * (behind + fetches_every):
+            assert now - known.caught_up_at <= 2 * (behind + fetches_every)
 
 
 @pytest.mark.parametrize(
