@@ -4,24 +4,22 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from jobs.broker_process import BrokerProcess, ControllerProcess
-from jobs.cluster_processes import STANDS, ClusterProcesses
+from jobs.cluster_health import ClusterHealth
+from jobs.cluster_processes import ClusterProcesses
 from jobs.log_check import check_logs
 from jobs.number_producer import Acknowledged, NumberProducer, NumberSender
 from jobs.outages import BOTH, CONTROLLER, Outage, are_short, distribution
+from jobs.progress import Report
 from jobs.waiting import wait_until
 from replication.clients.admin import AdminClient
 from replication.clients.topic_view import TopicView
 from replication.config import Config
-from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.filesystem import StorageRoot
 
@@ -34,14 +32,6 @@ PRODUCERS = ((0, 6_000, 60_000), (10**9, 60, 1_500))
 # Of those that measure outages, one for each partition: each starts at a number that falls into its own.
 PROBE, SPAN, PROBE_TIMEOUT = 500_000_000 * len(ASSIGNMENT), 10**6 * len(ASSIGNMENT) + 1, 60_000
 DEADLINE = 300.0
-
-Offsets = Mapping[TopicIdPartition, int]
-
-
-class Report(Protocol):
-    """Is told how far the test has come."""
-
-    def __call__(self, *, description: str, completed: int, acknowledged: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -100,6 +90,7 @@ class KillHarness:
         self.stopped_in_order = False
         self.outages: list[Outage] = []
         self.view = TopicView(Cluster.open(cluster_uri))
+        self._health = ClusterHealth(self.view, processes, [TOPIC])
         self._producers = [
             NumberProducer(cluster_uri, TOPIC, len(ASSIGNMENT), first, batch, timeout_ms)
             for first, batch, timeout_ms in PRODUCERS
@@ -144,7 +135,7 @@ class KillHarness:
 
     def _kill(self, victim: str, number: int) -> None:
         """Nobody is started again before it is known how long the others take to go on without."""
-        controller = self._active() if victim in (CONTROLLER, BOTH) else None
+        controller = self._health.active() if victim in (CONTROLLER, BOTH) else None
         broker = self._leader() if victim != CONTROLLER else None
         led = set(ASSIGNMENT) if broker is None else self._led_by(broker)
         killed = [process for process in (controller, broker) if process is not None]
@@ -161,7 +152,7 @@ class KillHarness:
             for process in killed:
                 process.kill()
             answers = [pool.submit(self._until_acknowledged, partition, started) for partition in sorted(led)]
-            self._wait(lambda: self._active() is not None, f"after the {victim} was killed", pause=0.05)
+            self._wait(lambda: self._health.active() is not None, f"after the {victim} was killed", pause=0.05)
             taken_over = time.monotonic() - started
             self._wait(lambda: all(answer.done() for answer in answers), "records are acknowledged")
         is_deposed = any(isinstance(process, ControllerProcess) for process in killed)
@@ -176,9 +167,6 @@ class KillHarness:
             shutil.rmtree(Path(broker.root, "checkpoints"), ignore_errors=True)
             self.checkpoints_deleted += 1
 
-    def _active(self) -> ControllerProcess | None:
-        return self._processes.active(self.view.cluster.lease.read())
-
     def _leader(self) -> BrokerProcess:
         """One of those that lead now."""
         leaders = {registration.leader for registration in self.view.partitions(TOPIC).values()}
@@ -189,31 +177,9 @@ class KillHarness:
 
     def _wait_for_replicas(self) -> None:
         """Until all are in sync, every replica has what the leaders' logs now hold, and a controller stands by."""
-        self._wait(self._is_whole, "the ISRs are whole")
-        partitions = self.view.partitions(TOPIC).values()
-        ends = {r.topic_id_partition: self._log_end_offset(r) for r in partitions}
-        self._wait(lambda: all(self._has(broker, ends) for broker in BROKERS), "replicas catch up")
-
-    def _is_whole(self) -> bool:
-        """One controller is active and the other one is there too; every partition has a leader and a full ISR."""
-        controllers, partitions = self._processes.controllers.values(), self.view.partitions(TOPIC).values()
-        if self._active() is None or not all(controller.has_said(STANDS) for controller in controllers):
-            return False
-        return all(r.leader in r.replicas and set(r.isr) == set(r.replicas) for r in partitions)
-
-    def _log_end_offset(self, registration: PartitionRegistration) -> int:
-        return self.view.log(registration.leader).refresh().partition(registration.topic_id_partition).log_end_offset
-
-    def _has(self, broker: int, ends: Offsets) -> bool:
-        rows, registered = self.view.replicas(broker), self.view.cluster.refresh_brokers()[broker]
-        leaders = {r.topic_id_partition: r.leader for r in self.view.partitions(TOPIC).values()}
-        return rows.keys() == ends.keys() and all(
-            row.broker_epoch == registered.broker_epoch
-            and row.state == ReplicaState.FETCHING
-            and row.log_end_offset >= ends[partition]
-            and (row.high_watermark >= ends[partition] or leaders[partition] != broker)
-            for partition, row in rows.items()
-        )
+        self._wait(lambda: not self._health.lacks_members(), "the ISRs are whole")
+        bounds = self._health.bounds()
+        self._wait(lambda: not self._health.lacks_records(bounds), "replicas catch up")
 
     def _pass(self, seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from jobs.number_producer import Acknowledged
 from replication.clients.topic_view import TopicView
 from replication.protocol.partition_registration import PartitionRegistration
-from replication.storage.segment import read_records
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.segment import read_records, rows_of
 from schemas import LOG
 
 _PLACE = ("partition", "offset", "leader_epoch")
@@ -44,45 +45,78 @@ def check_logs(view: TopicView, topic: str, acknowledged: Iterable[Acknowledged]
 
     For a topic whose partitions all have the same replicas, each record of which holds a number of its own.
     """
-    partitions = view.partitions(topic)
-    logs = {broker: _rows(view, broker, partitions[0].topic_id) for broker in partitions[0].replicas}
-    led = [
-        logs[registration.leader].filter(pc.equal(logs[registration.leader]["partition"], registration.partition))
-        for registration in partitions.values()
-    ]
-    first, *others = logs.values()
-    pairs = combinations(logs.values(), 2)
-    return Findings(
-        records=sum(rows.num_rows for rows in led),
-        lost=_lost(led, _high_watermarks(view, partitions), acknowledged),
-        duplicated=sum(times - 1 for times in Counter(pa.concat_tables(led)["value"].to_pylist()).values()),
-        offsets_missing_or_doubled=sum(map(_bad_offsets, led)),
-        contradictions=sum(_contradictions(one, other) for one, other in pairs),
-        replicas_identical=all(rows.equals(first) for rows in others),
-    )
+    return TopicLogs(view, topic).check(acknowledged)
 
 
-def _rows(view: TopicView, broker: int, topic_id: str) -> pa.Table:
-    """All that a broker has of the topic, read from the files of its log table and not by way of their headers."""
+class TopicLogs:
+    """All rows that the brokers have of a topic from the log starts on, and what the leaders say is committed."""
+
+    def __init__(self, view: TopicView, topic: str) -> None:
+        partitions = view.partitions(topic)
+        ids = [registration.topic_id_partition for registration in partitions.values()]
+        self.starts = {p: _log_start(view, r.leader, r.topic_id_partition) for p, r in partitions.items()}
+        self._logs = {broker: _rows(view, broker, ids) for broker in partitions[0].replicas}
+        self._led = {p: _of(self._logs[r.leader], p) for p, r in partitions.items()}
+        self._committed = _committed(self._led.values(), _high_watermarks(view, partitions))
+
+    def check(self, acknowledged: Iterable[Acknowledged]) -> Findings:
+        """What is wrong with them, if this was acknowledged."""
+        led = pa.concat_tables(self._led.values())
+        first, *others = self._logs.values()
+        pairs = combinations(self._logs.values(), 2)
+        return Findings(
+            records=led.num_rows,
+            lost=self.missing(acknowledged),
+            duplicated=doubled(led["value"].to_pylist()),
+            offsets_missing_or_doubled=sum(_bad_offsets(rows, self.starts[p]) for p, rows in self._led.items()),
+            contradictions=sum(_contradictions(one, other) for one, other in pairs),
+            replicas_identical=all(rows.equals(first) for rows in others),
+        )
+
+    def missing(self, records: Iterable[Acknowledged]) -> int:
+        """How many of these do not stand committed at their very offsets. Those below the log start need not."""
+        return sum(
+            record.offset >= self.starts[record.partition]
+            and self._committed.get((record.partition, record.offset)) != str(record.number).encode()
+            for record in records
+        )
+
+
+def doubled(values: Iterable[object]) -> int:
+    """How many of them are there for a second time, or a later one."""
+    return sum(times - 1 for times in Counter(values).values())
+
+
+def _log_start(view: TopicView, broker: int, partition: TopicIdPartition) -> int:
+    return view.log(broker).refresh().partition(partition).log_start_offset
+
+
+def _of(rows: pa.Table, partition: int) -> pa.Table:
+    return rows.filter(pc.equal(rows["partition"], partition))
+
+
+def _rows(view: TopicView, broker: int, partitions: Iterable[TopicIdPartition]) -> pa.Table:
+    """All that a broker has of the partitions from its log starts on, read from the files of its log table and not by
+    way of their headers."""
     log = view.log(broker)
     files = [read_records(log.root, name).cast(LOG.arrow) for name in log.refresh().segments]
     rows = pa.concat_tables([LOG.arrow.empty_table(), *files])
-    return rows.filter(pc.equal(rows["topic_id"], topic_id)).sort_by(_ORDER).combine_chunks()
+    kept = [rows_of(rows, partition, _log_start(view, broker, partition)) for partition in partitions]
+    return pa.concat_tables(kept).sort_by(_ORDER).combine_chunks()
 
 
 def _high_watermarks(view: TopicView, partitions: Mapping[int, PartitionRegistration]) -> dict[int, int]:
     return {p: view.replicas(r.leader)[r.topic_id_partition].high_watermark for p, r in partitions.items()}
 
 
-def _lost(led: Iterable[pa.Table], high_watermarks: Mapping[int, int], acknowledged: Iterable[Acknowledged]) -> int:
-    """Acknowledged records that do not stand committed at the very offset that the producer was told."""
+def _committed(led: Iterable[pa.Table], high_watermarks: Mapping[int, int]) -> dict[tuple[int, int], bytes]:
+    """What stands below the high watermarks, by partition and offset."""
     rows = pa.concat_tables(led).select(["partition", "offset", "value"]).to_pylist()
-    committed = {
+    return {
         (row["partition"], row["offset"]): row["value"]
         for row in rows
         if row["offset"] < high_watermarks[row["partition"]]
     }
-    return sum(committed.get((a.partition, a.offset)) != str(a.number).encode() for a in acknowledged)
 
 
 def _contradictions(one: pa.Table, other: pa.Table) -> int:
@@ -94,8 +128,8 @@ def _contradictions(one: pa.Table, other: pa.Table) -> int:
     return sum(mine is not None and mine != row for mine, row in places)
 
 
-def _bad_offsets(rows: pa.Table) -> int:
-    """Offsets from 0 that are missing or there twice."""
+def _bad_offsets(rows: pa.Table, start: int) -> int:
+    """Offsets from the log start on that are missing or there twice."""
     offsets = rows["offset"].to_pylist()
     distinct = set(offsets)
-    return len(offsets) - len(distinct) + max(distinct, default=-1) + 1 - len(distinct)
+    return len(offsets) - len(distinct) + max(distinct, default=start - 1) + 1 - start - len(distinct)

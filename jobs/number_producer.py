@@ -1,16 +1,15 @@
 """A producer that never stops: every record is a number that is sent once, so that none can be missed or doubled."""
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from jobs.repeated_work import RepeatedWork
 from replication.clients.producer import Producer
+from replication.config import Config
 from replication.errors import LakelogException
-
-_PAUSE_SECONDS = 0.5
 
 
 class Acknowledged(NamedTuple):
@@ -27,11 +26,13 @@ class NumberSender:
     A number's remainder is its partition. What was not acknowledged may be there or not.
     """
 
-    def __init__(self, cluster_uri: str, topic: str, partitions: int, first: int, timeout_ms: int) -> None:
+    def __init__(
+        self, cluster_uri: str, topic: str, partitions: int, first: int, timeout_ms: int, config: Config | None = None
+    ) -> None:
         self.sent = 0
         self.acknowledged: list[Acknowledged] = []
         self.errors: Counter[str] = Counter()
-        self._producer = Producer(cluster_uri, acks="all")
+        self._producer = Producer(cluster_uri, acks="all", config=config)
         self._topic = topic
         self._partitions = partitions
         self._next = first
@@ -62,40 +63,22 @@ class NumberSender:
         return all(answer.error is None for answer in answers.values())
 
 
-class NumberProducer(NumberSender):
-    """Sends numbers from `first` on, batch after batch, in a thread of its own, with a pause after each: what is
-    measured beside it is the cluster, and not a machine that has no time left.
+class NumberProducer(NumberSender, RepeatedWork):
+    """Sends numbers from `first` on, batch after batch.
 
     With a long timeout it waits for brokers that are away; with a short one it goes on to append, so that followers
     have something to catch up with.
     """
 
-    def __init__(self, cluster_uri: str, topic: str, partitions: int, first: int, batch: int, timeout_ms: int) -> None:
-        super().__init__(cluster_uri, topic, partitions, first, timeout_ms)
+    def __init__(
+        self, cluster_uri: str, topic: str, partitions: int, first: int, batch: int, timeout_ms: int,
+        config: Config | None = None,
+    ) -> None:  # fmt: skip
+        NumberSender.__init__(self, cluster_uri, topic, partitions, first, timeout_ms, config)
+        RepeatedWork.__init__(self, f"producer of {topic} from {first} on")
         self._batch = batch
-        self._stopping = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="number-producer", daemon=True)
 
-    def start(self) -> None:
-        """Begins to send."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends after the batch that is under way. Raises what no producer should meet."""
-        self._stopping.set()
-        self._thread.join()
-        self.check()
-
-    def check(self) -> None:
-        """Raises what has ended the thread."""
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.wait(_PAUSE_SECONDS):
-                self._next += self._batch
-                self._send(range(self._next - self._batch, self._next))
-        except BaseException as error:
-            self._failure = error
+    def work(self) -> None:
+        """Sends a batch."""
+        self._next += self._batch
+        self._send(range(self._next - self._batch, self._next))

@@ -45,6 +45,33 @@ class Outage(NamedTuple):
         return max(map(_or_never, self.acknowledged_s))
 
 
+class LongestWait:
+    """The longest time that one partition was without an acknowledgement, of records that are sent one after another.
+
+    It begins when a record is sent, the first of those that were not acknowledged, and ends with the next
+    acknowledgement. `began_s` is when it began, None before anything was sent.
+    """
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.began_s: float | None = None
+        self._since: float | None = None
+
+    def sent(self, at_s: float) -> None:
+        """A record is sent at this time of a monotonic clock."""
+        self._since = at_s if self._since is None else self._since
+
+    def waited(self, at_s: float) -> None:
+        """It has not been acknowledged until now."""
+        if self._since is not None and at_s - self._since >= self.longest_s:
+            self.longest_s, self.began_s = at_s - self._since, self._since
+
+    def acknowledged(self, at_s: float) -> None:
+        """It is acknowledged now."""
+        self.waited(at_s)
+        self._since = None
+
+
 def _or_never(seconds: float | None) -> float:
     return math.inf if seconds is None else seconds
 

@@ -5,21 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.log_check import Findings, check_logs
+from jobs.log_check import Findings, TopicLogs, check_logs
 from jobs.number_producer import Acknowledged
-from replication.clients.topic_view import TopicView
-from replication.config import Config
-from replication.protocol.leader_election import new_partition
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
-from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
-from replication.storage.topic_table import Topic
-from schemas import LOG
-from tests.storage.logs import P0, TOPIC, TOPIC_ID, lead, records, request, send
+from replication.storage.cluster import Cluster
+from tests.jobs.one_partition import one_partition, publish, start_at, write
+from tests.storage.logs import TOPIC
 
 GOOD = Findings(
     records=3, lost=0, duplicated=0, offsets_missing_or_doubled=0, contradictions=0, replicas_identical=True
@@ -29,32 +19,11 @@ ALL = [Acknowledged(0, offset, 10 + offset) for offset in range(3)]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    """One partition on the brokers 1 and 2, led by 1; nothing has been written."""
-    format_cluster(StorageRoot.of(str(tmp_path / "cluster")), Config())
-    cluster = Cluster.open(str(tmp_path / "cluster"))
-    for broker in (1, 2):
-        uri = str(tmp_path / f"broker-{broker}")
-        format_broker(StorageRoot.of(uri), cluster.cluster_id, broker)
-        row = BrokerRegistration(broker, uri, None, 1, 0, -1, False, None, "id", 0)
-        BrokerTable.open_or_create(cluster.root, broker).register(lambda _, row=row: row)
-    cluster.topics.change([Topic(TOPIC, TOPIC_ID, 1)], (), {"who": "test"})
-    cluster.metadata.put([new_partition(TOPIC, TOPIC_ID, 0, (1, 2), {1, 2})], {"who": "test"})
-    return cluster
-
-
-def write(cluster: Cluster, broker: int, *numbers: int, epoch: int = 0) -> None:
-    log = ReplicaLog.open(cluster.broker_root(broker).child(LOG.name))
-    lead(log, P0, epoch=epoch)
-    values = (str(number).encode() for number in numbers)
-    send(log, request(P0, len(numbers), epoch=epoch), tables={P0: records(*values)})
+    return one_partition(tmp_path)
 
 
 def found(cluster: Cluster, high_watermark: int, acknowledged: Sequence[Acknowledged] = ALL) -> Findings:
-    partition = TopicIdPartition(TOPIC_ID, 0)
-    end = ReplicaLog.open(cluster.broker_root(1).child(LOG.name)).refresh().partition(partition).log_end_offset
-    row = Replica(TOPIC, TOPIC_ID, 0, 1, 1, 0, LEADER_ROLE, "Fetching", 0, end, high_watermark, (), None, 0)
-    ReplicaTable.open(cluster.broker_root(1)).publish([row], "test")
-    return check_logs(TopicView(cluster), TOPIC, acknowledged)
+    return check_logs(publish(cluster, high_watermark), TOPIC, acknowledged)
 
 
 def test_nothing_is_wrong(cluster: Cluster) -> None:
@@ -99,6 +68,33 @@ def test_a_replica_that_differs_is_seen(
     write(cluster, 1, 10, 11, 12)
     write(cluster, 2, *numbers, epoch=epoch)
     assert found(cluster, 3) == GOOD._replace(replicas_identical=False, contradictions=contradictions)
+
+
+def test_dr_01_below_the_log_start_nothing_is_looked_for(cluster: Cluster) -> None:
+    """The files are still there, on one broker with other records and on both once too often."""
+    write(cluster, 1, 10, 12, 12, 13)
+    write(cluster, 2, 10, 11, 12, 13)
+    for broker in (1, 2):
+        start_at(cluster, broker, 2)
+    acknowledged = [*ALL, Acknowledged(0, 3, 13)]
+    assert found(cluster, 4, acknowledged) == GOOD._replace(records=2)
+    assert found(cluster, 3, acknowledged) == GOOD._replace(records=2, lost=1)
+
+
+def test_dr_02_replicas_that_begin_elsewhere_are_not_equal(cluster: Cluster) -> None:
+    write(cluster, 1, 10, 11, 12)
+    write(cluster, 2, 10, 11, 12)
+    start_at(cluster, 1, 1)
+    assert found(cluster, 3) == GOOD._replace(records=2, replicas_identical=False)
+
+
+def test_what_was_read_and_is_gone_is_missing(cluster: Cluster) -> None:
+    write(cluster, 1, 10, 11, 12)
+    start_at(cluster, 1, 1)
+    logs = TopicLogs(publish(cluster, 3), TOPIC)
+    assert logs.starts == {0: 1}
+    assert logs.missing([Acknowledged(0, 0, 99), Acknowledged(0, 1, 11)]) == 0
+    assert logs.missing([Acknowledged(0, 1, 12), Acknowledged(0, 2, 12), Acknowledged(0, 3, 13)]) == 2
 
 
 @pytest.mark.parametrize("fault", ["lost", "duplicated", "offsets_missing_or_doubled", "contradictions"])

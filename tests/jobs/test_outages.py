@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from jobs.outages import BOTH, CONTROLLER, LEADER, Outage, are_short, distribution, victims
+from jobs.outages import BOTH, CONTROLLER, LEADER, LongestWait, Outage, are_short, distribution, victims
 from replication.config import Config
 
 
@@ -53,3 +53,20 @@ def test_victims_are_of_known_kinds() -> None:
     assert victims("both,leader") == (BOTH, LEADER)
     with pytest.raises(argparse.ArgumentTypeError, match="bystander: it must be some of controller,leader,both"):
         victims("leader,bystander")
+
+
+@pytest.mark.parametrize(
+    ("events", "longest", "began"),
+    [
+        pytest.param("s0", 0, None, id="nothing has happened yet"),
+        pytest.param("s0 a1 s5 a9 s20 a22", 4, 5, id="the longest of several"),
+        pytest.param("s0 a1 s5 w7 s8 w10 s11 a12 s13 a14", 7, 5, id="from the first record that was sent in vain"),
+        pytest.param("s0 a1 s5 w7 s8 w19", 14, 5, id="not over yet"),
+    ],
+)
+def test_the_longest_wait_ends_with_an_acknowledgement(events: str, longest: float, began: float | None) -> None:
+    waits = LongestWait()
+    told = {"s": waits.sent, "w": waits.waited, "a": waits.acknowledged}
+    for event in events.split():
+        told[event[0]](float(event[1:]))
+    assert (waits.longest_s, waits.began_s) == (longest, began)

@@ -1,0 +1,43 @@
+"""`lakelog soak`: brokers, controllers, roots and partitions suffer at random under load; then every record is looked
+for.
+
+Exit status 0 if all faults were carried out, no acknowledged record was lost or doubled, readers were given everything
+once and in order, and all replicas are equal at the end.
+"""
+
+import argparse
+from pathlib import Path
+
+from jobs.console import parser_of, run
+from jobs.progress import CourseProgress
+from jobs.seeded_run import Figures, add_run_options, exit_when_told, run_seeded
+from jobs.soak_figures import show_figures
+from jobs.soak_run import SoakPlan, run_soak
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    exit_when_told()
+    return run(_parser(), _soak, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("soak", __doc__)
+    parser.add_argument("--minutes", type=_number, default=40, metavar="N", help="for so long at least; default: 40")
+    parser.add_argument("--faults", type=_number, default=100, metavar="N", help="spread over them; default: 100")
+    add_run_options(parser)
+    return parser
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: it is a whole number from 1 on")
+    return int(text)
+
+
+def _soak(args: argparse.Namespace) -> int:
+    def work(folder: Path, seed: int) -> Figures:
+        with CourseProgress("faults", args.faults) as report:
+            return run_soak(folder, SoakPlan(args.minutes * 60, args.faults, seed), report)
+
+    return run_seeded(args, "soak", work, show_figures)

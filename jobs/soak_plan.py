@@ -1,0 +1,88 @@
+"""What is going to go wrong in a soak, and when: drawn from a seed, so that a run that failed can be made again."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of fault: how many seconds it lasts, at least and at most; whether a broker is away meanwhile; whether a
+    partition has one replica less."""
+
+    shortest: float
+    longest: float
+    takes_broker: bool
+    takes_replica: bool
+
+
+# Brokers and controllers that are frozen wake up before their session ends, or, expired, after it.
+KINDS = {
+    "kill-broker": Kind(0, 8, True, True),
+    "kill-controller": Kind(0, 8, False, False),
+    "kill-both": Kind(0, 8, True, True),
+    "freeze-broker": Kind(0.5, 4, True, True),
+    "expire-broker": Kind(7, 14, True, True),
+    "freeze-controller": Kind(0.5, 4, False, False),
+    "expire-controller": Kind(7, 14, False, False),
+    "stop-broker": Kind(0, 5, True, True),
+    "stop-controller": Kind(0, 5, False, False),
+    "unwritable-root": Kind(2, 12, True, True),
+    "delete-records": Kind(0, 0, False, False),
+    "reassign": Kind(0, 0, False, True),
+    "preferred-election": Kind(0, 0, False, False),
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens, at which second of the soak at the earliest, and how long it lasts.
+
+    `brokers` are all of them in a random order: the first is the one that is hit, and the order is the one in which a
+    partition is reassigned to them. `place` is where in the list of partitions it happens, and `extent` how much of a
+    log is deleted, both from 0 to 1.
+    """
+
+    at_s: float
+    kind: str
+    lasts_s: float
+    brokers: tuple[int, ...]
+    place: float
+    extent: float
+
+    @property
+    def broker(self) -> int:
+        """The broker that is hit, if one is."""
+        return self.brokers[0]
+
+    @property
+    def takes_broker(self) -> bool:
+        """Whether a broker is away while it lasts."""
+        return KINDS[self.kind].takes_broker
+
+    @property
+    def takes_replica(self) -> bool:
+        """Whether a partition is left with two replicas for a while: all have to be in sync before."""
+        return KINDS[self.kind].takes_replica
+
+
+def plan_faults(seed: int, seconds: float, faults: int, brokers: Sequence[int]) -> tuple[Fault, ...]:
+    """Faults of all kinds in turn, each turn in an order of its own, spread evenly over the time.
+
+    Each has an equal part of the time and begins in the first half of it.
+    """
+    draw = random.Random(seed)
+    part = seconds / max(faults, 1)
+    kinds = _kinds(draw)
+    return tuple(_fault(draw, next(kinds), part * (number + draw.uniform(0, 0.5)), brokers) for number in range(faults))
+
+
+def _kinds(draw: random.Random) -> Iterator[str]:
+    while True:
+        yield from draw.sample(list(KINDS), len(KINDS))
+
+
+def _fault(draw: random.Random, kind: str, at: float, brokers: Sequence[int]) -> Fault:
+    lasts = draw.uniform(KINDS[kind].shortest, KINDS[kind].longest)
+    order = tuple(draw.sample(list(brokers), len(brokers)))
+    return Fault(round(at, 1), kind, round(lasts, 1), order, draw.random(), draw.random())

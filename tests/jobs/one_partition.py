@@ -1,0 +1,59 @@
+"""One partition on the brokers 1 and 2, led by 1, with logs that tests write: what the checks of logs look at."""
+
+from pathlib import Path
+
+from replication.clients.topic_view import TopicView
+from replication.config import Config
+from replication.protocol.leader_election import new_partition
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import LEADER_ROLE, Replica
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import Cluster, format_broker, format_cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.log_cleaning import raise_log_starts
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.replica_table import ReplicaTable
+from replication.storage.topic_table import Topic
+from schemas import LOG
+from tests.storage.logs import P0, TOPIC, TOPIC_ID, lead, records, request, send
+
+
+def one_partition(folder: Path) -> Cluster:
+    """A cluster in `folder`; nothing has been written."""
+    format_cluster(StorageRoot.of(str(folder / "cluster")), Config())
+    cluster = Cluster.open(str(folder / "cluster"))
+    for broker in (1, 2):
+        uri = str(folder / f"broker-{broker}")
+        format_broker(StorageRoot.of(uri), cluster.cluster_id, broker)
+        row = BrokerRegistration(broker, uri, None, 1, 0, -1, False, None, "id", 0)
+        BrokerTable.open_or_create(cluster.root, broker).register(lambda _, row=row: row)
+    cluster.topics.change([Topic(TOPIC, TOPIC_ID, 1)], (), {"who": "test"})
+    cluster.metadata.put([new_partition(TOPIC, TOPIC_ID, 0, (1, 2), {1, 2})], {"who": "test"})
+    return cluster
+
+
+def log_of(cluster: Cluster, broker: int) -> ReplicaLog:
+    """A broker's log."""
+    return ReplicaLog.open(cluster.broker_root(broker).child(LOG.name))
+
+
+def write(cluster: Cluster, broker: int, *numbers: int, epoch: int = 0) -> None:
+    """Appends numbers to a broker's log, each a record."""
+    log = log_of(cluster, broker)
+    lead(log, P0, epoch=epoch)
+    values = (str(number).encode() for number in numbers)
+    send(log, request(P0, len(numbers), epoch=epoch), tables={P0: records(*values)})
+
+
+def start_at(cluster: Cluster, broker: int, offset: int) -> None:
+    """Raises the log start of a broker's log; no file goes."""
+    raise_log_starts(log_of(cluster, broker), {P0: lambda _: offset}, "test", "test")
+
+
+def publish(cluster: Cluster, high_watermark: int) -> TopicView:
+    """The leader says where its log begins and ends, and what is committed."""
+    log = log_of(cluster, 1).refresh().partition(TopicIdPartition(TOPIC_ID, 0))
+    start, end = log.log_start_offset, log.log_end_offset
+    row = Replica(TOPIC, TOPIC_ID, 0, 1, 1, 0, LEADER_ROLE, "Fetching", start, end, high_watermark, (), None, 0)
+    ReplicaTable.open(cluster.broker_root(1)).publish([row], "test")
+    return TopicView(cluster)
