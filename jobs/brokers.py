@@ -28,4 +28,9 @@ def _row(registration: BrokerRegistration) -> Row:
         "metadata_version": registration.metadata_version,
         "shutting_down": registration.shutting_down,
         "storage_error": registration.storage_error,
+        "offline_partitions": list(registration.offline_partitions),
+        "leader_replication_rate": registration.leader_replication_rate,
+        "leader_replication_quota": registration.leader_replication_quota,
+        "follower_replication_rate": registration.follower_replication_rate,
+        "follower_replication_quota": registration.follower_replication_quota,
     }

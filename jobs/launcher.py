@@ -25,14 +25,19 @@ VERBS = {
     ),
     "format": Verb("jobs.format", False, "make the root of a cluster, or of a broker"),
     "topics": Verb("jobs.topics", False, "create, list, describe, alter or delete topics"),
-    "configs": Verb("jobs.configs", False, "describe or alter the settings of topics"),
+    "configs": Verb("jobs.configs", False, "describe or alter the settings of topics and brokers"),
     "reassign-partitions": Verb("jobs.reassign_partitions", False, "move partitions to other brokers"),
     "leader-election": Verb("jobs.leader_election", False, "elect leaders by hand, preferred or unclean"),
+    "delete-records": Verb("jobs.delete_records", False, "delete the records of partitions below an offset"),
+    "get-offsets": Verb("jobs.get_offsets", False, "show the offsets of partitions, by place or by time"),
+    "log-dirs": Verb("jobs.log_dirs", False, "show what lies in the roots of brokers, and how much of it"),
+    "dump-log": Verb("jobs.dump_log", False, "show the batches of a broker's log, its records too; check its files"),
     "brokers": Verb("jobs.brokers", False, "show the brokers that have registered"),
     "bench": Verb(
         "jobs.bench", True, "measure against a plain stream and a file copy, in the same run", ("controller",)
     ),
     "kill-test": Verb("jobs.kill_test", False, "kill controllers and leaders, then look for every record"),
+    "soak": Verb("jobs.soak", False, "processes under load while things go wrong, then look for every record"),
     "simulate": Verb("jobs.simulate", False, "the rules in memory: thousands of histories full of accidents"),
     "scenario": Verb("jobs.scenario", True, "run event scripts: brokers are killed, frozen, restarted, and looked at"),
 }

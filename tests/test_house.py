@@ -26,7 +26,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "replication": ("schemas", "replication"),  # what stands above the layers: local_cluster
     "replication.errors": (),
     "replication.properties": ("replication.errors",),
-    "replication.config": ("schemas", "replication.errors", "replication.properties"),
+    "replication.settings": ("replication.properties",),
+    "replication.config": ("schemas", "replication.errors", "replication.properties", "replication.settings"),
     "replication.protocol": ("schemas", "replication.errors"),
     "replication.frames": ("schemas",),
     "replication.storage": (*_BASE, "replication.protocol"),

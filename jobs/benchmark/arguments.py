@@ -30,7 +30,12 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     controller.add_argument(
         "--brokers", metavar="N", type=_number_from(REPLICAS), default=5, help=f"{REPLICAS} or more; default: 5"
     )
-    for command in (replication, controller):
+    maintenance = commands.add_parser(
+        "maintenance", help="compaction of small files, and thousands of commits on one log", allow_abbrev=False
+    )
+    maintenance.add_argument("--files", metavar="N", type=_number_from(100), default=2_000, help="default: 2000")
+    maintenance.add_argument("--commits", metavar="N", type=_number_from(100), default=10_000, help="default: 10000")
+    for command in (replication, controller, maintenance):
         command.add_argument("--out", metavar="FILE", type=Path, help="write all figures there, as JSON")
     return bench
 

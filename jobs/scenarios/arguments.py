@@ -13,7 +13,8 @@ OK = "ok"
 REQUIRED = object()
 
 # A step with one argument may leave its name out: `kill: 1`.
-SHORT = dict.fromkeys(("kill", "pause", "resume", "stop", "start", "restart"), "broker") | {"sleep": "seconds"}
+_SERVERS = ("kill", "pause", "resume", "stop", "start", "restart")
+SHORT = dict.fromkeys((*_SERVERS, "take_storage_away", "bring_storage_back"), "broker") | {"sleep": "seconds"}
 
 
 class Kind(NamedTuple):
@@ -35,7 +36,7 @@ def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
     broker = Kind(f"one of the brokers {', '.join(map(str, brokers))}", _one_of(brokers))
     server = Kind(f"{broker.allowed}, or {CONTROLLER}", _one_of((*brokers, CONTROLLER)))
     some = list_of(broker)
-    partition = {"topic": Argument(TEXT), "partition": Argument(NATURAL, 0)}
+    partition = _PARTITION
     state = {
         "leader": Argument(_leader(broker), None),
         "leader_epoch": Argument(NATURAL, None),
@@ -51,6 +52,31 @@ def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
             "configs": Argument(CONFIGS, {}),
         },
         "delete_topic": {"topic": Argument(TEXT)},
+        "wait": {**partition, **state, "timeout_s": Argument(SECONDS, 30)},
+        "describe": {**partition, "expect": Argument(state, {})},
+        "elect": {
+            **partition,
+            "type": Argument(_choice(PREFERRED, UNCLEAN), PREFERRED),
+            "expect_error": Argument(TEXT, None),
+        },
+        "reassign": {**partition, "replicas": Argument(some)},
+        "alter_configs": {
+            "topic": Argument(TEXT, None),
+            "broker": Argument(broker, None),
+            "configs": Argument(CONFIGS),
+        },
+        "take_storage_away": {"broker": Argument(broker)},
+        "bring_storage_back": {"broker": Argument(broker)},
+        **_record_steps(some),
+        "sleep": {"seconds": Argument(SECONDS)},
+        **{name: {"broker": Argument(server)} for name in _SERVERS},
+    }
+
+
+def _record_steps(some: Kind) -> dict[str, dict[str, Argument]]:
+    """Those that write, delete and read records."""
+    partition = _PARTITION
+    return {
         "produce": {
             **partition,
             "count": Argument(POSITIVE, 1),
@@ -60,14 +86,11 @@ def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
             "retries": Argument(NATURAL, None),
             "expect": Argument(TEXT, OK),
         },
-        "wait": {**partition, **state, "timeout_s": Argument(SECONDS, 30)},
-        "describe": {**partition, "expect": Argument(state, {})},
-        "elect": {
+        "delete_records": {
             **partition,
-            "type": Argument(_choice(PREFERRED, UNCLEAN), PREFERRED),
-            "expect_error": Argument(TEXT, None),
+            "before_offset": Argument(OFFSET),
+            "expect": Argument(TEXT, OK),
         },
-        "reassign": {**partition, "replicas": Argument(some)},
         "logs": {
             **partition,
             "brokers": Argument(some, None),
@@ -76,8 +99,6 @@ def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
         },
         "epoch_end": {**partition, "epochs": Argument(list_of(NATURAL))},
         "consume": {**partition, "expect_values": Argument(VALUES, None)},
-        "sleep": {"seconds": Argument(SECONDS)},
-        **{name: {"broker": Argument(server)} for name, only in SHORT.items() if only == "broker"},
     }
 
 
@@ -137,9 +158,11 @@ def _parse_configs(value: Any) -> dict[str, object]:
 
 TEXT = Kind("text", _check(lambda value: isinstance(value, str) and value != ""))
 NATURAL = Kind("a whole number from 0", _check(_is_natural))
+OFFSET = Kind("an offset, or -1 for the high watermark", _check(lambda value: value == -1 or _is_natural(value)))
 POSITIVE = Kind("a whole number from 1", _check(lambda value: _is_natural(value) and value > 0))
 SECONDS = Kind("a number of seconds from 0", _check(lambda value: _is_number(value) and value >= 0))
 TRUTH = Kind("true or false", _check(lambda value: isinstance(value, bool)))
 CONFIGS = Kind("a mapping of the topic's settings, {min.insync.replicas: 2}", _parse_configs)
 _SCALAR = Kind("text or a number", _check(lambda value: isinstance(value, str) or _is_number(value)))
 VALUES = Kind("a list of values, [m0, m1]", lambda value: [str(item) for item in list_of(_SCALAR).parse(value)])
+_PARTITION = {"topic": Argument(TEXT), "partition": Argument(NATURAL, 0)}

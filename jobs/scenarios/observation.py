@@ -83,11 +83,11 @@ def observe(scene: Scene, seen: Leadership) -> Saw:
 
 
 def _rows(scene: Scene, registration: PartitionRegistration) -> dict[str, object]:
-    """What each running replica says of itself, None where it has not said anything yet."""
+    """What each replica that can says of itself, None where it has not said anything yet."""
     rows = {
         broker: scene.view.replicas(broker).get(registration.topic_id_partition)
         for broker in registration.replicas
-        if broker in scene.cluster.running()
+        if broker in serving(scene)
     }
     return {
         str(broker): row and {"leo": row.log_end_offset, "hw": row.high_watermark, "log_start": row.log_start_offset}
@@ -95,12 +95,18 @@ def _rows(scene: Scene, registration: PartitionRegistration) -> dict[str, object
     }
 
 
+def serving(scene: Scene) -> list[int]:
+    """The brokers that run and whose storage works: the others can neither be read nor carry anything out."""
+    brokers = scene.view.cluster.refresh_brokers()
+    return [broker for broker in scene.cluster.running() if brokers[broker].storage_error is None]
+
+
 def behind(scene: Scene, version: int) -> list[str]:
     """The running brokers that have not applied this version of the metadata, in words."""
     brokers = scene.view.cluster.refresh_brokers()
     return [
         f"broker {broker} has applied metadata version {brokers[broker].metadata_version}, not yet {version}"
-        for broker in scene.cluster.running()
+        for broker in serving(scene)
         if brokers[broker].metadata_version < version
     ]
 

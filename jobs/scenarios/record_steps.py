@@ -104,6 +104,15 @@ def _in_words(values: Sequence[str]) -> str:
     return f"{values[0]} … {values[-1]} ({len(values)})"
 
 
+def delete_records(scene: Scene, *, topic: str, partition: int, before_offset: int, expect: str) -> Outcome:
+    """Deletes what lies below an offset; it is over when no live replica has any of it. [DR-01, DR-02]"""
+    found = scene.cluster.admin().delete_records({(topic, partition): before_offset})[topic, partition]
+    told = found.name if isinstance(found, LakelogException) else OK
+    fault = None if told == expect else f"{told}, expected {expect}{'' if told == OK else f': {found}'}"
+    low_watermark = None if isinstance(found, LakelogException) else found
+    return Outcome({"low_watermark": low_watermark, "error": None if told == OK else told}, f"{found}", fault)
+
+
 def consume(scene: Scene, *, topic: str, partition: int, expect_values: list[str] | None) -> Outcome:
     """Reads from the log start to the high watermark, as a consumer does."""
 

@@ -30,6 +30,8 @@ SETTINGS = {
     "broker.heartbeat.interval.ms": 500,
     "controller.session.timeout.ms": 6000,
     "auto.leader.rebalance.enable": "false",
+    "log.retention.check.interval.ms": 500,
+    "log.cleaner.backoff.ms": 500,
 }
 _LOOK_SECONDS = 0.2
 _ELECTION_SECONDS = 20.0

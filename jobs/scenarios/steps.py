@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Mapping
 
 from jobs.scenarios.observation import behind, brokers_in_words, describe, wait, wait_for_fetchers
-from jobs.scenarios.record_steps import consume, epoch_end, logs, produce
+from jobs.scenarios.record_steps import consume, delete_records, epoch_end, logs, produce
 from jobs.scenarios.scene import Outcome, Scene, attempt, hold
 from jobs.scenarios.script import Step
 from jobs.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server
+from jobs.storage_faults import bring_back, is_away, take_away
 from replication.clients.admin import Outcomes
 from replication.errors import LakelogException, error_named
 from replication.protocol.partition_registration import LEADER_DURING_DELETE
@@ -67,6 +68,16 @@ def reassign(scene: Scene, *, topic: str, partition: int, replicas: list[int]) -
     return Outcome({"replicas": replicas}, "; ".join(outcome.message for outcome in outcomes.values()))
 
 
+def alter_configs(scene: Scene, *, topic: str | None, broker: int | None, configs: Mapping[str, object]) -> Outcome:
+    """Sets what is given of a topic, or of a broker that runs on meanwhile."""
+    admin = scene.cluster.admin()
+    if topic is not None:
+        admin.alter_configs(topic, configs)
+    if broker is not None:
+        admin.alter_broker_configs(str(broker), configs)
+    return Outcome({}, ", ".join(f"{key}={value}" for key, value in configs.items()))
+
+
 def elect(scene: Scene, *, topic: str, partition: int, type: str, expect_error: str | None) -> Outcome:
     """Elects a leader by hand; what is expected is an error, or that there is none. [PE-01]"""
     try:
@@ -101,6 +112,15 @@ def _on_server(act: Callable[[ScriptCluster, Server], Server]) -> Callable[..., 
     return handler
 
 
+def _on_storage(act: Callable[[str], None]) -> Callable[..., Outcome]:
+    def handler(scene: Scene, *, broker: int) -> Outcome:
+        root = scene.view.cluster.refresh_brokers()[broker].root
+        act(root)
+        return Outcome({"root_is_away": is_away(root)}, f"broker {broker}: {root}")
+
+    return handler
+
+
 HANDLERS: Mapping[str, Callable[..., Outcome]] = {
     "create_topic": create_topic,
     "delete_topic": delete_topic,
@@ -109,6 +129,10 @@ HANDLERS: Mapping[str, Callable[..., Outcome]] = {
     "describe": describe,
     "elect": elect,
     "reassign": reassign,
+    "delete_records": delete_records,
+    "alter_configs": alter_configs,
+    "take_storage_away": _on_storage(take_away),
+    "bring_storage_back": _on_storage(bring_back),
     "logs": logs,
     "epoch_end": epoch_end,
     "consume": consume,

@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from replication.clients.topic_view import pause
+from replication.clients.record_deletion import Deleted, delete_records
+from replication.clients.topic_view import TopicView, pause
 from replication.config import Config, TopicConfig
-from replication.errors import TimeoutException, UnknownTopicOrPartitionException, error_named
+from replication.errors import LakelogException, TimeoutException, UnknownTopicOrPartitionException, error_named
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.reassignment import is_reassigning
 from replication.storage.admin_table import AdminRequest, Outcome
@@ -127,6 +128,22 @@ class AdminClient:
         arguments = {"topic": topic, "put": dict(put), "delete": list(delete)}
         return self._one("alter_configs", arguments, validate_only)
 
+    def alter_broker_configs(
+        self, broker: int | str, put: Mapping[str, object], delete: Collection[str] = (), *, validate_only: bool = False
+    ) -> str:
+        """Sets and removes settings of a broker that runs, or of all brokers: `<default>`.
+
+        Raises BrokerNotAvailableException, InvalidRequestException, InvalidConfigurationException. [TH-02]
+        """
+        arguments = {"broker": str(broker), "put": dict(put), "delete": list(delete)}
+        return self._one("alter_broker_configs", arguments, validate_only)
+
+    def describe_broker_configs(self) -> dict[str, dict[str, str]]:
+        """The settings of each broker that has any, and of `<default>`; not those of their properties files."""
+        self._cluster.configs.refresh()
+        found = self._cluster.configs.configs
+        return {entity.entity_name: dict(configs) for entity, configs in found.items()}
+
     def alter_partition_reassignments(
         self, reassignments: Mapping[tuple[str, int], Sequence[int] | None], *, validate_only: bool = False
     ) -> Outcomes:
@@ -171,6 +188,22 @@ class AdminClient:
     def settings_of(self, topic: Topic) -> TopicConfig:
         """The settings of a topic: its own over those that this client was given."""
         return self._cluster.config.topic(topic.configs)
+
+    def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Deleted]:
+        """Deletes the records of partitions below an offset, -1 for all that are committed; see `record_deletion`.
+
+        Answers each partition's low watermark, or its error. It asks leaders, so that no controller is needed. [DR-01]
+        """
+        outcomes: dict[tuple[str, int], Deleted] = {}
+        for topic in sorted({name for name, _ in before}):
+            offsets = {number: offset for (name, number), offset in before.items() if name == topic}
+            timeout = self._cluster.config.request_timeout_ms
+            try:
+                found: Mapping[int, Deleted] = delete_records(TopicView(self._cluster), topic, offsets, timeout)
+            except LakelogException as error:
+                found = dict.fromkeys(offsets, error)
+            outcomes.update({(topic, number): outcome for number, outcome in found.items()})
+        return outcomes
 
     def list_partition_reassignments(self) -> list[PartitionRegistration]:
         """The partitions that are being moved."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from replication.errors import (
     FencedLeaderEpochException,
+    KafkaStorageException,
     LakelogException,
     NotLeaderOrFollowerException,
     UnknownLeaderEpochException,
@@ -70,6 +71,7 @@ def check_leader_row(row: Replica | None, partition: TopicIdPartition, leader_ep
 
     UNKNOWN_LEADER_EPOCH: the leader is slower than its follower, and its row will move. FENCED_LEADER_EPOCH: the
     follower is slower; nothing but newer metadata will help it. NOT_LEADER_OR_FOLLOWER: it does not lead any more.
+    KAFKA_STORAGE_ERROR: a file of its is broken, and others will lead. [OL-01]
 
     Kafka: `AbstractFetcherThread.processFetchRequest`. KIP-320. [FT-14, EP-06]
     """
@@ -78,6 +80,8 @@ def check_leader_row(row: Replica | None, partition: TopicIdPartition, leader_ep
         check_leader_epoch(row.leader_epoch if row else -1, leader_epoch, name)
     except LakelogException as error:
         return error
+    if row is not None and row.state == ReplicaState.OFFLINE:
+        return KafkaStorageException(f"{name}: broker {row.broker_id}: {row.error}")
     if row is not None and row.role != LEADER_ROLE:
         return NotLeaderOrFollowerException(f"{name}: broker {row.broker_id} follows at leader epoch {leader_epoch}")
     return None

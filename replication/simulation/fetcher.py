@@ -17,7 +17,7 @@ from replication.protocol import fetch_state, steps
 from replication.protocol.append_plan import AppendPlan, FetchedBatch
 from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
 from replication.protocol.high_watermark import follower_high_watermark
-from replication.protocol.partition_log import PartitionLog, PlacedBatch
+from replication.protocol.partition_log import FOLLOWER, PartitionLog, PlacedBatch, Role
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.protocol.steps import InitialFetchState
@@ -81,9 +81,9 @@ class Fetcher(BrokerThread):
         yield
         found = self._headers(fetchable, ends)
         batches = [_fetched(placed) for placed in found.values()]
-        kept = [batch for batch in batches if self.rules.may_append(batch, leaders[batch.partition])]
+        kept = [b for b in batches if self.rules.may_append(b, leaders[b.partition], ends[b.partition])]
         plan = self.rules.plan_appends(kept, ends, _MAX_BYTES)
-        todo = self.rules.append_fetched(plan, {p: leaders[p] for p in plan.log_end_offsets})
+        todo = self.rules.append_fetched(plan, {p: leaders[p] for p in plan.log_end_offsets}, self._logs(ends))
         yield from self._carry_out(todo, found)
         self._settle(plan, fetchable)
 
@@ -136,6 +136,8 @@ class Fetcher(BrokerThread):
                 case steps.AdvanceFetchOffsets():
                     yield
                     self._advance(step)
+                case steps.RaiseLogStarts():
+                    yield from self._raise_log_starts(step)
                 case steps.PublishReplicas():
                     yield from self.publish(step.why)
 
@@ -177,6 +179,19 @@ class Fetcher(BrokerThread):
         words = ", ".join(f"{name_of(r.batch.partition)} {r.start}..{r.stop - 1}@"
                           f"{r.batch.leader_epoch}" for r in plan.ranges)  # fmt: skip
         yield from self.transact_log(decide, f"append {words}")
+
+    def _raise_log_starts(self, step: steps.RaiseLogStarts) -> Work:
+        def decide(state: LogState) -> LogChange | None:
+            starts = {
+                p: offset
+                for p, (leader_epoch, offset) in step.starts.items()
+                if state.partition(p).role == Role(leader_epoch, FOLLOWER)
+                and offset > state.partition(p).log_start_offset
+            }
+            return LogChange((), log_starts=starts) if starts else None
+
+        words = ", ".join(f"{name_of(p)} at {offset}" for p, (_, offset) in step.starts.items())
+        yield from self.transact_log(decide, f"start {words}")
 
     def _advance(self, step: steps.AdvanceFetchOffsets) -> None:
         hosted = self.process.hosted

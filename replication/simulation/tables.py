@@ -151,7 +151,7 @@ def replay(state: LogState, change: LogChange) -> LogState:
         log.role = role
         log.epoch_start = log.log_end_offset if role.is_leader else log.epoch_start
     for partition, offset in change.log_starts.items():
-        partitions[partition].log_start_offset = offset
+        partitions[partition].start_at(offset)
     for batch in sorted(change.adds, key=lambda added: added.header.base_offset):
         partitions[batch.header.topic_id_partition].add(batch.header, batch.segment)
     claim = state.broker_epoch if change.claim is None else max(change.claim, state.broker_epoch)

@@ -167,6 +167,8 @@ def test_brokers_are_shown(lakelog: Run, cluster: str) -> None:
         {
             "broker": 2, "root": "/nowhere/2", "rack": None, "epoch": 1, "heartbeat": 0, "metadata_version": -1,
             "shutting_down": False, "storage_error": None,
+            "offline_partitions": [], "leader_replication_rate": None, "leader_replication_quota": None,
+            "follower_replication_rate": None, "follower_replication_quota": None,
         },
     )  # fmt: skip
     assert [line.split()[0] for line in lakelog(brokers, "--cluster", cluster)[1].splitlines()[2:]] == ["1", "2", "3"]
@@ -247,7 +249,10 @@ def test_a_dry_run_tells_the_outcome_and_changes_nothing(
         (leader_election, ["--election-type", "preferred", "--topic", "t"]),
         (leader_election, ["--election-type", "preferred", "--all-topic-partitions", "--partition", "0"]),
         (configs, ["--describe"]),
-        (configs, ["--entity-type", "brokers", "--describe"]),
+        (configs, ["--entity-type", "groups", "--describe"]),
+        (configs, ["--entity-type", "brokers", "--alter", "--add-config", "a=1"]),
+        (configs, ["--entity-type", "topics", "--entity-default", "--describe"]),
+        (configs, ["--entity-type", "brokers", "--entity-default", "--entity-name", "1", "--describe"]),
         (configs, ["--entity-type", "topics", "--alter", "--entity-name", "t"]),
         (configs, ["--entity-type", "topics", "--alter", "--add-config", "a=1"]),
         (configs, ["--entity-type", "topics", "--describe", "--delete-config", "a"]),

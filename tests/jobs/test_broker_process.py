@@ -71,6 +71,8 @@ def test_what_can_be_refused_is_refused_before_a_jvm_starts(
     before = signal.getsignal(signal.SIGTERM)
     assert main(["--cluster", cluster.root.uri, "--broker-id", "2", "--root", str(foreign)]) == 1
     assert "must be empty to be formatted, it holds thesis.tex" in capsys.readouterr().err
+    assert main(["--cluster", cluster.root.uri, "--broker-id", "2", "--root", str(foreign / "thesis.tex")]) == 1
+    assert "lakelog: KafkaStorageException: " in capsys.readouterr().err
     assert main(["--cluster", cluster.root.uri, "--root", str(tmp_path / "b")]) == 1
     assert "which broker is this?" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before

@@ -90,8 +90,8 @@ FAULTS = {
     "two names": (HEAD + " - kill: 1\n   start: 1\n", "script.yaml:3: a step has one name, .* this one has 2"),
     "an unknown step": (HEAD + " - shrink: {}\n", "step shrink at .*script.yaml:3 is not known; known are create_"),
     "a later unknown step": (
-        HEAD + " - kill: 1\n - delete_records: {topic: t}\n",
-        "step delete_records at .*script.yaml:4 is not known; known are .* produce",
+        HEAD + " - kill: 1\n - compact: {topic: t}\n",
+        "step compact at .*script.yaml:4 is not known; known are .* produce",
     ),
     "an unknown argument": (
         HEAD + " - produce: {topic: t,\n     cuont: 3}\n",

@@ -6,6 +6,7 @@ import pytest
 
 from replication.errors import (
     FencedLeaderEpochException,
+    KafkaStorageException,
     NotLeaderOrFollowerException,
     UnknownLeaderEpochException,
 )
@@ -101,6 +102,12 @@ def test_ft_14_ep_06_a_leader_at_our_epoch_is_fetched_from(state):
         pytest.param({"leader_epoch": 6}, FencedLeaderEpochException, "leader epoch 5 .* at 6", id="we are slower"),
         pytest.param(
             {"role": FOLLOWER_ROLE}, NotLeaderOrFollowerException, "flights-3: broker 1 follows", id="it follows"
+        ),
+        pytest.param(
+            {"role": FOLLOWER_ROLE, "state": "Offline", "error": "KAFKA_STORAGE_ERROR: f is gone"},
+            KafkaStorageException,
+            "flights-3: broker 1: KAFKA_STORAGE_ERROR: f is gone",
+            id="OL-01: a file is broken",
         ),
         pytest.param(
             {"role": FOLLOWER_ROLE, "leader_epoch": 4}, UnknownLeaderEpochException, "at 4", id="it still follows"

@@ -1,0 +1,70 @@
+"""What `lakelog bench` can measure: each command writes its figures and shows them, or says what was wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from jobs.benchmark.controller import measure_controller
+from jobs.benchmark.controller_report import controller_figures, controller_rows
+from jobs.benchmark.maintenance import measure_maintenance
+from jobs.benchmark.maintenance_report import maintenance_figures, maintenance_rows
+from jobs.benchmark.replication import QUICK, Plan
+from jobs.benchmark.report import figures, rows
+from jobs.benchmark.run import measure
+from jobs.console import FAILED, OK, say, show
+from jobs.session import spark_session
+
+
+def replication(args: argparse.Namespace) -> int:
+    """A follower against a plain stream."""
+    spark = spark_session("lakelog bench")
+    try:
+        results = measure(spark, QUICK if args.quick else replace(Plan(), rounds=args.rounds))
+    finally:
+        spark.stop()
+    found = figures(results)
+    _keep(args, found)
+    if not found["rows_equal"]:
+        say(f"lakelog: a follower does not have the rows of the leader: {found['rows_differ_in']}")
+        return FAILED
+    show(rows(results))
+    return OK
+
+
+def controller(args: argparse.Namespace) -> int:
+    """The controller alone."""
+    steps = measure_controller(args.partitions, args.brokers)
+    found = controller_figures(steps, args.partitions, args.brokers)
+    _keep(args, found)
+    if not found["outcome_is_right"]:
+        say(f"lakelog: the controller has decided wrongly: {found['wrong']}")
+        return FAILED
+    show(controller_rows(steps))
+    return OK
+
+
+def maintenance(args: argparse.Namespace) -> int:
+    """A log that is looked after: compaction, and commits that stay as fast as they were."""
+    spark = spark_session("lakelog bench")
+    try:
+        found = measure_maintenance(spark, args.files, args.commits)
+    finally:
+        spark.stop()
+    shown = maintenance_figures(found)
+    _keep(args, shown)
+    if not shown["rows_equal"]:
+        say("lakelog: a log does not have the rows that it had before, or that its leader has")
+        return FAILED
+    show(maintenance_rows(found))
+    return OK
+
+
+COMMANDS = {"replication": replication, "controller": controller, "maintenance": maintenance}
+
+
+def _keep(args: argparse.Namespace, found: Mapping[str, object]) -> None:
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=2) + "\n")

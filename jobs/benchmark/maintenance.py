@@ -1,0 +1,171 @@
+"""`bench maintenance`: small files that are compacted, and thousands of commits on one log that is looked after."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from jobs.benchmark.replication import checksum
+from jobs.benchmark.small_commits import SmallCommits
+from jobs.waiting import wait_until
+from replication.config import Config
+from replication.local_cluster import LocalCluster
+from replication.protocol.compaction import size_class
+from replication.protocol.partition_log import LEADER, Role
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.commit import last_version
+from replication.storage.compaction import compact
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import ReplicaLog
+from schemas import LOG
+
+PARTITIONS, RECORDS = 4, 5
+LEADING, FOLLOWING = 1, 2
+_SAMPLES = 25
+_FILES_A_COMMIT = 50
+
+OnStep = Callable[[str, int], None]
+
+
+@dataclass
+class Measured:
+    """What was found. Times are in seconds; those of the start and of the end are of a tenth of the commits each, 500
+    at most. `held_most`: most files of one partition and size class after the compaction."""
+
+    files_before: int = 0
+    files_after: int = 0
+    held_most: int = 0
+    compaction_seconds: float = 0.0
+    rows_equal: bool = True
+    commits: int = 0
+    at_start: Mapping[str, list[float]] = field(default_factory=dict)
+    at_end: Mapping[str, list[float]] = field(default_factory=dict)
+    log_files: Mapping[str, int] = field(default_factory=dict)
+    data_files: Mapping[str, int] = field(default_factory=dict)
+
+
+def measure_maintenance(spark: SparkSession, files: int, commits: int) -> Measured:
+    """Both measurements, in a folder that is deleted afterwards, with a progress bar on stderr."""
+    folder = Path(tempfile.mkdtemp(prefix="lakelog-bench-"))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    measured = Measured(commits=commits)
+    try:
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            task = progress.add_task("small files", total=files + commits)
+
+            def on_step(words: str, done: int) -> None:
+                progress.update(task, advance=done, description=words)
+
+            measure_compaction(folder / "alone", files, measured, on_step)
+            _commits(spark, folder / "cluster", commits, measured, on_step)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return measured
+
+
+def measure_compaction(folder: Path, files: int, measured: Measured, on_step: OnStep) -> None:
+    """A log of small files, one after the other merged as a broker does it, and compared with what it was."""
+    log = ReplicaLog.create(StorageRoot.of(str(folder)))
+    partitions = [TopicIdPartition("bench-id", number) for number in range(PARTITIONS)]
+    log.become(dict.fromkeys(partitions, Role(0, LEADER)), "bench")
+    commits = SmallCommits(log, partitions, RECORDS)
+    for _ in range(files // _FILES_A_COMMIT):
+        commits.make(_FILES_A_COMMIT)
+        on_step("small files", _FILES_A_COMMIT)
+    reader, before = ReplicaLog.open(log.root), content(log, partitions)
+    reader_files = len(log.current().segments)
+    config, started = Config(), time.perf_counter()
+    limits = config.log_segment_bytes, config.log_cleaner_min_files, config.log_cleaner_max_bytes
+    while compact(log, *limits, "bench"):
+        pass
+    measured.compaction_seconds = time.perf_counter() - started
+    measured.files_before, measured.files_after = reader_files, len(log.current().segments)
+    held = Counter(
+        (header.topic_id_partition, size_class(segment.file.size, config.log_segment_bytes))
+        for segment in log.current().segments.values()
+        for header in {h.partition: h for h in segment.headers}.values()
+    )
+    measured.held_most = max(held.values())
+    after = [content(each, partitions) for each in (log, reader, ReplicaLog.open(log.root))]
+    measured.rows_equal &= after == [before] * 3
+
+
+def content(log: ReplicaLog, partitions: list[TopicIdPartition]) -> list[tuple[pa.Table, list[object]]]:
+    """The rows of each partition, and the headers of its batches."""
+    state = log.refresh()
+    return [(log.read(p, 0), [batch.header for batch in state.partition(p).batches]) for p in partitions]
+
+
+def _commits(spark: SparkSession, folder: Path, commits: int, measured: Measured, on_step: OnStep) -> None:
+    """Commits to a leader that has a follower; both look after their logs as they do by default."""
+    with LocalCluster(spark, str(folder), brokers=2) as cluster:
+        assignment = dict.fromkeys(range(PARTITIONS), (LEADING, FOLLOWING))
+        topic = cluster.admin().create_topic("bench", assignment=assignment)
+        roots = {name: StorageRoot.of(cluster.broker_uri(b)).child(LOG.name) for name, b in _BROKERS.items()}
+        log = ReplicaLog.open(roots["leader"])
+        partitions = [r.topic_id_partition for r in topic.partitions]
+        wait_until(lambda: log.refresh().partition(partitions[-1]).role.is_leader, "the leader leads", 60, 0.05)
+        run = _Run(SmallCommits(log, partitions, RECORDS), ReplicaLog.open(roots["follower"]))
+        part = min(500, commits // 10)
+        run.warm_up()
+        measured.at_start = run.sample(part, on_step)
+        for _ in range(commits - 2 * part):
+            run.commits.make()
+            on_step("commits", 1)
+        measured.at_end = run.sample(part, on_step)
+        run.wait_for_follower()
+        measured.log_files = {name: len(root.child("_delta_log").list()) for name, root in roots.items()}
+        frames = [spark.read.format("delta").load(root.spark_uri) for root in roots.values()]
+        one, other = (tuple(checksum(frame).collect()[0]) for frame in frames)
+        measured.rows_equal &= one == other and one[0] == run.commits.records
+        measured.data_files = {name: len(ReplicaLog.open(root).current().segments) for name, root in roots.items()}
+
+
+_BROKERS = {"leader": LEADING, "follower": FOLLOWING}
+
+
+class _Run:
+    """Commits to a leader's log, and how long they take to be in the follower's."""
+
+    def __init__(self, commits: SmallCommits, follower: ReplicaLog) -> None:
+        self.commits = commits
+        self._follower = follower
+
+    def warm_up(self) -> None:
+        """The follower's query takes seconds to begin."""
+        for _ in range(_SAMPLES):
+            self.commits.make()
+            self.wait_for_follower()
+
+    def wait_for_follower(self) -> float:
+        """Returns once the follower has everything; answers how many seconds it took."""
+        started, pause = time.perf_counter(), threading.Event()
+        ends, deadline = self.commits.ends(), time.monotonic() + 120
+        while {p: self._follower.refresh().partition(p).log_end_offset for p in ends} != ends:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the follower has not come to {ends}, version {last_version(self._follower.root)}")
+            pause.wait(0.002)
+        return time.perf_counter() - started
+
+    def sample(self, count: int, on_step: OnStep) -> dict[str, list[float]]:
+        """Seconds of `count` commits; now and then the follower is waited for: that is a micro-batch."""
+        seconds: dict[str, list[float]] = {"commit": [], "micro-batch": []}
+        for number in range(count):
+            seconds["commit"].append(self.commits.make())
+            on_step("commits, measured", 1)
+            if number % max(1, count // _SAMPLES) == 0:
+                self.wait_for_follower()  # of what came before
+                self.commits.make()
+                seconds["micro-batch"].append(self.wait_for_follower())
+        return seconds

@@ -1,0 +1,58 @@
+"""Commits of a few records to each of some partitions, as a producer makes them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from replication.errors import LakelogException
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.append import PartitionAppend, append, arrow_writer
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.segment import Segment
+from schemas import LOG
+
+_COLUMNS = pa.schema([LOG.arrow.field(name) for name in ("key", "value", "timestamp", "headers")])
+_TIME = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+
+
+class SmallCommits:
+    """An idempotent producer on one log."""
+
+    def __init__(self, log: ReplicaLog, partitions: Sequence[TopicIdPartition], records: int) -> None:
+        self._log = log
+        self._partitions = tuple(partitions)
+        self._each = records
+        self._made = 0
+
+    @property
+    def records(self) -> int:
+        """Records that were committed so far."""
+        return self._made * self._each * len(self._partitions)
+
+    def ends(self) -> dict[TopicIdPartition, int]:
+        """The log end offset of each partition."""
+        return dict.fromkeys(self._partitions, self._made * self._each)
+
+    def make(self, files: int = 1) -> float:
+        """Writes files and commits them; answers how many seconds that took."""
+        row = {"key": b"key", "value": str(self._made).encode() * 10, "timestamp": _TIME, "headers": None}
+        table = pa.Table.from_pylist([row] * self._each, _COLUMNS)
+        started = time.perf_counter()
+        segments: list[Segment] = []
+        for number in range(files):
+            requests = self._requests(self._made + number, 1)
+            writer = arrow_writer(self._log.root, 1, requests, dict.fromkeys(self._partitions, table))
+            segments += writer(dict.fromkeys(self._partitions, (self._made + number) * self._each))
+        for outcome in append(self._log, self._requests(self._made, files), lambda _: segments, "bench").values():
+            if isinstance(outcome, LakelogException):
+                raise outcome
+        self._made += files
+        return time.perf_counter() - started
+
+    def _requests(self, made: int, files: int) -> list[PartitionAppend]:
+        records, sequence = files * self._each, made * self._each
+        return [PartitionAppend("bench", *p, (1, 2), 0, records, 1, 0, sequence) for p in self._partitions]
