@@ -6,6 +6,7 @@ replaying what has landed, so that the same commits make the same log everywhere
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -101,14 +102,20 @@ class PartitionLog:
             return
         if not self.batches:
             self.log_start_offset = max(self.log_start_offset, added[0].base_offset)
-        lie_at_end = added[0].base_offset >= self.log_end_offset
-        self.batches += added
-        if lie_at_end:
+        if added[0].base_offset >= self.log_end_offset:
             for batch in added:
                 self._follow(batch.header)
+            self.batches += added  # last: whoever looks meanwhile sees no offset without its epoch
         else:
-            self.batches.sort(key=lambda batch: batch.base_offset)
+            self.batches = sorted([*self.batches, *added], key=lambda batch: batch.base_offset)
             self._derive()
+
+    def relocate(self, batches: Iterable[PlacedBatch]) -> None:
+        """The same batches lie in other segments now."""
+        moved = list(self.batches)
+        for batch in batches:
+            moved[bisect_left(moved, batch.base_offset, key=lambda placed: placed.base_offset)] = batch
+        self.batches = moved
 
     def drop(self, segments: Collection[str]) -> None:
         """Forgets the batches of segments."""

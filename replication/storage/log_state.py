@@ -6,7 +6,9 @@ in another way than by replaying what has landed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from itertools import groupby
 
 from replication.errors import CorruptRecordException
 from replication.protocol.partition_log import STOPPED, PartitionLog, PlacedBatch, role_of, role_version
@@ -102,12 +104,12 @@ class LogState:
 
     def _recall(self, partition: TopicIdPartition) -> PartitionLog:
         """A partition met for the first time: its facts outlive the commits that wrote them, as `txn`."""
-        log = self._partitions[partition] = PartitionLog()
+        log = PartitionLog()
         for app_id in (role_app_id(partition), start_app_id(partition), log_start_app_id(partition)):
             version = self._transaction_version(app_id)
             if version is not None:
-                self._apply_transaction(app_id, version)
-        return log
+                _record(log, app_id, version)
+        return self._partitions.setdefault(partition, log)  # whole, as other threads may be asking too
 
     def rebuild(self, version: int, segments: Iterable[Segment | BrokenSegment]) -> None:
         """Starts over from the active files of a version."""
@@ -123,8 +125,54 @@ class LogState:
             if self.fault(partition) is None:
                 self.known(partition).check(partition)
 
-    def apply(self, commit: Commit, added: Iterable[Segment | BrokenSegment]) -> None:
-        """Replays one commit; `added` are the segments of its added files, with their headers."""
+    def after(self, commit: Commit, added: Sequence[Segment | BrokenSegment]) -> LogState:
+        """The state once a commit has been replayed; `added` are the segments of its added files, with their headers.
+
+        What is a mere append is added here. Anything else makes a new state, since other threads may be looking at
+        this one: they must not see a log that has lost its end for a moment, or an epoch without its start.
+        """
+        is_append = not commit.removes and not commit.txns
+        state = self if is_append else self._without_sharing(self._touched(commit, added))
+        is_compaction = bool(commit.adds) and not any(file.data_change for file in commit.adds)
+        if is_compaction and not state.broken:
+            state._relocate(commit, added)
+        else:
+            state._apply(commit, added)
+        return state
+
+    def _touched(self, commit: Commit, added: Iterable[Segment | BrokenSegment]) -> set[TopicIdPartition]:
+        known = (self.segments.get(file.name) for file in commit.removes)
+        segments = [s for s in (*known, *added) if isinstance(s, Segment)]
+        named = (app_id.split("/") for app_id in commit.txns if app_id.count("/") == 2)
+        return {
+            *(header.topic_id_partition for segment in segments for header in segment.headers),
+            *(remembered.partition for segment in segments for remembered in segment.producers),
+            *(TopicIdPartition(topic_id, int(number)) for _, topic_id, number in named if number.isdigit()),
+        }
+
+    def _without_sharing(self, partitions: Iterable[TopicIdPartition]) -> LogState:
+        """A state of its own, but for the partitions that will stay as they are."""
+        state = copy(self)
+        state.segments, state.broken = dict(self.segments), dict(self.broken)
+        copies = {p: self._partitions[p].copy() for p in partitions if p in self._partitions}
+        state._partitions = {**self._partitions, **copies}
+        return state
+
+    def _relocate(self, commit: Commit, added: Iterable[Segment | BrokenSegment]) -> None:
+        """The same batches in other segments: nothing else changes, however long the log is."""
+        for file in commit.removes:
+            self.segments.pop(file.name, None)
+        for segment in added:
+            if isinstance(segment, BrokenSegment):
+                self._place([segment])
+                continue
+            self.segments[segment.name] = segment
+            placed = (PlacedBatch(h.base_offset, h, segment.name) for h in segment.headers)
+            for partition, batches in groupby(placed, key=lambda batch: batch.header.topic_id_partition):
+                self.known(partition).relocate(batches)
+        self.version = commit.version
+
+    def _apply(self, commit: Commit, added: Iterable[Segment | BrokenSegment]) -> None:
         touched = self._drop(file.name for file in commit.removes)
         for app_id, version in commit.txns.items():
             self._apply_transaction(app_id, version)
@@ -181,12 +229,15 @@ class LogState:
             return
         kind, _, rest = app_id.partition("/")
         topic_id, _, number = rest.rpartition("/")
-        if kind not in ("role", "start", "log-start"):
-            return
-        log = self.known(TopicIdPartition(topic_id, int(number)))
-        if kind == "role":
-            log.role = role_of(version)
-        elif kind == "start":
-            log.epoch_start = version
-        else:
-            log.start_at(version)
+        if kind in ("role", "start", "log-start"):
+            _record(self.known(TopicIdPartition(topic_id, int(number))), app_id, version)
+
+
+def _record(log: PartitionLog, app_id: str, version: int) -> None:
+    """A fact that one `txn` tells of a partition."""
+    if app_id.startswith("role/"):
+        log.role = role_of(version)
+    elif app_id.startswith("start/"):
+        log.epoch_start = version
+    else:
+        log.start_at(version)

@@ -106,7 +106,7 @@ class ReplicaLog:
         self._log.move()
         try:
             for commit in self._log.commits_after(self._state.version):
-                self._state.apply(commit, self._segments(commit.adds))
+                self._state = self._state.after(commit, self._segments(commit.adds))
         except LogGap:
             self._rebuild()
         self._written.clear()

@@ -1,5 +1,7 @@
 """What a handle on a log knows: by replaying commits, by opening the table, after clean-ups and after failures."""
 
+import copy
+
 import pytest
 from deltalake import DeltaTable
 
@@ -9,7 +11,9 @@ from replication.protocol.record_batch import TopicIdPartition
 from replication.storage import broken_segments, delta_log
 from replication.storage.append import Appended
 from replication.storage.commit import commit_name, last_version, newest_version
+from replication.storage.compaction import compact
 from replication.storage.filesystem import StorageRoot
+from replication.storage.log_cleaning import delete_old_segments, raise_log_starts
 from replication.storage.replica_log import ReplicaLog
 from tests.storage.logs import (
     P0,
@@ -36,6 +40,37 @@ def log(root):
 
 def reopened(log):
     return ReplicaLog.open(log.root)
+
+
+def delete_half(log):
+    raise_log_starts(log, {P0: lambda _: 4}, "test", "test")
+    delete_old_segments(log, 0, "test")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda log: compact(log, 2**25, 2, 2**28, "test"), id="na_04: files are put together"),
+        pytest.param(lambda log: truncate(log, {P0: 3}), id="tr_05: the end is cut"),
+        pytest.param(delete_half, id="dr_01: the beginning is deleted"),
+        pytest.param(lambda log: lead(log, P0, epoch=3), id="bl_06: another epoch begins"),
+        pytest.param(lambda log: start_at(log, P2, 7), id="ap_03: a log starts elsewhere"),
+    ],
+)
+def test_who_looks_at_a_log_meanwhile_sees_nothing_half_done(log, change):
+    """Other threads hold the state of a moment: what was true then stays as it is, and what is new is a new state."""
+    fill(log, P0, 2, 2, 2)
+    seen, before = log.current(), copy.deepcopy(facts(log, P0, P1)[2:])
+    change(log)
+    assert log.current() is not seen
+    assert (set(seen.segments), {p: seen.partition(p) for p in (P0, P1)}) == before
+    assert facts(reopened(log)) == facts(log)
+
+
+def test_an_append_costs_no_new_state(log):
+    seen = log.current()
+    fill(log, P0, 2)
+    assert log.current() is seen
 
 
 def appends(log):

@@ -99,7 +99,7 @@ def replay(log):
         commit = read_commit(log.root, version)
         added = [read_segment(log.root, file) for file in commit.adds]
         yield commit, state.partition(P0), [header for segment in added for header in segment.headers]
-        state.apply(commit, added)
+        state = state.after(commit, added)
 
 
 def test_ep_06_nothing_lands_in_a_log_after_its_replica_was_told_to_follow_a_newer_leader(root):
