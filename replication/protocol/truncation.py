@@ -31,8 +31,9 @@ class Cut(NamedTuple):
 def cut_for(own: PartitionLog, leader: Replica) -> Cut:
     """What a follower has to cut under a new leader, whose row has its lineage.
 
-    A log that ends before the leader's begins can never be joined to it, and one of which nothing is left may have to
-    begin further down: both start over, where the leader's log allows it.
+    A log that ends before the leader's begins can never be joined to it, and one of which nothing is left says nothing
+    of what lies below its start in the leader's history, where other records may have come: both start over, where the
+    leader's log does. Kafka starts the latter at the leader's end, so that it lacks what is in between.
 
     Kafka: `AbstractFetcherThread.truncateToEpochEndOffsets`, `fetchOffsetAndTruncate`, `UnifiedLog.truncateTo`. [TR-01,
     TR-03, TR-06, TR-07]
@@ -42,8 +43,8 @@ def cut_for(own: PartitionLog, leader: Replica) -> Cut:
     offset = truncation_offset(own.lineage, own.log_end_offset, leader.epochs)
     if offset > own.log_start_offset:
         return Cut(leader.leader_epoch, offset)
-    restart_at = max(leader.log_start_offset, min(offset, leader.log_end_offset))
-    return Cut(leader.leader_epoch, offset, None if restart_at == own.log_start_offset else restart_at)
+    is_as_the_leaders = own.log_start_offset == leader.log_start_offset
+    return Cut(leader.leader_epoch, offset, None if is_as_the_leaders else leader.log_start_offset)
 
 
 def check_cut(log: PartitionLog, cut: Cut, name: str) -> None:

@@ -102,7 +102,7 @@ class Driver:
             return self._mood.producers
         actor = self._world.others[name]
         is_at_work = isinstance(actor, Controller) and actor.is_at_work
-        return self._mood.controllers if is_at_work else 6 if name.startswith("reader") else 1
+        return self._mood.controllers if is_at_work else 6 if name.startswith(("reader", "deleter")) else 1
 
     def _late_commit(self, process: str) -> None:
         """A process freezes just before it commits to the metadata, and goes on only when another one has taken over.

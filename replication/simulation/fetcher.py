@@ -151,10 +151,11 @@ class Fetcher(BrokerThread):
                     self.rules.check_cut(state.partition(partition), cut, str(partition))
                 except FencedLeaderEpochException:
                     continue
-                gone = [b for b in state.partition(partition).batches if b.header.next_offset > cut.offset]
+                stop = cut.offset if cut.restart_at is None else 0  # starting over, it keeps nothing below its start
+                gone = [b for b in state.partition(partition).batches if b.header.next_offset > stop]
                 drops.update({partition: frozenset(b.segment for b in gone)} if gone else {})
                 starts.update({} if cut.restart_at is None else {partition: cut.restart_at})
-                adds += [self._part(b, b.base_offset, cut.offset) for b in gone if b.base_offset < cut.offset]
+                adds += [self._part(b, b.base_offset, stop) for b in gone if b.base_offset < stop]
             return LogChange(tuple(adds), drops, log_starts=starts) if drops or starts else None
 
         words = ", ".join(f"{name_of(p)} to {cut.offset}" for p, cut in step.cuts.items())

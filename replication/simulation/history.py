@@ -16,6 +16,7 @@ from replication.simulation.tables import Table
 from replication.simulation.world import Setting, World
 
 _CALM = 4  # one history in so many ends with a calm
+_DELETIONS = 16  # in one of so many records are deleted
 
 
 class History(NamedTuple):
@@ -33,7 +34,7 @@ class History(NamedTuple):
 def run_seed(seed: int, rules: Rules = SHIPPED) -> History:
     """Makes a history from a seed."""
     random = Random(seed)
-    setting = _setting(random)
+    setting = _setting(random)._replace(deletes_records=seed % _DELETIONS == _DELETIONS - 1)
     world = World(setting, rules)
     events: list[Event] = []
     violation = None

@@ -15,7 +15,7 @@ from replication.simulation.events import Violation
 from replication.simulation.tables import LogChange, LogState, name_of
 
 if TYPE_CHECKING:
-    from replication.simulation.witness import Acknowledged, Entry, Witness
+    from replication.simulation.witness import Acknowledged, Branch, Entry, Witness
 
 
 class LogCommit(NamedTuple):
@@ -62,7 +62,9 @@ def one_record_at_an_offset_of_an_epoch(witness: Witness, commit: LogCommit) -> 
         )
         for offset, value in enumerate(batch.values, header.base_offset):
             key = (commit.partition, offset, header.leader_epoch)
-            known, before = witness.values.setdefault(key, value), witness.previous_epochs.setdefault(key, previous)
+            known = witness.values.setdefault(key, value)
+            is_first = previous < 0 < offset  # what came before it has been deleted
+            before = previous if is_first else witness.previous_epochs.setdefault(key, previous)
             if known != value or before != previous:
                 text = (
                     f"{commit.name}: offset {offset} of epoch {header.leader_epoch} is {value} after epoch {previous}"
@@ -71,6 +73,27 @@ def one_record_at_an_offset_of_an_epoch(witness: Witness, commit: LogCommit) -> 
                     "one_record_at_an_offset_of_an_epoch", f"{text}, elsewhere {known} after epoch {before}"
                 )
             previous = header.leader_epoch
+
+
+def only_committed_is_deleted(witness: Witness, commit: LogCommit) -> None:
+    """A leader's log start rises to no more than what is committed, and so far others may follow."""
+    start = commit.change.log_starts.get(commit.partition)
+    if start is None or not commit.before.role.is_leader:
+        return
+    branch = witness.branch(commit.partition, commit.before.role.leader_epoch)
+    committed = len(witness.committed[branch])
+    if start > committed or start < commit.before.log_start_offset:
+        raise Violation("only_committed_is_deleted", f"{commit.name}: starts at {start}, {committed} are committed")
+    witness.deleted[branch] = max(start, witness.deleted[branch])
+
+
+def log_starts_follow_deletions(witness: Witness, commit: LogCommit) -> None:
+    """No log starts where nobody has deleted to, nor above its own end."""
+    start = commit.log.log_start_offset
+    deleted = max((end for (p, _), end in witness.deleted.items() if p == commit.partition), default=0)
+    if start > min(deleted, commit.log.log_end_offset):
+        text = f"{commit.name}: starts at {start} and ends at {commit.log.log_end_offset}, deleted is up to {deleted}"
+        raise Violation("log_starts_follow_deletions", text)
 
 
 def records_begin_under_an_open_epoch(witness: Witness, commit: LogCommit) -> None:
@@ -133,22 +156,24 @@ def leaders_have_what_was_promised(witness: Witness, commit: LogCommit) -> None:
     branch = witness.branch(partition, epoch)
     for promise in witness.acknowledged[branch]:
         if promise.granted < epoch:
-            leader_has(witness, commit.broker, commit.log, promise)
+            leader_has(witness, commit.broker, commit.log, branch, promise)
     committed = witness.committed[branch][: witness.before(partition, epoch, witness.high_watermarks)]
     read = witness.read[branch][: witness.before(partition, epoch, witness.read_to)]
-    has(witness, "read_is_never_denied", commit.log, 0, read, where)
-    has(witness, "committed_is_in_later_leaders", commit.log, 0, committed, where)
+    has(witness, "read_is_never_denied", commit.log, branch, 0, read, where)
+    has(witness, "committed_is_in_later_leaders", commit.log, branch, 0, committed, where)
 
 
-def leader_has(witness: Witness, broker: int, log: PartitionLog, promise: Acknowledged) -> None:
+def leader_has(witness: Witness, broker: int, log: PartitionLog, branch: Branch, promise: Acknowledged) -> None:
     """A later leader has what was acknowledged."""
     where = f"broker {broker} leads at epoch {log.role.leader_epoch}"
-    has(witness, "acknowledged_is_in_later_leaders", log, promise.base_offset, list(promise.entries), where)
+    has(witness, "acknowledged_is_in_later_leaders", log, branch, promise.base_offset, list(promise.entries), where)
 
 
-def has(witness: Witness, name: str, log: PartitionLog, start: int, wanted: list[Entry], where: str) -> None:
+def has(
+    witness: Witness, name: str, log: PartitionLog, branch: Branch, start: int, wanted: list[Entry], where: str
+) -> None:
     """A log has the entries from `start` on."""
-    lack = witness.lacks(log, start, wanted)
+    lack = witness.lacks(log, branch, start, wanted)
     if lack:
         raise Violation(name, f"{where}: {lack}")
 
@@ -185,8 +210,8 @@ def holds_committed(
     if registration.leader == LEADER_DURING_DELETE:
         return
     partition = registration.topic_id_partition
-    committed = witness.committed[witness.branch(partition, registration.leader_epoch)]
-    lack = witness.lacks(log, start, committed[start:])
+    branch = witness.branch(partition, registration.leader_epoch)
+    lack = witness.lacks(log, branch, start, witness.committed[branch][start:])
     if lack:
         text = f"{name_of(partition)} on broker {broker}, in the ISR {registration.isr}: {lack}"
         raise Violation("isr_holds_what_is_committed", text)
@@ -200,9 +225,9 @@ def row_is_true(row: Replica, log: PartitionLog) -> None:
 
 
 OF_LOGS = (
-    offsets_are_without_gaps, records_begin_under_an_open_epoch, one_record_at_an_offset_of_an_epoch,
-    one_log_opens_an_epoch, roles_never_go_back, a_leader_cuts_nothing, members_of_the_isr_keep_what_is_committed,
-    no_row_claims_what_is_cut, leaders_have_what_was_promised,
+    offsets_are_without_gaps, only_committed_is_deleted, log_starts_follow_deletions, records_begin_under_an_open_epoch,
+    one_record_at_an_offset_of_an_epoch, one_log_opens_an_epoch, roles_never_go_back, a_leader_cuts_nothing,
+    members_of_the_isr_keep_what_is_committed, no_row_claims_what_is_cut, leaders_have_what_was_promised,
 )  # fmt: skip
 OF_METADATA = (
     leader_is_in_the_isr, epochs_never_go_back, isr_holds_what_is_committed, reassignments_end_at_their_target,

@@ -43,15 +43,24 @@ def committed_prefixes_are_equal(witness: Witness, _: Replica | None, row: Repli
     partition, name = row.topic_id_partition, f"broker {row.broker_id}, leader epoch {row.leader_epoch}"
     table, branch = witness.world.logs[row.broker_id], witness.branch(row.topic_id_partition, row.leader_epoch)
     log = table.at(row.log_version).partition(partition)
+    witness.begin(log, branch)
     known = len(witness.committed[branch])
     first = witness.high_watermarks.get((partition, row.leader_epoch), 0)
-    lack = witness.lacks(log, first, witness.committed[branch][first : row.high_watermark])
+    lack = witness.lacks(log, branch, first, witness.committed[branch][first : row.high_watermark])
     if lack or row.high_watermark > log.log_end_offset:
         raise Violation("committed_prefixes_are_equal", f"{name}: HW {row.high_watermark}: {lack}")
     new = witness.commit(log, branch, row.high_watermark)
     _nothing_twice(witness, branch, new, name)
     for broker, later in witness.later_leaders(partition, row.leader_epoch) if new else ():
-        has(witness, "committed_is_in_later_leaders", later, known, new, f"broker {broker} leads at {later.role}")
+        has(
+            witness,
+            "committed_is_in_later_leaders",
+            later,
+            branch,
+            known,
+            new,
+            f"broker {broker} leads at {later.role}",
+        )
     registration = witness.registration(partition)
     if registration and witness.branch(partition, registration.leader_epoch) == branch:
         for broker in registration.isr if row.high_watermark > known else ():

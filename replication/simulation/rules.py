@@ -12,6 +12,7 @@ from replication.protocol.append import place
 from replication.protocol.append_plan import plan_appends
 from replication.protocol.become_leader_or_follower import become_leader_or_follower
 from replication.protocol.fencing import check_leader_row
+from replication.protocol.log_retention import delete_records_offset
 from replication.protocol.truncation import check_cut
 from replication.server.replica_rows import replica_row
 
@@ -43,6 +44,7 @@ class Rules:
     check_follower_append: Rule = follow.check_follower_append
     check_cut: Rule = check_cut
     place: Rule = place
+    delete_records_offset: Rule = delete_records_offset
     produce_outcome: Rule = delayed_operation.produce_outcome
     check_log_leads: Rule = delayed_operation.check_log_leads
     replica_row: Rule = replica_row

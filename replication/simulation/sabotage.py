@@ -13,6 +13,7 @@ from replication.protocol.become_leader_or_follower import become_leader_or_foll
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.isr import IsrChange, Outcome
 from replication.protocol.leadership import HostedPartition, Surroundings
+from replication.protocol.log_retention import delete_records_offset
 from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.replica import FOLLOWER_ROLE, Replica
@@ -121,6 +122,20 @@ def _truncates_nothing(*given: Any) -> list[Step]:
     return [step for step in follow.maybe_truncate(*given) if not isinstance(step, CutLogs)]
 
 
+def _restarts_at_the_leaders_end(
+    truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog], leaders: Mapping[Any, Replica]
+) -> list[Step]:
+    """As in Kafka: a log of which nothing is left may lack what is in between."""
+
+    def restart(partition: Any, cut: Cut) -> Cut:
+        leader = leaders[partition]
+        end = max(leader.log_start_offset, min(cut.offset, leader.log_end_offset))
+        return cut if cut.restart_at is None else cut._replace(restart_at=end)
+
+    steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders)
+    return [CutLogs({p: restart(p, c) for p, c in s.cuts.items()}) if isinstance(s, CutLogs) else s for s in steps]
+
+
 def _row_before_the_cut(*given: Any) -> list[Step]:
     steps = follow.maybe_truncate(*given)
     return [*(s for s in steps if not isinstance(s, CutLogs)), *(s for s in steps if isinstance(s, CutLogs))]
@@ -148,6 +163,10 @@ def _acknowledges_by_offset(row: Replica | None, leader_epoch: int, *given: Any)
     """A later leader's HW is taken at its word, whatever lies at the offsets there."""
     same = replace(row, leader_epoch=leader_epoch) if row and row.leader_epoch > leader_epoch else row
     return delayed_operation.produce_outcome(same, leader_epoch, *given)
+
+
+def _deletes_anything(log: PartitionLog, leader_epoch: int, _: int, before: int, *given: Any) -> int:
+    return delete_records_offset(log, leader_epoch, log.log_end_offset, min(before, log.log_end_offset), *given)
 
 
 def _reads_any_log(*_: Any) -> None:
@@ -192,11 +211,17 @@ SABOTAGES: dict[str, Sabotage] = {
     "joins_anywhere": _with("a follower joins the ISR however far behind", attend=_joins_anywhere),
     "joins_by_any_row": _with("rows of other epochs and states count for the ISR", attend=_joins_by_any_row),
     "isr_changes_are_forced": _with("an ISR change ignores what came between", alter_partition=_isr_changes_are_forced),
+    "deletes_what_is_not_committed": _with(
+        "records above the HW may be deleted", delete_records_offset=_deletes_anything
+    ),
     "unknown_is_won": _with("a commit without an answer is taken for won", unknown_is_asked=False),
     "truncates_to_the_high_watermark": _with(
         "a follower cuts to the HW, not to the lineage", maybe_truncate=_truncates_to_the_high_watermark
     ),
     "truncates_nothing": _with("a follower keeps what its leader does not have", maybe_truncate=_truncates_nothing),
+    "restarts_at_the_leaders_end": _with(
+        "a log that starts over begins at its leader's end", maybe_truncate=_restarts_at_the_leaders_end
+    ),
     "row_before_the_cut": _with("the row says Fetching before the cut is made", maybe_truncate=_row_before_the_cut),
     "says_so_before_it_is": _with(
         "a row tells a role before the log has it", become_leader_or_follower=_says_so_before_it_is

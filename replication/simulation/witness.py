@@ -56,6 +56,7 @@ class Witness:
         self.read: defaultdict[Branch, list[Entry]] = defaultdict(list)
         self.high_watermarks: dict[Leadership, int] = {}
         self.read_to: dict[Leadership, int] = {}
+        self.deleted: defaultdict[Branch, int] = defaultdict(int)
 
     def branch(self, partition: TopicIdPartition, leader_epoch: int) -> Branch:
         """The history that a leader epoch belongs to."""
@@ -99,16 +100,25 @@ class Witness:
             for offset in range(max(start, base), min(stop, base + len(values))):
                 yield Entry(header.leader_epoch, values[offset - base])
 
-    def lacks(self, log: PartitionLog, base_offset: int, wanted: list[Entry] | tuple[Entry, ...]) -> str | None:
-        """Where a log does not have the entries; None if it has all of them."""
+    def lacks(
+        self, log: PartitionLog, branch: Branch, base_offset: int, wanted: list[Entry] | tuple[Entry, ...]
+    ) -> str | None:
+        """Where a log does not have the entries; None if it has all of them, but for those that were deleted."""
+        first = min(max(base_offset, self.deleted[branch]), base_offset + len(wanted))
+        wanted, base_offset = wanted[first - base_offset :], first
         found = list(self.entries(log, base_offset, base_offset + len(wanted)))
-        if found == list(wanted):
-            return None
         for index, entry in enumerate(wanted):
             other = found[index] if index < len(found) else None
             if other != entry:
                 return f"offset {base_offset + index}: {_words(entry)} is wanted, {_words(other)} found"
         return None
+
+    def begin(self, log: PartitionLog, branch: Branch) -> None:
+        """A history that an unclean election has begun may begin with a log that had lost its beginning before."""
+        committed = self.committed[branch]
+        if len(committed) < log.log_start_offset:
+            self.deleted[branch] = max(self.deleted[branch], log.log_start_offset)
+            committed += [Entry(-1, -1)] * (log.log_start_offset - len(committed))
 
     def look(self, table: Table[Any], before: Any, after: Any, change: Any) -> None:
         """A commit has landed."""
@@ -161,13 +171,15 @@ class Witness:
         epochs = [e for e in range(leader_epoch, -1, -1) if self.values.get((partition, base_offset, e)) == values[0]]
         entries = tuple(Entry(next(iter(epochs), leader_epoch), value) for value in values)
         promise = Acknowledged(granted, base_offset, entries)
-        self.acknowledged[self.branch(partition, granted)].append(promise)
+        branch = self.branch(partition, granted)
+        self.acknowledged[branch].append(promise)
         for broker, log in self.later_leaders(partition, granted):
-            invariants.leader_has(self, broker, log, promise)
+            invariants.leader_has(self, broker, log, branch, promise)
 
     def saw(self, partition: TopicIdPartition, leader_epoch: int, log: PartitionLog, high_watermark: int) -> None:
         """A reader has read a log below a HW."""
-        branch, found = self.branch(partition, leader_epoch), list(self.entries(log, 0, high_watermark))
+        branch, start = self.branch(partition, leader_epoch), min(log.log_start_offset, high_watermark)
+        found = [*self.committed[branch][:start], *self.entries(log, start, high_watermark)]
         row_invariants.read_is_committed(self, branch, found, high_watermark)
         known = self.read[branch]
         known += found[len(known) :]

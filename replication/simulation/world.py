@@ -17,6 +17,7 @@ from replication.simulation.controller import Controller
 from replication.simulation.events import CRASH, DROPPED, LANDED, PAUSE, RESUME, SHUTDOWN, START, STEP, Event
 from replication.simulation.producer import Producer
 from replication.simulation.reader import Reader
+from replication.simulation.record_deleter import RecordDeleter
 from replication.simulation.rules import Rules
 from replication.simulation.tables import (
     Admin,
@@ -48,6 +49,7 @@ class Setting(NamedTuple):
     reassigns: bool = True
     deletes: bool = True
     producers: int = 3
+    deletes_records: bool = False
 
 
 class World:
@@ -99,6 +101,7 @@ class World:
             Reader(self, "reader-1"),
             AdminClient(self, "admin-1"),
             *(Controller(self, f"controller-{n}") for n in range(1, CONTROLLERS + 1)),
+            *([RecordDeleter(self, "deleter-1")] if self.setting.deletes_records else []),
         ]
         self.others = {actor.name: actor for actor in actors}
 

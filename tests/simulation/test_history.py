@@ -43,6 +43,18 @@ def test_histories_see_what_they_are_for() -> None:
     assert {word: word in lines for word in wanted} == dict.fromkeys(wanted, True)
 
 
+def test_dr_01_records_are_deleted_in_some_histories() -> None:
+    """By leaders, whose followers follow; and a follower that is overtaken starts over."""
+    drawn = [run_seed(seed) for seed in range(15, 500, 16)]
+    assert all(history.setting.deletes_records for history in drawn)
+    assert not [history.violation for history in drawn if history.violation]
+    lines = "\n".join(
+        line for h in drawn for line in run_events(h.setting, h.events, h.is_calm_at_the_end, traced=True).trace
+    )
+    wanted = ("(delete ", "(start ", "OffsetOutOfRange")
+    assert {word: word in lines for word in wanted} == dict.fromkeys(wanted, True)
+
+
 @pytest.mark.parametrize(
     "event",
     [
