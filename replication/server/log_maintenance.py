@@ -26,6 +26,8 @@ from replication.storage.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 
+_SCRUB_ROUNDS = 10  # a scrub lists the folder, which object stores are paid for
+
 Led = Callable[[], Mapping[TopicIdPartition, HostedPartition]]
 
 
@@ -46,6 +48,7 @@ class LogMaintenance:
         self._cleaner = FileCleaner(log.root, config.log_segment_delete_delay_ms / 1000)
         self._known = set(log.current().segments)
         self._retained_at = float("-inf")
+        self._rounds = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{name}-maintenance", daemon=True)
 
@@ -70,8 +73,9 @@ class LogMaintenance:
 
     def run_once(self) -> None:
         """One round: each part is a commit of its own, and what could not be done is done the next time."""
-        if self._log.scrub():
+        if self._rounds % _SCRUB_ROUNDS == 0 and self._log.scrub():
             logger.error("%s: files of the log have broken, or are whole again", self._name)
+        self._rounds += 1
         if (time.monotonic() - self._retained_at) * 1000 >= self._config.log_retention_check_interval_ms:
             self._retained_at = time.monotonic()
             self._retain()

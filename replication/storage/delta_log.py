@@ -88,18 +88,21 @@ class DeltaLog:
         return str(self._handle.metadata().id)
 
     def transaction_version(self, app_id: str) -> int | None:
-        """The version that `app_id` last committed, None if it never did; it survives checkpoints and clean-up."""
+        """The version that `app_id` last committed, None if it never did; it survives checkpoints and clean-up.
+
+        Raises KafkaStorageException: what is asked for the first time is read from the table.
+        """
         try:
             return self._handle.transaction_version(app_id)
-        except DeltaError:  # commits of the handle have been cleaned up; the same version now stands on a checkpoint
-            self._reopen()
-            return self._handle.transaction_version(app_id)
+        except (DeltaError, OSError):  # commits of the handle have been cleaned up; a checkpoint now has what they said
+            return self._reopened().transaction_version(app_id)
 
-    def _reopen(self) -> None:
+    def _reopened(self) -> DeltaTable:
         try:
             self._handle = DeltaTable(self.root.uri, self.version, storage_options=dict(self.root.options))
         except (DeltaError, OSError) as error:
             raise KafkaStorageException(f"{self.root.uri}: cannot be read: {error}") from error
+        return self._handle
 
     def has_moved(self) -> bool:
         """Whether there are commits after `version`: two cheap look-ups, no listing.

@@ -181,21 +181,26 @@ class LogState:
         self.version = commit.version
 
     def _place(self, segments: Iterable[Segment | BrokenSegment]) -> set[TopicIdPartition]:
-        """Takes segments in; the order of files in a commit says nothing, that of offsets does."""
+        """Takes segments in; the order of files in a commit says nothing, that of offsets does.
+
+        All logs are looked up first: that may fail, and then nothing has been taken in.
+        """
+        given = list(segments)
+        whole = [found for found in given if isinstance(found, Segment)]
+        placed = [PlacedBatch(h.base_offset, h, segment.name) for segment in whole for h in segment.headers]
+        producers = by_partition(remembered for segment in whole for remembered in segment.producers)
         batches: dict[TopicIdPartition, list[PlacedBatch]] = {}
-        for found in segments:
-            if isinstance(found, BrokenSegment):
-                self.broken = {**self.broken, found.file.name: found}
-            segment = Segment(found.file, ()) if isinstance(found, BrokenSegment) else found
-            self.segments[segment.name] = segment
-            for partition, producers in by_partition(segment.producers).items():
-                self.known(partition).remember(producers)
-            for header in segment.headers:
-                self.topics[header.topic_id] = header.topic
-                placed = PlacedBatch(header.base_offset, header, segment.name)
-                batches.setdefault(header.topic_id_partition, []).append(placed)
+        for batch in sorted(placed, key=lambda batch: batch.base_offset):
+            batches.setdefault(batch.header.topic_id_partition, []).append(batch)
+        logs = {partition: self.known(partition) for partition in (*batches, *producers)}
+        broken = {found.file.name: found for found in given if isinstance(found, BrokenSegment)}
+        self.broken = {**self.broken, **broken} if broken else self.broken
+        self.segments.update({f.file.name: f if isinstance(f, Segment) else Segment(f.file, ()) for f in given})
+        self.topics.update({batch.header.topic_id: batch.header.topic for batch in placed})
+        for partition, remembered in producers.items():
+            logs[partition].remember(remembered)
         for partition, added in batches.items():
-            self.known(partition).place(sorted(added, key=lambda batch: batch.base_offset))
+            logs[partition].place(added)
         return set(batches)
 
     def _drop(self, names: Iterable[str]) -> set[TopicIdPartition]:

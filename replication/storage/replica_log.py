@@ -7,6 +7,7 @@ before it.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -27,6 +28,8 @@ from replication.storage.log_change import Decision, LogChange
 from replication.storage.log_state import BROKER_EPOCH, LogState, may_go_back, role_app_id, start_app_id
 from replication.storage.segment import Segment, read_records, rows_of
 from schemas import LOG
+
+logger = logging.getLogger(__name__)
 
 _HEAL_SECONDS = 10.0  # how often a handle looks again at what it has found broken
 
@@ -108,6 +111,9 @@ class ReplicaLog:
             for commit in self._log.commits_after(self._state.version):
                 self._state = self._state.after(commit, self._segments(commit.adds))
         except LogGap:
+            self._rebuild()
+        except CorruptRecordException as error:  # the files say what is true: if they do not add up, this raises again
+            logger.warning("%s: what was replayed does not add up, it is read anew: %s", self.root.uri, error)
             self._rebuild()
         self._written.clear()
 

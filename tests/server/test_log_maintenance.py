@@ -107,6 +107,15 @@ def test_na_04_removed_files_stay_for_those_who_read_older_versions(root):
     assert len(world.files()) == 5
 
 
+def test_ol_01_files_are_looked_for_in_every_tenth_round(world, monkeypatch):
+    """A listing is paid for; whoever reads a broken file before that says so anyway."""
+    looked = []
+    monkeypatch.setattr(world.log, "scrub", lambda: looked.append(1) or False)
+    for _ in range(21):
+        world.maintenance.run_once()
+    assert len(looked) == 3
+
+
 def test_ev_01_it_goes_on_after_an_error_and_ends_with_its_broker(world, monkeypatch, caplog):
     found = []
 

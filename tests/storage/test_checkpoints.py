@@ -13,12 +13,13 @@ from replication.storage import delta_log
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.commit import commit_name, is_commit
+from replication.storage.compaction import compact
 from replication.storage.delta_log import CHECKPOINT_COMMITS
 from replication.storage.filesystem import StorageRoot
 from replication.storage.group_table import CommittedOffset
 from replication.storage.record_batches import HeaderStream, RecordBatchReader
 from replication.storage.replica_log import ReplicaLog
-from schemas import LOG
+from schemas import BROKERS, LOG
 from tests.clock import Clock
 from tests.storage.logs import P0, facts, fill, leo, new_log
 
@@ -144,3 +145,33 @@ def test_must_do_2_nobody_reads_what_lies_in_the_hole_of_a_clean_up(root, busy):
     assert end["log"] == busy.current().version
     go_on(busy, 10)
     assert not busy.root.exists(hole)
+
+
+def compacted(log):
+    go_on(log, 6)
+    assert compact(log, 2**25, 2, 2**28, "test") > 0
+    go_on(log, 20)
+
+
+def test_na_04_who_has_fallen_behind_a_clean_up_forgets_the_files_that_went_meanwhile(busy):
+    """A handle that jumps over commits is told by none of them which files they have removed."""
+    fill(busy, P0, 1, 1)
+    other = ReplicaLog.open(busy.root)
+    compacted(busy)
+    assert commits_of(busy.root)[0] > other.current().version + 1
+    assert facts(other, P0) == facts(busy, P0)
+
+
+def test_na_04_a_state_table_that_has_fallen_behind_has_the_newest_rows_only(root, monkeypatch):
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 5)
+    monkeypatch.setattr("replication.storage.broker_table.BROKERS", dataclasses.replace(BROKERS, commits_kept=4))
+    table = BrokerTable.open_or_create(StorageRoot.of(root), 1)
+    table.register(lambda _: BrokerRegistration(1, "/1", None, 1, 0, -1, False, None, "log", 0))
+    other = BrokerTable.open(StorageRoot.of(root), 1)
+    for _ in range(30):
+        table.update(1, "heartbeat")
+        table.keep_cheap()
+    assert commits_of(StorageRoot.of(root).child("brokers", "1"))[0] > 2
+    assert other.refresh()
+    assert other.registration == table.registration
+    assert other.registration.heartbeat == 30

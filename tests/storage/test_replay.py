@@ -5,6 +5,7 @@ import copy
 import pytest
 from deltalake import DeltaTable
 
+from jobs.storage_faults import bring_back, take_away
 from replication.errors import KafkaStorageException
 from replication.protocol.partition_log import LEADER, Role
 from replication.protocol.record_batch import TopicIdPartition
@@ -265,3 +266,47 @@ def test_a_clean_up_during_the_read_of_an_empty_partition_is_no_error(log):
     clean_up(log.root)
     assert leo(held, P2) == 0
     assert held.current().partition(P2).role == Role(0, LEADER)
+
+
+def test_ol_02_a_replay_that_fails_half_way_is_done_again(log, monkeypatch):
+    """A root goes away while a commit is replayed: what is asked of it for the first time fails, and later does not."""
+    lead(log, P2, epoch=0)
+    other = ReplicaLog.open(log.root)
+    send(log, request(P0, 2), request(P1, 3))
+    send(log, request(P0, 2, 2), request(P1, 3, 3), request(P2, 4))
+    asked = delta_log.DeltaLog.transaction_version
+
+    def fails(self, app_id):
+        if app_id.endswith("/2"):
+            raise KafkaStorageException("not a directory")
+        return asked(self, app_id)
+
+    monkeypatch.setattr(delta_log.DeltaLog, "transaction_version", fails)
+    for _ in range(3):
+        with pytest.raises(KafkaStorageException):
+            other.refresh()
+    monkeypatch.setattr(delta_log.DeltaLog, "transaction_version", asked)
+    assert facts(other) == facts(log)
+
+
+def test_ol_01_what_does_not_add_up_is_read_anew(log, caplog):
+    """The files say what is true: a handle that has come to something else finds it out, and goes back to them."""
+    other = ReplicaLog.open(log.root)
+    fill(log, P0, 2, 2, 2)
+    wrong = other.refresh().partition(P0)
+    wrong.place([wrong.batches[0]])
+    truncate(log, {P0: 5})
+    assert facts(other) == facts(log)
+    assert "what was replayed does not add up, it is read anew" in caplog.text
+
+
+def test_ol_02_a_root_that_is_away_is_a_storage_error_whatever_is_asked(log):
+    fill(log, P0, 2)
+    other = delta_log.DeltaLog.open(log.root)
+    take_away(log.root.uri)
+    try:
+        with pytest.raises(KafkaStorageException, match="cannot be read"):
+            other.transaction_version("role/nobody/0")
+    finally:
+        bring_back(log.root.uri)
+    assert other.transaction_version("role/nobody/0") is None
