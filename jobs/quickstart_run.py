@@ -21,6 +21,7 @@ from replication.local_cluster import LocalCluster
 
 TOPIC = "flights"
 PARTITIONS = 12
+CONFIGS = {"min.insync.replicas": 2, "retention.ms": -1}  # the flights are years old: retention would delete them
 BATCH = 20_000
 FIRST_AFTER_THE_KILL = 500  # few, but some for every partition: they tell how long the failover took
 _SETTLE_SECONDS = 60
@@ -43,7 +44,7 @@ def _run(spark: SparkSession, folder: str, out: str | None, limit: int | None, i
     console, started = Console(), time.monotonic()
     records = flights().slice(0, limit)
     with LocalCluster(spark, folder, brokers=3) as cluster:
-        cluster.admin().create_topic(TOPIC, PARTITIONS, 3, configs={"min.insync.replicas": 2})
+        cluster.admin().create_topic(TOPIC, PARTITIONS, 3, configs=CONFIGS)
         report = ClusterReport(spark, cluster.cluster_uri, TOPIC)
         failover_ms = _produce_over_a_failure(cluster, report, records)
         _settle(report)

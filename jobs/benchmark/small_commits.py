@@ -16,7 +16,6 @@ from replication.storage.segment import Segment
 from schemas import LOG
 
 _COLUMNS = pa.schema([LOG.arrow.field(name) for name in ("key", "value", "timestamp", "headers")])
-_TIME = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
 
 class SmallCommits:
@@ -39,7 +38,8 @@ class SmallCommits:
 
     def make(self, files: int = 1) -> float:
         """Writes files and commits them; answers how many seconds that took."""
-        row = {"key": b"key", "value": str(self._made).encode() * 10, "timestamp": _TIME, "headers": None}
+        now = dt.datetime.now(dt.timezone.utc)  # retention would delete what is old
+        row = {"key": b"key", "value": str(self._made).encode() * 10, "timestamp": now, "headers": None}
         table = pa.Table.from_pylist([row] * self._each, _COLUMNS)
         started = time.perf_counter()
         segments: list[Segment] = []

@@ -6,8 +6,10 @@ import pyarrow.compute as pc
 
 from jobs.cluster_report import ClusterReport
 from jobs.flights import flights
-from jobs.quickstart_run import TOPIC, quickstart
+from jobs.quickstart_run import CONFIGS, TOPIC, quickstart
 from replication.clients.admin import AdminClient
+from replication.config import Config
+from replication.protocol.log_retention import KEEP_ALL
 
 
 def test_the_flights_are_all_there_with_their_null_keys():
@@ -18,6 +20,14 @@ def test_the_flights_are_all_there_with_their_null_keys():
     assert (first["tailnum"], first["dep_time"], first["dest"]) == ("N14228", 517, "IAH")
     cancelled = table.filter(pc.is_null(table["key"]))["value"][0].as_py()
     assert json.loads(cancelled)["tailnum"] is None
+
+
+def test_dr_01_the_flights_are_kept_however_old_they_are():
+    """They are of 2013, and retention goes by the timestamps of records: the kept cluster is there to be queried."""
+    newest = pc.max(flights()["timestamp"]).as_py()
+    kept = Config().topic(CONFIGS).retention_ms
+    assert newest.year < 2015
+    assert kept == KEEP_ALL
 
 
 def test_the_quickstart_finds_every_record_on_every_replica(spark, tmp_path, capsys):
