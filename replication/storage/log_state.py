@@ -134,7 +134,7 @@ class LogState:
         is_append = not commit.removes and not commit.txns
         state = self if is_append else self._without_sharing(self._touched(commit, added))
         is_compaction = bool(commit.adds) and not any(file.data_change for file in commit.adds)
-        if is_compaction and not state.broken:
+        if is_compaction and not state.broken and all(isinstance(segment, Segment) for segment in added):
             state._relocate(commit, added)
         else:
             state._apply(commit, added)

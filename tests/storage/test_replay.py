@@ -310,3 +310,16 @@ def test_ol_02_a_root_that_is_away_is_a_storage_error_whatever_is_asked(log):
     finally:
         bring_back(log.root.uri)
     assert other.transaction_version("role/nobody/0") is None
+
+
+def test_na_04_a_compacted_file_that_is_gone_already_is_no_place_for_batches(log, caplog):
+    """Who is far behind replays a compaction whose file a later one has replaced, and that was deleted since."""
+    fill(log, P0, 2, 2)
+    other = ReplicaLog.open(log.root)
+    compact(log, 2**25, 2, 2**28, "test")
+    (first,) = log.current().segments
+    fill(log, P0, 2)
+    compact(log, 2**25, 2, 2**28, "test")
+    log.root.delete(first)
+    assert facts(other) == facts(log)
+    assert "does not add up" not in caplog.text
