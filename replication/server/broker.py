@@ -19,10 +19,10 @@ from replication.errors import (
 from replication.server.broker_session import BrokerContext, BrokerSession
 from replication.server.follower_session import follower_session
 from replication.server.gate import BrokerKilled, Gate
-from replication.server.heartbeat import Heartbeat
 from replication.server.metadata_cache import MetadataCache
 from replication.server.registration import Registration
 from replication.server.replica_fetcher_manager import ReplicaFetcherManager
+from replication.server.rounds import Rounds
 from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster
 from replication.storage.replica_log import ReplicaLog
@@ -51,7 +51,7 @@ class Broker:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"broker-{self.broker_id}", daemon=True)
         interval = self._config.broker_heartbeat_interval_ms
-        self._heartbeat = Heartbeat(f"broker-{self.broker_id}", interval, self.gate, self._beat)
+        self._heartbeat = Rounds(f"broker-{self.broker_id}", "heartbeat", interval, self.gate, self._beat)
         self._failure: LakelogException | None = None
         self._is_doubtful, self._probed_at = False, time.monotonic()
         self._is_leaving = False

@@ -7,18 +7,17 @@ must not wait for it.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 
 from replication.config import Config
-from replication.errors import LakelogException, StaleBrokerEpochException
 from replication.protocol.leadership import HostedPartition
 from replication.protocol.log_retention import retention_offset
 from replication.protocol.partition_log import LEADER, PartitionLog, Role
 from replication.protocol.record_batch import TopicIdPartition
-from replication.server.gate import BrokerKilled, Gate
+from replication.server.gate import Gate
 from replication.server.metadata_cache import MetadataCache
+from replication.server.rounds import Rounds
 from replication.storage.compaction import compact
 from replication.storage.file_cleaner import FileCleaner
 from replication.storage.log_cleaning import StartOf, delete_old_segments, raise_log_starts
@@ -49,8 +48,7 @@ class LogMaintenance:
         self._known = set(log.current().segments)
         self._retained_at = float("-inf")
         self._rounds = 0
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"{name}-maintenance", daemon=True)
+        self._thread = Rounds(name, "maintenance", config.log_cleaner_backoff_ms, gate, self.run_once)
 
     def start(self) -> None:
         """Begins."""
@@ -58,18 +56,7 @@ class LogMaintenance:
 
     def stop(self) -> None:
         """Ends it, after the commit that is under way."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(self._config.log_cleaner_backoff_ms / 1000):
-            try:
-                self.run_once()
-            except (BrokerKilled, StaleBrokerEpochException):
-                return  # the broker's own thread finds it out by itself
-            except (LakelogException, OSError) as error:
-                logger.warning("%s: maintenance of the log: %s", self._name, error)
+        self._thread.stop()
 
     def run_once(self) -> None:
         """One round: each part is a commit of its own, and what could not be done is done the next time."""
@@ -110,7 +97,7 @@ class LogMaintenance:
 
     def _compact(self) -> None:
         config = self._config
-        while config.log_cleaner_enable and not self._stopping.is_set():
+        while config.log_cleaner_enable and not self._thread.is_stopping:
             self._gate.pass_through()
             limits = config.log_segment_bytes, config.log_cleaner_min_files, config.log_cleaner_max_bytes
             replaced = compact(self._log, *limits, self._name)

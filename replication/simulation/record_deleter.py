@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from replication.errors import LakelogException
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.replica import LEADER_ROLE
-from replication.simulation.actor import Actor, Work
-from replication.simulation.events import AnswerLost
+from replication.protocol.replica import Replica
+from replication.simulation.actor import Work
+from replication.simulation.leader_visitor import LeaderVisitor
 from replication.simulation.tables import LogChange, LogState, name_of
 
 
-class RecordDeleter(Actor):
-    """Looks at a leader's row, and raises the log start of that leader's log to some offset that is no secret."""
+class RecordDeleter(LeaderVisitor):
+    """Raises the log start of a leader's log to some offset, whether that is committed or not."""
 
-    def work(self) -> Work:
-        while True:
-            yield
-            try:
-                partitions = self.look(self.world.metadata)[1].partitions.values()
-                led = [registration for registration in partitions if registration.leader >= 0]
-                if led:
-                    yield from self._delete(led[self.turn.salt % len(led)])
-            except (AnswerLost, LakelogException) as error:
-                self.say("is refused: %r", error)
-
-    def _delete(self, registration: PartitionRegistration) -> Work:
-        partition, leader = registration.topic_id_partition, registration.leader
-        yield
-        row = self.look(self.world.replicas[leader])[1].replicas.get(partition)
-        if row is None or row.role != LEADER_ROLE or row.leader_epoch != registration.leader_epoch:
-            return
+    def visit(self, leader: int, row: Replica) -> Work:
+        partition = row.topic_id_partition
         before = self.turn.salt % (row.log_end_offset + 2)
 
         def decide(_: int, state: LogState) -> LogChange | None:

@@ -127,7 +127,7 @@ def test_ev_01_it_goes_on_after_an_error_and_ends_with_its_broker(world, monkeyp
     world.maintenance.start()
     wait_until(lambda: len(found) > 2, "it has tried again")
     world.maintenance.stop()
-    assert "broker-1: maintenance of the log: full" in caplog.text
+    assert "broker-1: maintenance: full" in caplog.text
 
 
 def test_br_04_a_killed_broker_writes_nothing_more(world):

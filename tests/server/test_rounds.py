@@ -6,7 +6,7 @@ import pytest
 
 from replication.errors import KafkaStorageException, StaleBrokerEpochException
 from replication.server.gate import BrokerKilled, Gate
-from replication.server.heartbeat import Heartbeat
+from replication.server.rounds import Rounds
 from tests.processes import wait_until
 
 
@@ -46,7 +46,7 @@ def start(gate):
     started = []
 
     def begin(beat):
-        heartbeat = Heartbeat("broker-77", 1, gate, beat)
+        heartbeat = Rounds("broker-77", "heartbeat", 1, gate, beat)
         heartbeat.start()
         started.append(heartbeat)
         return heartbeat
@@ -74,7 +74,7 @@ def test_bc_01_an_error_that_may_pass_does_not_end_it(start, error, caplog):
     beats = Beats(error, error)
     start(beats)
     wait_until(lambda: beats.count >= 4, "beats after the errors")
-    assert [record.getMessage() for record in caplog.records][:1] == [f"broker-77: no heartbeat: {error}"]
+    assert [record.getMessage() for record in caplog.records][:1] == [f"broker-77: heartbeat: {error}"]
 
 
 @pytest.mark.parametrize("error", [StaleBrokerEpochException("fenced"), BrokerKilled()], ids=repr)
@@ -106,5 +106,5 @@ def test_bc_01_who_is_killed_while_it_is_paused_never_beats(start, gate):
 
 
 def test_one_that_was_never_started_may_be_stopped(gate):
-    Heartbeat("broker-77", 1, gate, Beats()).stop()
+    Rounds("broker-77", "heartbeat", 1, gate, Beats()).stop()
     assert threads() == []

@@ -1,0 +1,54 @@
+"""What a broker does round after round on threads of its own: it shows that it lives, it looks after its log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from replication.errors import LakelogException, StaleBrokerEpochException
+from replication.server.gate import BrokerKilled, Gate
+
+logger = logging.getLogger(__name__)
+
+
+class Rounds:
+    """Calls `work` again and again until it is stopped, fenced or killed; an error that may pass does not end it.
+
+    For heartbeats, as taking up many roles must not look like death, and for what must not hold up anything else.
+    Kafka: `BrokerLifecycleManager`, `KafkaScheduler`. [BC-01]
+    """
+
+    def __init__(self, name: str, what: str, interval_ms: int, gate: Gate, work: Callable[[], object]) -> None:
+        self._name = name
+        self._what = what
+        self._interval = interval_ms / 1000
+        self._gate = gate
+        self._work = work
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"{name}-{what}", daemon=True)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it has been told to end: work that is long looks at it."""
+        return self._stopping.is_set()
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends it, after the round that is under way."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval):
+            try:
+                self._gate.pass_through()
+                self._work()
+            except (BrokerKilled, StaleBrokerEpochException):
+                return  # the broker's own thread finds it out by itself
+            except (LakelogException, OSError) as error:
+                logger.warning("%s: %s: %s", self._name, self._what, error)

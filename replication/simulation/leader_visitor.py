@@ -1,0 +1,34 @@
+"""A client that goes to leaders, one after the other, and does something with the row that it finds there."""
+
+from __future__ import annotations
+
+from replication.errors import LakelogException
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.replica import LEADER_ROLE, Replica
+from replication.simulation.actor import Actor, Work
+from replication.simulation.events import AnswerLost
+
+
+class LeaderVisitor(Actor):
+    """Looks at the metadata, then at the row of one leader, which counts under the epoch that the metadata has."""
+
+    def work(self) -> Work:
+        while True:
+            yield
+            try:
+                partitions = self.look(self.world.metadata)[1].partitions.values()
+                led = [registration for registration in partitions if registration.leader >= 0]
+                if led:
+                    yield from self._go_to(led[self.turn.salt % len(led)])
+            except (AnswerLost, LakelogException) as error:
+                self.say("is refused: %r", error)
+
+    def _go_to(self, registration: PartitionRegistration) -> Work:
+        yield
+        row = self.look(self.world.replicas[registration.leader])[1].replicas.get(registration.topic_id_partition)
+        if row is not None and row.role == LEADER_ROLE and row.leader_epoch == registration.leader_epoch:
+            yield from self.visit(registration.leader, row)
+
+    def visit(self, leader: int, row: Replica) -> Work:
+        """What it does at the leader, whose row this is."""
+        raise TypeError(f"{type(self).__name__} does not say what it does")
