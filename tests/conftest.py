@@ -1,7 +1,7 @@
 """Fixtures for all tests. The JVM starts only if a test asks for `spark`."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,3 +28,15 @@ def spark() -> Iterator["SparkSession"]:
 def root(tmp_path: Path) -> str:
     """An empty storage root on the local disk."""
     return str(tmp_path)
+
+
+@pytest.fixture
+def while_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Iterator[Callable[[], object]]]:
+    """What happens in each pause of a client between two looks; more pauses than there are things are a failure."""
+
+    def happens(*things: Callable[[], object]) -> Iterator[Callable[[], object]]:
+        left = iter(things)
+        monkeypatch.setattr("replication.clients.delayed_operation.pause", lambda *_: next(left)())
+        return left
+
+    return happens

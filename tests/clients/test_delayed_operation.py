@@ -11,7 +11,7 @@ from replication.clients.topic_view import TopicView, TopicWatch
 from replication.errors import KafkaStorageException, LakelogException, NotLeaderOrFollowerException
 from replication.protocol.leader_epoch import EpochEntry
 from replication.storage.replica_table import ReplicaTable
-from tests.clients.test_consumer import LONG, World, while_waiting  # noqa: F401
+from tests.clients.world import LONG, World
 from tests.clock import Clock
 from tests.storage.logs import P0, P1, TOPIC, fill
 
@@ -171,7 +171,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("case", ANSWERS)
-def test_ap_07_acks_all_waits_for_the_hw(world, while_waiting, case):  # noqa: F811
+def test_ap_07_acks_all_waits_for_the_hw(world, while_waiting, case):
     things, message = ANSWERS[case]
     world.cluster.topics._table.update({}, lambda rows: [{**rows[0], "configs": [("min.insync.replicas", "2")]}])
     world.say(1)
@@ -201,7 +201,7 @@ def test_ap_07_what_is_committed_is_acknowledged_also_when_the_time_is_over(worl
     assert acknowledged(world, timeout_ms=0) == {}
 
 
-def test_ap_07_partitions_are_acknowledged_each_for_itself(world, while_waiting):  # noqa: F811
+def test_ap_07_partitions_are_acknowledged_each_for_itself(world, while_waiting):
     fill(world.logs[1], P0, 3)
     world.say(3)
     world.say(0, P1)
@@ -210,7 +210,7 @@ def test_ap_07_partitions_are_acknowledged_each_for_itself(world, while_waiting)
     assert {partition: type(error) for partition, error in errors.items()} == {1: NotLeaderOrFollowerException}
 
 
-def test_ap_07_what_was_not_appended_is_not_waited_for(world, while_waiting):  # noqa: F811
+def test_ap_07_what_was_not_appended_is_not_waited_for(world, while_waiting):
     while_waiting()
     assert acknowledged(world, error=KafkaStorageException("disk full")) == {}
 

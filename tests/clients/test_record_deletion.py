@@ -16,10 +16,10 @@ from replication.errors import (
 from replication.storage.cluster import Cluster
 from replication.storage.log_cleaning import follow_log_starts
 from replication.storage.topic_table import Topic
-from tests.clients.test_consumer import World
+from tests.clients.world import LONG, World
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead, offsets
 
-LONG, AT_ONCE = 600_000, 0
+AT_ONCE = 0
 
 
 @pytest.fixture
@@ -30,18 +30,6 @@ def world(root):
     made.say(5)
     made.say(0, broker=2)
     return made
-
-
-@pytest.fixture
-def while_waiting(monkeypatch):
-    """What happens in each pause between two looks; more pauses than there are things to happen are a failure."""
-
-    def happens(*things):
-        left = iter(things)
-        monkeypatch.setattr("replication.clients.delayed_operation.pause", lambda *_: next(left)())
-        return left
-
-    return happens
 
 
 def delete(world, before, timeout_ms=LONG, topic=TOPIC):

@@ -10,7 +10,7 @@ from jobs import delete_records
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.broker_table import BrokerTable
 from replication.storage.topic_table import Topic
-from tests.clients.test_consumer import World, while_waiting  # noqa: F401
+from tests.clients.world import World
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
@@ -59,7 +59,7 @@ def test_dr_01_dr_02_a_file_names_offsets_and_the_low_watermarks_are_told(
     delete: Run,
     world: World,
     write: Any,
-    while_waiting: Any,  # noqa: F811
+    while_waiting: Any,
 ) -> None:
     left = while_waiting(lambda: brokers_follow(world))
     file = write(offsets(flights_0=5, flights_1=-1))
@@ -69,7 +69,7 @@ def test_dr_01_dr_02_a_file_names_offsets_and_the_low_watermarks_are_told(
     assert next(left, None) is None
 
 
-def test_dr_01_one_partition_is_named_by_words(delete: Run, world: World, while_waiting: Any) -> None:  # noqa: F811
+def test_dr_01_one_partition_is_named_by_words(delete: Run, world: World, while_waiting: Any) -> None:
     while_waiting(lambda: brokers_follow(world))
     status, out, err = delete(*of_one(-1), "-o", "json")
     (row,) = json.loads(out)
@@ -81,7 +81,7 @@ def test_dr_01_each_partition_that_is_refused_has_its_error_and_the_others_go_on
     delete: Run,
     world: World,
     write: Any,
-    while_waiting: Any,  # noqa: F811
+    while_waiting: Any,
 ) -> None:
     while_waiting(lambda: brokers_follow(world))
     file = write(offsets(flights_0=9, flights_1=2, flights_7=1, planes_0=1))

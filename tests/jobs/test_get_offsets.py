@@ -12,7 +12,7 @@ import pytest
 from jobs import get_offsets
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.topic_table import Topic
-from tests.clients.test_consumer import World
+from tests.clients.world import World
 from tests.storage.logs import COLUMNS, NOON, P0, P1, TOPIC, follow, request, send, start_at
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)

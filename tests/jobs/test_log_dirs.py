@@ -10,7 +10,7 @@ import pytest
 
 from jobs import log_dirs
 from replication.storage.broker_table import BrokerTable
-from tests.clients.test_consumer import World
+from tests.clients.world import World
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, records, request, send, start_at
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)

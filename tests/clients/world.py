@@ -1,0 +1,59 @@
+"""A cluster of tables without brokers: logs are written by hand, and so is what their brokers say of them."""
+
+import dataclasses
+
+from replication.clients.consumer import Consumer
+from replication.config import Config
+from replication.protocol.leader_election import new_partition
+from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import Cluster, format_broker, format_cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.replica_table import ReplicaTable
+from replication.storage.topic_table import Topic
+from schemas import LOG
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, follow, lead
+
+LONG = 600_000  # ms: more than any of these tests takes
+
+
+class World:
+    """Two partitions on the brokers 1 and 2. Broker 1 leads them, and says nothing yet."""
+
+    def __init__(self, root):
+        home = StorageRoot.of(root).child("cluster")
+        cluster_id = format_cluster(home, Config())
+        self.uri, self.cluster = home.uri, Cluster.open(home.uri)
+        self.roots = {broker: StorageRoot.of(root).child(f"broker-{broker}") for broker in (1, 2)}
+        for broker, storage in self.roots.items():
+            format_broker(storage, cluster_id, broker)
+            row = BrokerRegistration(broker, storage.uri, None, 1, 0, -1, False, None, "log", 0)
+            BrokerTable.open_or_create(home, broker).register(lambda _, row=row: row)
+        self.logs = {broker: ReplicaLog.open(storage.child(LOG.name)) for broker, storage in self.roots.items()}
+        self.rows = {broker: {} for broker in self.roots}
+        self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2)], (), {"who": "test"})
+        self.partitions = {p: new_partition(TOPIC, TOPIC_ID, p.partition, (1, 2), {1, 2}) for p in (P0, P1)}
+        self.cluster.metadata.put(self.partitions.values(), {"who": "test"})
+        lead(self.logs[1], P0, P1, epoch=0)
+        follow(self.logs[2], P0, P1, epoch=0)
+
+    def change(self, partition=P0, **changes):
+        """Another state of a partition in the metadata."""
+        self.partitions[partition] = dataclasses.replace(self.partitions[partition], **changes)
+        self.cluster.metadata.put([self.partitions[partition]], {"who": "test"})
+
+    def say(self, high_watermark, partition=P0, broker=1, **changes):
+        """What a broker says of a replica, by its log but for the HW and what is given."""
+        state = self.logs[broker].refresh()
+        log = state.partition(partition)
+        role = LEADER_ROLE if log.role.is_leader else FOLLOWER_ROLE
+        row = Replica(
+            TOPIC, TOPIC_ID, partition.partition, broker, 1, log.role.leader_epoch, role, "Fetching",
+            log.log_start_offset, log.log_end_offset, high_watermark, log.lineage, None, state.version,
+        )  # fmt: skip
+        self.rows[broker][partition] = dataclasses.replace(row, **changes)
+        ReplicaTable.open(self.roots[broker]).publish(self.rows[broker].values(), "test")
+
+    def consumer(self, group=None):
+        return Consumer(self.uri, group)
