@@ -11,10 +11,10 @@ from replication.protocol.leader_election import new_partition
 from replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.delta_log import CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.topic_table import Topic
+from tests.storage.answers import lose_an_answer, refuse_all
 
 
 class World:
@@ -56,17 +56,7 @@ def records(*values, partition=0):
 @pytest.mark.parametrize("landed", [True, False], ids=["it had landed", "it had not"])
 def test_ap_06_sent_again_adds_nothing(world, monkeypatch, landed):
     """A commit whose answer is lost is decided anew, and the producer's sequence tells what is there already."""
-    commit, lost = DeltaLog.commit, []
-
-    def lose_the_answer(self, cause, *arguments, **options):
-        if cause["why"] != "append" or lost:
-            return commit(self, cause, *arguments, **options)
-        lost.append(cause)
-        if landed:
-            commit(self, cause, *arguments, **options)
-        raise CommitUnknown("the answer was lost")
-
-    monkeypatch.setattr(DeltaLog, "commit", lose_the_answer)
+    lost = lose_an_answer(monkeypatch, lambda _, cause: cause["why"] == "append", landed)
     producer = world.producer()
     (answer,) = producer.send("t", records(b"a", b"b")).values()
     assert lost
@@ -113,15 +103,12 @@ def test_after_a_failed_send_the_next_one_begins_anew(world):
 
 
 def test_a_log_that_cannot_be_written_is_an_error_of_its_partitions(world, monkeypatch):
-    def refuse(*_arguments, **_options):
-        raise CommitUnknown("read-only")
-
     producer = world.producer()
-    monkeypatch.setattr(DeltaLog, "commit", refuse)
+    refuse_all(monkeypatch)
     (answer,) = producer.send("t", records(b"a"), timeout_ms=50).values()
     assert answer.error is not None
     assert answer.error.name == "KafkaStorageException"
-    assert "read-only" in str(answer.error)
+    assert "connection refused" in str(answer.error)
     assert world.values() == []
 
 

@@ -11,8 +11,9 @@ from replication.protocol.leader_election import with_leader
 from replication.storage.admin_table import AdminRequest
 from replication.storage.cluster import Cluster
 from replication.storage.controller_lease import Lease
-from replication.storage.delta_log import CommitUnknown, DeltaLog
+from replication.storage.delta_log import DeltaLog
 from tests.controller.world import P, World
+from tests.storage.answers import lose_an_answer
 
 
 @pytest.fixture
@@ -135,16 +136,7 @@ def test_le_06_a_request_whose_answer_is_lost_is_carried_out_once(world, monkeyp
     """The commit on metadata has landed, and nobody knows: the request is found in it."""
     world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
     ask(world, kind, **REQUESTS[kind])
-    commit, lost = DeltaLog.commit, []
-
-    def lose_the_answer(log, *args, **options):
-        version = commit(log, *args, **options)
-        if log.root.uri.endswith("metadata") and not lost:
-            lost.append(version)
-            raise CommitUnknown("the answer was lost")
-        return version
-
-    monkeypatch.setattr(DeltaLog, "commit", lose_the_answer)
+    lost = lose_an_answer(monkeypatch, lambda log, _: log.root.uri.endswith("metadata"))
     world.controller.look()
     touches_metadata = kind not in ("alter_configs", "alter_broker_configs")
     assert (set(outcomes(world).values()), len(lost)) == ({None}, int(touches_metadata))

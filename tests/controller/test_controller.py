@@ -10,11 +10,11 @@ from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.controller_lease import ControllerLease, Lease
-from replication.storage.delta_log import CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.topic_table import Topic
 from tests.clock import Clock
 from tests.processes import race
+from tests.storage.answers import lose_an_answer
 
 P = TopicIdPartition("flights-id", 0)
 TIMEOUT = 6.0
@@ -128,17 +128,7 @@ def test_fo_01_controller_and_broker_lost_together_cost_one_time_out(world):
 
 @pytest.mark.parametrize("landed", [True, False], ids=["it had landed", "it had not"])
 def test_ce_03_an_election_whose_answer_is_lost_is_won_once(world, monkeypatch, landed):
-    commit, lost = DeltaLog.commit, []
-
-    def lose_the_answer(self, cause, *arguments, **options):
-        if cause["why"] != "elected" or lost:
-            return commit(self, cause, *arguments, **options)
-        lost.append(cause)
-        if landed:
-            commit(self, cause, *arguments, **options)
-        raise CommitUnknown("the answer was lost")
-
-    monkeypatch.setattr(DeltaLog, "commit", lose_the_answer)
+    lost = lose_an_answer(monkeypatch, lambda _, cause: cause["why"] == "elected", landed)
     a = world.controller("a")
     a.tick()
     assert (len(lost), world.lease(), a.is_active) == (1, Lease("a", 1), True)

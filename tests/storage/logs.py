@@ -83,6 +83,16 @@ def follow(log: ReplicaLog, *partitions: TopicIdPartition, epoch: int) -> None:
     log.become({partition: Role(epoch, FOLLOWER) for partition in partitions}, "test")
 
 
+def filled_log(root: str) -> ReplicaLog:
+    """P0 has 0-3 | 4-7 | 8-11 (epoch 1); the second file holds P1 0-4 too."""
+    log = new_log(root, P0, P1)
+    fill(log, P0, 4)
+    send(log, request(P0, 4, sequence=4), request(P1, 5))
+    lead(log, P0, epoch=1)
+    fill(log, P0, 4, epoch=1)
+    return log
+
+
 def leo(log: ReplicaLog, partition: TopicIdPartition = P0) -> int:
     return log.refresh().partition(partition).log_end_offset
 

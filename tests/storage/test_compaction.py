@@ -10,11 +10,11 @@ from replication.protocol.compaction import size_class
 from replication.storage import compaction
 from replication.storage.commit import read_commit
 from replication.storage.compaction import compact
-from replication.storage.delta_log import CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_cleaning import delete_old_segments, raise_log_starts
 from replication.storage.record_batches import HeaderStream, RecordBatchReader
 from replication.storage.replica_log import LogChange, ReplicaLog
+from tests.storage.answers import lose_an_answer
 from tests.storage.logs import P0, P1, facts, fill, new_log, offsets, request, send, truncate, values
 
 SEGMENT, MANY = 32 * 1024 * 1024, 256 * 1024 * 1024
@@ -114,15 +114,8 @@ def test_na_04_what_has_gone_meanwhile_does_not_come_back(log, what, monkeypatch
 
 
 def test_na_04_a_commit_whose_answer_was_lost_has_been_made(log, monkeypatch):
-    before, commit = content(log), DeltaLog.commit
-
-    def lost(self, *arguments, **options):
-        commit(self, *arguments, **options)
-        monkeypatch.setattr(DeltaLog, "commit", commit)
-        raise CommitUnknown("no answer")
-
-    monkeypatch.setattr(DeltaLog, "commit", lost)
-    assert merge(log) == 20
+    before, lost = content(log), lose_an_answer(monkeypatch)
+    assert (merge(log), len(lost)) == (20, 1)
     assert content(log) == before
 
 

@@ -17,8 +17,8 @@ from tests.storage.logs import (
     P1,
     facts,
     fill,
+    filled_log,
     follow,
-    lead,
     leo,
     new_log,
     offsets,
@@ -33,12 +33,7 @@ from tests.storage.logs import (
 @pytest.fixture
 def log(root):
     """P0 has 0-3 | 4-7 | 8-11 (epoch 1), the second file holds P1 too."""
-    log = new_log(root, P0, P1)
-    fill(log, P0, 4)
-    send(log, request(P0, 4, sequence=4), request(P1, 5))
-    lead(log, P0, epoch=1)
-    fill(log, P0, 4, epoch=1)
-    return log
+    return filled_log(root)
 
 
 @pytest.mark.parametrize(

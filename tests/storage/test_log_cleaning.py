@@ -13,18 +13,13 @@ from replication.storage.cut import cut_logs, delete_logs
 from replication.storage.log_cleaning import delete_old_segments, follow_log_starts, raise_log_starts
 from replication.storage.producer_snapshot import is_snapshot
 from replication.storage.replica_log import ReplicaLog
-from tests.storage.logs import P0, P1, PRODUCER, facts, fill, follow, lead, leo, new_log, offsets, request, send
+from tests.storage.logs import P0, P1, PRODUCER, facts, filled_log, follow, leo, offsets, request, send
 
 
 @pytest.fixture
 def log(root):
     """P0 has 0-3 | 4-7 | 8-11 (epoch 1); the second file holds P1 0-4 too."""
-    log = new_log(root, P0, P1)
-    fill(log, P0, 4)
-    send(log, request(P0, 4, sequence=4), request(P1, 5))
-    lead(log, P0, epoch=1)
-    fill(log, P0, 4, epoch=1)
-    return log
+    return filled_log(root)
 
 
 def start(log, partition, offset):

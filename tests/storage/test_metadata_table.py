@@ -10,10 +10,11 @@ from replication.protocol.leader_election import with_leader
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import last_version, read_commit
-from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
+from replication.storage.delta_log import CommitConflict, CommitUnknown
 from replication.storage.filesystem import StorageRoot
 from replication.storage.metadata_table import MetadataTable
 from tests.processes import race
+from tests.storage.answers import lose_an_answer, refuse_all
 
 P, Q, GONE = (TopicIdPartition("id", number) for number in (0, 1, 9))
 LED = PartitionRegistration("t", "id", 0, (1, 2, 3), 1, 5, (1, 2, 3), 8, 2, (9,), (7,))
@@ -78,23 +79,10 @@ def test_is_05_what_is_lost_or_found_is_not_written(storage, table):
     assert commits(storage) == before
 
 
-def loses_the_answer(commit, error):
-    """A commit that lands and whose writer hears of an error, the first time."""
-    errors = [error]
-
-    def patched(*args, **options):
-        version = commit(*args, **options)
-        if errors:
-            raise errors.pop()
-        return version
-
-    return patched
-
-
 @pytest.mark.parametrize("error", [CommitUnknown("timed out"), CommitConflict("refused")], ids=repr)
 def test_is_05_a_write_whose_answer_was_lost_is_found_again(storage, table, monkeypatch, error):
     before = commits(storage)
-    monkeypatch.setattr(DeltaLog, "commit", loses_the_answer(DeltaLog.commit, error))
+    lose_an_answer(monkeypatch, error=error)
     outcomes = alter(table, change_to(LED, (1, 3)), change_to(OTHER, (1, 2)))
     assert outcomes == {P: (Outcome.FOUND, written(LED, 1, 3)), Q: (Outcome.FOUND, written(OTHER, 1, 2))}
     assert commits(storage) == before + 1, "written once"
@@ -102,12 +90,8 @@ def test_is_05_a_write_whose_answer_was_lost_is_found_again(storage, table, monk
 
 def test_is_05_an_outcome_that_stays_unknown_is_an_error_and_the_same_change_finds_out(storage, table, monkeypatch):
     change = change_to(LED, (1, 3))
-
-    def never(*_args, **_options):
-        raise CommitUnknown("connection refused")
-
     with monkeypatch.context() as patched:
-        patched.setattr(DeltaLog, "commit", never)
+        refuse_all(patched)
         with pytest.raises(KafkaStorageException, match="connection refused"):
             alter(table, change)
     assert alter(table, change) == {P: (Outcome.APPLIED, written(LED, 1, 3))}

@@ -21,10 +21,11 @@ from replication.protocol.record_batch import TopicIdPartition
 from replication.storage import replica_log
 from replication.storage.append import Appended, append, arrow_writer
 from replication.storage.commit import last_version, read_commit
-from replication.storage.delta_log import CommitUnknown, DeltaLog
+from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment import read_records, read_segment, write_segment
+from tests.storage.answers import lose_an_answer, refuse_all
 from tests.storage.logs import (
     P0,
     P1,
@@ -253,24 +254,13 @@ def test_kip_98_what_a_log_remembers_of_a_producer(log):
 
 
 def test_an_append_whose_outcome_is_unknown_is_found_and_adds_nothing(log, monkeypatch):
-    real, answers = DeltaLog.commit, iter([True])
-
-    def lost(self, *args, **kwargs):
-        version = real(self, *args, **kwargs)
-        if next(answers, False):
-            raise CommitUnknown("no answer")
-        return version
-
-    monkeypatch.setattr(DeltaLog, "commit", lost)
+    lose_an_answer(monkeypatch)
     assert send(log, request(P0, 3)) == [Appended(0, 2, duplicate=True, leader_epoch=0)]
     assert offsets(log) == [0, 1, 2]
 
 
 def test_a_table_that_cannot_be_written_is_an_error(log, monkeypatch):
-    def never(*_args, **_kwargs):
-        raise CommitUnknown("connection refused")
-
-    monkeypatch.setattr(DeltaLog, "commit", never)
+    refuse_all(monkeypatch)
     with pytest.raises(KafkaStorageException, match="connection refused"):
         send(log, request(P0, 1))
 

@@ -19,7 +19,6 @@ from replication.storage import state_table
 from replication.storage.admin_table import AdminRequest, AdminTable, Outcome, _row
 from replication.storage.broker_table import BrokerRegistration, BrokerTable, broker_ids
 from replication.storage.commit import last_version, read_commit
-from replication.storage.delta_log import CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.metadata_table import MetadataTable
 from replication.storage.producer_table import ProducerTable
@@ -28,6 +27,7 @@ from replication.storage.state_table import StateTable
 from replication.storage.topic_table import Topic, TopicTable
 from schemas import PRODUCERS
 from tests.processes import race
+from tests.storage.answers import refuse_all
 from tests.storage.test_replay import clean_up, fails_once
 
 REGISTRATION = BrokerRegistration(1, "/root", "rack a", 1, 0, -1, False, None, "log-id", 3)
@@ -130,10 +130,7 @@ def fails_once_with_options(real):
 
 
 def test_an_outcome_that_stays_unknown_is_an_error(producers, monkeypatch):
-    def never(*_args, **_kwargs):
-        raise CommitUnknown("connection refused")
-
-    monkeypatch.setattr(DeltaLog, "commit", never)
+    refuse_all(monkeypatch)
     with pytest.raises(KafkaStorageException, match="connection refused"):
         producers.update({}, add("second"))
 
