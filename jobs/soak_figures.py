@@ -20,7 +20,7 @@ WRONG = (
     "read_out_of_order", "read_and_gone",
 )  # fmt: skip
 _ERRORS = ("not_acknowledged", "not_read_at_once")
-_TABLES = ("faults", "topics", "unavailable", "fault_list", "failures", *_ERRORS)
+_TABLES = ("faults_by_kind", "topics", "unavailable", "fault_list", "failures", *_ERRORS)
 
 
 @dataclass
@@ -35,9 +35,8 @@ class Course:
     not_in_order: int = 0
 
     def faults(self) -> dict[str, int]:
-        """How many were carried out, of each kind and in total."""
-        kinds = Counter(fault["kind"] for fault in self.fault_list if fault["ended_s"] is not None)
-        return {**dict(sorted(kinds.items())), "total": kinds.total()}
+        """How many of each kind were carried out."""
+        return dict(sorted(Counter(f["kind"] for f in self.fault_list if f["ended_s"] is not None).items()))
 
 
 def topic_figures(view: TopicView, load: TopicLoad, may_delete: bool) -> dict[str, Any]:
@@ -82,11 +81,12 @@ def soak_figures(
     course: Course, topics: Mapping[str, Figures], waits: Sequence[Figures], errors: Mapping[str, Mapping[str, int]]
 ) -> dict[str, Any]:
     """All together. `topics` is empty if the cluster did not come back to order: then nobody knows what is lost."""
-    faults = course.faults()
+    by_kind = course.faults()
+    faults = sum(by_kind.values())
     wrong = {name: sum(found[name] for found in topics.values()) if topics else None for name in WRONG}
     are_identical = all(found["replicas_identical"] for found in topics.values()) if topics else None
     are_used = bool(topics) and all(found["acknowledged"] and found["read"] for found in topics.values())
-    is_whole = not course.failures and not course.not_in_order and faults["total"] == course.planned
+    is_whole = not course.failures and not course.not_in_order and faults == course.planned
     return {
         "ok": bool(is_whole and are_used and are_identical and not any(wrong.values())),
         "seed": course.seed,
@@ -96,6 +96,7 @@ def soak_figures(
         "replicas_identical": are_identical,
         "longest_unavailable_ms": max((found["longest_ms"] for found in waits), default=None),
         "not_stopped_in_order": course.not_in_order,
+        "faults_by_kind": by_kind,
         "topics": dict(topics),
         "unavailable": list(waits),
         **errors,
@@ -107,7 +108,7 @@ def soak_figures(
 def show_figures(figures: Figures) -> None:
     """Each figure; the faults, the topics, the outages and the errors; and what has failed."""
     show([{"figure": name, "value": value} for name, value in figures.items() if name not in _TABLES])
-    show([{"fault": kind, "times": times} for kind, times in figures["faults"].items()])
+    show([{"fault": kind, "times": times} for kind, times in figures["faults_by_kind"].items()])
     show([{"topic": topic, **found} for topic, found in figures["topics"].items()])
     show(figures["unavailable"])
     names = sorted({name for column in _ERRORS for name in figures[column]})

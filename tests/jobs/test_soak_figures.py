@@ -26,7 +26,7 @@ def figures(course: Course, **changes: Any) -> dict[str, Any]:
 def test_all_is_well() -> None:
     found = figures(course(3.0, 9.0))
     assert found["ok"] is True
-    assert found["faults"] == {"kill-both": 2, "total": 2}
+    assert (found["faults"], found["faults_by_kind"]) == (2, {"kill-both": 2})
     assert (found["lost"], found["duplicated"], found["replicas_identical"]) == (0, 0, True)
     assert (found["longest_unavailable_ms"], found["seed"]) == (7100, 7)
     assert [fault["ended_s"] for fault in found["fault_list"]] == [3.0, 9.0]
