@@ -12,7 +12,8 @@ from jobs.kill_harness import KillPlan, run_kill_test
 from jobs.kill_report import show_figures
 from jobs.outages import VICTIMS, victims
 from jobs.progress import CourseProgress
-from jobs.seeded_run import Figures, add_run_options, exit_when_told, run_seeded
+from jobs.seeded_run import Figures, add_run_options, run_seeded
+from jobs.waiting import exit_when_told
 
 
 def main(argv: list[str]) -> int:

@@ -10,12 +10,14 @@ from pathlib import Path
 from jobs.console import FAILED, OK, parser_of, run, say
 from jobs.scenarios.report import Report, write_json
 from jobs.scenarios.script import Script, ScriptError, read_script
+from jobs.waiting import exit_when_told
 
 _UNREADABLE = 2
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
+    exit_when_told()
     return run(_parser(), _scenario, argv)
 
 

@@ -4,8 +4,6 @@ import argparse
 import json
 import random
 import shutil
-import signal
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,8 +37,3 @@ def run_seeded(
     if figures["ok"] and not args.keep:
         shutil.rmtree(folder)
     return OK if figures["ok"] else FAILED
-
-
-def exit_when_told() -> None:
-    """From now on SIGTERM ends this process as an exception does: what it has started must not outlive it."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from jobs.console import parser_of, run
 from jobs.progress import CourseProgress
-from jobs.seeded_run import Figures, add_run_options, exit_when_told, run_seeded
+from jobs.seeded_run import Figures, add_run_options, run_seeded
 from jobs.soak_figures import show_figures
 from jobs.soak_run import SoakPlan, run_soak
+from jobs.waiting import exit_when_told
 
 
 def main(argv: list[str]) -> int:

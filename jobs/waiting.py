@@ -2,6 +2,7 @@
 
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,17 @@ def wait_until(condition: Callable[[], bool], what: str = "", seconds: float = m
         if time.monotonic() >= deadline:
             raise TimeoutException(f"not within {seconds:.0f} s: {what}")
         never.wait(pause)
+
+
+def exit_when_told() -> None:
+    """From now on SIGTERM ends this process as an exception does: what it has started must not outlive it. A second
+    one is ignored: it would end the clean-up."""
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def stop_signals() -> Callable[[], bool]:
