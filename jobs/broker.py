@@ -9,6 +9,7 @@ from jobs.session import spark_session
 from jobs.settings import broker_id, broker_settings
 from jobs.waiting import stop_signals, wait_until
 from replication.server.broker import Broker
+from replication.server.warm_up import warm_up
 from replication.storage.cluster import Cluster
 from replication.storage.root_probe import prepare_root
 
@@ -38,6 +39,7 @@ def _run(args: argparse.Namespace) -> int:
     spark = spark_session(f"lakelog broker {config.broker_id}")
     told = stop_signals()  # after PySpark, which has a handler of its own
     try:
+        warm_up(spark)
         return _serve(Broker(spark, args.cluster, args.root, config), told)
     finally:
         spark.stop()

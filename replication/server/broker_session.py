@@ -86,7 +86,7 @@ class BrokerSession:
         )  # fmt: skip
         return ReplicaFetcher(
             context.spark, context.broker_id, key, source, context.cluster.root, self._checkpoints(), context.config,
-            states, FetchRound(fetch, states),
+            states, FetchRound(fetch, states), context.gate,
         )  # fmt: skip
 
     def _checkpoints(self) -> StorageRoot:
@@ -106,7 +106,6 @@ class BrokerSession:
         """Takes up roles if the metadata has moved, and sees to what it leads."""
         if self._context.cache.refresh() or not self._has_applied or self.replica_manager.is_due():
             self._apply()
-        self.fetcher_manager.restart_failed_fetchers()
         if self.replica_manager.lead():
             self.replica_manager.publish("high watermark")
         self.quotas.look_at_followers(self.replica_manager.leads(), self._log.current())

@@ -22,9 +22,10 @@ from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import InitialFetchState
 from replication.server.fetch_round import FetchRound
 from replication.server.fetch_states import FetchStates
-from replication.server.gate import BrokerKilled
+from replication.server.gate import BrokerKilled, Gate
 from replication.server.offset_log import OffsetLog
 from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
+from replication.server.rounds import Rounds
 from replication.storage.filesystem import StorageRoot
 from replication.storage.record_batches import HeaderStream, read_headers
 
@@ -41,7 +42,7 @@ class ReplicaFetcher:
 
     def __init__(
         self, spark: SparkSession, broker_id: int, key: BrokerIdAndFetcherId, source: StorageRoot, cluster: StorageRoot,
-        checkpoints: StorageRoot, config: Config, states: FetchStates, work: FetchRound,
+        checkpoints: StorageRoot, config: Config, states: FetchStates, work: FetchRound, gate: Gate,
     ) -> None:  # fmt: skip
         self.name = f"broker-{broker_id}:{fetcher_name(key)}"
         self.source_uri = source.uri
@@ -54,18 +55,25 @@ class ReplicaFetcher:
             source, key.broker_id, cluster, self._folder, "wake",
             config.replica_fetch_response_max_bytes, config.lakelog_poll_interval_ms, config.replica_fetch_wait_max_ms,
         )  # fmt: skip
-        self._lock = threading.RLock()
+        self._lock, self._folder_lock = threading.RLock(), threading.RLock()
         self._query: StreamingQuery | None = None
         self._wakes = 0
         self._failed_at: float | None = None
-        self._is_shut_down = False
         self._has_begun = False
+        self._thread = Rounds(
+            f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, gate, self.attend
+        )
 
     def start(self) -> None:
-        """Starts the query from a checkpoint of its own: what older ones say is of no use."""
+        """Begins, on a thread of its own: a query takes seconds to start, in which its broker is to lead on."""
+        self._thread.start()
+
+    def _start_query(self) -> None:
+        """From a checkpoint of its own: what older ones say is of no use."""
         self._has_begun = False
-        self._delete_checkpoint()
-        self.wake()
+        with self._folder_lock:
+            self._delete_checkpoint()
+            self.wake()
         checkpoint = self._folder.child(uuid.uuid4().hex)
         self._offsets = OffsetLog(checkpoint)
         writer = read_headers(self._spark, self._stream).writeStream.queryName(self.name)
@@ -96,12 +104,13 @@ class ReplicaFetcher:
 
     def wake(self) -> None:
         """Asks for a micro-batch: the stream itself moves only when its tables do."""
-        self._wakes += 1
-        self._folder.write("wake", str(self._wakes).encode())
+        with self._folder_lock:
+            self._wakes += 1
+            self._folder.write("wake", str(self._wakes).encode())
 
     def _process(self, headers: DataFrame, batch_id: int) -> None:
         """Runs a micro-batch. A fetch that fails is its partitions' error [FT-06]; what nobody expected ends the query,
-        which `restart_if_failed` starts again."""
+        which `attend` starts again."""
         if not self._has_begun:
             self._has_begun = True
             self._states.fell_behind(self._states.all())  # the stream has nothing of what came before it began
@@ -120,14 +129,11 @@ class ReplicaFetcher:
         if again:
             self.wake()
 
-    def restart_if_failed(self) -> None:
-        """Starts the query again, a backoff after it has ended by itself, and wakes it when a delay is over. As long as
+    def attend(self) -> None:
+        """Starts the query, also a backoff after it has ended by itself, and wakes it when a delay is over. As long as
         it has not begun, the fetching is done from here: the leader's snapshot is all that this takes."""
-        query = self._query
-        if self._is_shut_down:
-            return
-        if query is None or not query.isActive:
-            self._restart(query)
+        if self._query is None or not self._query.isActive:
+            self._restart(self._query)
         elif not self._has_begun:
             self._fetch(None)  # a query takes seconds to begin, in which a follower would fall out of the ISR
         elif self._states.has_due():
@@ -135,19 +141,19 @@ class ReplicaFetcher:
 
     def _restart(self, query: StreamingQuery | None) -> None:
         now = time.monotonic()
-        if self._failed_at is None:
+        if query is not None and self._failed_at is None:
             self._failed_at = now
-            logger.error("%s: the query has ended: %s", self.name, query.exception() if query else "it did not start")
-        elif (now - self._failed_at) * 1000 >= self._config.replica_fetch_backoff_ms:
-            self._failed_at = None
+            logger.error("%s: the query has ended: %s", self.name, query.exception())
+        elif self._failed_at is None or (now - self._failed_at) * 1000 >= self._config.replica_fetch_backoff_ms:
+            self._failed_at = now  # should it not start: then after another backoff
             self._states.fell_behind(self._states.all())
-            self.start()
+            self._start_query()
+            self._failed_at = None
 
     def shutdown(self) -> None:
         """Ends the query, after the micro-batch that is running. [BR-04]"""
-        self._is_shut_down = True
-        query, self._query = self._query, None
         with self._lock:
             self._states.remove(self._states.all())
-        if query is not None:
-            query.stop()
+        self._thread.stop()
+        if self._query is not None:
+            self._query.stop()

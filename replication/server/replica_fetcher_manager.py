@@ -28,7 +28,7 @@ class Fetcher(Protocol):
     source_uri: str
 
     def start(self) -> None:
-        """Begins to fetch."""
+        """Begins to fetch, and returns at once."""
 
     def add_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
         """Takes partitions over; those it has under the same epoch stay as they are."""
@@ -41,9 +41,6 @@ class Fetcher(Protocol):
 
     def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
         """How far a partition has come; None if it is not here."""
-
-    def restart_if_failed(self) -> None:
-        """Starts the query again if it has ended by itself."""
 
     def shutdown(self) -> None:
         """Ends fetching for good."""
@@ -117,11 +114,6 @@ class ReplicaFetcherManager:
             fetcher.shutdown()
             with self._lock:
                 del self._fetchers[key]
-
-    def restart_failed_fetchers(self) -> None:
-        """Starts fetchers again whose query has ended by itself. [FT-01]"""
-        for fetcher in self.fetchers().values():
-            fetcher.restart_if_failed()
 
     def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
         """How far a followed partition has come; None if no fetcher has it."""

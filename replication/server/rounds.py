@@ -16,7 +16,7 @@ class Rounds:
     """Calls `work` again and again until it is stopped, fenced or killed; an error that may pass does not end it.
 
     For heartbeats, as taking up many roles must not look like death, and for what must not hold up anything else.
-    Kafka: `BrokerLifecycleManager`, `KafkaScheduler`. [BC-01]
+    Kafka: `BrokerLifecycleManager`, `KafkaScheduler`, `ShutdownableThread`. [BC-01]
     """
 
     def __init__(self, name: str, what: str, interval_ms: int, gate: Gate, work: Callable[[], object]) -> None:
@@ -52,3 +52,5 @@ class Rounds:
                 return  # the broker's own thread finds it out by itself
             except (LakelogException, OSError) as error:
                 logger.warning("%s: %s: %s", self._name, self._what, error)
+            except Exception:  # such as a worker of Spark that did not start: the next round tries again
+                logger.exception("%s: %s: an error of its own", self._name, self._what)

@@ -1,5 +1,6 @@
 """A fetcher: its query begins, ends by itself, is started again, is shut down."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from replication.server.replication_quotas import FetcherQuotas, ReplicationQuot
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_table import ReplicaTable
 from tests.clock import Clock
+from tests.processes import wait_until
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
 
@@ -82,7 +84,7 @@ class Writer:
     """What Spark offers for starting a query; keeps the queries, and what each calls for a micro-batch."""
 
     def __init__(self):
-        self.queries, self.process, self.writeStream = [], None, self
+        self.queries, self.process, self.writeStream, self.error = [], None, self, None
 
     def queryName(self, name):  # noqa: N802
         self.name = name
@@ -96,6 +98,8 @@ class Writer:
         return self
 
     def start(self):
+        if self.error:
+            raise self.error
         self.queries.append(Query())
         return self.queries[-1]
 
@@ -118,14 +122,14 @@ class Round:
 
 @pytest.fixture
 def fetcher(root, monkeypatch):
-    """A fetcher whose query is the test's."""
+    """A fetcher whose query is the test's, and whose thread has not been started."""
     home, writer, work, states = StorageRoot.of(root), Writer(), Round(), FetchStates(Clock())
     monkeypatch.setattr(replica_fetcher, "read_headers", lambda _spark, _stream: writer)
     config = Config.from_properties({"replica.fetch.backoff.ms": 0})
     made = ReplicaFetcher(
-        None, 2, BrokerIdAndFetcherId(1, 0), home, home, home.child("checkpoints"), config, states, work
+        None, 2, BrokerIdAndFetcherId(1, 0), home, home, home.child("checkpoints"), config, states, work, Gate()
     )  # fmt: skip
-    made.start()
+    made.attend()
     wakes = home.child("checkpoints", "ReplicaFetcherThread-0-1")
     return SimpleNamespace(it=made, writer=writer, work=work, states=states, wakes=lambda: int(wakes.read("wake")))
 
@@ -157,30 +161,43 @@ def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again
     with pytest.raises(ZeroDivisionError):
         fetcher.writer.process(None, 0)
     fetcher.writer.queries[0].isActive = False
-    fetcher.it.restart_if_failed()
+    fetcher.it.attend()
     assert len(fetcher.writer.queries) == 1, "first a backoff"
     assert "the query has ended: it ended" in caplog.text
-    fetcher.it.restart_if_failed()
+    fetcher.it.attend()
     assert len(fetcher.writer.queries) == 2
     fetcher.work.answer = False
-    fetcher.it.restart_if_failed()
+    fetcher.it.attend()
     assert len(fetcher.writer.queries) == 2, "it runs"
 
 
-def test_ft_01_a_fetcher_that_was_shut_down_is_not_started_again(fetcher):
+def test_ft_01_a_query_that_does_not_start_is_tried_again(fetcher):
+    fetcher.writer.queries[0].isActive, fetcher.writer.error = False, ZeroDivisionError("no worker")
+    fetcher.it.attend()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            fetcher.it.attend()
+    fetcher.writer.error = None
+    fetcher.it.attend()
+    assert [query.isActive for query in fetcher.writer.queries] == [False, True]
+
+
+def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fetcher):
+    """Its broker has to lead, and waits for no query."""
+    fetcher.it.start()
+    fetcher.writer.queries[0].isActive = False
+    wait_until(lambda: len(fetcher.writer.queries) == 2, "the query is started again")
     fetcher.it.shutdown()
-    assert not fetcher.writer.queries[0].isActive
-    for _ in range(3):
-        fetcher.it.restart_if_failed()
-    assert len(fetcher.writer.queries) == 1
+    assert [query.isActive for query in fetcher.writer.queries] == [False, False]
+    assert not [t for t in threading.enumerate() if t.name == "broker-2-ReplicaFetcherThread-0-1"]
 
 
 def test_ft_01_before_its_stream_has_begun_a_fetcher_fetches_by_itself(fetcher):
     """A query takes seconds to begin; meanwhile its partitions would fall out of the ISR."""
-    fetcher.it.restart_if_failed()
+    fetcher.it.attend()
     assert fetcher.work.runs == [None]
     fetcher.writer.process("headers", 0)
-    fetcher.it.restart_if_failed()
+    fetcher.it.attend()
     assert fetcher.work.runs == [None, "headers"], "from its first micro-batch on the stream does it"
 
 

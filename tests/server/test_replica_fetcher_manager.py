@@ -35,9 +35,6 @@ class RecordingFetcher:
     def fetch_state(self, partition):
         return self.partitions.get(partition)
 
-    def restart_if_failed(self):
-        self._events.append(("restart", self.key))
-
     def shutdown(self):
         self._events.append(("shutdown", self.key))
 

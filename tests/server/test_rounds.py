@@ -77,6 +77,14 @@ def test_bc_01_an_error_that_may_pass_does_not_end_it(start, error, caplog):
     assert [record.getMessage() for record in caplog.records][:1] == [f"broker-77: heartbeat: {error}"]
 
 
+def test_what_nobody_expected_is_told_and_does_not_end_it(start, caplog):
+    beats = Beats(ZeroDivisionError("a bug"))
+    start(beats)
+    wait_until(lambda: beats.count >= 2, "a beat after the error")
+    assert "broker-77: heartbeat: an error of its own" in caplog.text
+    assert "ZeroDivisionError: a bug" in caplog.text
+
+
 @pytest.mark.parametrize("error", [StaleBrokerEpochException("fenced"), BrokerKilled()], ids=repr)
 def test_bc_01_a_broker_that_is_fenced_or_killed_shows_no_life(start, error):
     beats = Beats(error)
