@@ -39,7 +39,7 @@ def _run(args: argparse.Namespace) -> int:
     spark = spark_session(f"lakelog broker {config.broker_id}")
     told = stop_signals()  # after PySpark, which has a handler of its own
     try:
-        warm_up(spark)
+        warm_up(spark, cluster.storage_of(config.broker_id, args.root), config.broker_id, cluster.root)
         return _serve(Broker(spark, args.cluster, args.root, config), told)
     finally:
         spark.stop()

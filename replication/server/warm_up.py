@@ -1,26 +1,61 @@
-"""What a broker does before it registers: the first plan of a new JVM takes seconds, and nobody waits for them yet.
+"""What a broker does before it registers: the first micro-batch of a new JVM takes seconds. Nobody waits for it yet.
 
 Afterwards its partitions would: a member of the ISR that is slow holds up every record sent with acks=all.
 """
 
 from __future__ import annotations
 
+import logging
+import tempfile
+import threading
+import time
+
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from replication.frames.fetch_plan import fetch_plan
 from replication.protocol.record_batch import BatchHeader
 from replication.server.fetch_tables import rows_table
-from replication.storage.record_batches import header_row
+from replication.storage.filesystem import StorageRoot
+from replication.storage.record_batches import HeaderStream, header_row, read_headers
 from schemas import FETCH_STATES
 
+logger = logging.getLogger(__name__)
+
 _NAME = "warm-up"
+_PATIENCE_SECONDS, _LOOK_SECONDS = 60.0, 0.1
 
 
-def warm_up(spark: SparkSession) -> pa.Table:
-    """Plans the fetch of one batch that is nowhere, as a micro-batch of a follower does; returns the plan."""
-    headers = rows_table([header_row(0, _NAME, 1, BatchHeader(_NAME, _NAME, 0, 0, 0, 0, 0, 0))])
+def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int, cluster: StorageRoot) -> list[dict[str, object]]:
+    """Plans the fetch of one batch that is nowhere, in a micro-batch of a stream like a follower's; returns the plan.
+
+    What keeps that from working is not judged here: the broker finds it out when it fetches.
+    """
+    planned: list[dict[str, object]] = []
+    done = threading.Event()
+
+    def process(headers: DataFrame, _: int) -> None:
+        planned.extend(_plan(headers))
+        done.set()
+
+    with tempfile.TemporaryDirectory(prefix="lakelog-warm-up-", ignore_cleanup_errors=True) as checkpoint:
+        try:
+            stream = read_headers(spark, HeaderStream(root, broker_id, cluster))
+            query = stream.writeStream.foreachBatch(process).option("checkpointLocation", checkpoint).start()
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while query.isActive and time.monotonic() < deadline and not done.wait(_LOOK_SECONDS):
+                pass
+            query.stop()
+        except Exception:  # Spark's errors too
+            logger.warning("broker %d: has not warmed up", broker_id, exc_info=True)
+    return planned
+
+
+def _plan(headers: DataFrame) -> list[dict[str, object]]:
+    batch = rows_table([header_row(0, _NAME, 1, BatchHeader(_NAME, _NAME, 0, 0, 0, 0, 0, 0))])
     epochs = [{"leader_epoch": 0, "start_offset": 0, "end_offset": 1}]
     wanted = {"topic_id": _NAME, "partition": 0, "fetch_offset": 0, "epochs": epochs}
     states = pa.Table.from_pylist([wanted], FETCH_STATES.arrow)
-    return fetch_plan(spark.createDataFrame(headers), spark.createDataFrame(states)).toArrow()
+    spark = headers.sparkSession
+    plan = fetch_plan(headers.unionByName(spark.createDataFrame(batch)), spark.createDataFrame(states))
+    return list(plan.toArrow().to_pylist())

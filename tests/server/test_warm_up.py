@@ -1,8 +1,41 @@
-"""A broker's Spark has planned a fetch before anybody waits for one."""
+"""A broker's Spark has run a micro-batch before anybody waits for one."""
 
+import pytest
+
+from replication.config import Config
 from replication.frames.fetch_plan import APPEND
 from replication.server.warm_up import warm_up
+from replication.storage.cluster import Cluster, format_broker, format_cluster
+from replication.storage.filesystem import StorageRoot
 
 
-def test_the_plan_is_one_that_a_follower_would_carry_out(spark):
-    assert warm_up(spark).select(["action", "base_offset"]).to_pylist() == [{"action": APPEND, "base_offset": 0}]
+@pytest.fixture
+def cluster(root):
+    home = StorageRoot.of(root).child("cluster")
+    format_cluster(home, Config())
+    return Cluster.open(home.uri)
+
+
+def test_a_follower_of_nothing_plans_to_append_a_batch(spark, root, cluster):
+    storage = StorageRoot.of(root).child("broker-2")
+    format_broker(storage, cluster.cluster_id, 2)
+    (row,) = warm_up(spark, storage, 2, cluster.root)
+    assert (row["action"], row["base_offset"]) == (APPEND, 0)
+    assert not spark.streams.active
+
+
+def test_a_root_that_does_not_work_keeps_nobody_from_starting(spark, root, cluster, monkeypatch, caplog):
+    def fails(*_):
+        raise OSError("no such device")
+
+    monkeypatch.setattr("replication.server.warm_up.read_headers", fails)
+    assert warm_up(spark, StorageRoot.of(root).child("gone"), 2, cluster.root) == []
+    assert "broker 2: has not warmed up" in caplog.text
+
+
+def test_a_stream_that_brings_nothing_is_not_waited_for_forever(spark, root, cluster, monkeypatch):
+    monkeypatch.setattr("replication.server.warm_up._PATIENCE_SECONDS", 0)
+    storage = StorageRoot.of(root).child("broker-2")
+    format_broker(storage, cluster.cluster_id, 2)
+    warm_up(spark, storage, 2, cluster.root)
+    assert not spark.streams.active
