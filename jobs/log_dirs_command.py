@@ -87,7 +87,7 @@ def _log_dir(cluster: Cluster, registration: BrokerRegistration, topics: Collect
         root = cluster.storage_of(broker, uri)
         check_identity(root, cluster.cluster_id, broker)
         replicas = _replicas(root)
-    except (LakelogException, OSError) as error:
+    except LakelogException as error:
         return LogDir(broker, uri, f"{type(error).__name__}: {error}", [])
     return LogDir(broker, uri, registration.storage_error, [r for r in replicas if not topics or r.topic in topics])
 

@@ -212,7 +212,7 @@ class LivenessWatch:
         while not self._stopping.wait(_LOOK_SECONDS):
             try:
                 brokers = self._cluster.refresh_brokers()
-            except (LakelogException, OSError):  # the next look finds out more
+            except LakelogException:  # the next look finds out more
                 continue
             live = self._liveness.look(brokers)
             self.offline = {b for b, found in brokers.items() if b not in live or found.storage_error}

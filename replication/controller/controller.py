@@ -100,7 +100,7 @@ class Controller:
         except ControllerMovedException as error:
             logger.warning("controller %s stands by: %s", self.controller_id, error)
             self._stand_down()
-        except (LakelogException, OSError) as error:
+        except LakelogException as error:
             logger.warning("controller %s: %s", self.controller_id, error)
         except Exception:  # an error of its own must not leave the cluster without a controller
             logger.exception("controller %s", self.controller_id)

@@ -153,6 +153,6 @@ class BrokerSession:
                 self._apply()  # what it has been told to give away is closed to producers here before it is gone
             self.fetcher_manager.close_all_fetchers()
             self.replica_manager.publish("shutdown")
-        except (LakelogException, OSError) as error:
+        except LakelogException as error:
             logger.warning("broker %d: has not stopped in order: %s", self._context.broker_id, error)
             self.close()

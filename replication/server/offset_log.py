@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 
+from replication.errors import KafkaStorageException
 from replication.storage.filesystem import StorageRoot
 
 
@@ -28,5 +29,5 @@ class OffsetLog:
         try:
             offset = json.loads(self._folder.read(str(batch_id)).splitlines()[-1])
             return offset["log"], offset["files"]
-        except (OSError, ValueError, LookupError, TypeError):
+        except (KafkaStorageException, FileNotFoundError, ValueError, LookupError, TypeError):
             return None

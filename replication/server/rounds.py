@@ -50,7 +50,7 @@ class Rounds:
                 self._work()
             except (BrokerKilled, StaleBrokerEpochException):
                 return  # the broker's own thread finds it out by itself
-            except (LakelogException, OSError) as error:
+            except LakelogException as error:
                 logger.warning("%s: %s: %s", self._name, self._what, error)
             except Exception:  # such as a worker of Spark that did not start: the next round tries again
                 logger.exception("%s: %s: an error of its own", self._name, self._what)

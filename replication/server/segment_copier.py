@@ -81,8 +81,6 @@ class _CopyJob:
             return name, self._copy(name, ranges)
         except LakelogException as error:
             return name, error
-        except OSError as error:
-            return name, CorruptRecordException(f"{self.source.path(name)}: {error}")
 
     def _copy(self, name: str, ranges: Sequence[Range]) -> Segment:
         segment = read_segment(self.source, AddedFile(name, ranges[0].batch.segment_bytes))

@@ -113,8 +113,6 @@ def _check_is_handed_out(root: StorageRoot, file: AddedFile) -> None:
             root.read(file.name)
     except FileNotFoundError:
         return
-    except OSError as error:
-        raise KafkaStorageException(f"{root.path(file.name)}: cannot be read: {error}") from error
 
 
 def find_faults(root: StorageRoot, segments: Mapping[str, Segment]) -> dict[str, str]:

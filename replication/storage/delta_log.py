@@ -109,10 +109,7 @@ class DeltaLog:
 
         A version that has vanished was cleaned up, so the table has moved on far.
         """
-        try:
-            following, current = self.root.sizes([commit_name(self.version + 1), commit_name(self.version)])
-        except OSError as error:
-            raise KafkaStorageException(f"{self.root.uri}: cannot be read: {error}") from error
+        following, current = self.root.sizes([commit_name(self.version + 1), commit_name(self.version)])
         return following is not None or current is None
 
     def move(self) -> None:
@@ -133,8 +130,6 @@ class DeltaLog:
                 yield read_commit(self.root, version)
             except FileNotFoundError:
                 raise LogGap(f"{self.root.uri}: version {version} has been cleaned up") from None
-            except OSError as error:
-                raise KafkaStorageException(f"{self.root.uri}: cannot be read: {error}") from error
         if 0 <= known < self.version and not self.root.exists(commit_name(known)):
             raise LogGap(f"{self.root.uri}: version {known} has been cleaned up")
 
@@ -219,7 +214,7 @@ class DeltaLog:
         try:
             landed = read_commit(self.root, expected).info.get(NONCE)
             follows = self.root.exists(commit_name(expected - 1))
-        except OSError:  # it is not there, or the store does not answer now
+        except (FileNotFoundError, KafkaStorageException):  # it is not there, or the store does not answer now
             raise CommitUnknown(f"{self.root.uri}: version {expected}: {error}") from error
         if landed != nonce:
             raise CommitConflict(f"{self.root.uri}: version {expected} is somebody else's") from error

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 
-from replication.errors import KafkaStorageException
 from replication.storage.filesystem import StorageRoot
 
 DELETE_DELAY_SECONDS = 3600.0
@@ -44,18 +43,15 @@ class FileCleaner:
         Raises KafkaStorageException.
         """
         now, count = self._clock(), 0
-        try:
-            while self._removed and now - self._removed[0][0] >= self._delete_delay:
-                name = self._removed[0][1]
-                if name not in active:  # a commit may have brought it back
-                    self._root.delete(name)
-                    count += 1
-                self._removed.popleft()
-            if now - self._swept_at >= _SWEEP_SECONDS:
-                self._swept_at = now
-                count += self._sweep(active)
-        except OSError as error:
-            raise KafkaStorageException(f"{self._root.uri}: a file cannot be deleted: {error}") from error
+        while self._removed and now - self._removed[0][0] >= self._delete_delay:
+            name = self._removed[0][1]
+            if name not in active:  # a commit may have brought it back
+                self._root.delete(name)
+                count += 1
+            self._removed.popleft()
+        if now - self._swept_at >= _SWEEP_SECONDS:
+            self._swept_at = now
+            count += self._sweep(active)
         return count
 
     def _sweep(self, active: Collection[str]) -> int:

@@ -1,15 +1,21 @@
-"""A storage root: the one place that knows whether files lie on a local disk or in an object store."""
+"""A storage root: the one place that knows whether files lie on a local disk or in an object store.
+
+A file that is not there is an answer: FileNotFoundError. Every other error of a store leaves this module as a
+KafkaStorageException that names the file.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from replication.errors import InvalidConfigurationException, KafkaStorageException
@@ -69,9 +75,9 @@ class StorageRoot:
         if self.is_local:
             return pafs.LocalFileSystem(), self.uri
         parts = urlsplit(self.uri)
-        if parts.scheme in ("s3", "s3a"):
-            return pafs.S3FileSystem(**self._s3_arguments()), parts.netloc + parts.path
         try:
+            if parts.scheme in ("s3", "s3a"):
+                return pafs.S3FileSystem(**self._s3_arguments()), parts.netloc + parts.path
             filesystem, path = pafs.FileSystem.from_uri(self.uri)
         except (ValueError, OSError) as error:
             raise InvalidConfigurationException(f"storage root {self.uri}: {error}") from error
@@ -93,12 +99,40 @@ class StorageRoot:
         """The path of a file in `filesystem`; `name` is relative to this root."""
         return f"{self._filesystem[1]}/{name}" if name else self._filesystem[1]
 
+    @contextmanager
+    def _reading(self, name: str = "") -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise KafkaStorageException(f"{self._named(name)}: cannot be read: {error}") from error
+
+    @contextmanager
+    def _writing(self, name: str = "") -> Iterator[None]:
+        """Also a file that is not there is an error here: its folder has gone."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise KafkaStorageException(f"{self._named(name)}: cannot be written: {error}") from error
+
+    def _named(self, name: str) -> str:
+        return f"{self.uri}/{name}" if name else self.uri
+
     def sizes(self, names: Sequence[str]) -> list[int | None]:
         """The size in bytes of each file, None for one that does not exist."""
         if self.is_local:
-            return [_local_size(self.path(name)) for name in names]
-        infos = self.filesystem.get_file_info([self.path(name) for name in names])
+            return [self._local_size(name) for name in names]
+        with self._reading(", ".join(names)):
+            infos = self.filesystem.get_file_info([self.path(name) for name in names])
         return [info.size if info.type == pafs.FileType.File else None for info in infos]
+
+    def _local_size(self, name: str) -> int | None:
+        with self._reading(name):
+            try:
+                return os.stat(self.path(name)).st_size
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def exists(self, name: str) -> bool:
         """Whether the file exists."""
@@ -106,18 +140,21 @@ class StorageRoot:
 
     def list(self) -> list[str]:
         """Names of the files and folders right below this root; empty if it does not exist."""
-        selector = pafs.FileSelector(self.path(), allow_not_found=True)
-        return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
+        return sorted(info.base_name for info in self._infos())
 
     def modified(self) -> dict[str, float]:
         """The files right below this root, and when each was written, in seconds since the epoch."""
-        selector = pafs.FileSelector(self.path(), allow_not_found=True)
-        infos = [info for info in self.filesystem.get_file_info(selector) if info.type == pafs.FileType.File]
+        infos = [info for info in self._infos() if info.type == pafs.FileType.File]
         return {info.base_name: info.mtime_ns / 1e9 for info in infos if info.mtime_ns is not None}
+
+    def _infos(self) -> Sequence[pafs.FileInfo]:
+        with self._reading():
+            selector = pafs.FileSelector(self.path(), allow_not_found=True)
+            return tuple(self.filesystem.get_file_info(selector))
 
     def read(self, name: str) -> bytes:
         """The content of a file. Raises FileNotFoundError."""
-        with self.filesystem.open_input_stream(self.path(name)) as stream:
+        with self._reading(name), self.filesystem.open_input_stream(self.path(name)) as stream:
             return bytes(stream.read())
 
     def write(self, name: str, content: bytes) -> None:
@@ -129,17 +166,18 @@ class StorageRoot:
     def create_folder(self) -> None:
         """Makes the folder, and those above it. Object stores have none: there it does nothing."""
         if self.is_local:
-            try:
+            with self._writing():
                 os.makedirs(self.uri, exist_ok=True)
-            except OSError as error:
-                raise KafkaStorageException(f"storage root {self.uri}: {error.strerror}") from error
 
     def atomic(self, name: str) -> _AtomicPath:
         """A path to write to; the file appears under `name` when the block ends without an error."""
         return _AtomicPath(self, name)
 
     def copy_from(self, source: StorageRoot, name: str) -> int:
-        """Copies one file of another root, byte for byte, under the same name. Returns its size."""
+        """Copies one file of another root, byte for byte, under the same name. Returns its size.
+
+        Raises KafkaStorageException, also where the other root does not have the file.
+        """
         with self.atomic(name) as path:
             if source.is_local and self.is_local:
                 shutil.copyfile(source.path(name), path)
@@ -147,29 +185,40 @@ class StorageRoot:
             pafs.copy_files(source.path(name), path, source.filesystem, self.filesystem)
             return int(self.filesystem.get_file_info(path).size)
 
+    def rename(self, name: str, new_name: str) -> None:
+        """On a local disk: puts a file in the place of another, or under a name of its own."""
+        self.sync_file(name)
+        with self._writing(new_name):
+            os.replace(self.path(name), self.path(new_name))
+        self.sync_folder()
+
     def delete(self, name: str) -> None:
         """Deletes a file; one that is gone already is no error."""
-        try:
+        with self._writing(name), suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(name))
-        except FileNotFoundError:
-            return
 
     def delete_folder(self) -> None:
         """Deletes this folder and all that is in it; one that is gone already is no error."""
-        try:
+        with self._writing(), suppress(FileNotFoundError):
             self.filesystem.delete_dir(self.path())
-        except FileNotFoundError:
-            return
 
     def sync_folder(self, name: str = "") -> None:
         """With `fsync`, makes the names in a folder durable."""
         if self.fsync and self.is_local:
-            _fsync(self.path(name), os.O_RDONLY)
+            self._fsync(name)
 
     def sync_file(self, name: str) -> None:
         """With `fsync`, makes the content of a file durable."""
         if self.fsync and self.is_local:
-            _fsync(self.path(name), os.O_RDONLY)
+            self._fsync(name)
+
+    def _fsync(self, name: str) -> None:
+        with self._writing(name):
+            descriptor = os.open(self.path(name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 class _AtomicPath:
@@ -183,27 +232,12 @@ class _AtomicPath:
     def __enter__(self) -> str:
         return self._root.path(self._temporary)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._temporary == self._name:
-            return
-        if kind is not None:
-            self._root.delete(self._temporary)
-            return
-        self._root.sync_file(self._temporary)
-        os.replace(self._root.path(self._temporary), self._root.path(self._name))
-        self._root.sync_folder()
-
-
-def _local_size(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _fsync(path: str, flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        if error is not None:
+            if self._temporary != self._name:
+                with suppress(KafkaStorageException):  # why the writing has failed is told below
+                    self._root.delete(self._temporary)
+            if isinstance(error, OSError):
+                raise KafkaStorageException(f"{self._root.uri}/{self._name}: cannot be written: {error}") from error
+        elif self._temporary != self._name:
+            self._root.rename(self._temporary, self._name)

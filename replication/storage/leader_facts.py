@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from replication.errors import KafkaStorageException
 from replication.storage.commit import newest_version, read_commit
 from replication.storage.filesystem import StorageRoot
 
@@ -61,7 +62,7 @@ class LeaderFacts:
         try:
             names = [file.name for file in read_commit(self._table, version).adds]
             tables = [pq.read_table(self._table.path(n), filesystem=filesystem, columns=_COLUMNS) for n in names]
-        except (OSError, pa.ArrowInvalid):
+        except (KafkaStorageException, OSError, pa.ArrowInvalid):
             return None
         return [row for table in tables for row in table.to_pylist() if row["role"] == "leader"]
 

@@ -34,8 +34,8 @@ def metadata_history(cluster: StorageRoot) -> list[MetadataVersion]:
     Raises KafkaStorageException when the table cannot be read.
     """
     root = cluster.child(METADATA.name)
+    kept = [version for version in range(last_version(root) + 1) if root.exists(commit_name(version))]
     try:
-        kept = [version for version in range(last_version(root) + 1) if root.exists(commit_name(version))]
         return [_at(root, version) for version in kept]
     except (DeltaError, OSError) as error:
         raise KafkaStorageException(f"{root.uri}: cannot be read: {error}") from error
@@ -49,9 +49,11 @@ def requests_carried_out(cluster: StorageRoot, since: int) -> dict[str, dict[str
     root = cluster.child(METADATA.name)
     found: dict[str, dict[str, Outcome]] = {}
     for version in range(max(0, since + 1), last_version(root) + 1):
-        if root.exists(commit_name(version)):
+        try:
             requests = read_commit(root, version).info.get("requests", {})
-            found |= {r: {name: Outcome(*told) for name, told in names.items()} for r, names in requests.items()}
+        except FileNotFoundError:  # it has been cleaned up
+            continue
+        found |= {r: {name: Outcome(*told) for name, told in names.items()} for r, names in requests.items()}
     return found
 
 

@@ -20,7 +20,7 @@ def prepare_root(cluster: Cluster, broker_id: int, uri: str) -> None:
     root = cluster.storage_of(broker_id, uri)
     try:
         format_broker(root, cluster.cluster_id, broker_id)
-    except (KafkaStorageException, OSError) as error:
+    except KafkaStorageException as error:
         if broker_id not in cluster.refresh_brokers():
             raise KafkaStorageException(f"{uri}: cannot be read and written: {error}") from error
 
@@ -31,27 +31,32 @@ def probe_root(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
     Raises KafkaStorageException, naming the root, if any of it fails; InconsistentClusterIdException if the root is
     another broker's, or is not formatted. Kafka: `LogDirFailureChannel`.
     """
-    try:
-        if not root.list():  # looked at first: opening a table could make the folder that is missing
-            raise KafkaStorageException(f"{root.uri}: is empty, or not there")
-        check_identity(root, cluster_id, broker_id)
-        for table in (LOG, REPLICAS):
-            _check_table(root.child(table.name))
-        root.write(_NAME, _CONTENT)
-        if root.read(_NAME) != _CONTENT:
-            raise KafkaStorageException(f"{root.uri}: what is written to {_NAME} is not what is read from it")
-    except OSError as error:
-        raise KafkaStorageException(f"{root.uri}: cannot be read and written: {error}") from error
+    if not root.list():  # looked at first: opening a table could make the folder that is missing
+        raise KafkaStorageException(f"{root.uri}: is empty, or not there")
+    check_identity(root, cluster_id, broker_id)
+    for table in (LOG, REPLICAS):
+        _check_table(root.child(table.name))
+    root.write(_NAME, _CONTENT)
+    if not _reads_back(root):
+        raise KafkaStorageException(f"{root.uri}: what is written to {_NAME} is not what is read from it")
 
 
 def works_as_before(root: StorageRoot) -> bool:
     """A cheap look between two probes: what the last one has written is there, and can be written again."""
     try:
-        is_there = root.read(_NAME) == _CONTENT
+        if not _reads_back(root):
+            return False
         root.write(_NAME, _CONTENT)
-    except (LakelogException, OSError):
+    except LakelogException:
         return False
-    return is_there
+    return True
+
+
+def _reads_back(root: StorageRoot) -> bool:
+    try:
+        return root.read(_NAME) == _CONTENT
+    except FileNotFoundError:
+        return False
 
 
 def storage_error(root: StorageRoot, cluster_id: str, broker_id: int) -> str | None:

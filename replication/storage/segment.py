@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.errors import CorruptRecordException
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
@@ -95,14 +95,11 @@ def _write(
     footer = json.dumps([dataclasses.astuple(header) for header in headers], separators=(",", ":"))
     metadata = {FOOTER_KEY: footer.encode(), STATISTICS_KEY: stats.encode(), **more}
     table = records.cast(LOG.arrow).replace_schema_metadata(metadata)
-    try:
-        with root.atomic(name) as path:
-            pq.write_table(
-                table, path, filesystem=root.filesystem, compression="zstd", compression_level=1,
-                use_dictionary=_DICTIONARY, column_encoding=_ENCODING, write_page_index=True,
-            )  # fmt: skip
-    except OSError as error:
-        raise KafkaStorageException(f"{root.path(name)}: cannot be written: {error}") from error
+    with root.atomic(name) as path:
+        pq.write_table(
+            table, path, filesystem=root.filesystem, compression="zstd", compression_level=1,
+            use_dictionary=_DICTIONARY, column_encoding=_ENCODING, write_page_index=True,
+        )  # fmt: skip
 
 
 def _written(root: StorageRoot, name: str, stats: str) -> AddedFile:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.errors import CorruptRecordException
 from replication.storage.commit import AddedFile
 from replication.storage.compare_and_set import compare_and_set
 from replication.storage.delta_log import DeltaLog
@@ -133,9 +133,6 @@ class StateTable:
 
     def _write(self, rows: list[Row]) -> AddedFile:
         root, name = self._log.root, f"{uuid.uuid4().hex}.parquet"
-        try:
-            with root.atomic(name) as path:
-                pq.write_table(pa.Table.from_pylist(rows, self._table.arrow), path, filesystem=root.filesystem)
-        except OSError as error:
-            raise KafkaStorageException(f"{root.uri}: cannot be written: {error}") from error
+        with root.atomic(name) as path:
+            pq.write_table(pa.Table.from_pylist(rows, self._table.arrow), path, filesystem=root.filesystem)
         return AddedFile(name, root.sizes([name])[0] or 0, f'{{"numRecords":{len(rows)}}}')

@@ -195,7 +195,7 @@ def test_bl_12_le_02_an_election_is_logged_with_what_it_may_have_lost(world, cap
 
 
 def test_ev_01_it_looks_again_and_again_also_after_an_error(world, monkeypatch):
-    real, looks, errors = Cluster.refresh_brokers, [], [KafkaStorageException("later"), OSError("reset")]
+    real, looks, errors = Cluster.refresh_brokers, [], [KafkaStorageException("later"), KafkaStorageException("reset")]
 
     def refresh(cluster):
         looks.append(cluster)

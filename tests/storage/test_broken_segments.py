@@ -166,7 +166,7 @@ def test_ol_01_what_a_file_may_hold_by_its_statistics(partition, topic, may):
 
 def test_ol_01_a_store_that_does_not_hand_a_file_out_is_no_broken_file(log, monkeypatch):
     def unreachable(*_):
-        raise OSError("timed out")
+        raise KafkaStorageException("timed out")
 
     garble(files(log)[0])
     with monkeypatch.context() as patched:

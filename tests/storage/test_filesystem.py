@@ -69,6 +69,49 @@ def test_credentials_are_not_shown():
     assert "secret" not in repr(StorageRoot.of("s3://bucket", {"AWS_SECRET_ACCESS_KEY": "secret"}))
 
 
+def fsynced(root):
+    return StorageRoot.of(root.uri, fsync=True)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        pytest.param(lambda root: root.sizes(["a"]), id="sizes"),
+        pytest.param(lambda root: root.exists("a"), id="exists"),
+        pytest.param(lambda root: root.list(), id="list"),
+        pytest.param(lambda root: root.modified(), id="modified"),
+        pytest.param(lambda root: root.read("a"), id="read"),
+        pytest.param(lambda root: root.write("a", b""), id="write"),
+        pytest.param(lambda root: root.create_folder(), id="create_folder"),
+        pytest.param(lambda root: root.copy_from(root, "a"), id="copy_from"),
+        pytest.param(lambda root: root.delete("a"), id="delete"),
+        pytest.param(lambda root: root.child("b").delete_folder(), id="delete_folder"),
+        pytest.param(lambda root: root.rename("a", "b"), id="rename"),
+        pytest.param(lambda root: fsynced(root).sync_file("a"), id="sync_file"),
+        pytest.param(lambda root: fsynced(root).sync_folder(), id="sync_folder"),
+    ],
+)
+def test_no_error_of_a_file_system_is_raised_as_it_is(root, operation):
+    """A link that leads to itself is an error to everything."""
+    Path(root, "loop").symlink_to("loop")
+    with pytest.raises(KafkaStorageException, match=f"^{root}/loop.*: cannot be (read|written): ") as caught:
+        operation(StorageRoot.of(f"{root}/loop"))
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_file_that_is_not_there_is_an_answer_to_a_reader_and_an_error_to_a_writer(root):
+    storage, gone = StorageRoot.of(root), StorageRoot.of(f"{root}/gone")
+    with pytest.raises(FileNotFoundError):
+        storage.read("a")
+
+    def write():
+        with gone.atomic("a") as path, gone.filesystem.open_output_stream(path):
+            pass
+
+    with pytest.raises(KafkaStorageException, match=f"{root}/gone/a: cannot be written"):
+        write()
+
+
 def test_a_root_that_cannot_be_made_is_named(root):
     Path(root, "file").write_bytes(b"")
     with pytest.raises(KafkaStorageException, match=f"{root}/file/dir"):
@@ -114,7 +157,7 @@ def test_a_copy_goes_from_a_bucket_to_a_disk_and_back(root, s3_options):
 
 def test_a_copy_of_a_file_that_is_gone_leaves_nothing(new_root):
     source, target = new_root(), new_root()
-    with pytest.raises(OSError, match="a"):
+    with pytest.raises(KafkaStorageException, match=f"{target.uri}/a: cannot be written: .*/a"):
         target.copy_from(source, "a")
     assert target.list() == []
 

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from replication.config import Config
-from replication.errors import CorruptRecordException, LakelogException
+from replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
 from replication.protocol.partition_log import FOLLOWER, Role, role_version
 from replication.storage import delta_log, filesystem
 from replication.storage.broker_table import BrokerTable
@@ -124,7 +124,7 @@ def test_3_an_outcome_that_cannot_be_looked_at_is_unknown(delta, monkeypatch):
     """The store that has just failed may fail again: that is no reason to say more than is known."""
 
     def unreachable(*_):
-        raise OSError("connection refused")
+        raise KafkaStorageException("connection refused")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", commits_then("ours", "error"))
     monkeypatch.setattr(delta_log, "read_commit", unreachable)

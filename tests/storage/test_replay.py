@@ -9,7 +9,7 @@ from jobs.storage_faults import bring_back, take_away
 from replication.errors import KafkaStorageException
 from replication.protocol.partition_log import LEADER, Role
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage import broken_segments, delta_log
+from replication.storage import broken_segments, delta_log, filesystem
 from replication.storage.append import Appended
 from replication.storage.commit import commit_name, last_version, newest_version
 from replication.storage.compaction import compact
@@ -199,7 +199,7 @@ def fails_once(real, error):
     ("module", "name", "error"),
     [
         (broken_segments, "read_segment", KafkaStorageException("timed out")),
-        (delta_log, "read_commit", OSError("timed out")),
+        (delta_log, "read_commit", KafkaStorageException("timed out")),
     ],
 )
 def test_a_replay_that_has_failed_is_done_again_before_anything_is_decided(log, monkeypatch, module, name, error):
@@ -228,8 +228,8 @@ def test_a_store_that_does_not_answer_is_an_error_of_ours(log, monkeypatch):
     def unreachable(*_):
         raise OSError("connection refused")
 
-    monkeypatch.setattr(StorageRoot, "sizes", unreachable)
-    with pytest.raises(KafkaStorageException, match="connection refused"):
+    monkeypatch.setattr(filesystem.os, "stat", unreachable)
+    with pytest.raises(KafkaStorageException, match=f"{log.root.uri}/_delta_log/.* connection refused"):
         log.refresh()
 
 
