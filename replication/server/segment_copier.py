@@ -15,7 +15,7 @@ from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.cut import rewrite
 from replication.storage.filesystem import StorageRoot
-from replication.storage.segment import Segment, read_segment
+from replication.storage.segment import Segment, copy_segment, read_segment
 
 _COPIERS = 4
 
@@ -86,10 +86,7 @@ class _CopyJob:
         segment = read_segment(self.source, AddedFile(name, ranges[0].batch.segment_bytes))
         if not _is_all_of(segment, ranges):
             return self._rewrite(segment, ranges)
-        size = self.target.copy_from(self.source, name)
-        if size != segment.file.size:
-            raise CorruptRecordException(f"{self.source.path(name)}: has changed while it was copied")
-        return segment
+        return copy_segment(self.source, segment, self.target)
 
     def _rewrite(self, segment: Segment, ranges: Sequence[Range]) -> Segment:
         headers = {(header.topic_id_partition, header.base_offset): header for header in segment.headers}

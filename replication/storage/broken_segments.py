@@ -19,8 +19,8 @@ from replication.errors import CorruptRecordException, KafkaStorageException
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
-from replication.storage.producer_snapshot import is_snapshot
 from replication.storage.segment import Segment, read_records, read_segment
+from replication.storage.segment_name import is_data_file, is_snapshot
 
 _READERS = 8
 
@@ -90,7 +90,9 @@ def read_or_broken(root: StorageRoot, file: AddedFile) -> Segment | BrokenSegmen
     """
     try:
         return read_segment(root, file)
-    except CorruptRecordException:
+    except CorruptRecordException as error:
+        if not is_data_file(file.name):  # it is not even looked for; none of our writers has put a record there
+            return BrokenSegment(file, str(error), frozenset())
         _check_is_handed_out(root, file)
     try:
         return read_segment(root, file)

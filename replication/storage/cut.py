@@ -19,13 +19,13 @@ from replication.storage.log_state import LogState, log_start_app_id
 from replication.storage.replica_log import LogChange, ReplicaLog
 from replication.storage.segment import (
     Segment,
-    leader_of,
     read_records,
     record_bytes,
     rows_of,
     write_segment,
     write_snapshot,
 )
+from replication.storage.segment_name import leader_of
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 
 from replication.storage.filesystem import StorageRoot
+from replication.storage.segment_name import may_be_deleted
 
 DELETE_DELAY_SECONDS = 3600.0
 _ORPHAN_SECONDS = 86400.0
@@ -45,7 +46,7 @@ class FileCleaner:
         now, count = self._clock(), 0
         while self._removed and now - self._removed[0][0] >= self._delete_delay:
             name = self._removed[0][1]
-            if name not in active:  # a commit may have brought it back
+            if name not in active and may_be_deleted(name):  # a commit may have brought it back, and name any file
                 self._root.delete(name)
                 count += 1
             self._removed.popleft()
@@ -58,7 +59,8 @@ class FileCleaner:
         """Deletes files that no version knows, and those that were removed before this process began."""
         known = {*active, *(name for _, name in self._removed)}
         oldest = self._wall_clock() - max(_ORPHAN_SECONDS, self._delete_delay)
-        left = [name for name, age in self._root.modified().items() if name not in known and age < oldest]
+        modified = self._root.modified().items()
+        left = [name for name, age in modified if name not in known and age < oldest and may_be_deleted(name)]
         for name in left:
             self._root.delete(name)
         return len(left)

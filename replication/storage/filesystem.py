@@ -7,7 +7,6 @@ KafkaStorageException that names the file.
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -157,6 +156,11 @@ class StorageRoot:
         with self._reading(name), self.filesystem.open_input_stream(self.path(name)) as stream:
             return bytes(stream.read())
 
+    def read_buffer(self, name: str) -> pa.Buffer:
+        """The content of a file that may be large. Raises FileNotFoundError."""
+        with self._reading(name), self.filesystem.open_input_file(self.path(name)) as file:
+            return file.read_buffer()
+
     def write(self, name: str, content: bytes) -> None:
         """Writes a file whole: a reader sees all of it or nothing."""
         self.create_folder()
@@ -172,18 +176,6 @@ class StorageRoot:
     def atomic(self, name: str) -> _AtomicPath:
         """A path to write to; the file appears under `name` when the block ends without an error."""
         return _AtomicPath(self, name)
-
-    def copy_from(self, source: StorageRoot, name: str) -> int:
-        """Copies one file of another root, byte for byte, under the same name. Returns its size.
-
-        Raises KafkaStorageException, also where the other root does not have the file.
-        """
-        with self.atomic(name) as path:
-            if source.is_local and self.is_local:
-                shutil.copyfile(source.path(name), path)
-                return os.path.getsize(path)
-            pafs.copy_files(source.path(name), path, source.filesystem, self.filesystem)
-            return int(self.filesystem.get_file_info(path).size)
 
     def rename(self, name: str, new_name: str) -> None:
         """On a local disk: puts a file in the place of another, or under a name of its own."""

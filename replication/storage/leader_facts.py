@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from replication.errors import KafkaStorageException
 from replication.storage.commit import newest_version, read_commit
 from replication.storage.filesystem import StorageRoot
+from replication.storage.segment_name import is_data_file
 
 # Role, epoch, lineage or log start: a follower must act on them. A high watermark it only has to hear of.
 _URGENT = ("topic_id", "partition", "leader_epoch", "log_start_offset", "epochs")
@@ -60,7 +61,7 @@ class LeaderFacts:
         """The leader rows of a version; None if it is gone again already."""
         filesystem = self._table.filesystem
         try:
-            names = [file.name for file in read_commit(self._table, version).adds]
+            names = [file.name for file in read_commit(self._table, version).adds if is_data_file(file.name)]
             tables = [pq.read_table(self._table.path(n), filesystem=filesystem, columns=_COLUMNS) for n in names]
         except (KafkaStorageException, OSError, pa.ArrowInvalid):
             return None

@@ -17,6 +17,7 @@ from replication.storage.broken_segments import BrokenSegment
 from replication.storage.commit import Commit
 from replication.storage.producer_snapshot import by_partition
 from replication.storage.segment import Segment
+from replication.storage.segment_name import is_data_file
 
 BROKER_EPOCH = "broker-epoch"
 
@@ -87,7 +88,7 @@ class LogState:
         return [
             self.segments[name]
             for name, broken in self.broken.items()
-            if not any(broken.may_hold(partition, topic) for partition, topic in wanted)
+            if is_data_file(name) and not any(broken.may_hold(partition, topic) for partition, topic in wanted)
         ]
 
     def break_segments(self, faults: Mapping[str, str]) -> None:

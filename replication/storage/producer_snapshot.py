@@ -9,7 +9,6 @@ Kafka: the `.snapshot` files of `ProducerStateManager`. [AP-06]
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ from replication.protocol.producer_state import ProducerEntry, SequenceRun
 from replication.protocol.record_batch import TopicIdPartition
 
 SNAPSHOT_KEY = b"lakelog.producers.v1"
-_PREFIX = "producers-"
 
 
 class RememberedProducer(NamedTuple):
@@ -27,16 +25,6 @@ class RememberedProducer(NamedTuple):
     producer_id: int
     entry: ProducerEntry
     max_timestamp: int
-
-
-def snapshot_name() -> str:
-    """A new name."""
-    return f"{_PREFIX}{uuid.uuid4().hex}.parquet"
-
-
-def is_snapshot(name: str) -> bool:
-    """Whether a file of this name is one."""
-    return name.startswith(_PREFIX)
 
 
 def to_json(producers: Iterable[RememberedProducer]) -> bytes:

@@ -23,7 +23,8 @@ from replication.errors import CorruptRecordException
 from replication.storage.commit import commit_name, last_version, newest_version, read_commit
 from replication.storage.filesystem import StorageRoot
 from replication.storage.leader_facts import LeaderFacts
-from replication.storage.segment import leader_of, read_segment
+from replication.storage.segment import read_segment
+from replication.storage.segment_name import leader_of
 from schemas import LOG, METADATA, RECORD_BATCHES, REPLICAS
 
 FORMAT = "lakelog_record_batches"

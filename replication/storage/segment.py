@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,13 +21,15 @@ from replication.errors import CorruptRecordException
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
-from replication.storage.producer_snapshot import (
-    SNAPSHOT_KEY,
-    RememberedProducer,
-    from_json,
+from replication.storage.producer_snapshot import SNAPSHOT_KEY, RememberedProducer, from_json, to_json
+from replication.storage.segment_name import (
+    digest_of,
+    is_data_file,
     is_snapshot,
+    leader_of,
+    named_digest,
+    segment_name,
     snapshot_name,
-    to_json,
 )
 from schemas import LOG
 
@@ -59,62 +61,76 @@ class Segment:
         return self.file.name
 
 
-def segment_name(leader: int | None) -> str:
-    """A new name. It tells who led when the segment was written: a follower of A skips what A only followed.
-
-    None is for batches that lay in other segments before: nobody has to fetch them by this one.
-    """
-    return f"{'compacted' if leader is None else f'leader-{leader}'}-{uuid.uuid4().hex}.parquet"
-
-
-def leader_of(name: str) -> int | None:
-    """The broker that led when the segment of this name was written; None for a file that is no segment."""
-    parts = name.split("-")
-    return int(parts[1]) if len(parts) == 3 and parts[0] == "leader" and parts[1].isdigit() else None
-
-
 def write_segment(root: StorageRoot, leader: int | None, records: pa.Table, headers: Sequence[BatchHeader]) -> Segment:
     """Writes records, sorted as their headers are, into a new file of the log at `root`; nothing is committed."""
-    name, stats = segment_name(leader), statistics(records)
-    _write(root, name, records, headers, stats, {})
-    return Segment(_written(root, name, stats), tuple(headers))
+    stats = statistics(records)
+    content = _content(records, headers, stats, {})
+    return Segment(write_file(root, partial(segment_name, leader), content, stats), tuple(headers))
 
 
 def write_snapshot(root: StorageRoot, producers: Sequence[RememberedProducer]) -> Segment:
     """Writes what is remembered of producers into a new file of the log at `root`; nothing is committed."""
-    name, records = snapshot_name(), LOG.arrow.empty_table()
     stats = json.dumps({"numRecords": 0})
-    _write(root, name, records, (), stats, {SNAPSHOT_KEY: to_json(producers)})
-    return Segment(_written(root, name, stats), (), tuple(producers))
+    content = _content(LOG.arrow.empty_table(), (), stats, {SNAPSHOT_KEY: to_json(producers)})
+    return Segment(write_file(root, snapshot_name, content, stats), (), tuple(producers))
 
 
-def _write(
-    root: StorageRoot, name: str, records: pa.Table, headers: Sequence[BatchHeader], stats: str,
-    more: dict[bytes, bytes],
-) -> None:  # fmt: skip
+def _content(
+    records: pa.Table, headers: Sequence[BatchHeader], stats: str, more: Mapping[bytes, bytes]
+) -> pa.Buffer:  # fmt: skip
     footer = json.dumps([dataclasses.astuple(header) for header in headers], separators=(",", ":"))
     metadata = {FOOTER_KEY: footer.encode(), STATISTICS_KEY: stats.encode(), **more}
     table = records.cast(LOG.arrow).replace_schema_metadata(metadata)
-    with root.atomic(name) as path:
-        pq.write_table(
-            table, path, filesystem=root.filesystem, compression="zstd", compression_level=1,
-            use_dictionary=_DICTIONARY, column_encoding=_ENCODING, write_page_index=True,
-        )  # fmt: skip
+    content = pa.BufferOutputStream()
+    pq.write_table(
+        table, content, compression="zstd", compression_level=1, use_dictionary=_DICTIONARY,
+        column_encoding=_ENCODING, write_page_index=True, write_page_checksum=True,
+    )  # fmt: skip
+    return content.getvalue()
 
 
-def _written(root: StorageRoot, name: str, stats: str) -> AddedFile:
-    size = root.sizes([name])[0]
-    if size is None:
-        raise CorruptRecordException(f"{root.path(name)}: vanished while it was written")
-    return AddedFile(name, size, stats)
+def write_file(root: StorageRoot, name_of: Callable[[str], str], content: pa.Buffer, stats: str) -> AddedFile:
+    """Writes a new file, named after the digest of its bytes: it is known before the first byte is written."""
+    name = name_of(digest_of(content))
+    with root.atomic(name) as path, root.filesystem.open_output_stream(path) as stream:
+        stream.write(content)
+    return AddedFile(name, content.size, stats)
+
+
+def copy_segment(source: StorageRoot, segment: Segment, target: StorageRoot) -> Segment:
+    """Copies a segment byte for byte into a new file at `target`; nothing is committed.
+
+    The copy has a name of its own, so that no name of the source's choice can take the place of a file here; it still
+    tells who led. Raises CorruptRecordException, naming the source's file, if its bytes are not those it was
+    committed with.
+    """
+    content = read_file(source, segment.file)
+    name_of = partial(segment_name, leader_of(segment.name))
+    return dataclasses.replace(segment, file=write_file(target, name_of, content, segment.file.stats))
+
+
+def read_file(root: StorageRoot, file: AddedFile) -> pa.Buffer:
+    """The bytes of a file. Raises CorruptRecordException, naming it, if they are not those it was committed with."""
+    try:
+        content = root.read_buffer(file.name)
+    except FileNotFoundError as error:
+        raise CorruptRecordException(f"{root.path(file.name)}: is gone") from error
+    digest = named_digest(file.name)
+    if content.size != file.size or digest not in (None, digest_of(content)):
+        raise CorruptRecordException(
+            f"{root.path(file.name)}: its {content.size} bytes are not the {file.size} bytes that were committed"
+        )
+    return content
 
 
 def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
     """The headers of a committed segment, from its footer.
 
     A file without them, put there by another tool, is read by its rows. Raises CorruptRecordException, naming the
-    file, if it is gone, has another size than its commit says, is no Parquet, or has a footer that makes no sense.
+    file, if its name leads elsewhere, or if it is gone, has another size than its commit says, is no Parquet, or has a
+    footer that makes no sense.
     """
+    _check_name(root, file.name)
     size = root.sizes([file.name])[0]
     if size != file.size:
         found = "is gone" if size is None else f"has {size} bytes"
@@ -134,6 +150,11 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
         raise CorruptRecordException(f"{root.path(file.name)}: its footer cannot be read: {error!r}") from error
 
 
+def _check_name(root: StorageRoot, name: str) -> None:
+    if not is_data_file(name):
+        raise CorruptRecordException(f"{root.uri}: a commit names {name!r}, which is no name of a file in this folder")
+
+
 def _read_by_rows(root: StorageRoot, file: AddedFile) -> Segment:
     logger.warning("%s: has no batch headers in its footer; its rows are read instead", root.path(file.name))
     records = read_records(root, file.name)
@@ -141,9 +162,13 @@ def _read_by_rows(root: StorageRoot, file: AddedFile) -> Segment:
 
 
 def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a segment. Raises CorruptRecordException, naming the file."""
+    """The rows of a segment, each page checked as it was written. Raises CorruptRecordException, naming the file."""
+    _check_name(root, name)
     try:
-        return pq.read_table(root.path(name), filesystem=root.filesystem, columns=columns, partitioning=None)
+        return pq.read_table(
+            root.path(name), filesystem=root.filesystem, columns=columns, partitioning=None,
+            page_checksum_verification=True,
+        )  # fmt: skip
     except (OSError, pa.ArrowInvalid) as error:
         raise CorruptRecordException(f"{root.path(name)}: {error}") from error
 

@@ -16,6 +16,7 @@ from replication.storage.compare_and_set import compare_and_set
 from replication.storage.delta_log import DeltaLog
 from replication.storage.file_cleaner import FileCleaner
 from replication.storage.filesystem import StorageRoot
+from replication.storage.segment_name import is_data_file
 from schemas import Table
 
 Row = dict[str, Any]
@@ -87,6 +88,8 @@ class StateTable:
         rows: list[Row] = []
         for file in files:
             path = self._log.root.path(file.name)
+            if not is_data_file(file.name):
+                raise CorruptRecordException(f"{path}: is no name of a file in the table's folder")
             try:
                 rows += pq.read_table(path, filesystem=self._log.root.filesystem, partitioning=None).to_pylist()
             except (OSError, pa.ArrowInvalid) as error:

@@ -21,6 +21,7 @@ from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
+from replication.storage.segment import copy_segment
 from replication.storage.topic_table import Topic
 from tests.processes import wait_until
 
@@ -73,9 +74,8 @@ class World:
         leader, follower = self.logs[1].refresh(), self.logs[2]
         end = follower.refresh().partition(self.partition).log_end_offset
         missing = [b for b in leader.partition(self.partition).batches if b.base_offset >= end]
-        segments = [leader.segments[b.segment] for b in missing]
-        for segment in segments:
-            follower.root.copy_from(self.logs[1].root, segment.name)
+        source, target = self.logs[1].root, follower.root
+        segments = [copy_segment(source, leader.segments[b.segment], target) for b in missing]
         append_as_follower(follower, segments, {self.partition: end}, {self.partition: 0}, "test")
 
     def values(self, broker):

@@ -15,8 +15,8 @@ from replication.storage.compaction import compact
 from replication.storage.cut import delete_logs
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_cleaning import delete_old_segments, raise_log_starts
-from replication.storage.producer_snapshot import snapshot_name
 from replication.storage.replica_log import ReplicaLog
+from replication.storage.segment_name import snapshot_name
 from tests.clock import Clock
 from tests.storage.logs import P0, P1, P2, fill, follow, lead, leo, new_log, request, send, values
 
@@ -161,7 +161,7 @@ def test_ol_01_a_partition_that_is_not_in_the_broken_file_s_range_is_none_of_its
 def test_ol_01_what_a_file_may_hold_by_its_statistics(partition, topic, may):
     assert BrokenSegment(AddedFile("name", 1, STATS), "gone").may_hold(partition, topic) == may
     assert BrokenSegment(AddedFile("name", 1, "{}"), "gone").may_hold(partition, topic), "without them anything"
-    assert not BrokenSegment(AddedFile(snapshot_name(), 1, "{}"), "gone").may_hold(partition, topic)
+    assert not BrokenSegment(AddedFile(snapshot_name("0" * 32), 1, "{}"), "gone").may_hold(partition, topic)
 
 
 def test_ol_01_a_store_that_does_not_hand_a_file_out_is_no_broken_file(log, monkeypatch):

@@ -1,6 +1,7 @@
 """Files that no version needs go, long after; those that somebody may need stay."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ HOUR, DAY = 3600.0, 86400.0
 @pytest.fixture
 def storage(root):
     made = StorageRoot.of(root)
-    for name in ("active", "removed", "orphan"):
+    for name in ("active.parquet", "removed.parquet", "orphan.parquet"):
         made.write(name, b"content")
     return made
 
@@ -29,7 +30,7 @@ class World:
 
     def clean_after(self, seconds, *active):
         self.clock.now += seconds
-        self.cleaner.clean({"active", *active})
+        self.cleaner.clean({"active.parquet", *active})
         return set(self.storage.list())
 
 
@@ -40,33 +41,33 @@ def world(storage):
 
 @pytest.mark.parametrize(("seconds", "is_there"), [(0, True), (HOUR - 1, True), (HOUR, False)])
 def test_na_04_a_removed_file_outlives_its_removal(world, seconds, is_there):
-    world.cleaner.removed(["removed"])
-    assert ("removed" in world.clean_after(seconds)) is is_there
+    world.cleaner.removed(["removed.parquet"])
+    assert ("removed.parquet" in world.clean_after(seconds)) is is_there
 
 
 def test_na_04_a_file_that_a_later_commit_has_brought_back_stays(world):
-    world.cleaner.removed(["removed"])
-    assert "removed" in world.clean_after(2 * HOUR, "removed")
+    world.cleaner.removed(["removed.parquet"])
+    assert "removed.parquet" in world.clean_after(2 * HOUR, "removed.parquet")
 
 
 @pytest.mark.parametrize(("seconds", "is_there"), [(HOUR, True), (DAY - 1, True), (DAY + 1, False)])
 def test_na_04_what_no_version_knows_goes_after_a_day(world, seconds, is_there):
     """It may be about to be committed by a slow writer; and a crash leaves such files."""
-    assert ("orphan" in world.clean_after(seconds)) is is_there
+    assert ("orphan.parquet" in world.clean_after(seconds)) is is_there
 
 
 def test_na_04_what_is_needed_stays_for_ever(world):
-    assert "active" in world.clean_after(100 * DAY)
+    assert "active.parquet" in world.clean_after(100 * DAY)
 
 
 def test_na_04_a_file_that_is_gone_already_is_no_error(world):
-    world.cleaner.removed(["removed"])
-    world.storage.delete("removed")
-    assert world.clean_after(2 * HOUR) == {"active", "orphan"}
+    world.cleaner.removed(["removed.parquet"])
+    world.storage.delete("removed.parquet")
+    assert world.clean_after(2 * HOUR) == {"active.parquet", "orphan.parquet"}
 
 
 def test_ol_02_a_root_that_does_not_answer_is_an_error_and_the_file_goes_later(world, monkeypatch):
-    world.cleaner.removed(["removed"])
+    world.cleaner.removed(["removed.parquet"])
     delete = StorageRoot.delete
 
     def fails(*_):
@@ -76,4 +77,14 @@ def test_ol_02_a_root_that_does_not_answer_is_an_error_and_the_file_goes_later(w
     with pytest.raises(KafkaStorageException, match="read-only"):
         world.clean_after(HOUR)
     monkeypatch.setattr(StorageRoot, "delete", delete)
-    assert "removed" not in world.clean_after(0)
+    assert "removed.parquet" not in world.clean_after(0)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere.parquet", "..%2Felsewhere.parquet", "storage-probe"])
+def test_na_04_a_file_is_deleted_only_if_its_name_is_that_of_a_data_file(world, name):
+    """A commit may have named any file, and others write commits too."""
+    Path(world.storage.path(name)).write_bytes(b"content")
+    os.utime(world.storage.path(name), (0, 0))
+    world.cleaner.removed([name])
+    world.clean_after(10 * DAY)
+    assert world.storage.exists(name)

@@ -11,8 +11,8 @@ from replication.storage.append import Appended
 from replication.storage.commit import read_commit
 from replication.storage.cut import cut_logs, delete_logs
 from replication.storage.log_cleaning import delete_old_segments, follow_log_starts, raise_log_starts
-from replication.storage.producer_snapshot import is_snapshot
 from replication.storage.replica_log import ReplicaLog
+from replication.storage.segment_name import is_snapshot
 from tests.storage.logs import P0, P1, PRODUCER, facts, filled_log, follow, leo, offsets, request, send
 
 

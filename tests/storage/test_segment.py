@@ -3,11 +3,13 @@
 import datetime as dt
 import json
 import logging
+import random
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from blake3 import blake3
 
 from replication.errors import CorruptRecordException
 from replication.protocol.record_batch import BatchHeader
@@ -16,14 +18,14 @@ from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment import (
+    copy_segment,
     headers_of,
-    leader_of,
     read_records,
     read_segment,
-    segment_name,
     statistics,
     write_segment,
 )
+from replication.storage.segment_name import leader_of, named_digest
 from schemas import LOG
 from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, fill, header, log_rows, new_log, offsets
 
@@ -143,6 +145,12 @@ def replaced(path):
     path.write_bytes(b"x" * path.stat().st_size)
 
 
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[1000] ^= 1
+    path.write_bytes(content)
+
+
 def foot_overwritten(path):
     content = path.read_bytes()
     path.write_bytes(content[:-40] + b"\xff" * 32 + content[-8:])
@@ -173,24 +181,6 @@ def test_a_log_whose_file_was_deleted_names_it(root):
         log.read(P0, 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "leader"),
-    [
-        (segment_name(0), 0),
-        (segment_name(12), 12),
-        ("part-00000-abc.parquet", None),
-        ("leader-x-y.parquet", None),
-        ("a", None),
-    ],
-)
-def test_the_name_tells_who_led(name, leader):
-    assert leader_of(name) == leader
-
-
-def test_a_name_is_never_given_twice():
-    assert segment_name(1) != segment_name(1)
-
-
 @pytest.mark.parametrize("value", [None, b"", b"\x00\xff", b"x" * 100_000])
 @pytest.mark.parametrize(
     "headers",
@@ -200,3 +190,65 @@ def test_values_and_headers_come_back_as_they_were(storage, value, headers):
     row = {**log_rows().to_pylist()[0], "key": value, "value": value, "headers": headers, "timestamp": NOON + US}
     segment = write_segment(storage, 1, pa.Table.from_pylist([row], LOG.arrow), [header()])
     assert read_records(storage, segment.name).to_pylist() == [row]
+
+
+def test_a_bit_that_has_flipped_in_a_page_is_an_error(storage):
+    """Of rows that do not shrink: else the decompression notices."""
+    rows = log_rows(count=200)
+    noise = pa.array([random.Random(n).randbytes(50) for n in range(200)], pa.binary())
+    rows = rows.set_column(rows.schema.get_field_index("value"), LOG.arrow.field("value"), noise)
+    segment = write_segment(storage, 1, rows, [header(last=199)])
+    path = Path(storage.path(segment.name))
+    content = path.read_bytes()
+    position = content.index(noise[100].as_py()[:20]) if noise[100].as_py()[:20] in content else 2000
+    path.write_bytes(content[:position] + bytes([content[position] ^ 0x10]) + content[position + 1 :])
+    with pytest.raises(CorruptRecordException, match=segment.name):
+        read_records(storage, segment.name)
+
+
+@pytest.mark.parametrize("harm", [deleted, truncated, replaced, flipped])
+def test_a_copy_has_the_bytes_that_were_committed_or_none_is_made(storage, segment, harm, tmp_path):
+    target = StorageRoot.of(str(tmp_path / "target"))
+    target.create_folder()
+    copied = copy_segment(storage, segment, target)
+    assert target.read(copied.name) == storage.read(segment.name)
+    harm(Path(storage.path(segment.name)))
+    with pytest.raises(CorruptRecordException, match=segment.name):
+        copy_segment(storage, segment, target)
+    assert target.list() == [copied.name]
+
+
+def test_a_copy_has_a_name_of_its_own_that_tells_who_led(storage, segment):
+    copied = copy_segment(storage, segment, storage)
+    assert (copied.headers, copied.file.size, copied.file.stats) == (
+        segment.headers,
+        segment.file.size,
+        segment.file.stats,
+    )
+    assert (leader_of(copied.name), named_digest(copied.name)) == (4, named_digest(segment.name))
+    assert copied.name != segment.name
+
+
+def test_the_name_has_the_digest_of_the_bytes(storage, segment):
+    assert named_digest(segment.name) == blake3(storage.read(segment.name)).hexdigest()[:32]
+
+
+@pytest.mark.parametrize("name", ["../flights.parquet", "..%2Fflights.parquet"])
+def test_a_file_of_another_folder_is_not_opened(tmp_path, name):
+    inner = StorageRoot.of(str(tmp_path / "log"))
+    inner.create_folder()
+    segment = write_segment(inner, 1, log_rows(), [header()])
+    for place in (tmp_path / "flights.parquet", tmp_path / "log" / "..%2Fflights.parquet"):
+        place.write_bytes(inner.read(segment.name))
+    with pytest.raises(CorruptRecordException, match="no name of a file in this folder"):
+        read_segment(inner, AddedFile(name, segment.file.size))
+    with pytest.raises(CorruptRecordException, match="no name of a file in this folder"):
+        read_records(inner, name)
+
+
+def test_a_copy_goes_from_a_bucket_to_a_disk_and_back(storage, s3_options):
+    bucket, segment = StorageRoot.of("s3://bucket/copy", s3_options), write_segment(storage, 1, log_rows(), [header()])
+    there = copy_segment(storage, segment, bucket)
+    back = copy_segment(bucket, there, storage)
+    assert storage.read(back.name) == bucket.read(there.name) == storage.read(segment.name)
+    assert read_segment(storage, back.file) == back
