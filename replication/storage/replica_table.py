@@ -21,7 +21,7 @@ class ReplicaTable:
     def __init__(self, table: StateTable) -> None:
         self._table = table
         self._broker_epoch = -1
-        self._written = -1
+        self._checked = -1  # up to this version nobody else has claimed the table
         self._replicas = self._decode()
 
     @classmethod
@@ -83,14 +83,15 @@ class ReplicaTable:
         wanted = {replica.topic_id_partition: replica for replica in replicas}
 
         def change(_: list[Row]) -> list[Row] | None:
-            if self._table.version != self._written:
+            if self._table.version != self._checked:
                 self._claimed()  # somebody else has written: only then is there anything to look up
             if _facts(self._decode()) == _facts(wanted):
                 return None
             return [_row(wanted[key]) for key in sorted(wanted)]
 
         version = self._table.update({"who": "broker", "why": why}, change)
-        self._written = self._table.version
+        # Its own version only: the handle may have moved on to a claim that came right after it.
+        self._checked = self._checked if version is None else version
         self._replicas = self._decode()
         return version
 

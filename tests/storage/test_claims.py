@@ -5,6 +5,7 @@ import pytest
 from replication.errors import StaleBrokerEpochException
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.replica import Replica
+from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_table import ReplicaTable
 
@@ -32,6 +33,26 @@ def test_an_older_process_cannot_publish_after_a_newer_claim(tables):
         older.publish([replica(1, 9)], "test")
     newer.refresh()
     assert [r.log_end_offset for r in newer.replicas.values()] == [7]
+
+
+def test_an_older_process_cannot_publish_after_a_claim_that_came_right_after_its_own_commit(tables, monkeypatch):
+    """The claim lands before the handle moves on to what it has written: the next publish looks all the same."""
+    older, newer = tables
+    commit = DeltaLog.commit
+
+    def then_claim(log, *given, **options):
+        version = commit(log, *given, **options)
+        monkeypatch.setattr(DeltaLog, "commit", commit)
+        newer.claim(2)
+        return version
+
+    monkeypatch.setattr(DeltaLog, "commit", then_claim)
+    older.publish([replica(1, 5)], "test")
+    for _ in range(2):
+        with pytest.raises(StaleBrokerEpochException):
+            older.publish([replica(1, 9)], "test")
+    newer.refresh()
+    assert [r.log_end_offset for r in newer.replicas.values()] == [5]
 
 
 def test_a_claim_keeps_the_rows(tables):
