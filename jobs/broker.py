@@ -9,9 +9,9 @@ from jobs.session import spark_session
 from jobs.settings import broker_id, broker_settings
 from jobs.waiting import stop_signals, wait_until
 from replication.server.broker import Broker
+from replication.server.id_watch import prepare_start
 from replication.server.warm_up import warm_up
 from replication.storage.cluster import Cluster
-from replication.storage.root_probe import prepare_root
 
 
 def main(argv: list[str]) -> int:
@@ -26,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--broker-id", type=broker_id, metavar="N", help="id of this broker, if --config has none")
     parser.add_argument("--config", metavar="FILE", help="server.properties")
     parser.add_argument("--rack", metavar="NAME", help="rack, zone or region, over that of --config")
+    parser.add_argument("--take-over", action="store_true", help="start also if another process runs this broker")
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
     return parser
 
@@ -35,12 +36,12 @@ def _run(args: argparse.Namespace) -> int:
     config = broker_settings(args.config, args.broker_id, args.rack)
     log_to_stderr(f"broker {config.broker_id}", args.log_level)
     cluster = Cluster.open(args.cluster, config)
-    prepare_root(cluster, config.broker_id, args.root)
+    watch = prepare_start(cluster, config.broker_id, args.root, args.take_over)
     spark = spark_session(f"lakelog broker {config.broker_id}")
     told = stop_signals()  # after PySpark, which has a handler of its own
     try:
         warm_up(spark, cluster.storage_of(config.broker_id, args.root), config.broker_id, cluster.root)
-        return _serve(Broker(spark, args.cluster, args.root, config), told)
+        return _serve(Broker(spark, args.cluster, args.root, config, watch), told)
     finally:
         spark.stop()
 

@@ -15,6 +15,7 @@ from replication.controller.controller import Controller
 from replication.controller.leader_election import PREFERRED
 from replication.errors import error_named
 from replication.server.broker import Broker
+from replication.server.id_watch import IdWatch
 from replication.storage.cluster import CLUSTER_ROOT, Cluster, format_broker, format_cluster, read_identity
 from replication.storage.commit import last_version
 from replication.storage.filesystem import StorageRoot
@@ -24,12 +25,13 @@ from schemas import CLUSTER
 class LocalCluster:
     """A cluster under one folder: `<root>/cluster` and `<root>/broker-N`, made at the first start and found again.
 
-    Its brokers use the same tables and the same code as brokers in processes of their own.
+    Its brokers use the same tables and the same code as brokers in processes of their own. `take_over`: whether to
+    start although other processes run brokers of this cluster; these are fenced then.
     """
 
     def __init__(
         self, spark: SparkSession, root: str, brokers: int = 3, configs: Mapping[str, object] | None = None,
-        controllers: int = 1,
+        controllers: int = 1, take_over: bool = False,
     ) -> None:  # fmt: skip
         self._spark = spark
         self._root = StorageRoot.of(root)
@@ -37,6 +39,8 @@ class LocalCluster:
         self.cluster_uri = self._root.child("cluster").uri
         self.broker_ids = tuple(range(1, brokers + 1))
         self.controller_names = tuple(f"controller-{number}" for number in range(1, controllers + 1))
+        self._take_over = take_over
+        self._own: set[int] = set()  # brokers that it has started: what has become of them it knows
         self.brokers: dict[int, Broker] = {}
         self.controllers: dict[str, Controller] = {}
 
@@ -48,12 +52,18 @@ class LocalCluster:
         self.stop()
 
     def start(self) -> None:
-        """Formats what is not formatted yet and starts every broker and controller."""
+        """Formats what is not formatted yet and starts every broker and controller.
+
+        Raises DuplicateBrokerRegistrationException, before anything is changed, if one of its brokers runs elsewhere.
+        """
         cluster_id = self._format_cluster()
+        watches = [self._watch(broker_id) for broker_id in self.broker_ids]
+        for watch in watches:
+            watch.wait()
         for broker_id in self.broker_ids:
             format_broker(StorageRoot.of(self.broker_uri(broker_id)), cluster_id, broker_id)
-        for broker_id in self.broker_ids:
-            self.start_broker(broker_id)
+        for broker_id, watch in zip(self.broker_ids, watches, strict=True):
+            self._start_broker(broker_id, watch)
         for name in self.controller_names:
             self.start_controller(name)
 
@@ -70,10 +80,18 @@ class LocalCluster:
         """The root of a broker."""
         return self._root.child(f"broker-{broker_id}").uri
 
+    def _watch(self, broker_id: int) -> IdWatch:
+        config, take_over = self._config(broker_id), self._take_over or broker_id in self._own
+        return IdWatch(Cluster.open(self.cluster_uri, config), broker_id, self.broker_uri(broker_id), take_over)
+
     def start_broker(self, broker_id: int) -> None:
         """Starts one broker."""
-        broker = Broker(self._spark, self.cluster_uri, self.broker_uri(broker_id), self._config(broker_id))
+        self._start_broker(broker_id, self._watch(broker_id))
+
+    def _start_broker(self, broker_id: int, watch: IdWatch) -> None:
+        broker = Broker(self._spark, self.cluster_uri, self.broker_uri(broker_id), self._config(broker_id), watch)
         broker.start()
+        self._own.add(broker_id)
         self.brokers[broker_id] = broker
 
     def stop_broker(self, broker_id: int) -> None:

@@ -12,6 +12,7 @@ from replication.clients.reader import read_committed
 from replication.config import Config
 from replication.errors import (
     CorruptRecordException,
+    DuplicateBrokerRegistrationException,
     InvalidPartitionsException,
     InvalidRecordException,
     InvalidRequiredAcksException,
@@ -244,6 +245,16 @@ def test_a_named_producer_fences_the_one_before(cluster, topic):
     (answer,) = first.send(topic, sent).values()
     assert answer.error is not None
     assert answer.error.name == "ProducerFencedException"
+
+
+def test_bc_01_a_second_cluster_in_the_folder_of_one_that_runs_is_refused_unless_it_takes_over(spark, root):
+    with LocalCluster(spark, root, brokers=1, controllers=0) as first:
+        with pytest.raises(DuplicateBrokerRegistrationException, match="broker 1 is at work at"):
+            LocalCluster(spark, root, brokers=2, controllers=0).start()
+        assert StorageRoot.of(first.broker_uri(2)).list() == [], "nothing was formatted"
+        with LocalCluster(spark, root, brokers=1, controllers=0, take_over=True) as second:
+            wait_until(lambda: not first.brokers[1].is_running(), "the broker before is fenced")
+            assert second.brokers[1].is_running()
 
 
 def test_several_fetchers_for_one_source(spark, root):

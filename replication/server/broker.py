@@ -19,6 +19,7 @@ from replication.errors import (
 from replication.server.broker_session import BrokerContext, BrokerSession
 from replication.server.follower_session import follower_session
 from replication.server.gate import BrokerKilled, Gate
+from replication.server.id_watch import IdWatch
 from replication.server.metadata_cache import MetadataCache
 from replication.server.registration import Registration
 from replication.server.replica_fetcher_manager import ReplicaFetcherManager
@@ -38,13 +39,18 @@ class Broker:
 
     `session` is its work under one broker epoch. While its storage does not work it has none: it leads and follows
     nothing, its row says why, and it looks for its root until that works again. [OL-02]
+
+    `watch`: of its id, begun before; a broker without one begins its own.
     """
 
-    def __init__(self, spark: SparkSession, cluster_uri: str, root_uri: str, config: Config) -> None:
+    def __init__(
+        self, spark: SparkSession, cluster_uri: str, root_uri: str, config: Config, watch: IdWatch | None = None
+    ) -> None:
         self.broker_id = config.broker_id
         self._cluster = Cluster.open(cluster_uri, config)
         self._config = self._cluster.config
         self._root = self._cluster.storage_of(self.broker_id, root_uri)
+        self._watch = watch or IdWatch(self._cluster, self.broker_id, root_uri)
         self._spark = follower_session(spark)
         self.gate = Gate()
         self.session: BrokerSession | None = None
@@ -61,13 +67,13 @@ class Broker:
 
         Raises InconsistentClusterIdException for a root of another cluster or broker, KafkaStorageException or
         CorruptRecordException for a root that does not work at its first start,
-        DuplicateBrokerRegistrationException if the id is in use at another root.
+        DuplicateBrokerRegistrationException if another process of this id is at work.
         """
+        self._watch.wait(self._stopping)
         error = self._first_look()
         self._registration = Registration(
-            BrokerTable.open_or_create(self._cluster.root, self.broker_id), self._root, self._config, self._stopping
+            BrokerTable.open_or_create(self._cluster.root, self.broker_id), self._root, self._config
         )
-        self._registration.check_id_is_free()
         self._context = BrokerContext(
             self.broker_id, self._spark, self._cluster, self._config, self._root, self._registration.table,
             MetadataCache(self._cluster), self.gate,

@@ -6,11 +6,10 @@ Heartbeats come from a thread of their own: none may fall between a new epoch in
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from replication.config import Config
-from replication.errors import DuplicateBrokerRegistrationException, StaleBrokerEpochException
+from replication.errors import StaleBrokerEpochException
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
@@ -22,31 +21,14 @@ class Registration:
     `storage_error`: what every heartbeat says is wrong with the root; None if nothing is.
     """
 
-    def __init__(self, table: BrokerTable, root: StorageRoot, config: Config, stopping: threading.Event) -> None:
+    def __init__(self, table: BrokerTable, root: StorageRoot, config: Config) -> None:
         self.table = table
         self.storage_error: str | None = None
         self._root = root
         self._config = config
-        self._stopping = stopping
         self._lock = threading.RLock()
         self._epoch: int | None = None
         self._offered: BrokerRegistration | None = None
-
-    def check_id_is_free(self) -> None:
-        """An id that is registered at another root is free only if its heartbeat stands still.
-
-        Raises DuplicateBrokerRegistrationException.
-        """
-        last = self.table.registration
-        if last is None or last.root == self._root.uri or last.shutting_down:
-            return
-        deadline = time.monotonic() + self._config.broker_session_timeout_ms / 1000
-        while time.monotonic() < deadline:
-            self._stopping.wait(self._config.lakelog_poll_interval_ms / 1000)
-            if self.table.refresh():
-                raise DuplicateBrokerRegistrationException(
-                    f"broker {self._config.broker_id} is at work at {last.root}; stop it there first, or use another id"
-                )
 
     def register(self, log: ReplicaLog) -> int:
         """A new broker epoch, with a log that works. Raises StaleBrokerEpochException if a newer process has one."""

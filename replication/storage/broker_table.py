@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from replication.errors import StaleBrokerEpochException
 from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.commit import last_version
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.state_table import Row, StateTable
@@ -60,6 +61,11 @@ class BrokerTable:
     def open(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable:
         """The table of a broker that has registered before."""
         return cls(StateTable.open(_folder(cluster, broker_id), BROKERS))
+
+    @classmethod
+    def open_if_registered(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable | None:
+        """The table of a broker that has registered before; None if it never has."""
+        return cls.open(cluster, broker_id) if last_version(_folder(cluster, broker_id)) > 0 else None
 
     @property
     def registration(self) -> BrokerRegistration | None:

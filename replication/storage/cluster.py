@@ -83,8 +83,8 @@ class Cluster:
         for broker_id in broker_ids(self.root):
             if broker_id in self._brokers:
                 self._brokers[broker_id].refresh()
-            elif last_version(self.root.child("brokers", str(broker_id))) > 0:
-                self._brokers[broker_id] = BrokerTable.open(self.root, broker_id)
+            elif table := BrokerTable.open_if_registered(self.root, broker_id):
+                self._brokers[broker_id] = table
         return self.brokers
 
     @property

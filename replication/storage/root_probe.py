@@ -6,7 +6,7 @@ from replication.errors import KafkaStorageException, LakelogException
 from replication.storage.cluster import Cluster, check_identity, format_broker
 from replication.storage.commit import last_version
 from replication.storage.filesystem import StorageRoot
-from schemas import LOG, REPLICAS
+from schemas import CLUSTER, LOG, REPLICAS
 
 _NAME, _CONTENT = "storage-probe", b"written to find out whether this root can be written\n"
 
@@ -23,6 +23,14 @@ def prepare_root(cluster: Cluster, broker_id: int, uri: str) -> None:
     except KafkaStorageException as error:
         if broker_id not in cluster.refresh_brokers():
             raise KafkaStorageException(f"{uri}: cannot be read and written: {error}") from error
+
+
+def is_formatted(root: StorageRoot) -> bool:
+    """Whether the root has been formatted, as far as it can be read."""
+    try:
+        return last_version(root.child(CLUSTER.name)) >= 0
+    except (KafkaStorageException, OSError):
+        return False
 
 
 def probe_root(root: StorageRoot, cluster_id: str, broker_id: int) -> None:

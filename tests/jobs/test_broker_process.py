@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from jobs.broker import main
-from jobs.broker_process import BrokerProcess
+from jobs.broker_process import SMALL, BrokerProcess
 from jobs.waiting import wait_until
 from replication.config import Config
-from replication.storage.broker_table import BrokerRegistration
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.filesystem import StorageRoot
 
@@ -27,7 +27,11 @@ def cluster(tmp_path: Path) -> Cluster:
 @pytest.fixture
 def brokers(tmp_path: Path, cluster: Cluster) -> Iterator[list[BrokerProcess]]:
     """Two processes of one broker, at one root; none has started."""
-    both = [BrokerProcess(cluster.root.uri, 2, str(tmp_path / "broker"), tmp_path / f"{i}.log") for i in (0, 1)]
+    root, takes_over = str(tmp_path / "broker"), ((), ("--take-over",))
+    both = [
+        BrokerProcess(cluster.root.uri, 2, root, tmp_path / f"{i}.log", options=(*SMALL, *words))
+        for i, words in enumerate(takes_over)
+    ]
     yield both
     for broker in both:
         broker.kill()
@@ -76,6 +80,20 @@ def test_what_can_be_refused_is_refused_before_a_jvm_starts(
     assert main(["--cluster", cluster.root.uri, "--root", str(tmp_path / "b")]) == 1
     assert "which broker is this?" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_bc_01_a_second_process_of_a_broker_is_refused_and_leaves_no_root_behind(
+    tmp_path: Path, cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its heartbeat moves while it is watched, here at each look."""
+    table = BrokerTable.open_or_create(cluster.root, 2)
+    table.register(lambda _: BrokerRegistration(2, "/elsewhere", None, 1, 0, -1, False, None, "log", 0))
+    refresh = BrokerTable.refresh
+    monkeypatch.setattr(BrokerTable, "refresh", lambda seen: (table.update(1, "heartbeat"), refresh(seen))[1])
+    root = tmp_path / "new"
+    assert main(["--cluster", cluster.root.uri, "--broker-id", "2", "--root", str(root)]) == 1
+    assert "broker 2 is at work at /elsewhere: its heartbeat moves; stop it first" in capsys.readouterr().err
+    assert not root.exists()
 
 
 def test_a_file_and_the_command_line_may_not_name_two_brokers(

@@ -1,6 +1,5 @@
 """How a broker stands in its row: epochs, heartbeats, what it says of its storage, and when it is fenced."""
 
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +23,7 @@ def process(root):
 
     def make(given=None):
         table = BrokerTable.open_or_create(cluster, 1)
-        made = Registration(table, StorageRoot.of("/1"), Config(broker_id=1), threading.Event())
+        made = Registration(table, StorageRoot.of("/1"), Config(broker_id=1))
         if given:
             made.register(given)
         return made

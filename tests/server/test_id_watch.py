@@ -1,0 +1,152 @@
+"""Whether a broker may start: another process of its id is at work as long as its heartbeat moves. No Spark."""
+
+import threading
+
+import pytest
+
+from replication.config import Config
+from replication.errors import DuplicateBrokerRegistrationException
+from replication.server.id_watch import IdWatch, prepare_start
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.cluster import Cluster, format_broker, format_cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.root_probe import is_formatted
+from tests.clock import Clock
+
+HERE, ELSEWHERE = "/here", "/elsewhere"
+INTERVAL, SESSION = 2.0, 6.0
+
+
+@pytest.fixture
+def cluster(root):
+    home = StorageRoot.of(root).child("cluster")
+    format_cluster(home, Config())
+    return Cluster.open(home.uri)
+
+
+@pytest.fixture
+def table(cluster):
+    """Broker 1 is registered at /here."""
+    made = BrokerTable.open_or_create(cluster.root, 1)
+    made.register(lambda _: BrokerRegistration(1, HERE, None, 3, 0, -1, False, None, "log", 0))
+    return made
+
+
+class Pauses(threading.Event):
+    """Time passes in pauses only; what is to happen happens in the first of them."""
+
+    def __init__(self, clock, happens=None):
+        super().__init__()
+        self.clock, self.happens, self.began_at = clock, happens, clock.now
+
+    def wait(self, timeout=None):
+        self.clock.now += timeout
+        happens, self.happens = self.happens, None
+        if happens:
+            happens()
+        return False
+
+    @property
+    def waited(self):
+        return round(self.clock.now - self.began_at, 1)
+
+
+def wait(cluster, uri, happens=None, before=0.0, **options):
+    """Watches, lets time pass, waits; tells how long that took in the end."""
+    clock = Clock()
+    watch = IdWatch(cluster, 1, uri, clock=clock, **options)
+    clock.now += before
+    pauses = Pauses(clock, happens)
+    watch.wait(pauses)
+    return pauses.waited
+
+
+def test_bc_01_an_id_that_has_never_registered_is_free(cluster):
+    assert wait(cluster, HERE) == 0
+    assert not BrokerTable.open_if_registered(cluster.root, 1)
+
+
+@pytest.mark.parametrize(
+    ("uri", "before", "waited"),
+    [
+        pytest.param(HERE, 0, 2 * INTERVAL, id="the same root: two intervals"),
+        pytest.param(HERE, 3, 1, id="what has passed since the first look counts"),
+        pytest.param(HERE, 9, 0, id="also if that was long"),
+        pytest.param(ELSEWHERE, 0, SESSION, id="another root: the session time-out"),
+    ],
+)
+@pytest.mark.usefixtures("table")
+def test_bc_01_an_id_is_free_when_its_heartbeat_has_stood_still(cluster, uri, before, waited):
+    assert wait(cluster, uri, before=before) == pytest.approx(waited, abs=0.1)
+
+
+@pytest.mark.parametrize("uri", [HERE, ELSEWHERE])
+def test_bc_01_an_id_whose_heartbeat_moves_is_refused_at_once(cluster, table, uri):
+    with pytest.raises(DuplicateBrokerRegistrationException, match=r"broker 1 is at work at /here: .* --take-over"):
+        wait(cluster, uri, lambda: table.update(3, "heartbeat"))
+
+
+def test_bc_01_a_heartbeat_that_has_moved_between_the_first_look_and_a_late_second_one_is_noticed(cluster, table):
+    clock = Clock()
+    watch = IdWatch(cluster, 1, HERE, clock=clock)
+    clock.now += 60
+    table.update(3, "heartbeat")
+    with pytest.raises(DuplicateBrokerRegistrationException):
+        watch.wait()
+
+
+def test_bc_01_another_newcomer_is_noticed_too(cluster, table):
+    """Two start at once: the second one sees the first one's registration."""
+
+    def other():
+        table.register(lambda last: BrokerRegistration(1, HERE, None, last.broker_epoch + 1, 0, -1, False, None, "", 0))
+
+    with pytest.raises(DuplicateBrokerRegistrationException):
+        wait(cluster, HERE, other)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_bc_01_a_process_that_has_said_that_it_shuts_down_is_not_waited_for(cluster, table, when):
+    def leave():
+        table.update(3, "shutdown", shutting_down=True)
+
+    if when == "before":
+        leave()
+    assert wait(cluster, HERE, leave if when == "meanwhile" else None) == pytest.approx(0, abs=0.1)
+
+
+@pytest.mark.parametrize("uri", [HERE, ELSEWHERE])
+def test_bc_01_who_takes_over_does_not_ask(cluster, table, uri):
+    assert wait(cluster, uri, lambda: table.update(3, "heartbeat"), take_over=True) == 0
+
+
+@pytest.fixture
+def beating(cluster, root, monkeypatch):
+    """The root of broker 2, which is registered there; its heartbeat moves at each look."""
+    storage = StorageRoot.of(root).child("broker-2")
+    made = BrokerTable.open_or_create(cluster.root, 2)
+    made.register(lambda _: BrokerRegistration(2, storage.uri, None, 1, 0, -1, False, None, "log", 0))
+    refresh = BrokerTable.refresh
+    monkeypatch.setattr(BrokerTable, "refresh", lambda seen: (made.update(1, "heartbeat"), refresh(seen))[1])
+    return storage
+
+
+@pytest.mark.parametrize("name", ["broker-2", "another"])
+@pytest.mark.usefixtures("beating")
+def test_bc_01_nothing_is_formatted_for_a_broker_that_is_refused(cluster, root, name):
+    storage = StorageRoot.of(root).child(name)
+    with pytest.raises(DuplicateBrokerRegistrationException, match="broker 2 is at work at"):
+        prepare_start(cluster, 2, storage.uri)
+    assert (storage.list(), is_formatted(storage)) == ([], False)
+
+
+def test_bc_01_a_broker_that_returns_to_its_root_is_watched_while_it_prepares(cluster, beating):
+    format_broker(beating, cluster.cluster_id, 2)
+    watch = prepare_start(cluster, 2, beating.uri)
+    with pytest.raises(DuplicateBrokerRegistrationException):
+        watch.wait()
+
+
+def test_bc_01_a_broker_that_takes_over_has_its_root_formatted(cluster, beating):
+    prepare_start(cluster, 2, beating.uri, take_over=True).wait()
+    assert is_formatted(beating)
