@@ -37,14 +37,14 @@ class LeaderView:
         broker's, and what has been decided on older metadata than that is refused by its partition epoch."""
         rows = self._follower_rows({broker for r in led for broker in r.followers})
         epochs = {broker: registration.broker_epoch for broker, registration in self._cache.brokers().items()}
-        alive = self._cache.alive_brokers()
+        alive = {broker: epochs[broker] for broker in self._cache.alive_brokers()}
         state, now = self._log.refresh(), self._clock()
         may_shrink = now - self._lag_looked_at >= self._replica_lag_time_max / 2
         self._lag_looked_at = now if may_shrink else self._lag_looked_at
         return {
             p: Surroundings(
                 state.known(p), {b: rows[b][p] for b in r.followers if b in rows and p in rows[b]}, epochs,
-                {broker: epochs[broker] for broker in alive}, now, self._replica_lag_time_max,
+                alive, now, self._replica_lag_time_max,
                 self._cache.min_isr(r), may_shrink,
             )
             for p, r in ((r.topic_id_partition, r) for r in led)

@@ -15,6 +15,7 @@ from replication.storage.cluster import Cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.liveness import Liveness
 from replication.storage.replica_table import ReplicaTable
+from replication.storage.topic_table import Topic
 
 
 class MetadataCache:
@@ -30,6 +31,8 @@ class MetadataCache:
         self._partitions: Mapping[TopicIdPartition, PartitionRegistration] = {}
         self._version = -1
         self._throttled: dict[str, dict[str, str]] = {}
+        # Topics, and the settings that were asked for: a leader's look asks for them once a partition.
+        self._topic_configs: tuple[Mapping[str, Topic], dict[str, TopicConfig]] = ({}, {})
         self.refresh()
 
     def refresh(self) -> bool:
@@ -77,8 +80,14 @@ class MetadataCache:
 
     def topic_config(self, registration: PartitionRegistration) -> TopicConfig:
         """The settings of a partition's topic over those of this broker."""
-        topic = self.cluster.topics.topics.get(registration.topic)
-        return self.cluster.config.topic(topic.configs if topic else {})
+        topics, (of, known) = self.cluster.topics.topics, self._topic_configs
+        if of is not topics:
+            known = {}
+            self._topic_configs = topics, known
+        if registration.topic not in known:
+            topic = topics.get(registration.topic)
+            known[registration.topic] = self.cluster.config.topic(topic.configs if topic else {})
+        return known[registration.topic]
 
     def config_of_broker(self, broker_id: int) -> Config:
         """The settings of a broker, of those that may change while it runs: as the table has them for it or for all,

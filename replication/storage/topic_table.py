@@ -28,6 +28,8 @@ class TopicTable:
 
     def __init__(self, table: StateTable) -> None:
         self._table = table
+        # Rows, and the topics they are: each led partition asks for its topic at each look of its leader.
+        self._decoded: tuple[list[Row], Mapping[str, Topic]] = ([], {})
 
     @classmethod
     def create(cls, cluster: StorageRoot) -> TopicTable:
@@ -41,8 +43,13 @@ class TopicTable:
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """Every topic by name, as last read."""
-        return {row["topic"]: _topic(row) for row in self._table.rows}
+        """Every topic by name, as last read: the same object as long as the rows are the same."""
+        rows, topics = self._decoded
+        if rows is not self._table.rows:
+            rows = self._table.rows
+            topics = {row["topic"]: _topic(row) for row in rows}
+            self._decoded = rows, topics
+        return topics
 
     def refresh(self) -> bool:
         """Reads the table again if it has moved; tells whether it had."""

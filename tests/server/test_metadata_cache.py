@@ -48,6 +48,16 @@ def test_mc_01_mc_03_what_a_cache_knows(cluster, clock):
     assert not cache.refresh(), "nothing has moved"
 
 
+def test_settings_of_a_topic_are_parsed_once_and_again_when_topics_change(cluster, clock):
+    writer, partition = Cluster.open(cluster.root.uri), new_partition("t", "id", 0, (1, 2), {1, 2})
+    writer.topics.change([Topic("t", "id", 1, {"min.insync.replicas": "2"})], (), {"who": "test"})
+    cache = MetadataCache(cluster, clock)
+    assert cache.topic_config(partition) is cache.topic_config(partition)
+    writer.topics.change([Topic("t", "id", 1)], (), {"who": "test"})
+    cache.refresh()
+    assert cache.min_isr(partition) == 1
+
+
 RATE = "follower.replication.throttled.rate"
 
 

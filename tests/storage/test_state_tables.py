@@ -170,6 +170,16 @@ def test_topics_are_put_and_dropped_and_what_is_so_already_is_not_written(storag
     assert last_version(storage.child("topics")) == 2
 
 
+def test_topics_are_decoded_once_a_version(storage):
+    table, other = TopicTable.create(storage), TopicTable.open(storage)
+    assert other.topics is other.topics
+    table.change([Topic("a", "1", 1)], (), {"who": "test"})
+    assert other.topics == {}
+    other.refresh()
+    assert other.topics == {"a": Topic("a", "1", 1)}
+    assert other.topics is other.topics
+
+
 @pytest.mark.parametrize("name", ["topics", "metadata", "admin"])
 def test_ce_05_mc_02_a_table_that_a_newer_controller_has_claimed_refuses_an_older_one(storage, name):
     create, write = {
