@@ -4,8 +4,7 @@ import argparse
 
 from jobs.console import OK, parser_of, run, say
 from jobs.settings import broker_id, settings
-from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.filesystem import StorageRoot
+from replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 
 
 def main(argv: list[str]) -> int:
@@ -32,7 +31,7 @@ def _format(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
 def _format_cluster(args: argparse.Namespace) -> str:
     config = settings(args.config)
-    root = StorageRoot.of(args.cluster, config.storage_options("cluster"), config.storage_fsync)
+    root = storage_root(args.cluster, "cluster", config)
     cluster_id = format_cluster(root, config)
     say(f"{root.uri} is the root of a new cluster")
     return cluster_id

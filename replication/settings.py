@@ -103,6 +103,9 @@ class Settings:
     )
     log_segment_bytes: int = key(33554432, Integer(1024), "Largest data file that a producer writes.")
     storage_fsync: bool = key(False, Boolean(), "Sync files on local disks; replication is the guard, as in Kafka.")
+    lakelog_storage_timeout_ms: int = key(
+        10000, Integer(1000), "How long an operation on an object store may take, with all its attempts."
+    )
     log_retention_ms: int = key(
         604800000, Integer(-1, 2**63 - 1), "How long records are kept, by their timestamps; -1: for ever.",
         "broker", topic_name="retention.ms",

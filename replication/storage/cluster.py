@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from replication.config import Config
+from replication.config import Config, Owner
 from replication.errors import BrokerNotAvailableException, InconsistentClusterIdException, KafkaStorageException
 from replication.storage.admin_table import AdminTable
 from replication.storage.broker_table import BrokerRegistration, BrokerTable, broker_ids
@@ -51,7 +51,7 @@ class Cluster:
         Raises InconsistentClusterIdException if there is none, or one of a newer format.
         """
         config = config or Config()
-        return cls(StorageRoot.of(uri, config.storage_options("cluster"), config.storage_fsync), config)
+        return cls(storage_root(uri, "cluster", config), config)
 
     @cached_property
     def producers(self) -> ProducerTable:
@@ -110,15 +110,24 @@ class Cluster:
 
     def storage_of(self, broker_id: int, uri: str) -> StorageRoot:
         """A broker's root with the credentials that the configuration has for it."""
-        return StorageRoot.of(uri, self.config.storage_options(broker_id), self.config.storage_fsync)
+        return storage_root(uri, broker_id, self.config)
+
+
+def storage_root(uri: str, owner: Owner, config: Config) -> StorageRoot:
+    """A root with what the configuration has for it, and for all: credentials, deadlines, whether files are synced."""
+    return StorageRoot.of(uri, config.storage_options(owner), config.storage_fsync, config.lakelog_storage_timeout_ms)
 
 
 def read_identity(root: StorageRoot) -> dict[str, Any]:
     """Which cluster and broker a root belongs to.
 
-    Raises InconsistentClusterIdException if it is not formatted, or in another format than that of this code.
+    Raises InconsistentClusterIdException if it is not formatted, or in another format than that of this code,
+    KafkaStorageException if it cannot be read.
     """
-    rows = StateTable.open(root.child(CLUSTER.name), CLUSTER).rows
+    try:
+        rows = StateTable.open(root.child(CLUSTER.name), CLUSTER).rows
+    except InconsistentClusterIdException as error:
+        raise InconsistentClusterIdException(_why_no_root(root)) from error
     if not rows:
         raise InconsistentClusterIdException(f"{root.uri}: formatting was not finished; empty the folder, format again")
     if rows[0]["format_version"] != FORMAT_VERSION:
@@ -126,6 +135,14 @@ def read_identity(root: StorageRoot) -> dict[str, Any]:
             f"{root.uri}: has format {rows[0]['format_version']}, this version of Lakelog knows {FORMAT_VERSION} only"
         )
     return rows[0]
+
+
+def _why_no_root(root: StorageRoot) -> str:
+    """Only what is empty is to be formatted: anything else is somebody's."""
+    found = root.list()
+    if not found:
+        return f"{root.uri}: is empty, or not there; to make a root of it, run `lakelog format`"
+    return f"{root.uri}: is no root of a cluster or a broker, it holds {', '.join(found[:5])}"
 
 
 def format_cluster(root: StorageRoot, config: Config) -> str:

@@ -20,6 +20,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from replication.errors import InconsistentClusterIdException, KafkaStorageException
 from replication.storage.commit import AddedFile, Commit, LogGap, commit_name, is_commit, read_commit
 from replication.storage.filesystem import StorageRoot
+from replication.storage.store_errors import reason
 from schemas import Table
 
 # A commit that was slower may have landed in the hole that a log clean-up has left; retention is an hour at least.
@@ -57,25 +58,27 @@ class DeltaLog:
         try:
             handle = DeltaTable.create(
                 root.uri, Schema(columns), "error", None, table.name, table.description, configuration,
-                dict(root.options), commit_properties=CommitProperties(max_commit_retries=0),
+                root.delta_options, commit_properties=CommitProperties(max_commit_retries=0),
             )  # fmt: skip  # without retries: the second of two makers would put a table over the first one's
         except DeltaError as error:
             raise InconsistentClusterIdException(f"{root.uri}: a table {table.name} is there already") from error
         except OSError as error:
-            raise KafkaStorageException(f"{root.uri}: cannot be written: {error}") from error
+            raise KafkaStorageException(f"{root.uri}: cannot be written: {reason(error)}") from error
         return cls(root, handle)
 
     @classmethod
     def open(cls, root: StorageRoot) -> DeltaLog:
-        """A handle on an existing table. Raises InconsistentClusterIdException if there is none."""
+        """A handle on an existing table.
+
+        Raises InconsistentClusterIdException if there is none, KafkaStorageException where that cannot be told.
+        """
         try:
-            return cls(root, DeltaTable(root.uri, storage_options=dict(root.options)))
-        except TableNotFoundError as error:
-            raise InconsistentClusterIdException(
-                f"{root.uri}: no Lakelog table is there; run `lakelog format`"
-            ) from error
+            return cls(root, DeltaTable(root.uri, storage_options=root.delta_options))
+        except TableNotFoundError as error:  # delta-rs says so too of a folder that may not be read, and of a file
+            root.child("_delta_log").list()
+            raise InconsistentClusterIdException(f"{root.uri}: no Lakelog table is there") from error
         except (DeltaError, OSError) as error:
-            raise KafkaStorageException(f"{root.uri}: cannot be read: {error}") from error
+            raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
 
     @property
     def version(self) -> int:
@@ -99,9 +102,9 @@ class DeltaLog:
 
     def _reopened(self) -> DeltaTable:
         try:
-            self._handle = DeltaTable(self.root.uri, self.version, storage_options=dict(self.root.options))
+            self._handle = DeltaTable(self.root.uri, self.version, storage_options=self.root.delta_options)
         except (DeltaError, OSError) as error:
-            raise KafkaStorageException(f"{self.root.uri}: cannot be read: {error}") from error
+            raise KafkaStorageException(f"{self.root.uri}: cannot be read: {reason(error)}") from error
         return self._handle
 
     def has_moved(self) -> bool:
@@ -117,7 +120,7 @@ class DeltaLog:
         try:
             self._handle.update_incremental()
         except (DeltaError, OSError) as error:
-            raise KafkaStorageException(f"{self.root.uri}: cannot be read: {error}") from error
+            raise KafkaStorageException(f"{self.root.uri}: cannot be read: {reason(error)}") from error
 
     def commits_after(self, known: int) -> Iterator[Commit]:
         """The commits after version `known`, up to that of the handle.
@@ -147,7 +150,7 @@ class DeltaLog:
             if commits_kept is not None and self.root.is_local:
                 self._drop_before(self.version - commits_kept)
         except (DeltaError, OSError) as error:
-            raise KafkaStorageException(f"{self.root.uri}: a checkpoint cannot be written: {error}") from error
+            raise KafkaStorageException(f"{self.root.uri}: a checkpoint cannot be written: {reason(error)}") from error
         self._checkpointed = self.version
 
     def _drop_before(self, version: int) -> None:
@@ -215,7 +218,7 @@ class DeltaLog:
             landed = read_commit(self.root, expected).info.get(NONCE)
             follows = self.root.exists(commit_name(expected - 1))
         except (FileNotFoundError, KafkaStorageException):  # it is not there, or the store does not answer now
-            raise CommitUnknown(f"{self.root.uri}: version {expected}: {error}") from error
+            raise CommitUnknown(f"{self.root.uri}: version {expected}: {reason(error)}") from error
         if landed != nonce:
             raise CommitConflict(f"{self.root.uri}: version {expected} is somebody else's") from error
         if not follows:

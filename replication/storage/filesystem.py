@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from replication.errors import InvalidConfigurationException, KafkaStorageException
+from replication.storage.root_uri import normal_uri
+from replication.storage.store_errors import reading, reason, writing
+from replication.storage.store_options import delta_options, s3_arguments
 
-# Names that delta-rs and object_store give to options -> names of pyarrow's S3FileSystem.
-_S3_OPTIONS = {
-    "AWS_ACCESS_KEY_ID": "access_key",
-    "AWS_SECRET_ACCESS_KEY": "secret_key",
-    "AWS_SESSION_TOKEN": "session_token",
-    "AWS_REGION": "region",
-    "AWS_ENDPOINT_URL": "endpoint_override",
-}
+TIMEOUT_MS = 10_000
 
 
 @dataclass(frozen=True)
@@ -34,26 +30,21 @@ class StorageRoot:
     """A folder of some file system, by its URI: `/dir`, `file:///dir`, or whatever pyarrow and delta-rs both take.
 
     `options` are credentials and endpoints under the names of delta-rs (`AWS_ENDPOINT_URL` …). `fsync` makes writes to
-    a local disk survive a power cut; like Kafka, Lakelog leaves that to replication unless told otherwise.
+    a local disk survive a power cut; like Kafka, Lakelog leaves that to replication unless told otherwise. An operation
+    on an object store ends within `timeout_ms`, or about that: each of its attempts has a part of the time.
     """
 
     uri: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     fsync: bool = False
+    timeout_ms: int = TIMEOUT_MS
 
     @classmethod
-    def of(cls, uri: str, options: Mapping[str, str] | None = None, fsync: bool = False) -> StorageRoot:
-        """The root at `uri`; local paths become absolute, without a trailing slash.
-
-        Raises InvalidConfigurationException for a path with `%20` and the like in it: delta-rs takes that for a space.
-        """
-        scheme = urlsplit(uri).scheme
-        if scheme in ("", "file"):
-            path = unquote(urlsplit(uri).path) if scheme else uri
-            if unquote(path) != path:
-                raise InvalidConfigurationException(f"storage root {uri}: its path may not hold an escape such as %20")
-            return cls(os.path.abspath(os.path.expanduser(path)), dict(options or {}), fsync)
-        return cls(uri.rstrip("/"), dict(options or {}), fsync)
+    def of(
+        cls, uri: str, options: Mapping[str, str] | None = None, fsync: bool = False, timeout_ms: int = TIMEOUT_MS
+    ) -> StorageRoot:
+        """The root at `uri`, whatever way it is spelled. Raises InvalidConfigurationException, see `normal_uri`."""
+        return cls(normal_uri(uri), dict(options or {}), fsync, timeout_ms)
 
     @property
     def is_local(self) -> bool:
@@ -67,7 +58,12 @@ class StorageRoot:
 
     def child(self, *names: str) -> StorageRoot:
         """A folder below this one."""
-        return StorageRoot("/".join((self.uri, *names)), self.options, self.fsync)
+        return replace(self, uri="/".join((self.uri, *names)))
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """The options of the root as delta-rs takes them, with deadlines."""
+        return {} if self.is_local else delta_options(self.options, self.timeout_ms)
 
     @cached_property
     def _filesystem(self) -> tuple[pafs.FileSystem, str]:
@@ -76,18 +72,11 @@ class StorageRoot:
         parts = urlsplit(self.uri)
         try:
             if parts.scheme in ("s3", "s3a"):
-                return pafs.S3FileSystem(**self._s3_arguments()), parts.netloc + parts.path
+                return pafs.S3FileSystem(**s3_arguments(self.options, self.timeout_ms)), parts.netloc + parts.path
             filesystem, path = pafs.FileSystem.from_uri(self.uri)
         except (ValueError, OSError) as error:
             raise InvalidConfigurationException(f"storage root {self.uri}: {error}") from error
         return filesystem, path
-
-    def _s3_arguments(self) -> dict[str, str]:
-        arguments = {_S3_OPTIONS[name]: value for name, value in self.options.items() if name in _S3_OPTIONS}
-        endpoint = arguments.get("endpoint_override", "")
-        if "://" in endpoint:
-            arguments["scheme"], _, arguments["endpoint_override"] = endpoint.partition("://")
-        return arguments
 
     @property
     def filesystem(self) -> pafs.FileSystem:
@@ -98,23 +87,6 @@ class StorageRoot:
         """The path of a file in `filesystem`; `name` is relative to this root."""
         return f"{self._filesystem[1]}/{name}" if name else self._filesystem[1]
 
-    @contextmanager
-    def _reading(self, name: str = "") -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except (OSError, pa.ArrowException) as error:
-            raise KafkaStorageException(f"{self._named(name)}: cannot be read: {error}") from error
-
-    @contextmanager
-    def _writing(self, name: str = "") -> Iterator[None]:
-        """Also a file that is not there is an error here: its folder has gone."""
-        try:
-            yield
-        except (OSError, pa.ArrowException) as error:
-            raise KafkaStorageException(f"{self._named(name)}: cannot be written: {error}") from error
-
     def _named(self, name: str) -> str:
         return f"{self.uri}/{name}" if name else self.uri
 
@@ -122,12 +94,12 @@ class StorageRoot:
         """The size in bytes of each file, None for one that does not exist."""
         if self.is_local:
             return [self._local_size(name) for name in names]
-        with self._reading(", ".join(names)):
+        with reading(self._named(", ".join(names))):
             infos = self.filesystem.get_file_info([self.path(name) for name in names])
         return [info.size if info.type == pafs.FileType.File else None for info in infos]
 
     def _local_size(self, name: str) -> int | None:
-        with self._reading(name):
+        with reading(self._named(name)):
             try:
                 return os.stat(self.path(name)).st_size
             except (FileNotFoundError, NotADirectoryError):
@@ -147,18 +119,18 @@ class StorageRoot:
         return {info.base_name: info.mtime_ns / 1e9 for info in infos if info.mtime_ns is not None}
 
     def _infos(self) -> Sequence[pafs.FileInfo]:
-        with self._reading():
+        with reading(self.uri):
             selector = pafs.FileSelector(self.path(), allow_not_found=True)
             return tuple(self.filesystem.get_file_info(selector))
 
     def read(self, name: str) -> bytes:
         """The content of a file. Raises FileNotFoundError."""
-        with self._reading(name), self.filesystem.open_input_stream(self.path(name)) as stream:
+        with reading(self._named(name)), self.filesystem.open_input_stream(self.path(name)) as stream:
             return bytes(stream.read())
 
     def read_buffer(self, name: str) -> pa.Buffer:
         """The content of a file that may be large. Raises FileNotFoundError."""
-        with self._reading(name), self.filesystem.open_input_file(self.path(name)) as file:
+        with reading(self._named(name)), self.filesystem.open_input_file(self.path(name)) as file:
             return file.read_buffer()
 
     def write(self, name: str, content: bytes) -> None:
@@ -170,7 +142,7 @@ class StorageRoot:
     def create_folder(self) -> None:
         """Makes the folder, and those above it. Object stores have none: there it does nothing."""
         if self.is_local:
-            with self._writing():
+            with writing(self.uri):
                 os.makedirs(self.uri, exist_ok=True)
 
     def atomic(self, name: str) -> _AtomicPath:
@@ -180,18 +152,18 @@ class StorageRoot:
     def rename(self, name: str, new_name: str) -> None:
         """On a local disk: puts a file in the place of another, or under a name of its own."""
         self.sync_file(name)
-        with self._writing(new_name):
+        with writing(self._named(new_name)):
             os.replace(self.path(name), self.path(new_name))
         self.sync_folder()
 
     def delete(self, name: str) -> None:
         """Deletes a file; one that is gone already is no error."""
-        with self._writing(name), suppress(FileNotFoundError):
+        with writing(self._named(name)), suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(name))
 
     def delete_folder(self) -> None:
         """Deletes this folder and all that is in it; one that is gone already is no error."""
-        with self._writing(), suppress(FileNotFoundError):
+        with writing(self.uri), suppress(FileNotFoundError):
             self.filesystem.delete_dir(self.path())
 
     def sync_folder(self, name: str = "") -> None:
@@ -205,7 +177,7 @@ class StorageRoot:
             self._fsync(name)
 
     def _fsync(self, name: str) -> None:
-        with self._writing(name):
+        with writing(self._named(name)):
             descriptor = os.open(self.path(name), os.O_RDONLY)
             try:
                 os.fsync(descriptor)
@@ -230,6 +202,8 @@ class _AtomicPath:
                 with suppress(KafkaStorageException):  # why the writing has failed is told below
                     self._root.delete(self._temporary)
             if isinstance(error, OSError):
-                raise KafkaStorageException(f"{self._root.uri}/{self._name}: cannot be written: {error}") from error
+                raise KafkaStorageException(
+                    f"{self._root.uri}/{self._name}: cannot be written: {reason(error)}"
+                ) from error
         elif self._temporary != self._name:
             self._root.rename(self._temporary, self._name)

@@ -17,6 +17,7 @@ from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
 from replication.storage.record_batches import header_row
 from replication.storage.segment import Segment
+from replication.storage.store_errors import reason
 
 _RANGES = ("min.partition", "max.partition", "max.offset")
 
@@ -34,9 +35,9 @@ def headers_from(
     if not wanted:
         return [], {}
     try:
-        handle = DeltaTable(log.uri, storage_options=dict(log.options))
+        handle = DeltaTable(log.uri, storage_options=log.delta_options)
     except (TableNotFoundError, DeltaError, OSError) as error:
-        raise KafkaStorageException(f"{log.uri}: cannot be read: {error}") from error
+        raise KafkaStorageException(f"{log.uri}: cannot be read: {reason(error)}") from error
     segments = read_segments(log, _candidates(handle, wanted))
     failed = {
         partition: CorruptRecordException(broken.fault)

@@ -17,6 +17,7 @@ from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.metadata_table import MetadataTable
 from replication.storage.state_table import StateTable
+from replication.storage.store_errors import reason
 from schemas import METADATA
 
 
@@ -38,7 +39,7 @@ def metadata_history(cluster: StorageRoot) -> list[MetadataVersion]:
     try:
         return [_at(root, version) for version in kept]
     except (DeltaError, OSError) as error:
-        raise KafkaStorageException(f"{root.uri}: cannot be read: {error}") from error
+        raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
 
 
 def requests_carried_out(cluster: StorageRoot, since: int) -> dict[str, dict[str, Outcome]]:
@@ -58,6 +59,6 @@ def requests_carried_out(cluster: StorageRoot, since: int) -> dict[str, dict[str
 
 
 def _at(root: StorageRoot, version: int) -> MetadataVersion:
-    handle = DeltaTable(root.uri, version, storage_options=dict(root.options))
+    handle = DeltaTable(root.uri, version, storage_options=root.delta_options)
     table = MetadataTable(StateTable(DeltaLog(root, handle), METADATA))
     return MetadataVersion(version, read_commit(root, version).info, table.partitions)

@@ -1,5 +1,8 @@
 """Formatting roots, and roots that are refused."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from replication.config import Config
@@ -93,8 +96,45 @@ def test_another_format_is_refused(broker, version):
         check_identity(broker, "c", 1)
 
 
-def test_a_root_that_is_not_formatted_is_refused(cluster):
-    with pytest.raises(InconsistentClusterIdException, match="run `lakelog format`"):
+@pytest.mark.parametrize("is_there", [False, True])
+def test_only_a_folder_that_is_empty_is_to_be_formatted(root, is_there):
+    folder = StorageRoot.of(root).child("none")
+    if is_there:
+        folder.create_folder()
+    with pytest.raises(InconsistentClusterIdException, match=r"none: is empty, or not there; .* run `lakelog format`$"):
+        Cluster.open(folder.uri)
+
+
+def test_a_folder_that_holds_something_else_is_not_to_be_formatted(root):
+    folder = StorageRoot.of(root).child("photos")
+    folder.write("summer.jpg", b"")
+    with pytest.raises(InconsistentClusterIdException, match=r"is no root of .* it holds summer\.jpg$"):
+        Cluster.open(folder.uri)
+
+
+def test_a_file_is_no_root(root):
+    StorageRoot.of(root).write("plain", b"")
+    with pytest.raises(KafkaStorageException, match=f"^{root}/plain.*: cannot be read: Not a directory$"):
+        Cluster.open(f"{root}/plain")
+
+
+@pytest.fixture
+def without_rights():
+    """The superuser may read everything: for the time of the test it is somebody else."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(user)
+
+
+@pytest.mark.parametrize("folder", ["", "cluster", "cluster/_delta_log"])
+def test_a_root_that_may_not_be_read_is_not_to_be_formatted(cluster, request, folder):
+    """To delta-rs such a table is not there."""
+    format_cluster(cluster, Config())
+    Path(cluster.uri, folder).chmod(0)
+    request.getfixturevalue("without_rights")
+    with pytest.raises(KafkaStorageException, match=f"^{cluster.uri}/.*: cannot be read: .*Permission denied"):
         Cluster.open(cluster.uri)
 
 

@@ -54,9 +54,28 @@ def test_a_bucket_is_s3a_for_spark():
     assert StorageRoot.of("s3://bucket/a/").child("log").spark_uri == "s3a://bucket/a/log"
 
 
-def test_an_unknown_scheme_is_named():
-    with pytest.raises(InvalidConfigurationException, match="nosuch://a/b"):
-        StorageRoot.of("nosuch://a/b").exists("x")
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("", "'' is no storage root: give a folder or a URI, such as /data/lakelog or s3://bucket/lakelog"),
+        (" ", "' ' is no storage root"),
+        ("nosuch://a/b", "nosuch://a/b is no storage root: .* one of file://, s3://, .*hdfs:// and a bucket or host"),
+        ("s3:/bucket/a", "s3:/bucket/a is no storage root: .* and a bucket or host"),
+        ("localhost:9092", "localhost:9092 is the address of a server, and Lakelog has none: a cluster is named by"),
+        ("127.0.0.1:9092,[::1]:9093", "is the address of a server"),
+        ("PLAINTEXT://broker:9092", "is the address of a server"),
+    ],
+)
+def test_a_text_that_names_no_folder_and_no_store_is_told_what_is_wrong_with_it(uri, told):
+    with pytest.raises(InvalidConfigurationException, match=told):
+        StorageRoot.of(uri)
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket:9000/a", "s3a://b", "gs://b", "abfss://container@account/a", "hdfs://h:8020"]
+)
+def test_a_bucket_or_host_of_a_known_store_is_taken_as_it_is(uri):
+    assert StorageRoot.of(uri + "/").uri == uri
 
 
 @pytest.mark.parametrize("uri", ["/data/a%20b", "file:///data/a%2520b"])
