@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from replication.errors import LakelogException
+from replication.protocol.append import AppendPosition, PartitionAppend
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.append import PartitionAppend, append, arrow_writer
+from replication.storage.append import append, arrow_writer
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment import Segment
 from schemas import LOG
@@ -46,7 +47,8 @@ class SmallCommits:
         for number in range(files):
             requests = self._requests(self._made + number, 1)
             writer = arrow_writer(self._log.root, 1, requests, dict.fromkeys(self._partitions, table))
-            segments += writer(dict.fromkeys(self._partitions, (self._made + number) * self._each))
+            position = AppendPosition((self._made + number) * self._each)
+            segments += writer(dict.fromkeys(self._partitions, position))
         for outcome in append(self._log, self._requests(self._made, files), lambda _: segments, "bench").values():
             if isinstance(outcome, LakelogException):
                 raise outcome

@@ -15,10 +15,11 @@ from replication.clients.admin import TopicDescription
 from replication.clients.record_set import record_set
 from replication.errors import LakelogException
 from replication.local_cluster import LocalCluster
+from replication.protocol.append import AppendPosition, PartitionAppend
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.producer_state import increment_sequence
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.append import SEGMENT_BYTES, PartitionAppend, append
+from replication.storage.append import SEGMENT_BYTES, append
 from replication.storage.commit import commit_name
 from replication.storage.filesystem import StorageRoot
 from replication.storage.producer_table import new_producer_id
@@ -84,9 +85,10 @@ class Sources:
         """The work of `Producer.send` up to the commit."""
         with record_set(TOPIC, table, PARTITIONS, SEGMENT_BYTES) as given:
             requests = self._requests(topic, given.counts)
-            bases = {r.topic_id_partition: self._ends.get(r.topic_id_partition, 0) for r in requests}
-            segments = given.writer(self.leader.root, LEADER, requests)(bases)
-        self._ends.update({r.topic_id_partition: bases[r.topic_id_partition] + r.records for r in requests})
+            ends = {r.topic_id_partition: self._ends.get(r.topic_id_partition, 0) for r in requests}
+            positions = {partition: AppendPosition(end) for partition, end in ends.items()}
+            segments = given.writer(self.leader.root, LEADER, requests)(positions)
+        self._ends.update({r.topic_id_partition: ends[r.topic_id_partition] + r.records for r in requests})
         return Append(tuple(requests), tuple(segments))
 
     def _requests(self, topic: TopicDescription, counts: Mapping[int, int]) -> list[PartitionAppend]:

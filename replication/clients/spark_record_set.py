@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import pickle
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from replication.clients.record_set import RecordSet
-from replication.clients.records import partitions_of, split, to_records
-from replication.errors import InvalidPartitionsException, KafkaStorageException
-from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.append import PartitionAppend, SegmentWriter, arrow_writer
+from replication.clients.records import COLUMNS, partitions_of, split, to_records
+from replication.errors import InvalidPartitionsException, InvalidRecordException
+from replication.storage.append import PartitionAppend, Positions, SegmentWriter, arrow_writer
 from replication.storage.filesystem import StorageRoot
 from replication.storage.segment import Segment
 
 _PARTITIONED = (
-    "key binary, value binary, timestamp timestamp, headers array<struct<key:string,value:binary>>, partition int"
+    "key binary, value binary, timestamp timestamp, headers array<struct<key:string,value:binary>>, partition int, "
+    "run int"
 )
-_PACKED = "partition int, segment binary"
+_PACKED = "written binary"
 
 
 def arrow_schema(records: DataFrame) -> pa.Schema:
@@ -33,12 +36,21 @@ def arrow_schema(records: DataFrame) -> pa.Schema:
 
 class SparkRecordSet:
     """Records of a DataFrame. They are kept while they are sent: one that answers differently each time it is run
-    would else be counted as one thing and written as another."""
+    would else be counted as one thing and written as another.
+
+    Each record has a place, by which each write of a partition gives it the same order: a log that has the first
+    records of a send already gets the rest of the same sequence. Spark runs the DataFrame again where an executor has
+    been lost with what it kept; the records of that run have another `run` number, so that a send which has written
+    the earlier ones is refused.
+    """
 
     def __init__(self, topic: str, records: DataFrame, partitions: int, sticky: int, segment_bytes: int) -> None:
+        self._topic = topic
         self._segment_bytes = segment_bytes
+        self._runs: dict[int, int] = {}
         assign = _AssignPartitions(topic, partitions, sticky, time.time_ns() // 1000)
-        self._records = records.mapInArrow(assign, _PARTITIONED).persist(StorageLevel.MEMORY_AND_DISK)
+        placed = records.mapInArrow(assign, _PARTITIONED).withColumn("place", F.monotonically_increasing_id())
+        self._records = placed.persist(StorageLevel.MEMORY_AND_DISK)
         self.counts: Mapping[int, int] = {
             row["partition"]: row["count"] for row in self._records.groupBy("partition").count().collect()
         }
@@ -56,28 +68,33 @@ class SparkRecordSet:
         self._records.unpersist()
 
     def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
-        """Writes on the executors: a partition's records are all in one task, sorted by partition."""
+        """Writes on the executors: a partition's records are all in one task, sorted by partition and place."""
 
-        def write(bases: Mapping[TopicIdPartition, int]) -> list[Segment]:
-            todo = [request for request in requests if request.topic_id_partition in bases]
-            job = _WriteSegments(root, leader, tuple(todo), dict(bases), self._segment_bytes)
+        def write(positions: Positions) -> list[Segment]:
+            todo = [request for request in requests if request.topic_id_partition in positions]
+            job = _WriteSegments(root, leader, tuple(todo), dict(positions), self._segment_bytes)
             numbers = [request.partition for request in todo]
             ours = self._records.where(F.col("partition").isin(numbers))
-            packed = ours.repartition(len(numbers), "partition").sortWithinPartitions("partition")
-            rows = packed.mapInArrow(job, _PACKED).collect()
-            segments = [pickle.loads(bytes(row["segment"])) for row in rows]
-            self._check(todo, segments)
-            return segments
+            sorted_records = ours.repartition(len(numbers), "partition").sortWithinPartitions("partition", "place")
+            rows = sorted_records.mapInArrow(job, _PACKED).collect()
+            written: list[_Written] = [pickle.loads(bytes(row["written"])) for row in rows]
+            self._check(numbers, {number: read for task in written for number, read in task.reads.items()})
+            return [segment for task in written for segment in task.segments]
 
         return write
 
-    def _check(self, requests: Sequence[PartitionAppend], segments: Sequence[Segment]) -> None:
-        written = dict.fromkeys((request.partition for request in requests), 0)
-        for header in (header for segment in segments for header in segment.headers):
-            written[header.partition] += header.records
-        counted = {partition: self.counts[partition] for partition in written}
-        if written != counted:
-            raise KafkaStorageException(f"records changed while they were sent: counted {counted}, written {written}")
+    def _check(self, numbers: Sequence[int], reads: Mapping[int, _Read]) -> None:
+        """Raises InvalidRecordException unless the tasks had the records that were counted, in the runs of the first
+        write."""
+        for number in numbers:
+            read = reads.get(number, _Read(0, 0))
+            if read.records != self.counts[number]:
+                changed = f"{self.counts[number]} were counted, {read.records} came to be written"
+            elif self._runs.setdefault(number, read.runs) != read.runs:
+                changed = "Spark has run the DataFrame again after a part of it was written"
+            else:
+                continue
+            raise InvalidRecordException(f"{self._topic}-{number}: records changed while they were sent: {changed}")
 
 
 @dataclass(frozen=True)
@@ -88,11 +105,27 @@ class _AssignPartitions:
     now: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        run = secrets.randbits(31)
         for batch in batches:
             table = pa.Table.from_batches([batch])
             records = to_records(table, self.now)
             numbers = partitions_of(table, records, self.topic, self.partitions, self.sticky)
-            yield from records.append_column("partition", numbers).to_batches()
+            runs = pa.repeat(pa.scalar(run, pa.int32()), len(records))
+            yield from records.append_column("partition", numbers).append_column("run", runs).to_batches()
+
+
+class _Read(NamedTuple):
+    """What a task had of a partition: how many records, and the sum of their run numbers."""
+
+    records: int
+    runs: int
+
+
+class _Written(NamedTuple):
+    """What a task answers: what it had of each partition, and the segments it has written of them."""
+
+    reads: Mapping[int, _Read]
+    segments: Sequence[Segment]
 
 
 @dataclass(frozen=True)
@@ -100,7 +133,7 @@ class _WriteSegments:
     root: StorageRoot
     leader: int
     requests: tuple[PartitionAppend, ...]
-    bases: Mapping[TopicIdPartition, int]
+    positions: Positions
     segment_bytes: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,10 +141,10 @@ class _WriteSegments:
         if not received:
             return
         table = pa.Table.from_batches(received)
-        parts = split(table.drop_columns(["partition"]), table["partition"])
+        parts = split(table, table["partition"])
+        reads = {number: _Read(part.num_rows, pc.sum(part["run"]).as_py()) for number, part in parts.items()}
         mine = [request for request in self.requests if request.partition in parts]
-        records = {request.topic_id_partition: parts[request.partition] for request in mine}
-        bases = {request.topic_id_partition: self.bases[request.topic_id_partition] for request in mine}
-        for segment in arrow_writer(self.root, self.leader, mine, records, self.segment_bytes)(bases):
-            packed = {"partition": [segment.headers[0].partition], "segment": [pickle.dumps(segment)]}
-            yield pa.RecordBatch.from_pydict(packed, pa.schema([("partition", pa.int32()), ("segment", pa.binary())]))
+        records = {request.topic_id_partition: parts[request.partition].select(COLUMNS) for request in mine}
+        positions = {request.topic_id_partition: self.positions[request.topic_id_partition] for request in mine}
+        segments = arrow_writer(self.root, self.leader, mine, records, self.segment_bytes)(positions)
+        yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(_Written(reads, segments))]})

@@ -47,18 +47,35 @@ class Appended(NamedTuple):
     """Where the records are: first and last offset, and whether an earlier attempt had put them there already.
 
     `leader_epoch`: of a duplicate, the epoch that its last record lies under, which may be an older one than that of
-    the request; None of what is appended now.
+    the request; None of what is appended now. `known`: how many records at the beginning an earlier attempt had put
+    there, where the rest is appended now; records of others may lie in between.
     """
 
     base_offset: int
     last_offset: int
     duplicate: bool = False
     leader_epoch: int | None = None
+    known: int = 0
+
+
+class AppendPosition(NamedTuple):
+    """Where the write for a request begins: the offset of its first new record, and how many come before that one."""
+
+    base_offset: int
+    known: int = 0
+
+
+def position_of(request: PartitionAppend, appended: Appended) -> AppendPosition | None:
+    """Where to write what is new; None if nothing is."""
+    if appended.duplicate:
+        return None
+    return AppendPosition(appended.last_offset - (request.records - appended.known) + 1, appended.known)
 
 
 def place(log: PartitionLog, request: PartitionAppend) -> Appended:
     """Where a leader puts the records: at its LEO, or where they lie already if they were sent before.
 
+    If it has only the first ones, as when it was elected before it had fetched all of them, the rest goes to its LEO.
     Role and epoch are asked first, then the producer's sequence: only the leader's own log can say what is a repeat.
 
     Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.analyzeAndValidateProducerState`. KIP-98, KIP-320. [AP-06]
@@ -72,9 +89,12 @@ def place(log: PartitionLog, request: PartitionAppend) -> Appended:
         log.producers.get(request.producer_id), request.producer_id, request.producer_epoch, request.base_sequence,
         request.records,
     )  # fmt: skip
-    if known is not None:
+    if known is None:
+        return Appended(log.log_end_offset, log.log_end_offset + request.records - 1)
+    if known.records == request.records:
         return Appended(known.base_offset, known.last_offset, True, epoch_at(log.lineage, known.last_offset))
-    return Appended(log.log_end_offset, log.log_end_offset + request.records - 1)
+    last_offset = log.log_end_offset + request.records - known.records - 1
+    return Appended(known.base_offset, last_offset, known=known.records)
 
 
 def check_append(role: Role, leader_epoch: int | None, name: str) -> None:

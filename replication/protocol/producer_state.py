@@ -53,11 +53,12 @@ class ProducerEntry:
         return increment_sequence(self.runs[-1].last_sequence, 1)
 
 
-class Duplicate(NamedTuple):
-    """A batch is in the log already: the offsets of its first and of its last record."""
+class KnownRecords(NamedTuple):
+    """So many records of a request, from its first one on, are in the log already: where the first and the last lie."""
 
     base_offset: int
     last_offset: int
+    records: int
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
@@ -99,8 +100,11 @@ def _joined(runs: tuple[SequenceRun, ...], run: SequenceRun) -> tuple[SequenceRu
 
 def check_sequence(
     entry: ProducerEntry | None, producer_id: int, producer_epoch: int, base_sequence: int, records: int
-) -> Duplicate | None:
-    """Whether a batch may be appended: None if it comes next, `Duplicate` if all of it is in the log already.
+) -> KnownRecords | None:
+    """Whether records may be appended: None if they come next, else how many of them are in the log already.
+
+    These are all of them, or the first ones: a send of several batches may have been replicated in part when this
+    leader was elected, and then its rest comes next. Kafka never meets that, as its client sends batch by batch.
 
     An unknown producer may begin anywhere, as retention may have removed what it sent before. A new epoch begins
     at 0. Anything else that does not come next is refused: a batch is missing in between, or was forgotten.
@@ -109,7 +113,7 @@ def check_sequence(
 
     Raises:
         ProducerFencedException: the epoch is older than the one known.
-        OutOfOrderSequenceException: the sequence neither comes next nor is wholly known.
+        OutOfOrderSequenceException: the sequence does not come next, and the log does not know where it lies.
     """
     if entry is None:
         return None
@@ -121,29 +125,30 @@ def check_sequence(
     # This comes first: after a whole turn of the numbers the next sequence may also lie in a run.
     if base_sequence == expected:
         return None
-    duplicate = _find_duplicate(entry, base_sequence, records) if producer_epoch == entry.producer_epoch else None
-    if duplicate is None:
+    known = _known_records(entry, base_sequence, records) if producer_epoch == entry.producer_epoch else None
+    if known is None:
         raise OutOfOrderSequenceException(
             f"producer {producer_id}, epoch {producer_epoch}: {records} records from sequence {base_sequence} on "
             f"do not follow, {expected} comes next"
         )
-    return duplicate
+    return known
 
 
-def _find_duplicate(entry: ProducerEntry, base_sequence: int, records: int) -> Duplicate | None:
-    """Where the records lie, if the runs know all of them: resent in other portions, they may span runs."""
-    base_offset: int | None = None
+def _known_records(entry: ProducerEntry, base_sequence: int, records: int) -> KnownRecords | None:
+    """Where the records lie, if the runs know all of them, or all up to the last one that the producer has here.
+
+    Resent in other portions, or appended in several attempts, they may span runs.
+    """
+    known: KnownRecords | None = None
     wanted, missing = base_sequence, records
     for run in entry.runs:
         offset = run.offset_of(wanted)
-        if offset is None:
+        if offset is None or not missing:
             continue
-        base_offset = offset if base_offset is None else base_offset
-        found = run.base_offset + run.records - offset
-        if missing <= found:
-            return Duplicate(base_offset, offset + missing - 1)
-        wanted, missing = increment_sequence(run.last_sequence, 1), missing - found
-    return None
+        found = min(missing, run.base_offset + run.records - offset)
+        wanted, missing = increment_sequence(wanted, found), missing - found
+        known = KnownRecords(known.base_offset if known else offset, offset + found - 1, records - missing)
+    return known if not missing or wanted == entry.next_sequence else None
 
 
 def truncate_from_end(entry: ProducerEntry, offset: int) -> ProducerEntry | None:

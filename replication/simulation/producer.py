@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, NamedTuple
 
 from replication.errors import LakelogException
-from replication.protocol.append import ALL, Appended, PartitionAppend, check_min_isr
+from replication.protocol.append import ALL, Appended, AppendPosition, PartitionAppend, check_min_isr, position_of
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.protocol.replica import LEADER_ROLE, Replica
@@ -87,9 +87,11 @@ class Producer(Actor):
             nonlocal placed
             found: Appended = self.world.rules.place(state.partition(request.topic_id_partition), request)
             placed = found
-            segment = f"s{self.world.number()}"
-            batch = NewBatch(_header(request, found), segment, sent.values)
-            return None if found.duplicate else LogChange((batch,))
+            position = position_of(request, found)
+            if position is None:
+                return None
+            header, segment = _header(request, position), f"s{self.world.number()}"
+            return LogChange((NewBatch(header, segment, sent.values[position.known :]),))
 
         yield from self.transact(self.world.logs[leader], decide, f"produce {sent.values}@{request.leader_epoch}")
         assert placed is not None
@@ -132,8 +134,10 @@ class Producer(Actor):
         return row if leads else None
 
 
-def _header(request: PartitionAppend, placed: Appended) -> BatchHeader:
+def _header(request: PartitionAppend, position: AppendPosition) -> BatchHeader:
+    records = request.records - position.known
     return BatchHeader(
-        request.topic, request.topic_id, request.partition, request.leader_epoch, placed.base_offset,
-        placed.last_offset, 0, request.records, request.producer_id, request.producer_epoch, request.base_sequence,
+        request.topic, request.topic_id, request.partition, request.leader_epoch, position.base_offset,
+        position.base_offset + records - 1, 0, records, request.producer_id, request.producer_epoch,
+        request.base_sequence + position.known,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from replication.errors import KafkaStorageException, LakelogException
-from replication.protocol.append import Appended, PartitionAppend, place
+from replication.protocol.append import Appended, AppendPosition, PartitionAppend, place, position_of
 from replication.protocol.follow import check_follower_append
 from replication.protocol.producer_state import increment_sequence
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
@@ -25,8 +25,12 @@ from schemas import LOG
 SEGMENT_BYTES = 32 * 1024 * 1024
 
 
-# Writes the records at the given base offsets into segments that nobody sees yet. Asked again when offsets have moved.
-SegmentWriter = Callable[[Mapping[TopicIdPartition, int]], Sequence[Segment]]
+# Where to write, by partition.
+Positions = Mapping[TopicIdPartition, AppendPosition]
+
+# Writes the records that are new, from the given positions on, into segments that nobody sees yet. Asked again when
+# positions have moved: the records of a partition must have the same order each time.
+SegmentWriter = Callable[[Positions], Sequence[Segment]]
 
 
 def append(
@@ -38,16 +42,16 @@ def append(
     sent again finds out: it adds nothing that is there already.
     """
     outcomes: dict[TopicIdPartition, Appended | LakelogException] = {}
-    written: tuple[Mapping[TopicIdPartition, int], tuple[Segment, ...]] = ({}, ())
+    written: tuple[Positions, tuple[Segment, ...]] = ({}, ())
 
     def decide(state: LogState) -> LogChange | None:
         nonlocal written
         outcomes.update({request.topic_id_partition: _place(state, request) for request in appends})
-        bases = {p: o.base_offset for p, o in outcomes.items() if isinstance(o, Appended) and not o.duplicate}
-        if not bases:
+        positions = _positions(appends, outcomes)
+        if not positions:
             return None
-        if bases != written[0]:
-            written = bases, tuple(write(bases))
+        if positions != written[0]:
+            written = positions, tuple(write(positions))
         return LogChange(adds=written[1])
 
     epochs = {f"{request.topic}-{request.partition}": request.leader_epoch for request in appends}
@@ -78,6 +82,18 @@ def append_as_follower(
     return log.transact({"who": who, "why": "fetched", "partitions": len(starts)}, decide)
 
 
+def _positions(
+    appends: Sequence[PartitionAppend], outcomes: Mapping[TopicIdPartition, Appended | LakelogException]
+) -> dict[TopicIdPartition, AppendPosition]:
+    positions = {}
+    for request in appends:
+        outcome = outcomes[request.topic_id_partition]
+        position = position_of(request, outcome) if isinstance(outcome, Appended) else None
+        if position is not None:
+            positions[request.topic_id_partition] = position
+    return positions
+
+
 def _place(state: LogState, request: PartitionAppend) -> Appended | LakelogException:
     state.learn({request.topic_id: request.topic})
     fault = state.fault(request.topic_id_partition)
@@ -98,13 +114,13 @@ def arrow_writer(
 ) -> SegmentWriter:
     """Writes records that are in this process: `records` has key, value, timestamp and headers of each partition."""
 
-    def write(bases: Mapping[TopicIdPartition, int]) -> list[Segment]:
+    def write(positions: Positions) -> list[Segment]:
         placed = [
             (request.replicas, batch)
             for request in sorted(appends, key=lambda r: (sorted(r.replicas), r.topic, r.partition))
-            if request.topic_id_partition in bases
+            if request.topic_id_partition in positions
             for batch in batches_of(
-                request, records[request.topic_id_partition], bases[request.topic_id_partition], segment_bytes
+                request, records[request.topic_id_partition], positions[request.topic_id_partition], segment_bytes
             )
         ]
         by_replicas = groupby(placed, key=lambda item: sorted(item[0]))
@@ -117,10 +133,13 @@ def arrow_writer(
 Batch = tuple[BatchHeader, pa.Table]
 
 
-def batches_of(request: PartitionAppend, records: pa.Table, base: int, segment_bytes: int) -> Iterator[Batch]:
-    """The records as log rows with their headers: one batch, or several if they exceed a segment."""
+def batches_of(
+    request: PartitionAppend, records: pa.Table, position: AppendPosition, segment_bytes: int
+) -> Iterator[Batch]:
+    """The new ones of the records as log rows with their headers: one batch, or several if they exceed a segment."""
     rows = max(1, records.num_rows * segment_bytes // max(1, records.nbytes))
-    for start in range(0, records.num_rows, rows):
+    base = position.base_offset - position.known
+    for start in range(position.known, records.num_rows, rows):
         part = records.slice(start, rows)
         yield _header(request, part, base + start, start), _log_rows(request, part, base + start)
 

@@ -12,7 +12,16 @@ from replication.errors import (
     ProducerFencedException,
     UnknownLeaderEpochException,
 )
-from replication.protocol.append import Appended, PartitionAppend, check_append, check_min_isr, parse_acks, place
+from replication.protocol.append import (
+    Appended,
+    AppendPosition,
+    PartitionAppend,
+    check_append,
+    check_min_isr,
+    parse_acks,
+    place,
+    position_of,
+)
 from replication.protocol.follow import check_follower_append
 from replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
@@ -68,11 +77,13 @@ def request(records, sequence, producer_epoch=0, leader_epoch=5):
 def append(log, records, sequence, producer_epoch=0, leader_epoch=5):
     """Appends as a leader does; a batch is a segment of its own."""
     placed = place(log, request(records, sequence, producer_epoch, leader_epoch))
-    if not placed.duplicate:
+    position = position_of(request(records, sequence), placed)
+    if position:
         header = BatchHeader(
-            "flights", "id", 3, leader_epoch, placed.base_offset, placed.last_offset, 0, 0, 7, producer_epoch, sequence
-        )
-        log.add(header, f"segment-{placed.base_offset}")
+            "flights", "id", 3, leader_epoch, position.base_offset, placed.last_offset, 0, 0, 7, producer_epoch,
+            sequence + position.known,
+        )  # fmt: skip
+        log.add(header, f"segment-{position.base_offset}")
     return placed
 
 
@@ -92,6 +103,8 @@ def log():
         pytest.param(3, 5, 0, Appended(5, 7, duplicate=True, leader_epoch=5), id="sent again: where it lies"),
         pytest.param(5, 0, 0, Appended(0, 4, duplicate=True, leader_epoch=5), id="an earlier one sent again"),
         pytest.param(2, 4, 0, Appended(4, 5, duplicate=True, leader_epoch=5), id="sent again in other portions"),
+        pytest.param(4, 6, 0, Appended(6, 9, known=2), id="its first records are there: the rest at the LEO"),
+        pytest.param(10, 4, 0, Appended(4, 13, known=4), id="its first two batches are there"),
         pytest.param(1, 0, 1, Appended(8, 8), id="a new producer epoch begins at 0"),
     ],
 )
@@ -143,10 +156,31 @@ def test_tr_05_ap_06_producers_over_a_cut(log, cut, records, sequence, placed):
 def test_tr_05_ap_06_a_cut_in_the_middle_of_a_batch_makes_neither_a_double_nor_a_hole(log):
     log.drop({"segment-5"})
     log.add(BatchHeader("flights", "id", 3, 5, 5, 5, 0, 0, 7, 0, 5), "rewritten")
-    with pytest.raises(OutOfOrderSequenceException, match="6 comes next"):
-        place(log, request(3, 5))
-    assert append(log, 2, sequence=6) == Appended(6, 7)
+    assert append(log, 3, sequence=5) == Appended(5, 7, known=1)
+    assert [batch.base_offset for batch in log.batches] == [0, 5, 6]
     assert place(log, request(3, 5)) == Appended(5, 7, duplicate=True, leader_epoch=5)
+
+
+def test_ap_06_a_send_that_lies_there_in_parts_is_a_duplicate_over_all_of_them(log):
+    """Others have written in between, and each new leader has appended the rest that it lacked."""
+    log.add(BatchHeader("flights", "id", 3, 5, 8, 9, 0, 0), "another producer's")
+    log.role, log.epoch_start = Role(6, LEADER), 10
+    assert append(log, 6, sequence=5, leader_epoch=6) == Appended(5, 12, known=3)
+    log.add(BatchHeader("flights", "id", 3, 6, 13, 13, 0, 0), "another producer's again")
+    assert append(log, 8, sequence=5, leader_epoch=6) == Appended(5, 15, known=6)
+    assert place(log, request(8, 5, leader_epoch=6)) == Appended(5, 15, duplicate=True, leader_epoch=6)
+
+
+@pytest.mark.parametrize(
+    ("appended", "position"),
+    [
+        (Appended(8, 11), AppendPosition(8, 0)),
+        (Appended(2, 10, known=3), AppendPosition(10, 3)),
+        (Appended(2, 5, duplicate=True), None),
+    ],
+)
+def test_ap_06_where_the_new_records_of_a_request_go(appended, position):
+    assert position_of(request(4, 0), appended) == position
 
 
 def test_tr_05_ap_06_a_producer_epoch_that_was_cut_fences_nobody(log):

@@ -2,7 +2,7 @@ import pytest
 
 from replication.errors import OutOfOrderSequenceException, ProducerFencedException
 from replication.protocol.producer_state import (
-    Duplicate,
+    KnownRecords,
     ProducerEntry,
     SequenceRun,
     check_sequence,
@@ -112,16 +112,32 @@ def test_kip_98_comes_next(known, base_sequence, records, epoch):
     ],
 )
 def test_kip_98_duplicate(known, base_sequence, records, expected):
-    assert check(known, base_sequence, records) == Duplicate(*expected)
+    assert check(known, base_sequence, records) == KnownRecords(*expected, records)
+
+
+@pytest.mark.parametrize(
+    ("known", "base_sequence", "records", "expected"),
+    [
+        pytest.param(TWO_RUNS, 12, 4, (202, 204, 3), id="the end is new"),
+        pytest.param(TWO_RUNS, 14, 2, (204, 204, 1), id="all but the first are new"),
+        pytest.param(TWO_RUNS, 8, 9, (108, 204, 7), id="known over two runs, the end is new"),
+        pytest.param(WRAPPED, LAST, 4, (101, 103, 3), id="across the wrap"),
+        pytest.param(entry((5, 9, 0)), 5, 60, (0, 4, 5), id="the first batch of a send of several"),
+    ],
+)
+def test_kip_98_the_first_records_are_known(known, base_sequence, records, expected):
+    """A send of several batches, of which a follower had fetched only the first ones when it was elected."""
+    assert check(known, base_sequence, records) == KnownRecords(*expected)
 
 
 @pytest.mark.parametrize(
     ("known", "base_sequence", "records", "epoch", "expected"),
     [
         pytest.param(TWO_RUNS, 16, 1, 2, 15, id="one is missing"),
-        pytest.param(TWO_RUNS, 12, 4, 2, 15, id="the end is new"),
         pytest.param(entry((5, 9, 100)), 4, 2, 2, 10, id="the start was forgotten"),
         pytest.param(entry((0, 4, 100), (8, 9, 200)), 3, 6, 2, 10, id="a hole in the middle"),
+        pytest.param(entry((0, 4, 100), (8, 9, 200)), 3, 9, 2, 10, id="a hole in the middle, and the end is new"),
+        pytest.param(entry((5, 9, 100)), 4, 9, 2, 10, id="the start was forgotten, and the end is new"),
         pytest.param(TWO_RUNS, 15, 1, 3, 0, id="a new epoch that does not begin at 0"),
         pytest.param(TWO_RUNS, 10, 5, 3, 0, id="known, but under the older epoch"),
     ],
@@ -155,7 +171,7 @@ def test_tr_05_truncate_from_end(offset, after):
 
 def test_tr_05_what_was_cut_is_not_a_duplicate():
     cut = truncate_from_end(TWO_RUNS, 200)
-    assert check(TWO_RUNS, 10, 5) == Duplicate(200, 204)
+    assert check(TWO_RUNS, 10, 5) == KnownRecords(200, 204, 5)
     assert check(cut, 10, 5) is None
 
 
@@ -166,5 +182,5 @@ def test_kip_98_a_log_of_batches_that_are_all_sent_twice():
         known = record(known, batch)
         batches.append(batch)
         offset += 3 if number % 20 else 10  # now and then somebody else writes
-        assert check(known, batch.base_sequence, 3) == Duplicate(batch.base_offset, batch.last_offset)
-    assert [check(known, b.base_sequence, 3) for b in batches] == [(b.base_offset, b.last_offset) for b in batches]
+        assert check(known, batch.base_sequence, 3) == KnownRecords(batch.base_offset, batch.last_offset, 3)
+    assert [check(known, b.base_sequence, 3) for b in batches] == [(b.base_offset, b.last_offset, 3) for b in batches]

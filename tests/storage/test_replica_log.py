@@ -19,7 +19,7 @@ from replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPE
 from replication.protocol.producer_state import SequenceRun
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage import replica_log
-from replication.storage.append import Appended, append, arrow_writer
+from replication.storage.append import Appended, append, append_as_follower, arrow_writer
 from replication.storage.commit import last_version, read_commit
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
@@ -30,6 +30,7 @@ from tests.storage.logs import (
     P0,
     P1,
     P2,
+    PRODUCER,
     fill,
     follow,
     header,
@@ -220,7 +221,7 @@ def test_a_claim_is_made_once(log):
             request(P0, 2, sequence=1), Appended(1, 2, duplicate=True, leader_epoch=0), id="the end of it sent again"
         ),
         pytest.param(request(P0, 2, sequence=5), OutOfOrderSequenceException, id="a batch is missing"),
-        pytest.param(request(P0, 2, sequence=2), OutOfOrderSequenceException, id="half old, half new"),
+        pytest.param(request(P0, 2, sequence=2), Appended(2, 3, known=1), id="half old, half new"),
         pytest.param(
             request(P0, 1, sequence=1, producer_epoch=1), OutOfOrderSequenceException, id="a new epoch begins at 0"
         ),
@@ -271,10 +272,10 @@ def appended_after(log, meanwhile):
     mine = request(P0, 2)
     writer = arrow_writer(log.root, 1, [mine], {P0: numbered(2)})
 
-    def write(bases):
+    def write(positions):
         if not written:
             meanwhile(other)
-        written.append(writer(bases))
+        written.append(writer(positions))
         return written[-1]
 
     (outcome,) = append(log, [mine], write, "test").values()
@@ -324,6 +325,27 @@ def test_segments_are_split_at_the_segment_size(log):
     for segment in state.segments.values():
         assert read_segment(log.root, segment.file) == segment
         assert sum(h.bytes for h in segment.headers) <= 30_000
+
+
+def test_ap_06_of_a_send_that_was_replicated_in_part_only_the_rest_is_appended(log, root):
+    """A follower leads with the first batches of a send, and the producer sends all of it again."""
+    big, whole = records(*(b"%04d" % n + b"x" * 60 for n in range(60))), request(P0, 60, epoch=1)
+    send(log, request(P0, 60), tables={P0: big}, segment_bytes=1024)
+    first, second = sorted(log.current().segments.values(), key=lambda segment: segment.headers[0].base_offset)[:2]
+    leader = new_log(f"{root}/2")
+    follow(leader, P0, epoch=0)
+    for segment in (first, second):
+        leader.root.copy_from(log.root, segment.name)
+    append_as_follower(leader, [first, second], {P0: 0}, {P0: 0}, "test")
+    known = second.headers[-1].next_offset
+    lead(leader, P0, epoch=1)
+    fill(leader, P0, 2, epoch=1, producer_id=9)
+    assert send(leader, whole, tables={P0: big}, segment_bytes=1024) == [Appended(0, 61, known=known)]
+    assert values(leader) == [*big["value"].to_pylist()[:known], b"0", b"1", *big["value"].to_pylist()[known:]]
+    assert send(leader, whole, tables={P0: big}) == [Appended(0, 61, duplicate=True, leader_epoch=1)]
+    assert leader.current().partition(P0).producers[PRODUCER].runs == (
+        SequenceRun(0, known - 1, 0), SequenceRun(known, 59, known + 2),
+    )  # fmt: skip
 
 
 def test_rows_of_a_segment_are_sorted_by_topic_partition_and_offset(log):
