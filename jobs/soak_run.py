@@ -35,7 +35,7 @@ ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, T
 SETTINGS = {
     "log.cleaner.backoff.ms": 2_000,
     "log.cleaner.min.files": 8,
-    "log.segment.delete.delay.ms": 30_000,
+    "log.segment.delete.delay.ms": 60_000,
     "leader.imbalance.check.interval.seconds": 30,
 }
 _COMPACTED = "small files were compacted"
