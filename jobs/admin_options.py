@@ -53,7 +53,12 @@ def check_options(
 
 def admin_client(args: argparse.Namespace, verb: str) -> AdminClient:
     """The client; its requests are stored with who has asked."""
-    return AdminClient(args.cluster, settings(args.command_config), f"lakelog {verb} on {socket.gethostname()}")
+    return admin_client_of(args.cluster, args.command_config, verb)
+
+
+def admin_client_of(cluster_uri: str, config: str | None, verb: str) -> AdminClient:
+    """The client of a verb that has other options."""
+    return AdminClient(cluster_uri, settings(config), f"lakelog {verb} on {socket.gethostname()}")
 
 
 def _flag(name: str) -> str:

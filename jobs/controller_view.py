@@ -1,11 +1,14 @@
 """Rows of what `lakelog controller` shows: the lease, and the requests with their outcomes."""
 
+from collections.abc import Mapping
+
 from jobs.console import Row
 from replication.clients.admin import AdminClient
 from replication.errors import ControllerNotAvailableException
 from replication.storage.admin_table import AdminRequest, Outcome
 
 _WAITING = Outcome(None, "no controller has decided it yet")
+_NOTHING = Outcome(None, "nothing needed to be done")
 
 
 def lease_row(admin: AdminClient) -> Row:
@@ -26,8 +29,12 @@ def request_rows(admin: AdminClient) -> list[Row]:
     return [
         _row(request, name, outcome)
         for request in admin.list_requests()
-        for name, outcome in ({"": _WAITING} if request.outcomes is None else request.outcomes).items()
+        for name, outcome in _outcomes(request).items()
     ]
+
+
+def _outcomes(request: AdminRequest) -> Mapping[str, Outcome]:
+    return {"": _WAITING} if request.outcomes is None else request.outcomes or {"": _NOTHING}
 
 
 def _row(request: AdminRequest, name: str, outcome: Outcome) -> Row:
@@ -36,8 +43,9 @@ def _row(request: AdminRequest, name: str, outcome: Outcome) -> Row:
         "kind": request.kind,
         "requested_by": request.requested_by,
         "dry_run": request.validate_only,
+        "state": request.state,
         "of": name,
         "error": outcome.error,
         "message": " ".join(outcome.message.split()),  # a row a line
-        "controller_epoch": None if request.outcomes is None else request.controller_epoch,
+        "controller_epoch": None if request.controller_epoch < 0 else request.controller_epoch,
     }

@@ -18,6 +18,8 @@ def say_elected(outcomes: Outcomes, args: argparse.Namespace) -> int:
         say(f"{begin} leader election ({args.election_type.upper()}) for partitions {', '.join(done)}")
     if needless:
         say(f"Valid replica already elected for partitions {', '.join(needless)}")
+    if not outcomes:
+        say("No partition needs an election")
     for name, outcome in refused.items():
         say_refused(name, outcome)
     return FAILED if refused else OK

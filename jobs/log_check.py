@@ -20,8 +20,7 @@ _ORDER = [("partition", "ascending"), ("offset", "ascending")]
 
 
 class Findings(NamedTuple):
-    """How many records there are, and what is wrong with them. `different`: replicas that are not what their leaders
-    are.
+    """How many records there are, and what is wrong with them.
 
     A contradiction: two logs hold different records at one partition, offset and leader epoch. That must never be,
     also while replicas differ: the log matching property, on which every cut relies.
@@ -32,12 +31,13 @@ class Findings(NamedTuple):
     duplicated: int
     offsets_missing_or_doubled: int
     contradictions: int
-    different: int
+    replicas_identical: bool
 
     @property
     def is_good(self) -> bool:
         """Whether nothing is wrong."""
-        return not any(self[1:])
+        faults = self.lost + self.duplicated + self.offsets_missing_or_doubled + self.contradictions
+        return self.replicas_identical and not faults
 
 
 def check_logs(view: TopicView, topic: str, acknowledged: Iterable[Acknowledged]) -> Findings:
@@ -61,15 +61,16 @@ class TopicLogs:
 
     def check(self, acknowledged: Iterable[Acknowledged]) -> Findings:
         """What is wrong with them, if this was acknowledged."""
-        rows = pa.concat_tables(self._led.values())
+        led = pa.concat_tables(self._led.values())
+        first, *others = self._logs.values()
         pairs = combinations(self._logs.values(), 2)
         return Findings(
-            records=rows.num_rows,
+            records=led.num_rows,
             lost=self.missing(acknowledged),
-            duplicated=doubled(rows["value"].to_pylist()),
-            offsets_missing_or_doubled=sum(_bad_offsets(led, self.starts[p]) for p, led in self._led.items()),
+            duplicated=doubled(led["value"].to_pylist()),
+            offsets_missing_or_doubled=sum(_bad_offsets(rows, self.starts[p]) for p, rows in self._led.items()),
             contradictions=sum(_contradictions(one, other) for one, other in pairs),
-            different=sum(not _of(log, p).equals(led) for p, led in self._led.items() for log in self._logs.values()),
+            replicas_identical=all(rows.equals(first) for rows in others),
         )
 
     def missing(self, records: Iterable[Acknowledged]) -> int:

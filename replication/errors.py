@@ -131,7 +131,7 @@ class KafkaStorageException(RetriableException):
 
 
 class PolicyViolationException(LakelogException):
-    """The settings of a topic forbid what was asked."""
+    """The settings of a topic or of the cluster forbid what was asked."""
 
 
 class CorruptRecordException(LakelogException):
@@ -156,6 +156,10 @@ class DuplicateBrokerRegistrationException(LakelogException):
 
 class InvalidRequestException(LakelogException):
     """A request asks for something that there is not."""
+
+
+class RequestCancelledException(LakelogException):
+    """Somebody has cancelled the request before a controller carried it out."""
 
 
 class UnknownServerException(LakelogException):

@@ -97,7 +97,18 @@ class Settings:
         10, Integer(0), "How much of what a broker is preferred for may be led elsewhere before it is given back."
     )
     delete_topic_enable: bool = key(True, Boolean(), "Topics may be deleted.")
-    request_timeout_ms: int = key(30000, Integer(1), "How long an admin client waits for the controller.")
+    request_timeout_ms: int = key(
+        30000, Integer(1), "How long an admin client waits for the controller; then its request is withdrawn."
+    )
+    lakelog_max_partitions_per_topic: int = key(10000, Integer(1), "Most partitions that a topic may have.")
+    lakelog_max_partitions_per_request: int = key(
+        10000,
+        Integer(1),
+        "Most partitions that one request may make, move or elect leaders of; Kafka has no key for it.",
+    )
+    lakelog_admin_requests_kept: int = key(
+        200, Integer(1), "Decided requests that stay in the admin table, at most; the oldest go first."
+    )
     lakelog_poll_interval_ms: int = key(
         50, Integer(1), "How often tables are polled; each poll of an object store is a request that is paid for."
     )

@@ -4,9 +4,9 @@ from schemas.table import Column, Table
 
 ADMIN = Table(
     name="admin",
-    description="A row a request: written by a client, decided by the controller; the last 200 decided ones stay",
+    description="A row a request: written by a client, decided by the controller; the last decided ones stay",
     key=("request_id",),
-    writers="admin clients add, the active controller decides",
+    writers="admin clients add and withdraw, the active controller decides",
     columns=(
         Column("request_id", "string", "Id of the request; a topic that it makes gets it as its topic id"),
         Column("kind", "string", "What is asked for, such as create_topic"),
@@ -17,6 +17,8 @@ ADMIN = Table(
         Column(
             "outcomes", "string", "As JSON, by topic or partition: error, or null, and a message; null: undecided", True
         ),
-        Column("controller_epoch", "int", "Epoch of the controller that has decided; -1 none yet"),
+        Column("controller_epoch", "int", "Epoch of the controller that has taken it up; -1 none yet"),
+        Column("state", "string", "Pending, Deciding, Applying or Decided; one left at Deciding is not decided again"),
+        Column("timeout_ms", "bigint", "How long its client waits; -1 for ever"),
     ),
 )

@@ -5,16 +5,15 @@ Kafka: `Admin`.
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from replication.clients.controller_channel import ControllerChannel
 from replication.clients.record_deletion import Deleted, delete_records
-from replication.clients.topic_view import TopicView, pause
+from replication.clients.topic_view import TopicView
 from replication.config import Config, TopicConfig
-from replication.errors import LakelogException, TimeoutException, UnknownTopicOrPartitionException, error_named
+from replication.errors import LakelogException, UnknownTopicOrPartitionException, error_named
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.reassignment import is_reassigning
 from replication.storage.admin_table import AdminRequest, Outcome
@@ -38,31 +37,22 @@ class TopicDescription:
 class AdminClient:
     """Every change is a row in `admin`, which the active controller decides; with `validate_only` it only says how.
 
-    A request waits `request.timeout.ms`; one that was not decided by then raises TimeoutException and stays: whichever
-    controller comes will decide it. `requested_by` is a name for people.
+    A request waits `request.timeout.ms`; one that no controller has decided by then is withdrawn and raises
+    TimeoutException. Every change may raise InvalidRequestException for arguments of a wrong type, and
+    PolicyViolationException for too many partitions. `requested_by` is a name for people.
     """
 
     def __init__(self, cluster_uri: str, config: Config | None = None, requested_by: str = "admin client") -> None:
         self._cluster = Cluster.open(cluster_uri, config)
-        self._requested_by = requested_by
+        self._channel = ControllerChannel(self._cluster, requested_by)
 
     def request(self, kind: str, arguments: Mapping[str, Any], *, validate_only: bool = False) -> AdminRequest:
         """Puts a request to the controller and waits until it is decided. Raises TimeoutException."""
-        admin, config = self._cluster.admin, self._cluster.config
-        self._cluster.metadata.refresh()
-        request_id, version = uuid.uuid4().hex, self._cluster.metadata.version
-        admin.add(AdminRequest(request_id, kind, arguments, validate_only, self._requested_by, version))
-        deadline = time.monotonic() + config.request_timeout_ms / 1000
-        while time.monotonic() < deadline:
-            found = admin.request(request_id)
-            if found is not None and found.outcomes is not None:
-                return found
-            pause(config.lakelog_poll_interval_ms, deadline)
-            admin.refresh()
-        raise TimeoutException(
-            f"{kind}: no controller has decided request {request_id} within {config.request_timeout_ms} ms; "
-            "it stays in the admin table, and the next controller will"
-        )
+        return self._channel.ask(kind, arguments, validate_only=validate_only)
+
+    def cancel_request(self, request_id: str) -> AdminRequest:
+        """Cancels a request that waits, or is being decided. Raises InvalidRequestException if it is neither."""
+        return self._channel.cancel(request_id)
 
     def _one(self, kind: str, arguments: Mapping[str, Any], validate_only: bool) -> str:
         """The message of a request that is of one thing. Raises what the controller has answered."""
@@ -148,14 +138,20 @@ class AdminClient:
         self, reassignments: Mapping[tuple[str, int], Sequence[int] | None], *, validate_only: bool = False
     ) -> Outcomes:
         """Moves partitions to other brokers, None cancels; what has become of each, by topic and partition. [RA-01]"""
-        wanted = {f"{topic}-{partition}": brokers for (topic, partition), brokers in reassignments.items()}
+        wanted = {
+            f"{topic}-{partition}": None if brokers is None else _brokers(brokers)
+            for (topic, partition), brokers in reassignments.items()
+        }
         decided = self.request("alter_partition_reassignments", {"reassignments": wanted}, validate_only=validate_only)
         return decided.outcomes or {}
 
     def elect_leaders(
         self, election_type: str, partitions: Collection[tuple[str, int]] | None = None, *, validate_only: bool = False
     ) -> Outcomes:
-        """Elects leaders, `preferred` or `unclean`, of these partitions or all; what has become of each. [PE-01]"""
+        """Elects leaders, `preferred` or `unclean`, of these partitions or all; what has become of each. [PE-01]
+
+        Of all partitions those are left out that need no election, as in Kafka.
+        """
         chosen = None if partitions is None else [f"{topic}-{partition}" for topic, partition in partitions]
         arguments = {"election_type": election_type, "partitions": chosen}
         return self.request("elect_leaders", arguments, validate_only=validate_only).outcomes or {}
@@ -231,10 +227,17 @@ def _creation(
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "topic": topic, "partitions": partitions, "replication_factor": replication_factor,
-        "assignment": _json(assignment), "configs": dict(configs or {}),
+        "assignment": _json(assignment), "configs": {} if configs is None else configs,
     }  # fmt: skip
 
 
-def _json(assignment: Assignment | None) -> dict[str, list[int]] | None:
+def _json(assignment: Assignment | None) -> dict[str, Any] | None:
     """JSON has texts for keys."""
-    return None if assignment is None else {str(number): list(replicas) for number, replicas in assignment.items()}
+    if assignment is None:
+        return None
+    return {str(number): _brokers(replicas) for number, replicas in assignment.items()}
+
+
+def _brokers(replicas: Sequence[int]) -> Any:
+    """A list of a sequence. A text is one too, but of no brokers: what is no list is left for the check to refuse."""
+    return list(replicas) if isinstance(replicas, list | tuple | range) else replicas

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from replication.controller.batch import Batch
+from replication.controller.admin_requests import AdminRequests
+from replication.controller.batch import Batch, DecisionInterrupted, uninterrupted
 from replication.controller.controller_context import BrokerView, ControllerContext
 from replication.controller.decide import decide
 from replication.controller.events import (
-    EVENT_OF_REQUEST,
     AutoPreferredReplicaLeaderElection,
     BrokerChange,
     BrokerModifications,
@@ -26,7 +26,7 @@ from replication.controller.events import (
     IsrChangeNotification,
     LogDirEventNotification,
 )
-from replication.errors import InvalidRequestException
+from replication.errors import LakelogException, UnknownServerException
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.admin_table import AdminRequest, Outcome
@@ -46,13 +46,16 @@ class ActiveController:
     """One term of office. Every write carries its epoch and is refused once a newer controller has claimed."""
 
     def __init__(
-        self, cluster: Cluster, liveness: Liveness, held: Lease, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, cluster: Cluster, liveness: Liveness, held: Lease, clock: Callable[[], float] = time.monotonic,
+        keep_office: Callable[[], None] = uninterrupted,
+    ) -> None:  # fmt: skip
         self._cluster = cluster
         self._liveness = liveness
         self._held = held
         self._epoch = held.controller_epoch
         self._clock = clock
+        self._keep_office = keep_office
+        self._requests = AdminRequests(cluster.admin, cluster.config, self._epoch, clock)
         self._events = ControllerEventManager(self._process, clock)
         self._rebalance_at = clock() + _FIRST_REBALANCE_SECONDS
         self.context = ControllerContext(self._epoch, cluster.config)
@@ -72,27 +75,20 @@ class ActiveController:
             self.context, brokers=self._views(), topics=self._cluster.topics.topics,
             partitions=self._cluster.metadata.partitions, configs=self._cluster.configs.configs,
         ).started(self._cluster.metadata.version)  # fmt: skip
-        self._cluster.admin.refresh()
-        self._settle_what_has_landed()
+        self._requests.settle_what_has_landed(self._cluster.root)
         self._events.put(ControllerChange(brokers_before))
         self._events.process_all()
 
-    def _settle_what_has_landed(self) -> None:
-        """Requests whose changes the last controller has written, and died before it could say so. [FO-04]"""
-        pending = [request for request in self._cluster.admin.requests if request.outcomes is None]
-        if pending:
-            since = min(request.metadata_version for request in pending)
-            landed = requests_carried_out(self._cluster.root, since)
-            done = {r.request_id: landed[r.request_id] for r in pending if r.request_id in landed}
-            if done:
-                self._cluster.admin.decide(done, self._epoch)
+    def release(self) -> None:
+        """Gives back what it has in hand: it stops by itself, and the next controller may decide the same."""
+        self._requests.release()
 
     def look(self) -> None:
         """Looks at every table once, and deals with what has happened."""
         self._look_at_brokers()
         self._look_at_metadata()
-        if self._cluster.admin.refresh() or any(r.outcomes is None for r in self._cluster.admin.requests):
-            self._look_at_requests()
+        for event in self._requests.look():
+            self._events.put(event)
         config = self._cluster.config
         if config.auto_leader_rebalance_enable and self._clock() >= self._rebalance_at:
             self._rebalance_at = self._clock() + config.leader_imbalance_check_interval_seconds
@@ -132,27 +128,30 @@ class ActiveController:
             self.context = self.context.with_partitions(self._cluster.metadata.partitions)
             self._events.put(IsrChangeNotification())
 
-    def _look_at_requests(self) -> None:
-        refused = {}
-        for request in self._cluster.admin.requests:
-            if request.outcomes is None and request.kind in EVENT_OF_REQUEST:
-                self._events.put(EVENT_OF_REQUEST[request.kind](request))
-            elif request.outcomes is None:
-                problem = f"{request.kind} is none of {', '.join(EVENT_OF_REQUEST)}"
-                refused[request.request_id] = {request.kind: Outcome(InvalidRequestException.__name__, problem)}
-        if refused:
-            self._cluster.admin.decide(refused, self._epoch)
-
     def _process(self, event: Event) -> None:
-        """Topics are written before their partitions and dropped after them; an answer comes last of all."""
-        batch = decide(self.context, event)
+        """An answer comes last of all."""
         request: AdminRequest | None = getattr(event, "request", None)
-        if request is None or not request.validate_only:
-            batch = self._write(event, batch, request)
-        if request is not None:
-            self._cluster.admin.decide({request.request_id: batch.outcomes}, self._epoch)
+        if request is None:
+            self._write(event, decide(self.context, event, self._keep_office), None)
+        elif self._requests.take_up(request):
+            self._requests.answer(request, self._carry_out(event, request))
+
+    def _carry_out(self, event: Event, request: AdminRequest) -> Mapping[str, Outcome]:
+        """What has become of a request. One that meets an error of this code is answered too, and holds up nobody."""
+        try:
+            batch = decide(self.context, event, self._keep_office)
+            if batch.writes and not request.validate_only and self._requests.begin_to_apply(request):
+                batch = self._write(event, batch, request)
+            return batch.outcomes
+        except (LakelogException, DecisionInterrupted):
+            raise
+        except Exception as error:
+            logger.exception("request %s: %s", request.request_id, request.kind)
+            problem = f"request {request.request_id}: {request.kind} met an error of the controller: {error!r}"
+            return {request.kind: Outcome(UnknownServerException.__name__, problem)}
 
     def _write(self, event: Event, batch: Batch, request: AdminRequest | None) -> Batch:
+        """Topics are written before their partitions, and dropped after them."""
         cause: dict[str, Any] = {
             "who": "controller", "controller": self._held.controller_id, "controller_epoch": self._epoch,
             "why": batch.why,
@@ -188,7 +187,7 @@ class ActiveController:
                 last[:] = [Batch(context, type(event).__name__)]
                 last[-1].outcomes.update(landed[request.request_id])
                 return {}
-            batch = decide(context, event)
+            batch = decide(context, event, self._keep_office)
             last[:] = [batch]
             if request is not None:
                 told = {name: [outcome.error, outcome.message] for name, outcome in batch.outcomes.items()}

@@ -7,7 +7,7 @@ of `metadata` are all three, and brokers read them. [CH-01, CH-02]
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -25,6 +25,14 @@ Key = TypeVar("Key")
 state_changes = logging.getLogger("state.change.logger")
 
 
+class DecisionInterrupted(Exception):
+    """A decision that was given up half way; nothing of it is written. Its cause says why, if it is an error."""
+
+
+def uninterrupted() -> None:
+    """Nobody interrupts the decision."""
+
+
 class StateChange(NamedTuple):
     """A move of a partition or a replica, for the log of state changes."""
 
@@ -35,11 +43,16 @@ class StateChange(NamedTuple):
 
 
 class Batch:
-    """Decisions, one after the other, each on what the earlier ones have left. The context itself stays as it is."""
+    """Decisions, one after the other, each on what the earlier ones have left. The context itself stays as it is.
 
-    def __init__(self, context: ControllerContext, why: str) -> None:
+    `keep_office` is called with every step, so that a decision on many partitions neither costs the controller its
+    lease nor keeps it from stopping. It raises DecisionInterrupted.
+    """
+
+    def __init__(self, context: ControllerContext, why: str, keep_office: Callable[[], None] = uninterrupted) -> None:
         self.context = context
         self.why = why
+        self.keep_office = keep_office
         self.live = context.live_brokers
         self.changed: dict[TopicIdPartition, PartitionRegistration] = {}
         self.removed: set[TopicIdPartition] = set()
@@ -63,6 +76,7 @@ class Batch:
 
     def put(self, registration: PartitionRegistration) -> None:
         """Changes a partition, or adds one. However often an event changes it, its epochs go up by one. [LE-06]"""
+        self.keep_office()
         partition = registration.topic_id_partition
         before = self.context.partitions.get(partition)
         controller_epoch = self.context.controller_epoch
@@ -136,6 +150,7 @@ class Batch:
 
     def move_partition(self, registration: PartitionRegistration, state: str) -> None:
         """Marks a state and logs the move."""
+        self.keep_office()
         partition = registration.topic_id_partition
         before, self._partition_states[partition] = self.partition_state(partition), state
         if before != state:
@@ -143,6 +158,7 @@ class Batch:
 
     def move_replica(self, replica: PartitionAndReplica, state: str) -> None:
         """Marks a state and logs the move."""
+        self.keep_office()
         before, self._replica_states[replica] = self.replica_state(replica), state
         if before != state:
             self.state_changes.append(StateChange(self.name_of(replica), before, state))
@@ -155,6 +171,11 @@ class Batch:
     def refuse_move(self, what: str, before: str, after: str) -> None:
         """A move that the table does not have: it is logged and left out. [PS-01, RS-01]"""
         self.state_changes.append(StateChange(what, before, after, is_valid=False))
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is anything to write at all."""
+        return self.touches_metadata or bool(self.topics or self.configs or self.dropped)
 
     @property
     def touches_metadata(self) -> bool:

@@ -12,6 +12,8 @@ from replication.controller.batch import Batch
 from replication.errors import BrokerNotAvailableException, InvalidConfigurationException, InvalidRequestException
 from replication.storage.config_table import BROKERS, DEFAULT, Entity
 
+_DIGITS = 10  # of a broker id
+
 
 def alter_broker_configs(batch: Batch, broker: str, put: Mapping[str, object], delete: Sequence[str]) -> str:
     """Sets and removes settings of a broker, or of all that have none of their own. Brokers read them by themselves.
@@ -39,8 +41,8 @@ def _existing(batch: Batch, broker: str) -> Entity:
     finds when it comes back."""
     if broker == DEFAULT:
         return Entity(BROKERS, DEFAULT)
-    if not (broker.isascii() and broker.isdigit()):
-        raise InvalidRequestException(f"{broker!r} is no broker: it must be a broker id or {DEFAULT}")
+    if not (broker.isascii() and broker.isdigit() and len(broker) <= _DIGITS):
+        raise InvalidRequestException(f"{broker[:80]!r} is no broker: it must be a broker id or {DEFAULT}")
     hosts = {broker_id for r in batch.context.partitions.values() for broker_id in r.replicas}
     known = batch.context.brokers.keys() | hosts
     entity = Entity(BROKERS, str(int(broker)))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from replication.controller.active_controller import ActiveController, views
+from replication.controller.batch import DecisionInterrupted
 from replication.controller.controller_context import BrokerView
 from replication.errors import ControllerMovedException, LakelogException
 from replication.storage.cluster import Cluster
@@ -78,14 +79,27 @@ class Controller:
         self._thread.join()
 
     def stop(self) -> None:
-        """Ends it, and resigns if it is active, so that the next one need not wait. [CE-06]"""
-        self.kill()
+        """Ends it, and resigns if it is active, so that the next one need not wait. [CE-06]
+
+        A decision is given up half way. What does not end within the session time-out is left to itself: the next
+        controller's claims refuse all that it may yet write.
+        """
+        self._stopping.set()
+        self._awake.set()
+        self._thread.join(self._session_timeout)
         if self._held is not None:
             try:
+                self._release()
                 self._cluster.lease.resign(self._held)
             except LakelogException as error:
                 logger.warning("controller %s: has not resigned: %s", self.controller_id, error)
             self._stand_down()
+
+    def _release(self) -> None:
+        if self._thread.is_alive():
+            logger.warning("controller %s: resigns in the middle of something", self.controller_id)
+        elif self._active is not None:
+            self._active.release()
 
     def _run(self) -> None:
         while not self._stopping.wait(self._cluster.config.lakelog_poll_interval_ms / 1000):
@@ -98,12 +112,19 @@ class Controller:
         try:
             self.tick()
         except ControllerMovedException as error:
-            logger.warning("controller %s stands by: %s", self.controller_id, error)
-            self._stand_down()
+            self._is_deposed(error)
+        except DecisionInterrupted as interrupted:
+            logger.warning("controller %s gives a decision up: %s", self.controller_id, interrupted)
+            if isinstance(interrupted.__cause__, ControllerMovedException):
+                self._is_deposed(interrupted.__cause__)
         except LakelogException as error:
             logger.warning("controller %s: %s", self.controller_id, error)
         except Exception:  # an error of its own must not leave the cluster without a controller
             logger.exception("controller %s", self.controller_id)
+
+    def _is_deposed(self, error: ControllerMovedException) -> None:
+        logger.warning("controller %s stands by: %s", self.controller_id, error)
+        self._stand_down()
 
     def tick(self) -> None:
         """One round: as the active controller, or as one that stands by."""
@@ -127,20 +148,41 @@ class Controller:
 
     def _fail_over(self, held: Lease) -> None:
         """Everything that fails here is a reason to resign: another controller may be luckier. [CE-03, FO-01]"""
-        active = ActiveController(self._cluster, self._liveness, held, self._clock)
+        self._held, self._seen_at = held, self._clock()
+        active = ActiveController(self._cluster, self._liveness, held, self._clock, self._keep_office)
         try:
             active.fail_over(self._brokers[0])
-        except LakelogException:
+        except Exception:
+            self._held = None
             self._cluster.lease.resign(held)
             raise
-        self._held, self._active, self._seen_at = held, active, self._clock()
+        self._active = active
         logger.info("controller %s is active under controller epoch %d", self.controller_id, held.controller_epoch)
 
     def _serve(self, held: Lease, active: ActiveController) -> None:
-        if self._clock() - self._seen_at >= self._session_timeout / _RENEWALS:
-            self._held, self._seen_at = self._cluster.lease.renew(held), self._clock()
+        if self._is_renewal_due():
+            self._renew(held)
             self._cluster.keep_cheap()
         active.look()
+
+    def _is_renewal_due(self) -> bool:
+        return self._clock() - self._seen_at >= self._session_timeout / _RENEWALS
+
+    def _renew(self, held: Lease) -> None:
+        self._held, self._seen_at = self._cluster.lease.renew(held), self._clock()
+
+    def _keep_office(self) -> None:
+        """Renews the lease when it is due, in the middle of a decision, and ends the decision with the process.
+
+        Raises DecisionInterrupted, whose cause is the error if the lease could not be renewed. [CE-02]
+        """
+        if self._stopping.is_set():
+            raise DecisionInterrupted("the controller was told to stop")
+        if self._held is not None and self._is_renewal_due():
+            try:
+                self._renew(self._held)
+            except LakelogException as error:
+                raise DecisionInterrupted(str(error)) from error
 
     def _stand_down(self) -> None:
         """What it was told as the controller is forgotten with it. [CE-06, EV-02]"""

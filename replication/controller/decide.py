@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from replication.controller import broker_events, configs, leader_election, reassignment, topic_deletion_manager, topics
-from replication.controller.batch import Batch
+from replication.controller.batch import Batch, uninterrupted
 from replication.controller.controller_context import ControllerContext
 from replication.controller.events import (
     AutoPreferredReplicaLeaderElection,
@@ -26,14 +26,23 @@ from replication.controller.events import (
     TopicConfigChange,
     TopicDeletion,
 )
-from replication.errors import InvalidRequestException, LakelogException, UnknownTopicOrPartitionException
+from replication.errors import (
+    ElectionNotNeededException,
+    InvalidRequestException,
+    LakelogException,
+    UnknownTopicOrPartitionException,
+)
+from replication.protocol.admin_request import PartitionLimits, check_arguments, check_limits
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.admin_table import AdminRequest, Outcome
 
 
-def decide(context: ControllerContext, event: Event) -> Batch:
-    """All that is to be written because of an event. It changes nothing, and may be asked again on newer tables."""
-    batch = Batch(context, type(event).__name__)
+def decide(context: ControllerContext, event: Event, keep_office: Callable[[], None] = uninterrupted) -> Batch:
+    """All that is to be written because of an event. It changes nothing, and may be asked again on newer tables.
+
+    Raises DecisionInterrupted where `keep_office`, which it calls with every step, does.
+    """
+    batch = Batch(context, type(event).__name__, keep_office)
     match event:
         case ControllerChange():
             broker_events.on_failover(batch, event.before)
@@ -57,14 +66,21 @@ def decide(context: ControllerContext, event: Event) -> Batch:
 
 
 def _answer(batch: Batch, event: RequestEvent) -> None:
-    """Carries out a request; what is refused is an outcome, and nothing of it is written."""
+    """Carries out a request; what is refused is an outcome, and nothing of it is written.
+
+    It is checked again before anything is built: its row may be written by hand, or by another version.
+    """
+    request, config = event.request, batch.context.config
     try:
+        check_arguments(request.kind, request.arguments)
+    except InvalidRequestException as error:
+        batch.outcomes[request.kind] = Outcome(error.name, str(error))
+        return
+    try:
+        check_limits(request.kind, request.arguments, PartitionLimits.of(config))
         _carry_out(batch, event)
     except LakelogException as error:
-        batch.outcomes[_name(event.request)] = Outcome(error.name, str(error))
-    except (TypeError, ValueError, KeyError, AttributeError) as error:  # written by hand, or by another version
-        problem = f"request {event.request.request_id}: {event.request.kind} cannot be read: {error!r}"
-        batch.outcomes[event.request.kind] = Outcome(InvalidRequestException.__name__, problem)
+        batch.outcomes[_name(request)] = Outcome(error.name, str(error))
 
 
 def _carry_out(batch: Batch, event: RequestEvent) -> None:
@@ -82,13 +98,10 @@ def _carry_out(batch: Batch, event: RequestEvent) -> None:
             topic_deletion_manager.enqueue_topic_for_deletion(batch, topics.known(batch, given["topic"]))
             message = "is being deleted"
         case PartitionReassignment():
-            _check_targets(given["reassignments"])
             _each(batch, given["reassignments"], lambda p, target: _reassign(batch, p, target))
             return
         case ReplicaLeaderElection():
-            election_type = leader_election.check_type(given["election_type"])
-            chosen = _all_partitions(batch) if given["partitions"] is None else given["partitions"]
-            _each(batch, dict.fromkeys(chosen), lambda p, _: leader_election.elect(batch, p, election_type))
+            _elect(batch, given["election_type"], given.get("partitions"))
             return
     batch.outcomes[_name(request)] = Outcome(None, message)
 
@@ -99,22 +112,27 @@ def _name(request: AdminRequest) -> str:
     return str(given.get("topic", given.get("broker", request.kind)))
 
 
-def _check_targets(reassignments: Mapping[str, Any]) -> None:
-    for name, target in reassignments.items():
-        if target is not None and not (isinstance(target, list) and all(type(broker) is int for broker in target)):
-            raise ValueError(f"{name}: {target!r} is no list of brokers")
-
-
 def _reassign(batch: Batch, partition: TopicIdPartition, target: list[int] | None) -> str:
     if target is None:
         return reassignment.cancel(batch, partition)
     return reassignment.reassign(batch, partition, target)
 
 
+def _elect(batch: Batch, given_type: str, partitions: list[str] | None) -> None:
+    """Of all partitions only those are in the answer that needed an election, as in Kafka: a cluster may have many."""
+    election_type = leader_election.check_type(given_type)
+    chosen = _all_partitions(batch) if partitions is None else partitions
+    _each(batch, dict.fromkeys(chosen), lambda p, _: leader_election.elect(batch, p, election_type))
+    if partitions is None:
+        needed = {n: o for n, o in batch.outcomes.items() if o.error != ElectionNotNeededException.__name__}
+        batch.outcomes = needed
+
+
 def _each(batch: Batch, wanted: Mapping[str, Any], act: Callable[[TopicIdPartition, Any], str]) -> None:
     """Each partition succeeds or is refused by itself, as in Kafka."""
     by_name = {f"{r.topic}-{r.partition}": p for p, r in batch.context.partitions.items()}
     for name, value in wanted.items():
+        batch.keep_office()
         try:
             if name not in by_name:
                 raise UnknownTopicOrPartitionException(f"no partition {name}")

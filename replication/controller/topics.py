@@ -19,6 +19,7 @@ from replication.errors import (
     TopicExistsException,
     UnknownTopicOrPartitionException,
 )
+from replication.protocol.admin_request import PartitionLimits, check_request_size, check_topic_size
 from replication.protocol.assignment import assign_replicas, check_assignment, check_replicas
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.partition_states import PartitionState
@@ -27,6 +28,8 @@ from replication.protocol.topic_name import check_not_internal, check_topic_name
 from replication.storage.topic_table import Topic
 
 Assignment = Mapping[int, Sequence[int]]
+
+_SHOWN = 20  # partitions in an answer
 
 
 def create_topic(
@@ -47,6 +50,7 @@ def create_topic(
     if assignment is None:
         config = batch.context.config
         count = config.num_partitions if partitions is None else partitions
+        check_topic_size(topic, count, PartitionLimits.of(config))
         factor = config.default_replication_factor if replication_factor is None else replication_factor
         assignment = _spread(batch, count, factor, topic_id)
     elif partitions is not None or replication_factor is not None:
@@ -55,8 +59,15 @@ def create_topic(
         check_assignment(assignment, batch.context.live_brokers)
     batch.topics[topic] = Topic(topic, topic_id, len(assignment), settings)
     _on_new_partition_creation(batch, topic, topic_id, assignment)
-    replicas = {number: ",".join(map(str, brokers)) for number, brokers in sorted(assignment.items())}
-    return "; ".join(f"partition {number} on brokers {brokers}" for number, brokers in replicas.items())
+    return _in_words(assignment)
+
+
+def _in_words(assignment: Assignment) -> str:
+    """Where the first partitions lie, and how many more there are: an answer is a value in a table, and a line."""
+    shown = sorted(assignment.items())[:_SHOWN]
+    told = [f"partition {number} on brokers {','.join(map(str, brokers))}" for number, brokers in shown]
+    more = [f"and {len(assignment) - len(shown)} more"] if len(assignment) > len(shown) else []
+    return "; ".join(told + more)
 
 
 def _spread(batch: Batch, partitions: int, replication_factor: int, salt: str, first: int = 0) -> Assignment:
@@ -102,7 +113,7 @@ def known(batch: Batch, name: str) -> Topic:
     """The topic, also one that is being deleted. Raises UnknownTopicOrPartitionException."""
     topic = batch.topic(name)
     if topic is None:
-        others = ", ".join(sorted(batch.context.topics)) or "none"
+        others = ", ".join(sorted(batch.context.topics)[:_SHOWN]) or "none"
         raise UnknownTopicOrPartitionException(f"no topic {name}; there are: {others}")
     return topic
 
@@ -120,6 +131,7 @@ def create_partitions(
     if total <= count:
         raise InvalidPartitionsException(f"topic {topic} has {count} partitions, it can only get more: {total}")
     numbers = range(count, total)
+    check_request_size("create_partitions", len(numbers), PartitionLimits.of(batch.context.config))
     if assignment is None:
         factor = len(present[0].replicas) if present else batch.context.config.default_replication_factor
         assignment = _spread(batch, len(numbers), factor, request_id, count)

@@ -13,6 +13,7 @@ from replication.errors import (
 )
 
 _ONE_RACK = ""
+_SHOWN = 20  # numbers in an error
 
 
 def assign_replicas(
@@ -148,4 +149,5 @@ def _check_same_factor(partition: int, assignment: Mapping[int, Sequence[int]]) 
 
 
 def _list(numbers: Collection[int]) -> str:
-    return ", ".join(str(number) for number in sorted(numbers)) or "none"
+    shown = ", ".join(str(number) for number in sorted(numbers)[:_SHOWN]) or "none"
+    return f"{shown} and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else shown

@@ -10,7 +10,8 @@ from typing import Any
 from replication.config import Config, Owner
 from replication.errors import BrokerNotAvailableException, InconsistentClusterIdException, KafkaStorageException
 from replication.storage.admin_table import AdminTable
-from replication.storage.broker_table import BrokerRegistration, BrokerTable, broker_ids
+from replication.storage.broker_directory import BrokerDirectory
+from replication.storage.broker_table import BrokerRegistration
 from replication.storage.commit import last_version
 from replication.storage.config_table import ConfigTable
 from replication.storage.controller_lease import ControllerLease
@@ -42,7 +43,7 @@ class Cluster:
         self.config = config.in_cluster(dict(identity["configs"]))
         self.metadata = MetadataTable.open(root)
         self.topics = TopicTable.open(root)
-        self._brokers: dict[int, BrokerTable] = {}
+        self._brokers = BrokerDirectory(root)
 
     @classmethod
     def open(cls, uri: str, config: Config | None = None) -> Cluster:
@@ -80,18 +81,13 @@ class Cluster:
 
     def refresh_brokers(self) -> Mapping[int, BrokerRegistration]:
         """The registrations of all brokers, read again where they have moved."""
-        for broker_id in broker_ids(self.root):
-            if broker_id in self._brokers:
-                self._brokers[broker_id].refresh()
-            elif table := BrokerTable.open_if_registered(self.root, broker_id):
-                self._brokers[broker_id] = table
+        self._brokers.refresh()
         return self.brokers
 
     @property
     def brokers(self) -> Mapping[int, BrokerRegistration]:
         """The registrations as last read, by broker id."""
-        found = {broker_id: table.registration for broker_id, table in sorted(self._brokers.items())}
-        return {broker_id: registration for broker_id, registration in found.items() if registration}
+        return self._brokers.registrations
 
     def keep_cheap(self) -> None:
         """Keeps the cluster's tables cheap to open; for the active controller, which owns them, now and then."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from replication.clients import controller_channel
 from replication.clients.admin import AdminClient
 from replication.config import Config
 from replication.errors import (
@@ -9,11 +10,15 @@ from replication.errors import (
     InvalidPartitionsException,
     InvalidReplicaAssignmentException,
     InvalidReplicationFactorException,
+    InvalidRequestException,
     InvalidTopicException,
+    PolicyViolationException,
+    RequestCancelledException,
     TimeoutException,
     TopicExistsException,
     UnknownTopicOrPartitionException,
 )
+from replication.storage.admin_table import APPLYING, AdminTable, Outcome
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.filesystem import StorageRoot
@@ -98,10 +103,114 @@ def test_settings_are_put_and_deleted(admin):
     assert admin.describe_topic("t").topic.configs == {"unclean.leader.election.enable": "true"}
 
 
-def test_without_a_controller_a_request_stays_and_the_next_one_decides_it(cluster_uri):
-    impatient = AdminClient(cluster_uri, Config.from_properties({"request.timeout.ms": 100}))
-    with pytest.raises(TimeoutException, match="no controller has decided request"):
-        impatient.create_topic("t")
+WRONG = {
+    "a truth value for a broker": lambda admin: admin.create_topic("t", assignment={0: [True, 2]}),
+    "a fraction for a broker": lambda admin: admin.create_topic("t", assignment={0: [1.0]}),
+    "a text for brokers": lambda admin: admin.create_topic("t", assignment={0: "12"}),
+    "a truth value for a number": lambda admin: admin.create_topic("t", True, 1),
+    "a fraction for a factor": lambda admin: admin.create_topic("t", 1, 1.5),
+    "a list for a name": lambda admin: admin.delete_topic(["t"]),
+    "half a character": lambda admin: admin.delete_topic("\ud800"),
+    "a list for settings": lambda admin: admin.create_topic("t", configs=["a"]),
+    "a text for partitions": lambda admin: admin.create_partitions("t", "3"),
+    "a text for a target": lambda admin: admin.alter_partition_reassignments({("t", 0): "12"}),
+    "no type of election": lambda admin: admin.elect_leaders(None),
+}
+
+
+@pytest.mark.parametrize("ask", WRONG.values(), ids=WRONG)
+def test_ev_05_what_is_of_a_wrong_type_is_refused_before_anybody_is_asked(cluster_uri, ask):
+    with pytest.raises(InvalidRequestException, match="must be"):
+        ask(AdminClient(cluster_uri))
+    assert Cluster.open(cluster_uri).admin.requests == []
+
+
+TOO_MANY = {
+    "partitions": lambda admin: admin.create_topic("t", 6),
+    "lists": lambda admin: admin.create_topic("t", assignment={n: [1] for n in range(6)}),
+    "of a dry run": lambda admin: admin.validate_topic("t", 6),
+    "in all": lambda admin: admin.create_partitions("t", 6),
+    "moves": lambda admin: admin.alter_partition_reassignments({("t", n): [1] for n in range(6)}),
+    "elections": lambda admin: admin.elect_leaders("preferred", [("t", n) for n in range(6)]),
+}
+
+
+@pytest.mark.parametrize("ask", TOO_MANY.values(), ids=TOO_MANY)
+def test_ev_05_too_many_partitions_are_refused_before_anybody_is_asked(cluster_uri, ask):
+    limits = {"lakelog.max.partitions.per.topic": 5, "lakelog.max.partitions.per.request": 5}
+    with pytest.raises(PolicyViolationException, match=r"6 partitions are more than lakelog\.max"):
+        ask(AdminClient(cluster_uri, Config.from_properties(limits)))
+    assert Cluster.open(cluster_uri).admin.requests == []
+
+
+IMPATIENT = Config.from_properties({"request.timeout.ms": 100})
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_a_request_that_nobody_decides_in_time_is_withdrawn(cluster_uri, validate_only):
+    client = AdminClient(cluster_uri, IMPATIENT)
+    with pytest.raises(TimeoutException, match=r"no controller has decided request .*; it is withdrawn"):
+        client.request("delete_topic", {"topic": "t"}, validate_only=validate_only)
+    left = [outcome.error for r in client.list_requests() for outcome in r.outcomes.values()]
+    assert left == ([] if validate_only else ["TimeoutException"]), "a dry run leaves nothing behind"
     with controller_of(cluster_uri):
         AdminClient(cluster_uri).create_topic("u")
-    assert AdminClient(cluster_uri).list_topics() == ["t", "u"]
+    assert client.list_topics() == ["u"]
+
+
+def test_a_request_that_is_being_applied_is_not_withdrawn(cluster_uri, monkeypatch):
+    client = AdminClient(cluster_uri, IMPATIENT)
+    admin, add = Cluster.open(cluster_uri).admin, AdminTable.add
+
+    def add_and_take_up(table, request):
+        add(table, request)
+        admin.move(request.request_id, APPLYING, 3)
+
+    monkeypatch.setattr(AdminTable, "add", add_and_take_up)
+    with pytest.raises(TimeoutException, match="epoch 3 is carrying it out"):
+        client.create_topic("t")
+    (request,) = client.list_requests()
+    assert (request.state, request.outcomes) == (APPLYING, None)
+    with pytest.raises(InvalidRequestException, match="epoch 3 carries it out already"):
+        client.cancel_request(request.request_id)
+
+
+def test_what_was_decided_at_the_last_moment_is_the_answer(cluster_uri, monkeypatch):
+    client = AdminClient(cluster_uri, IMPATIENT)
+    admin, withdraw = Cluster.open(cluster_uri).admin, AdminTable.withdraw
+
+    def decide_before(table, request_id, *args):
+        admin.decide({request_id: {"t": Outcome(None, "is being deleted")}}, 1)
+        return withdraw(table, request_id, *args)
+
+    monkeypatch.setattr(AdminTable, "withdraw", decide_before)
+    assert client.delete_topic("t") == "is being deleted"
+
+
+def test_who_is_interrupted_withdraws_its_request(cluster_uri, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(controller_channel, "pause", interrupt)
+    client = AdminClient(cluster_uri)
+    with pytest.raises(KeyboardInterrupt):
+        client.create_topic("t")
+    (request,) = client.list_requests()
+    assert request.outcomes == {"create_topic": Outcome("TimeoutException", "its client was interrupted")}
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_who_waits_for_a_request_that_is_cancelled_is_told(cluster_uri, monkeypatch, validate_only):
+    client, other = AdminClient(cluster_uri), AdminClient(cluster_uri, requested_by="somebody")
+    monkeypatch.setattr(
+        controller_channel, "pause", lambda *_: [other.cancel_request(r.request_id) for r in other.list_requests()]
+    )
+    with pytest.raises(RequestCancelledException, match="somebody"):
+        client.delete_topic("t", validate_only=validate_only)
+
+
+def test_an_answer_to_a_dry_run_leaves_no_row(admin):
+    admin.validate_topic("t", 3)
+    with pytest.raises(UnknownTopicOrPartitionException):
+        admin.delete_topic("t", validate_only=True)
+    assert admin.list_requests() == []

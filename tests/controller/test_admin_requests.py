@@ -1,6 +1,6 @@
 """What clients ask of the controller: decided, stored, and finished by the next one if a controller dies over it."""
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -66,8 +66,8 @@ def test_a_request_that_is_only_validated_changes_nothing(world):
     assert not world.cluster.topics.topics["flights"].deleting
 
 
-class Died(Exception):
-    """A controller was killed."""
+class Died(BaseException):
+    """A controller was killed: nothing in it can deal with that."""
 
 
 REQUESTS = {
@@ -81,13 +81,10 @@ REQUESTS = {
 }
 
 
-@pytest.mark.parametrize("kind", REQUESTS)
-@pytest.mark.parametrize("commits", [0, 1, 2])
-def test_fo_04_a_request_whose_controller_dies_half_way_is_finished_by_the_next(world, monkeypatch, kind, commits):
-    """Killed before one of its commits, the last of which stores the outcome: nothing is lost or done twice."""
-    world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
-    ask(world, kind, **REQUESTS[kind])
-    commit, left = DeltaLog.commit, [None] * commits
+@contextmanager
+def killed_before_commit(monkeypatch, number, must_die=True):
+    """The controller makes so many commits, and dies instead of the next one."""
+    commit, left = DeltaLog.commit, [None] * number
 
     def die(log, *args, **options):
         if not left:
@@ -95,10 +92,19 @@ def test_fo_04_a_request_whose_controller_dies_half_way_is_finished_by_the_next(
         left.pop()
         return commit(log, *args, **options)
 
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, pytest.raises(Died) if must_die else nullcontext():
         patched.setattr(DeltaLog, "commit", die)
-        with pytest.raises(Died) if commits < commits_of(kind) else nullcontext():
-            world.controller.look()
+        yield
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("commits", [0, 2, 3, 4])
+def test_fo_04_a_request_whose_controller_dies_half_way_is_finished_by_the_next(world, monkeypatch, kind, commits):
+    """Killed before one of its commits, the last of which stores the outcome: nothing is lost or done twice."""
+    world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
+    ask(world, kind, **REQUESTS[kind])
+    with killed_before_commit(monkeypatch, commits, commits < commits_of(kind)):
+        world.controller.look()
     world.fail_over()
     world.controller.look()
     assert set(outcomes(world).values()) == {None}
@@ -106,8 +112,32 @@ def test_fo_04_a_request_whose_controller_dies_half_way_is_finished_by_the_next(
 
 
 def commits_of(kind):
-    """How many commits the request takes, its outcome among them."""
-    return 3 if kind in ("create_topic", "create_partitions", "delete_topic") else 2
+    """How many commits the request takes: it is taken up, begun, written and answered."""
+    return 5 if kind in ("create_topic", "create_partitions", "delete_topic") else 4
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_li_06_a_request_over_whose_decision_a_controller_has_ended_is_decided_by_no_other(world, monkeypatch, kind):
+    """Else it would end them all. It was not begun, so that nothing of it is written; others are decided."""
+    world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
+    before = tables(world)
+    ask(world, kind, **REQUESTS[kind])
+    with killed_before_commit(monkeypatch, 1):
+        world.controller.look()
+    ask(world, "alter_configs", "other", topic="flights", put={"retention.ms": "5"}, delete=[])
+    world.fail_over()
+    assert tables(world) == before
+    world.controller.look()
+    assert (outcomes(world), outcomes(world, "other")) == ({kind: "InvalidRequestException"}, {"flights": None})
+    message = world.cluster.admin.request("request").outcomes[kind].message
+    assert f"the controller of epoch {world.terms - 1} ended while it decided this request" in message
+
+
+def tables(world):
+    """All that requests change."""
+    for table in (world.cluster.topics, world.cluster.configs):
+        table.refresh()
+    return world.all(), world.cluster.topics.topics, world.cluster.configs.configs
 
 
 def expected_of(kind):

@@ -39,10 +39,10 @@ def test_pe_01_le_02_le_05_by_hand(election, leader, isr, given, outcome):
         assert batch.outcomes["flights-0"].message == f"broker {outcome[0]} leads"
 
 
-def test_pe_01_of_all_partitions_each_by_itself():
+def test_pe_01_of_all_partitions_each_that_needs_it_by_itself():
     rows = [partition((1, 2), 2), partition((2, 1), 2, number=1), partition((1, 2), 2, (2,), topic="other")]
     batch = Active(context(*rows)).ask("elect_leaders", election_type="preferred", partitions=None)
-    assert errors(batch) == {"flights-0": None, "flights-1": NOT_NEEDED, "other-0": NOT_PREFERRED}
+    assert errors(batch) == {"flights-0": None, "other-0": NOT_PREFERRED}
     assert changed(batch) == {"flights-0": (1, (1, 2))}
     assert errors(Active(context(*rows)).ask("elect_leaders", election_type="preferred", partitions=[])) == {}
 

@@ -10,6 +10,7 @@ import pytest
 from jobs import brokers, configs, controller, leader_election, reassign_partitions, topics
 from replication.clients.admin import AdminClient
 from replication.errors import TimeoutException
+from replication.storage.admin_table import AdminRequest
 from replication.storage.cluster import Cluster
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
@@ -106,13 +107,12 @@ def test_pe_01_the_preferred_leads_again_and_who_leads_already_is_no_failure(
     words = ("--election-type", "preferred", "--all-topic-partitions")
     status, out, err = on_t(leader_election, *words, "--dry-run")
     assert (status, out) == (0, "")
-    assert err.startswith("Nothing was written. Would complete leader election (PREFERRED) for partitions t-0\n")
-    assert on_t(leader_election, *words) == (
-        0,
-        "",
-        "Successfully completed leader election (PREFERRED) for partitions t-0\n"
-        "Valid replica already elected for partitions t-1\n",
-    )
+    assert err == "Nothing was written. Would complete leader election (PREFERRED) for partitions t-0\n"
+    done = "Successfully completed leader election (PREFERRED) for partitions t-0\n"
+    assert on_t(leader_election, *words) == (0, "", done)
+    assert on_t(leader_election, *words) == (0, "", "No partition needs an election\n")
+    one = ("--election-type", "preferred", "--topic", "t", "--partition", 1)
+    assert on_t(leader_election, *one) == (0, "", "Valid replica already elected for partitions t-1\n")
     assert admin.describe_topic("t").partitions[0].leader == 1
 
 
@@ -195,14 +195,49 @@ def test_the_outcome_of_a_request_is_stored_and_shown(on_t: Run) -> None:
     assert rows[1]["requested_by"].startswith("lakelog topics on ")
 
 
-def test_a_request_that_waits_for_a_controller_is_shown(lakelog: Run, cluster: str, tmp_path: Path) -> None:
+def test_a_request_whose_client_has_given_up_is_shown_as_withdrawn(lakelog: Run, cluster: str, tmp_path: Path) -> None:
     (tmp_path / "client").write_text("request.timeout.ms=1\n")
     words = ("--create", "--topic", "t", "--command-config", tmp_path / "client")
     status, out, err = lakelog(topics, "--cluster", cluster, *words)
     assert (status, out, err.split(":")[1].strip()) == (1, "", TimeoutException.__name__)
     (row,) = json.loads(lakelog(controller, "--cluster", cluster, "--requests", "-o", "json")[1])
-    assert (row["kind"], row["message"]) == ("create_topic", "no controller has decided it yet")
+    assert (row["kind"], row["error"], row["state"]) == ("create_topic", TimeoutException.__name__, "Decided")
     assert row["request"] in err
+
+
+def test_a_request_that_waits_is_shown_and_cancelled(lakelog: Run, cluster: str) -> None:
+    Cluster.open(cluster).admin.add(AdminRequest("r1", "delete_topic", {"topic": "t"}, requested_by="me"))
+    words = (controller, "--cluster", cluster)
+    (row,) = json.loads(lakelog(*words, "--requests", "-o", "json")[1])
+    assert (row["message"], row["state"]) == ("no controller has decided it yet", "Pending")
+    assert lakelog(*words, "--cancel-request", "r1") == (0, "", "Cancelled request r1: delete_topic by me.\n")
+    (row,) = json.loads(lakelog(*words, "--requests", "-o", "json")[1])
+    assert (row["error"], row["message"].startswith("cancelled by lakelog controller on ")) == (
+        "RequestCancelledException", True,
+    )  # fmt: skip
+    for request_id, message in (("r1", "request r1 is decided"), ("r2", "no request r2; undecided are: none")):
+        status, _, err = lakelog(*words, "--cancel-request", request_id)
+        assert (status, err.startswith(f"lakelog: InvalidRequestException: {message}")) == (1, True)
+
+
+def test_ev_05_a_topic_that_is_too_large_is_refused_before_it_is_asked_for(lakelog: Run, cluster: str) -> None:
+    """No controller runs: nobody is asked."""
+    words = ("--create", "--topic", "t", "--partitions", 10_000_000, "--dry-run")
+    status, out, err = lakelog(topics, "--cluster", cluster, *words)
+    assert (status, out) == (1, "")
+    assert err == (
+        "lakelog: PolicyViolationException: topic t: 10000000 partitions are more than "
+        "lakelog.max.partitions.per.topic, 10000, allows\n"
+    )
+    assert Cluster.open(cluster).admin.requests == []
+
+
+def test_a_dry_run_of_a_large_topic_is_told_in_few_words_and_leaves_no_row(on_t: Run, controlled: str) -> None:
+    status, out, err = on_t(topics, "--create", "--topic", "u", "--partitions", 10_000, "--dry-run")
+    assert (status, out) == (0, "")
+    assert max(map(len, err.splitlines())) < 1000
+    assert "; and 9980 more" in err
+    assert [request.kind for request in Cluster.open(controlled).admin.requests] == ["create_topic"], "that of t"
 
 
 # --- all of them ---

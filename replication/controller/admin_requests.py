@@ -1,0 +1,128 @@
+"""The requests in the admin table, as the controller in office deals with them: taken up, applied, answered or refused.
+
+Each step is a commit before the work that it announces. So the next controller knows a request over which this one has
+ended, and no request ends every controller there is. [LI-06, FO-04]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+
+from replication.config import Config
+from replication.controller.events import EVENT_OF_REQUEST, RequestEvent
+from replication.errors import InvalidRequestException, TimeoutException
+from replication.storage.admin_table import APPLYING, DECIDING, PENDING, AdminRequest, AdminTable, Outcome
+from replication.storage.filesystem import StorageRoot
+from replication.storage.metadata_history import requests_carried_out
+
+_WHO = "controller"
+
+
+class AdminRequests:
+    """The requests under one controller epoch. Every write is refused once a newer controller has claimed the table."""
+
+    def __init__(
+        self, admin: AdminTable, config: Config, controller_epoch: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._admin = admin
+        self._config = config
+        self._epoch = controller_epoch
+        self._clock = clock
+        # When a request was first seen, undecided and decided: its client's clock may be another.
+        self._seen_at: dict[tuple[str, bool], float] = {}
+
+    def settle_what_has_landed(self, cluster: StorageRoot) -> None:
+        """Answers requests whose changes the last controller has written, and died before it could say so. [FO-04]"""
+        self._admin.refresh()
+        pending = [request for request in self._admin.requests if request.outcomes is None]
+        if pending:
+            landed = requests_carried_out(cluster, min(request.metadata_version for request in pending))
+            self._settle({r.request_id: landed[r.request_id] for r in pending if r.request_id in landed})
+
+    def look(self) -> list[RequestEvent]:
+        """The requests that wait, as events, oldest first. Those that cannot be carried out are refused on the way."""
+        self._admin.refresh()
+        requests = self._admin.requests
+        self._note(requests)
+        pending = [request for request in requests if request.outcomes is None]
+        refused = {request.request_id: outcome for request in pending if (outcome := self._refusal(request))}
+        self._settle({r.request_id: {r.kind: refused[r.request_id]} for r in pending if r.request_id in refused})
+        self._forget_dry_runs(requests)
+        # The event of a request is the same one however far it has come, so that it is queued once.
+        return [
+            EVENT_OF_REQUEST[request.kind](dataclasses.replace(request, state=PENDING, controller_epoch=-1))
+            for request in pending
+            if request.request_id not in refused
+        ]
+
+    def take_up(self, request: AdminRequest) -> bool:
+        """Says that a request is being decided; False if that is not wanted any more."""
+        if self._is_over(request):
+            self._settle({request.request_id: {request.kind: _expired(request)}})
+            return False
+        return self._admin.move(request.request_id, DECIDING, self._epoch)
+
+    def begin_to_apply(self, request: AdminRequest) -> bool:
+        """Says that a decision is being written, so that it will be finished; False if it is not wanted any more."""
+        return self._admin.move(request.request_id, APPLYING, self._epoch)
+
+    def answer(self, request: AdminRequest, outcomes: Mapping[str, Outcome]) -> None:
+        """Stores what has become of a request."""
+        self._settle({request.request_id: outcomes})
+
+    def release(self) -> None:
+        """Gives back a request that was being decided: this controller stops by itself, not because of it."""
+        for request in self._admin.requests:
+            if (request.state, request.controller_epoch) == (DECIDING, self._epoch):
+                self._admin.move(request.request_id, PENDING, self._epoch)
+
+    def _settle(self, decided: Mapping[str, Mapping[str, Outcome]]) -> None:
+        if decided:
+            self._admin.decide(decided, self._epoch, self._config.lakelog_admin_requests_kept)
+
+    def _note(self, requests: list[AdminRequest]) -> None:
+        now, there = self._clock(), [(request.request_id, request.outcomes is not None) for request in requests]
+        self._seen_at = {key: self._seen_at.get(key, now) for key in there}
+
+    def _refusal(self, request: AdminRequest) -> Outcome | None:
+        """Why a request is not carried out at all; None if it is."""
+        if request.problem is not None:
+            return _invalid(f"request {request.request_id} cannot be read: {request.problem}")
+        if request.kind not in EVENT_OF_REQUEST:
+            return _invalid(f"{request.kind} is none of {', '.join(EVENT_OF_REQUEST)}")
+        if request.state == DECIDING and request.controller_epoch != self._epoch:
+            return _invalid(
+                f"request {request.request_id}: the controller of epoch {request.controller_epoch} ended while it "
+                "decided this request, which is not decided again, so that it ends no other; nothing of it is written"
+            )
+        if request.state != APPLYING and self._is_over(request):
+            return _expired(request)
+        return None
+
+    def _is_over(self, request: AdminRequest) -> bool:
+        """Whether its client does not wait any more. It withdraws its requests itself, unless it has died."""
+        return request.timeout_ms >= 0 and self._has_waited(request, False, request.timeout_ms)
+
+    def _has_waited(self, request: AdminRequest, is_decided: bool, milliseconds: int) -> bool:
+        since = self._seen_at.get((request.request_id, is_decided), self._clock())
+        return self._clock() - since >= milliseconds / 1000
+
+    def _forget_dry_runs(self, requests: list[AdminRequest]) -> None:
+        """Removes answers to dry runs that nobody has come for: clients remove them once they have them."""
+        kept_ms = self._config.request_timeout_ms
+        dry_runs = [request for request in requests if request.validate_only and request.outcomes is not None]
+        over = [r.request_id for r in dry_runs if self._has_waited(r, True, max(r.timeout_ms, kept_ms))]
+        if over:
+            self._admin.forget(over, _WHO)
+
+
+def _invalid(message: str) -> Outcome:
+    return Outcome(InvalidRequestException.__name__, message)
+
+
+def _expired(request: AdminRequest) -> Outcome:
+    return Outcome(
+        TimeoutException.__name__, f"its client waited {request.timeout_ms} ms, and no controller decided it"
+    )

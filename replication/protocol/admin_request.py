@@ -1,0 +1,185 @@
+"""What a request to the controller may say: its arguments, their types and their bounds.
+
+A client checks before it asks, and the controller before it builds anything: requests are rows that anybody can write.
+The kinds have the names of `AdminClient`'s methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from replication.errors import InvalidRequestException, PolicyViolationException
+
+MAX_INT = 2**31 - 1
+_SHOWN = 80  # characters of a value in an error
+
+
+class _Limited(Protocol):
+    @property
+    def lakelog_max_partitions_per_topic(self) -> int: ...
+    @property
+    def lakelog_max_partitions_per_request(self) -> int: ...
+
+
+class PartitionLimits(NamedTuple):
+    """`lakelog.max.partitions.per.topic` and `.per.request`. Kafka: `MAX_PARTITIONS_PER_BATCH` of the controller."""
+
+    per_topic: int
+    per_request: int
+
+    @classmethod
+    def of(cls, config: _Limited) -> PartitionLimits:
+        """The limits in a configuration."""
+        return cls(config.lakelog_max_partitions_per_topic, config.lakelog_max_partitions_per_request)
+
+
+class _Argument(NamedTuple):
+    """`check` raises TypeError with what the argument has to be."""
+
+    check: Callable[[Any], None]
+    is_required: bool = True
+
+
+_Arguments: TypeAlias = Mapping[str, _Argument]
+
+
+def check_arguments(kind: str, arguments: Any) -> None:
+    """The request's arguments are all there, none is unknown, and each is of its type.
+
+    Raises InvalidRequestException, which names the kind, the argument and what is allowed. [EV-05]
+    """
+    known = _KINDS.get(kind)
+    if known is None:
+        raise InvalidRequestException(f"{_shown(kind)} is none of {', '.join(_KINDS)}")
+    if not isinstance(arguments, Mapping):
+        raise InvalidRequestException(f"{kind}: the arguments are {_shown(arguments)}, they must be an object")
+    unknown = [name for name in arguments if name not in known]
+    if unknown:
+        raise InvalidRequestException(f"{kind}: unknown argument {_shown(unknown[0])}; there are: {', '.join(known)}")
+    for name, argument in known.items():
+        value = arguments.get(name)
+        if value is None and not argument.is_required:
+            continue
+        if name not in arguments:
+            raise InvalidRequestException(f"{kind}: {name} is missing")
+        try:
+            argument.check(value)
+        except TypeError as error:
+            raise InvalidRequestException(f"{kind}: {name} is {_shown(value)}, it must be {error}") from error
+
+
+def check_limits(kind: str, arguments: Mapping[str, Any], limits: PartitionLimits) -> None:
+    """No topic gets, and no request names, more partitions than allowed. The arguments are checked already.
+
+    How many partitions `create_partitions` adds only the controller knows, which checks that itself. Raises
+    PolicyViolationException.
+
+    Kafka: `ReplicationControlManager.validateTotalNumberOfPartitions`.
+    """
+    match kind:
+        case "create_topic":
+            count = arguments.get("partitions") or len(arguments.get("assignment") or ())
+            check_topic_size(arguments["topic"], count, limits)
+            check_request_size(kind, count, limits)
+        case "create_partitions":
+            check_topic_size(arguments["topic"], arguments["total"], limits)
+            check_request_size(kind, len(arguments.get("assignment") or ()), limits)
+        case "alter_partition_reassignments":
+            check_request_size(kind, len(arguments["reassignments"]), limits)
+        case "elect_leaders":
+            check_request_size(kind, len(arguments.get("partitions") or ()), limits)
+
+
+def check_topic_size(topic: str, partitions: int, limits: PartitionLimits) -> None:
+    """Raises PolicyViolationException if the topic would have too many partitions."""
+    if partitions > limits.per_topic:
+        raise PolicyViolationException(
+            f"topic {topic}: {partitions} partitions are more than lakelog.max.partitions.per.topic, "
+            f"{limits.per_topic}, allows"
+        )
+
+
+def check_request_size(kind: str, partitions: int, limits: PartitionLimits) -> None:
+    """Raises PolicyViolationException if one request is of too many partitions."""
+    if partitions > limits.per_request:
+        raise PolicyViolationException(
+            f"{kind}: {partitions} partitions are more than lakelog.max.partitions.per.request, "
+            f"{limits.per_request}, allows; ask for them in several requests"
+        )
+
+
+def _text(value: Any) -> None:
+    """Some characters can be in a `str` and in no file: halves of surrogate pairs."""
+    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
+        raise TypeError("a text in UTF-8")
+
+
+def _integer(value: Any) -> None:
+    """`True` is an `int` to Python, and no number to a person."""
+    if type(value) is not int or abs(value) > MAX_INT:
+        raise TypeError(f"an integer, at most {MAX_INT}")
+
+
+def _is_list_of_brokers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(broker) is int and 0 <= broker <= MAX_INT for broker in value)
+
+
+def _is_number(text: Any) -> bool:
+    return isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MAX_INT
+
+
+def _assignment(value: Any) -> None:
+    is_right = isinstance(value, dict) and all(_is_number(n) and _is_list_of_brokers(b) for n, b in value.items())
+    if not is_right or len({int(number) for number in value}) != len(value):
+        raise TypeError("a list of broker ids for each partition number")
+
+
+def _reassignments(value: Any) -> None:
+    if not isinstance(value, dict):
+        raise TypeError("a list of broker ids, or null, for each partition")
+    for name, brokers in value.items():
+        _text(name)
+        if brokers is not None and not _is_list_of_brokers(brokers):
+            raise TypeError("a list of broker ids, or null, for each partition")
+
+
+def _texts(value: Any) -> None:
+    if not isinstance(value, list):
+        raise TypeError("a list of texts")
+    for text in value:
+        _text(text)
+
+
+def _settings(value: Any) -> None:
+    if not isinstance(value, dict):
+        raise TypeError("a value for each key")
+    for key, setting in value.items():
+        _text(key)
+        if isinstance(setting, str):
+            _text(setting)
+        elif setting is not None and not isinstance(setting, bool | int | float):
+            raise TypeError("a text, a number or a truth value for each key")
+
+
+def _shown(value: Any) -> str:
+    """A value in an error: short, and in ASCII where no terminal could show it."""
+    text = ascii(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+
+
+_TEXT, _INTEGER, _ASSIGNMENT = _Argument(_text), _Argument(_integer), _Argument(_assignment, False)
+_SETTINGS, _TEXTS = _Argument(_settings), _Argument(_texts)
+
+_KINDS: Mapping[str, _Arguments] = {
+    "create_topic": {
+        "topic": _TEXT, "partitions": _Argument(_integer, False), "replication_factor": _Argument(_integer, False),
+        "assignment": _ASSIGNMENT, "configs": _Argument(_settings, False),
+    },
+    "create_partitions": {"topic": _TEXT, "total": _INTEGER, "assignment": _ASSIGNMENT},
+    "alter_configs": {"topic": _TEXT, "put": _SETTINGS, "delete": _TEXTS},
+    "alter_broker_configs": {"broker": _TEXT, "put": _SETTINGS, "delete": _TEXTS},
+    "delete_topic": {"topic": _TEXT},
+    "alter_partition_reassignments": {"reassignments": _Argument(_reassignments)},
+    "elect_leaders": {"election_type": _TEXT, "partitions": _Argument(_texts, False)},
+}  # fmt: skip

@@ -1,0 +1,270 @@
+"""The way of a request through a controller: nothing that is asked stops it, or costs the cluster its control."""
+
+import pytest
+
+from replication.controller import active_controller, topics
+from replication.controller.batch import DecisionInterrupted
+from replication.controller.controller import Controller
+from replication.controller.decide import decide
+from replication.storage.admin_table import APPLYING, DECIDING, PENDING, AdminRequest, AdminTable, Outcome
+from replication.storage.broker_table import BrokerTable
+from replication.storage.cluster import Cluster
+from tests.controller.contexts import Active, context, errors, partition, request
+from tests.controller.world import World
+
+
+@pytest.fixture
+def world(root):
+    return World(root)
+
+
+def ask(world, request_id="request", validate_only=False, timeout_ms=-1, kind="create_topic", **arguments):
+    given = arguments or {"topic": request_id, "assignment": {"0": [1]}}
+    row = AdminRequest(request_id, kind, given, validate_only, "test", timeout_ms=timeout_ms)
+    world.cluster.admin.add(row)
+
+
+def outcome(world, request_id="request"):
+    """The error's name, or `done`; None as long as it is undecided, `no row` once it is gone."""
+    world.cluster.admin.refresh()
+    found = world.cluster.admin.request(request_id)
+    if found is None:
+        return "no row"
+    return found.outcomes and next(told.error or "done" for told in found.outcomes.values())
+
+
+def made(world):
+    world.cluster.topics.refresh()
+    return sorted(world.cluster.topics.topics.keys() - {"flights"})
+
+
+@pytest.mark.parametrize("arguments", ["{not json", '["topic", "t"]', "null", "3", '{"topic": ["t"]}'])
+def test_ev_01_a_row_that_cannot_be_read_is_answered_and_holds_up_nobody(world, arguments):
+    ask(world, "bad")
+    world.cluster.admin._table.update({"who": "test"}, lambda rows: [{**rows[-1], "arguments": arguments}])
+    ask(world, "good")
+    world.controller.look()
+    assert (outcome(world, "bad"), outcome(world, "good"), made(world)) == (
+        "InvalidRequestException", "done", ["good"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), MemoryError(), TypeError("Expected integer, got bool")])
+@pytest.mark.parametrize("place", ["decided", "written"])
+def test_ev_01_a_request_that_meets_an_error_of_the_code_is_answered_and_holds_up_nobody(
+    world, monkeypatch, error, place
+):
+    def fail(*_args, **_options):
+        raise error
+
+    ask(world, "bad")
+    ask(world, "good", kind="alter_configs", topic="flights", put={}, delete=[])
+    with monkeypatch.context() as patched:
+        patched.setattr(*((topics, "check_topic_name") if place == "decided" else (world.controller, "_commit")), fail)
+        world.controller.look()
+    assert (outcome(world, "bad"), outcome(world, "good")) == ("UnknownServerException", "done")
+
+
+def test_ev_05_a_request_of_too_many_partitions_is_refused_before_anything_is_built(world, monkeypatch):
+    """Whoever has written the row has not checked it."""
+    monkeypatch.setattr(topics, "assign_replicas", None)
+    for validate_only in (False, True):
+        name = f"large-{validate_only}"
+        ask(world, name, validate_only, topic="t", partitions=10_000_000, replication_factor=3)
+        world.controller.look()
+        assert outcome(world, name) == "PolicyViolationException"
+    ask(world, "more", kind="create_partitions", topic="flights", total=10_000_000)
+    world.controller.look()
+    assert outcome(world, "more") == "PolicyViolationException"
+
+
+@pytest.mark.parametrize(
+    ("kind", "limits", "given", "error"),
+    [
+        ("create_partitions", {"lakelog_max_partitions_per_request": 2}, {"total": 3}, None),
+        ("create_partitions", {"lakelog_max_partitions_per_request": 2}, {"total": 4}, "PolicyViolationException"),
+        ("create_topic", {"lakelog_max_partitions_per_topic": 2, "num_partitions": 2}, {}, None),
+        ("create_topic", {"lakelog_max_partitions_per_topic": 2, "num_partitions": 3}, {}, "PolicyViolationException"),
+    ],
+)
+def test_ev_05_what_only_the_controller_knows_is_bounded_too(kind, limits, given, error):
+    name = "flights" if kind == "create_partitions" else "new"
+    active = Active(context(partition((1,)), **limits))
+    assert errors(active.ask(kind, topic=name, **given)) == {name: error}
+
+
+def test_li_06_a_request_that_waits_longer_than_its_client_is_refused(world):
+    ask(world, "short", timeout_ms=5000)
+    ask(world, "long", timeout_ms=60_000)
+    ask(world, "begun", timeout_ms=5000)
+    world.cluster.admin.move("begun", APPLYING, 1)
+    requests = world.controller._requests
+    assert [event.request.request_id for event in requests.look()] == ["short", "long", "begun"]
+    world.clock.now += 5
+    assert [event.request.request_id for event in requests.look()] == ["long", "begun"]
+    assert outcome(world, "short") == "TimeoutException"
+
+
+def test_li_06_a_request_whose_turn_comes_too_late_is_refused(world):
+    ask(world, timeout_ms=5000)
+    (event,) = world.controller._requests.look()
+    world.clock.now += 5
+    world.controller._process(event)
+    assert (outcome(world), made(world)) == ("TimeoutException", [])
+
+
+@pytest.mark.parametrize("at", [DECIDING, APPLYING])
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_li_06_a_request_that_is_withdrawn_meanwhile_is_not_carried_out(world, monkeypatch, at, validate_only):
+    ask(world, validate_only=validate_only)
+    gone, move = Outcome("TimeoutException", "gone"), AdminTable.move
+
+    def withdraw_first(table, request_id, state, epoch):
+        if state == at:
+            world.cluster.admin.withdraw(request_id, gone, "test")
+        return move(table, request_id, state, epoch)
+
+    monkeypatch.setattr(AdminTable, "move", withdraw_first)
+    world.controller.look()
+    expected = "no row" if validate_only else "TimeoutException"
+    assert (outcome(world), made(world)) == ("done" if validate_only and at == APPLYING else expected, [])
+
+
+def test_a_dry_run_is_never_begun_and_its_answer_goes_if_nobody_comes_for_it(world):
+    ask(world, validate_only=True, timeout_ms=5000)
+    world.controller.look()
+    assert (outcome(world), made(world)) == ("done", [])
+    world.clock.now += 29
+    world.controller.look()
+    assert outcome(world) == "done", "not before the time-out of requests"
+    world.clock.now += 2
+    world.controller.look()
+    assert outcome(world) == "done", "it was seen decided at the look before the last one"
+    world.clock.now += 30
+    world.controller.look()
+    assert outcome(world) == "no row"
+
+
+def test_li_01_a_broker_whose_registration_is_broken_holds_up_nobody(world):
+    world.beats[3].update(1, "garbage", offline_partitions=("garbage",))
+    ask(world)
+    world.look(1, 2)
+    assert (outcome(world), world.partition()[:2]) == ("done", (1, (1, 2))), "it is dead, as it says nothing any more"
+
+
+def test_ce_02_every_step_of_a_decision_keeps_the_office():
+    steps = []
+    event = request("create_topic", topic="t", partitions=100, replication_factor=3)
+    decide(context(), event, lambda: steps.append(1))
+    assert len(steps) >= 100 * (1 + 3)
+
+    def interrupt():
+        raise DecisionInterrupted("told to stop")
+
+    for kind, arguments in (
+        ("create_topic", {"topic": "t", "partitions": 1}),
+        ("elect_leaders", {"election_type": "preferred", "partitions": ["none-0"]}),
+    ):
+        with pytest.raises(DecisionInterrupted):
+            decide(context(), request(kind, **arguments), interrupt)
+
+
+class Slow:
+    """A decision on a request that takes `steps` seconds on the world's clock; at each second something may happen."""
+
+    def __init__(self, monkeypatch, world, steps, at_each=lambda: None):
+        def decide_slowly(known, event, keep_office):
+            for _ in range(steps if hasattr(event, "request") else 0):
+                world.clock.now += 1
+                at_each()
+                keep_office()
+            return decide(known, event, keep_office)
+
+        monkeypatch.setattr(active_controller, "decide", decide_slowly)
+
+
+def controllers(world):
+    """Two on the world's clock, the first of which is active."""
+    both = [Controller(Cluster.open(world.cluster.root.uri), name, world.clock) for name in ("a", "b")]
+    both[0].tick()
+    both[1].tick()
+    assert [controller.is_active for controller in both] == [True, False]
+    return both
+
+
+def test_ce_02_a_decision_that_takes_longer_than_the_session_keeps_the_lease(world, monkeypatch):
+    a, b = controllers(world)
+    ask(world)
+    Slow(monkeypatch, world, 20, at_each=b.tick)
+    a.tick()
+    assert (outcome(world), a.is_active, b.is_active) == ("done", True, False)
+
+
+def test_ce_02_li_06_a_decision_that_does_not_keep_it_is_given_up_and_the_next_controller_does_not_make_it(
+    world, monkeypatch
+):
+    a, b = controllers(world)
+    ask(world)
+    monkeypatch.setattr(a, "_is_renewal_due", lambda: False)
+    with monkeypatch.context() as patched:
+        Slow(patched, world, 20, at_each=lambda: b.is_active or b.tick())
+        a.round()
+    b.tick()
+    assert (a.is_active, b.is_active) == (False, True)
+    assert (outcome(world), made(world)) == ("InvalidRequestException", [])
+
+
+def test_ce_05_a_controller_that_finds_its_lease_lost_in_the_middle_of_a_decision_stands_by(world, monkeypatch):
+    a, b = controllers(world)
+    ask(world)
+
+    def depose():
+        monkeypatch.undo()
+        b._cluster.lease.elect("b", b._cluster.lease.read())
+
+    Slow(monkeypatch, world, 3, at_each=depose)
+    a.round()
+    assert not a.is_active
+    assert world.cluster.admin.refresh()
+    assert world.cluster.admin.request("request").state == DECIDING
+
+
+def test_ce_06_who_is_told_to_stop_gives_a_decision_up_and_the_next_controller_makes_it(world, monkeypatch):
+    a, b = controllers(world)
+    ask(world)
+    with monkeypatch.context() as patched:
+        Slow(patched, world, 1, at_each=a._stopping.set)
+        a.round()
+    world.cluster.admin.refresh()
+    assert world.cluster.admin.request("request").state == DECIDING
+    a._thread.start()
+    a.stop()
+    world.cluster.admin.refresh()
+    assert world.cluster.admin.request("request").state == PENDING
+    b.tick()
+    b.tick()
+    assert (b.is_active, outcome(world), made(world)) == (True, "done", ["request"])
+
+
+def test_ce_06_who_does_not_end_in_time_resigns_and_what_it_had_in_hand_is_not_made_again(world, monkeypatch):
+    a, b = controllers(world)
+    ask(world)
+    world.cluster.admin.move("request", DECIDING, 1)
+    monkeypatch.setattr(a._thread, "join", lambda _: None)
+    monkeypatch.setattr(a._thread, "is_alive", lambda: True)
+    a.stop()
+    b.tick()
+    b.tick()
+    assert (b.is_active, outcome(world)) == (True, "InvalidRequestException")
+
+
+def test_fo_01_a_failover_that_meets_an_error_of_the_code_resigns(world, monkeypatch):
+    def fail(*_args, **_options):
+        raise RuntimeError("a bug")
+
+    a = Controller(Cluster.open(world.cluster.root.uri), "a", world.clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(active_controller, "decide", fail)
+        a.round()
+    assert (a.is_active, world.cluster.lease.read().resigned) == (False, True)
+    assert BrokerTable.open(world.cluster.root, 1).registration is not None
