@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,12 +15,16 @@ STANDS = "stands for election"
 
 
 class ClusterProcesses:
-    """Brokers by id and controllers by name, each with its root and its log in one folder. None has been started."""
+    """Brokers by id and controllers by name, each with its root and its log in one folder, except for brokers that
+    `roots` says other roots of. None has been started."""
 
-    def __init__(self, folder: Path, cluster_uri: str, broker_ids: Iterable[int], config: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, cluster_uri: str, broker_ids: Iterable[int], config: Path | None = None,
+        roots: Mapping[int, str] | None = None,
+    ) -> None:  # fmt: skip
+        uris = {i: str(folder / f"broker-{i}") for i in broker_ids} | dict(roots or {})
         self.brokers = {
-            i: BrokerProcess(cluster_uri, i, str(folder / f"broker-{i}"), folder / f"broker-{i}.log", config)
-            for i in broker_ids
+            i: BrokerProcess(cluster_uri, i, uri, folder / f"broker-{i}.log", config) for i, uri in uris.items()
         }
         self.controllers = {
             name: ControllerProcess(cluster_uri, name, folder / f"{name}.log", config) for name in CONTROLLERS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from jobs.empty_folder import empty_folder
 from jobs.quickstart_run import quickstart
 from jobs.session import spark_session
 
@@ -13,7 +14,7 @@ def main(argv: list[str]) -> int:
     """Runs the quickstart; exit status 1 if a record is lost, doubled, or not the same on every replica."""
     parser = argparse.ArgumentParser(prog="lakelog quickstart", description=__doc__)
     parser.add_argument("--out", metavar="FILE", help="write the figures as JSON")
-    parser.add_argument("--keep", metavar="DIR", help="leave the cluster in this folder")
+    parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="leave the cluster in this empty folder")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N flights")
     arguments = parser.parse_args(argv)
     spark = spark_session("lakelog-quickstart")

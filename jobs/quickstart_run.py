@@ -30,9 +30,9 @@ TOP_TEN = "SELECT CAST(key AS STRING) AS tail_number, count(*) AS flights FROM c
 GROUP BY key ORDER BY flights DESC, tail_number LIMIT 10"
 
 
-def quickstart(spark: SparkSession, out: str | None, keep: str | None, limit: int | None) -> int:
+def quickstart(spark: SparkSession, out: str | None, keep: Path | None, limit: int | None) -> int:
     """Runs the quickstart in `keep`, or in a folder that is removed. Returns 0 if every record is where it belongs."""
-    folder = keep or tempfile.mkdtemp(prefix="lakelog-")
+    folder = str(keep or tempfile.mkdtemp(prefix="lakelog-"))
     try:
         return _run(spark, folder, out, limit, is_kept=keep is not None)
     finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.console import FAILED, OK, say
+from jobs.empty_folder import empty_folder
 
 Figures = Mapping[str, Any]
 
@@ -18,7 +19,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     """--seed, --out and --keep."""
     parser.add_argument("--seed", type=int, help="of all that is random; default: a new one")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures here, as JSON")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="use this empty folder, and keep it")
+    parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="use this empty folder, and keep it")
 
 
 def run_seeded(

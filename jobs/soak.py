@@ -12,6 +12,7 @@ from jobs.console import parser_of, run
 from jobs.progress import CourseProgress
 from jobs.seeded_run import Figures, add_run_options, run_seeded
 from jobs.soak_figures import show_figures
+from jobs.soak_plan import KINDS, kinds_of
 from jobs.soak_run import SoakPlan, run_soak
 from jobs.waiting import exit_when_told
 
@@ -26,6 +27,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of("soak", __doc__)
     parser.add_argument("--minutes", type=_number, default=40, metavar="N", help="for so long at least; default: 40")
     parser.add_argument("--faults", type=_number, default=100, metavar="N", help="spread over them; default: 100")
+    every = ",".join(KINDS)
+    parser.add_argument("--kinds", type=kinds_of, default=tuple(KINDS), help=f"of faults, in turn; default: {every}")
     add_run_options(parser)
     return parser
 
@@ -39,6 +42,6 @@ def _number(text: str) -> int:
 def _soak(args: argparse.Namespace) -> int:
     def work(folder: Path, seed: int) -> Figures:
         with CourseProgress("faults", args.faults) as report:
-            return run_soak(folder, SoakPlan(args.minutes * 60, args.faults, seed), report)
+            return run_soak(folder, SoakPlan(args.minutes * 60, args.faults, seed, args.kinds), report)
 
     return run_seeded(args, "soak", work, show_figures)

@@ -14,7 +14,7 @@ from jobs.broker_process import BrokerProcess, ControllerProcess, ServerProcess
 from jobs.cluster_health import ClusterHealth
 from jobs.cluster_processes import ClusterProcesses
 from jobs.soak_plan import Fault
-from jobs.storage_faults import bring_back, take_away
+from jobs.soak_root_faults import RootFaults
 from replication.clients.admin import AdminClient
 from replication.errors import LakelogException
 from replication.protocol.partition_registration import PartitionRegistration
@@ -32,15 +32,16 @@ _Thing = TypeVar("_Thing")
 class SoakFaults:
     """Carries them out one by one: no two brokers are away at once. `wait` waits, `let` lets so many seconds pass.
 
-    `deletable` is the topic whose records are deleted. `not_in_order` counts the processes that were asked to stop and
-    did not do so with status 0.
+    `roots` does what is done to roots, `deletable` is the topic whose records are deleted. `not_in_order` counts the
+    processes that were asked to stop and did not do so with status 0.
     """
 
     def __init__(
-        self, processes: ClusterProcesses, health: ClusterHealth, admin: AdminClient, deletable: str, wait: Wait,
-        let: Callable[[float], None],
+        self, processes: ClusterProcesses, roots: RootFaults, health: ClusterHealth, admin: AdminClient, deletable: str,
+        wait: Wait, let: Callable[[float], None],
     ) -> None:  # fmt: skip
         self._processes = processes
+        self._roots = roots
         self._health = health
         self._admin = admin
         self._deletable = deletable
@@ -49,15 +50,21 @@ class SoakFaults:
         self.not_in_order = 0
 
     def prepare(self, fault: Fault) -> None:
-        """Waits until it may begin: a replica may go once all are in sync, the rest may come in the middle of what the
-        fault before has left. Raises TimeoutException."""
+        """Waits until it may begin: a replica may go once all have everything, the rest may come in the middle of what
+        the fault before has left. Raises TimeoutException.
+
+        A broker that has lost what it had may still be in the ISRs, as long as nobody has noticed: that is not enough.
+        """
         if fault.takes_replica:
             self._wait(self._health.lacks_members, f"before {fault.kind}: all replicas are in sync")
+            self._wait(self._roots.lacks_repairs, f"before {fault.kind}: what has rotted is repaired")
+            bounds = self._look_at_bounds()
+            self._wait(lambda: self._health.lacks_records(bounds), f"before {fault.kind}: all replicas have everything")
 
     def carry_out(self, fault: Fault) -> str:
         """Does it, and answers what was done. Raises what has kept it from that."""
-        deed = getattr(self, "_" + fault.kind.replace("-", "_"))
-        done: str = deed(fault)
+        name = fault.kind.replace("-", "_")
+        done: str = (getattr(self, "_" + name, None) or getattr(self._roots, name))(fault)
         return done
 
     def _kill_broker(self, fault: Fault) -> str:
@@ -107,15 +114,6 @@ class SoakFaults:
         process.start()
         killed = ": killed, as it did not stop in time" if status == -signal.SIGKILL else ""
         return f"{process.name}, status {status}{killed}"
-
-    def _unwritable_root(self, fault: Fault) -> str:
-        broker = self._broker(fault)
-        take_away(broker.root)
-        try:
-            self._let(fault.lasts_s)
-        finally:
-            bring_back(broker.root)
-        return f"root of {broker.name}"
 
     def _delete_records(self, fault: Fault) -> str:
         """Up to an offset in the first half of the log, or all that is committed."""

@@ -1,5 +1,6 @@
 """What is going to go wrong in a soak, and when: drawn from a seed, so that a run that failed can be made again."""
 
+import argparse
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,15 +9,17 @@ from typing import NamedTuple
 
 class Kind(NamedTuple):
     """A kind of fault: how many seconds it lasts, at least and at most; whether a broker is away meanwhile; whether a
-    partition has one replica less."""
+    partition has one replica less; whether it hits a broker whose root lies in an object store, None: any."""
 
     shortest: float
     longest: float
     takes_broker: bool
     takes_replica: bool
+    is_stored: bool | None = None
 
 
-# Brokers and controllers that are frozen wake up before their session ends, or, expired, after it.
+# Brokers and controllers that are frozen wake up before their session ends, or, expired, after it. A store that hangs
+# does so for less or for more than a session. An object store loses nothing that it has acknowledged.
 KINDS = {
     "kill-broker": Kind(0, 8, True, True),
     "kill-controller": Kind(0, 8, False, False),
@@ -27,7 +30,12 @@ KINDS = {
     "expire-controller": Kind(7, 14, False, False),
     "stop-broker": Kind(0, 5, True, True),
     "stop-controller": Kind(0, 5, False, False),
-    "unwritable-root": Kind(2, 12, True, True),
+    "unwritable-root": Kind(2, 12, True, True, is_stored=False),
+    "cut-power": Kind(0, 8, True, True, is_stored=False),
+    "empty-root": Kind(0, 8, True, True),
+    "hang-store": Kind(2, 14, True, True, is_stored=True),
+    "fail-store": Kind(2, 12, True, True, is_stored=True),
+    "rot": Kind(0, 0, False, True),
     "delete-records": Kind(0, 0, False, False),
     "reassign": Kind(0, 0, False, True),
     "preferred-election": Kind(0, 0, False, False),
@@ -66,23 +74,38 @@ class Fault:
         return KINDS[self.kind].takes_replica
 
 
-def plan_faults(seed: int, seconds: float, faults: int, brokers: Sequence[int]) -> tuple[Fault, ...]:
-    """Faults of all kinds in turn, each turn in an order of its own, spread evenly over the time.
+def plan_faults(
+    seed: int, seconds: float, faults: int, brokers: Sequence[int], stored: int, kinds: Sequence[str] = tuple(KINDS)
+) -> tuple[Fault, ...]:
+    """Faults of these kinds in turn, each turn in an order of its own, spread evenly over the time.
 
-    Each has an equal part of the time and begins in the first half of it.
+    Each has an equal part of the time and begins in the first half of it. The root of the broker `stored` lies in an
+    object store.
     """
     draw = random.Random(seed)
     part = seconds / max(faults, 1)
-    kinds = _kinds(draw)
-    return tuple(_fault(draw, next(kinds), part * (number + draw.uniform(0, 0.5)), brokers) for number in range(faults))
+    turns = _turns(draw, kinds)
+    return tuple(
+        _fault(draw, next(turns), part * (number + draw.uniform(0, 0.5)), brokers, stored) for number in range(faults)
+    )
 
 
-def _kinds(draw: random.Random) -> Iterator[str]:
+def _turns(draw: random.Random, kinds: Sequence[str]) -> Iterator[str]:
     while True:
-        yield from draw.sample(list(KINDS), len(KINDS))
+        yield from draw.sample(list(kinds), len(kinds))
 
 
-def _fault(draw: random.Random, kind: str, at: float, brokers: Sequence[int]) -> Fault:
-    lasts = draw.uniform(KINDS[kind].shortest, KINDS[kind].longest)
-    order = tuple(draw.sample(list(brokers), len(brokers)))
-    return Fault(round(at, 1), kind, round(lasts, 1), order, draw.random(), draw.random())
+def _fault(draw: random.Random, kind: str, at: float, brokers: Sequence[int], stored: int) -> Fault:
+    found = KINDS[kind]
+    lasts = draw.uniform(found.shortest, found.longest)
+    hit = draw.choice([b for b in brokers if found.is_stored in (None, b == stored)])
+    others = draw.sample([b for b in brokers if b != hit], len(brokers) - 1)
+    return Fault(round(at, 1), kind, round(lasts, 1), (hit, *others), draw.random(), draw.random())
+
+
+def kinds_of(text: str) -> tuple[str, ...]:
+    """Kinds of faults on the command line, with commas between them."""
+    kinds = tuple(text.split(","))
+    if unknown := sorted(set(kinds) - set(KINDS)):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: it must be some of {','.join(KINDS)}")
+    return kinds

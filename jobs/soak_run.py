@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from jobs.cluster_health import ClusterHealth
-from jobs.cluster_processes import ClusterProcesses
 from jobs.console import say
 from jobs.progress import Report
+from jobs.soak_cluster import BROKERS, STORED, SoakCluster
 from jobs.soak_faults import SoakFaults
 from jobs.soak_figures import Course, error_figures, soak_figures, topic_figures, unavailable
 from jobs.soak_load import SoakLoad
-from jobs.soak_plan import Fault, plan_faults
+from jobs.soak_plan import KINDS, Fault, plan_faults
+from jobs.soak_root_faults import RootFaults
 from jobs.waiting import wait_until
 from replication.clients.admin import AdminClient
 from replication.clients.topic_view import TopicView
@@ -27,7 +28,6 @@ from replication.errors import LakelogException, TimeoutException
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.filesystem import StorageRoot
 
-BROKERS = (1, 2, 3)
 # Nothing is ever deleted from the first topic.
 KEPT, TRIMMED = "kept", "trimmed"
 ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, TRIMMED: {0: (2, 1, 3), 1: (3, 2, 1)}}
@@ -35,7 +35,7 @@ ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, T
 SETTINGS = {
     "log.cleaner.backoff.ms": 2_000,
     "log.cleaner.min.files": 8,
-    "log.segment.delete.delay.ms": 30_000,
+    "log.segment.delete.delay.ms": 60_000,
     "leader.imbalance.check.interval.seconds": 30,
 }
 _COMPACTED = "small files were compacted"
@@ -44,11 +44,12 @@ PATIENCE = 300.0
 
 @dataclass(frozen=True)
 class SoakPlan:
-    """For how long, how many faults, and the seed that they are drawn from."""
+    """For how long, how many faults of which kinds, and the seed that they are drawn from."""
 
     seconds: float
     faults: int
     seed: int
+    kinds: tuple[str, ...] = tuple(KINDS)
 
     @property
     def latest_end_s(self) -> float:
@@ -62,8 +63,8 @@ def run_soak(folder: Path, plan: SoakPlan, report: Report) -> dict[str, Any]:
     cluster_uri, config = str(folder / "cluster"), folder / "server.properties"
     format_cluster(StorageRoot.of(cluster_uri), Config())
     config.write_text("".join(f"{name}={value}\n" for name, value in SETTINGS.items()))
-    with ClusterProcesses(folder, cluster_uri, BROKERS, config).ended() as processes:
-        soak = Soak(cluster_uri, processes, plan, report)
+    with SoakCluster(folder, cluster_uri, config).ended() as cluster:
+        soak = Soak(cluster_uri, cluster, plan, report)
         soak.run()
     return {**soak.figures(), "elapsed_s": round(time.monotonic() - started, 1)}
 
@@ -71,15 +72,17 @@ def run_soak(folder: Path, plan: SoakPlan, report: Report) -> dict[str, Any]:
 class Soak:
     """From the start of the processes to their end."""
 
-    def __init__(self, cluster_uri: str, processes: ClusterProcesses, plan: SoakPlan, report: Report) -> None:
-        self._processes = processes
+    def __init__(self, cluster_uri: str, cluster: SoakCluster, plan: SoakPlan, report: Report) -> None:
+        self._cluster = cluster
+        self._processes = processes = cluster.processes
         self._plan = plan
         self._report = report
         self._view = TopicView(Cluster.open(cluster_uri))
         self._health = ClusterHealth(self._view, processes, list(ASSIGNMENTS))
         self._admin = AdminClient(cluster_uri, requested_by="soak")
         self._load = SoakLoad(cluster_uri, {topic: len(found) for topic, found in ASSIGNMENTS.items()})
-        self._faults = SoakFaults(processes, self._health, self._admin, TRIMMED, self._wait, self._let)
+        self._roots = RootFaults(cluster, KEPT, self._let)
+        self._faults = SoakFaults(processes, self._roots, self._health, self._admin, TRIMMED, self._wait, self._let)
         self._course = Course(plan.faults, plan.seed)
         self._checked: dict[str, dict[str, Any]] = {}
         self._began = time.monotonic()
@@ -127,7 +130,8 @@ class Soak:
         return ", ".join(load.topic for load in self._load.topics if not load.has_begun())
 
     def _go_wrong(self) -> None:
-        for fault in plan_faults(self._plan.seed, self._plan.seconds, self._plan.faults, BROKERS):
+        plan = self._plan
+        for fault in plan_faults(plan.seed, plan.seconds, plan.faults, BROKERS, STORED, plan.kinds):
             self._let(fault.at_s - self._elapsed())
             self._carry_out(fault)
         self._let(self._plan.seconds - self._elapsed())
@@ -155,6 +159,7 @@ class Soak:
                 process.kill()
                 process.start()
         self._wait(self._health.lacks_members, "the ISRs are whole")
+        self._wait(self._roots.lacks_repairs, "what has rotted is repaired")
         bounds = self._health.bounds()
         self._wait(lambda: self._health.lacks_records(bounds), "replicas catch up")
         self._wait(self._lacks_readers, "the readers have read everything")
@@ -198,7 +203,7 @@ class Soak:
             raise TimeoutException(f"{error}; lacking: {lacking}") from None
 
     def _check(self) -> None:
-        self._processes.check()
+        self._cluster.check()
         if self._is_loaded:
             self._load.check()
             if self._elapsed() > self._plan.latest_end_s:
@@ -208,6 +213,7 @@ class Soak:
     def figures(self) -> dict[str, Any]:
         """What was found, as JSON has it."""
         self._course.not_in_order = self._faults.not_in_order
+        self._course.rotted, self._course.repaired = self._roots.rotted, self._roots.repaired
         is_checked = len(self._checked) == len(ASSIGNMENTS)
         waits = unavailable(self._load.topics, self._began)
         logs = [process.log.read_text() for process in self._processes.brokers.values() if process.log.exists()]

@@ -16,7 +16,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from replication.config import Config
-from replication.errors import FencedLeaderEpochException, LakelogException, OffsetOutOfRangeException
+from replication.errors import (
+    CorruptRecordException,
+    FencedLeaderEpochException,
+    LakelogException,
+    OffsetOutOfRangeException,
+)
 from replication.frames.fetch_plan import APPEND, GAP, fetch_plan
 from replication.protocol import fetch_state
 from replication.protocol.append_plan import AppendPlan, ByteLimit, plan_appends
@@ -90,8 +95,10 @@ class FetchRound:
         stream has brought none."""
         self._context.gate.pass_through()
         self._states.end_delays()
+        self._delay_broken()
         leaders = self._leaders()
         self._carry_out(self._maybe_truncate(leaders))
+        self._delay_broken()  # a cut may have found a file that cannot be read
         limits = self._throttle(leaders)
         fetchable = {p: s for p, s in self._states.fetchable().items() if p in leaders}
         plan = self._plan(headers, fetchable, leaders, limits)
@@ -123,9 +130,17 @@ class FetchRound:
                 leaders[partition] = row
         return leaders
 
+    def _delay_broken(self) -> None:
+        """A partition with a broken file in our own log waits, and no other: soon it is offline. [FT-12, OL-01]"""
+        log = self._context.log.refresh()
+        for partition in {**self._states.fetchable(), **self._states.truncating()}:
+            fault = log.fault(partition)
+            if fault is not None:
+                self._delay(partition, CorruptRecordException(fault))
+
     def _maybe_truncate(self, leaders: Replicas) -> list[Step]:
         log = self._context.log.refresh()
-        logs = {p: log.partition(p) for p in self._states.all()}
+        logs = {p: log.known(p) for p in self._states.all()}
         return maybe_truncate(self._states.truncating(), self._states.fetchable(), logs, leaders)
 
     def _throttle(self, leaders: Replicas) -> tuple[ByteLimit, ...]:
@@ -147,9 +162,11 @@ class FetchRound:
                 case CutLogs():
                     cut_logs(context.log, step.cuts, context.name)
                 case FinishTruncation():
-                    for partition in step.partitions:
-                        self._states.truncated(partition, context.log.current().partition(partition).log_end_offset)
-                    context.on_truncated(step.partitions)
+                    log = context.log.current()
+                    cut = [partition for partition in step.partitions if log.fault(partition) is None]
+                    for partition in cut:
+                        self._states.truncated(partition, log.partition(partition).log_end_offset)
+                    context.on_truncated(cut)
                 case AppendFetched() if copied is not None:
                     self._append(step, copied)
                 case AdvanceFetchOffsets():

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Mapping
 
 from replication.config import Config
+from replication.errors import LakelogException, StaleBrokerEpochException
 from replication.protocol.leadership import HostedPartition
 from replication.protocol.log_retention import retention_offset
 from replication.protocol.partition_log import LEADER, PartitionLog, Role
 from replication.protocol.record_batch import TopicIdPartition
-from replication.server.gate import Gate
+from replication.server.gate import BrokerKilled, Gate
 from replication.server.metadata_cache import MetadataCache
 from replication.server.rounds import Rounds
 from replication.storage.compaction import compact
@@ -26,6 +27,7 @@ from replication.storage.replica_log import ReplicaLog
 logger = logging.getLogger(__name__)
 
 _SCRUB_ROUNDS = 10  # a scrub lists the folder, which object stores are paid for
+_COMPACTIONS = 16  # in a round
 
 Led = Callable[[], Mapping[TopicIdPartition, HostedPartition]]
 
@@ -48,6 +50,13 @@ class LogMaintenance:
         self._known = set(log.current().segments)
         self._retained_at = float("-inf")
         self._rounds = 0
+        self._parts: Mapping[str, Callable[[], None]] = {
+            "scrub": self._scrub,
+            "retention": self._retain,
+            "deletion of old segments": self._delete_old_segments,
+            "compaction": self._compact,
+            "deletion of files": self._clean,
+        }
         self._thread = Rounds(name, "maintenance", config.log_cleaner_backoff_ms, gate, self.run_once)
 
     def start(self) -> None:
@@ -59,17 +68,29 @@ class LogMaintenance:
         self._thread.stop()
 
     def run_once(self) -> None:
-        """One round: each part is a commit of its own, and what could not be done is done the next time."""
+        """One round: each part is a commit of its own, and an error of one keeps none of the others from its work.
+        What could not be done is done the next time."""
+        for what, part in self._parts.items():
+            self._gate.pass_through()
+            try:
+                part()
+            except (BrokerKilled, StaleBrokerEpochException):
+                raise
+            except LakelogException as error:
+                logger.warning("%s: %s: %s", self._name, what, error)
+            except Exception:  # of a file that nobody has thought of: retention and cleaning go on all the same
+                logger.exception("%s: %s: an error of its own", self._name, what)
+
+    def _scrub(self) -> None:
         if self._rounds % _SCRUB_ROUNDS == 0 and self._log.scrub():
             logger.error("%s: files of the log have broken, or are whole again", self._name)
         self._rounds += 1
-        if (time.monotonic() - self._retained_at) * 1000 >= self._config.log_retention_check_interval_ms:
-            self._retained_at = time.monotonic()
-            self._retain()
-        self._gate.pass_through()
+
+    def _delete_old_segments(self) -> None:
         expiration = self._config.producer_id_expiration_ms
         delete_old_segments(self._log, self._now() - expiration * 1000, self._name)
-        self._compact()
+
+    def _clean(self) -> None:
         self._note_removed()
         self._cleaner.clean(self._log.refresh().segments)
 
@@ -79,10 +100,13 @@ class LogMaintenance:
 
     def _retain(self) -> None:
         """Raises the log starts of what this broker leads; followers see it in its rows and do likewise. [DR-01]"""
+        if (time.monotonic() - self._retained_at) * 1000 < self._config.log_retention_check_interval_ms:
+            return
         starts = {partition: self._start_of(hosted) for partition, hosted in self._led().items()}
         if starts:
             self._gate.pass_through()
             raise_log_starts(self._log, starts, self._name, "retention")
+        self._retained_at = time.monotonic()
 
     def _start_of(self, hosted: HostedPartition) -> StartOf:
         registration, config = hosted.registration, self._cache.topic_config(hosted.registration)
@@ -96,10 +120,13 @@ class LogMaintenance:
         return start_of
 
     def _compact(self) -> None:
+        """So many compactions that the other parts of the round are not kept waiting for long; the next goes on."""
         config = self._config
-        while config.log_cleaner_enable and not self._thread.is_stopping:
+        limits = config.log_segment_bytes, config.log_cleaner_min_files, config.log_cleaner_max_bytes
+        for _ in range(_COMPACTIONS if config.log_cleaner_enable else 0):
+            if self._thread.is_stopping:
+                return
             self._gate.pass_through()
-            limits = config.log_segment_bytes, config.log_cleaner_min_files, config.log_cleaner_max_bytes
             replaced = compact(self._log, *limits, self._name)
             self._note_removed()
             if not replaced:

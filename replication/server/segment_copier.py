@@ -13,9 +13,9 @@ from replication.errors import CorruptRecordException, LakelogException
 from replication.protocol.append_plan import AppendPlan, Range
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import AddedFile
-from replication.storage.cut import rewrite
 from replication.storage.filesystem import StorageRoot
 from replication.storage.segment import Segment, copy_segment, read_segment
+from replication.storage.segment_rewrite import rewrite
 
 _COPIERS = 4
 

@@ -93,7 +93,7 @@ def read_or_broken(root: StorageRoot, file: AddedFile) -> Segment | BrokenSegmen
     except CorruptRecordException as error:
         if not is_data_file(file.name):  # it is not even looked for; none of our writers has put a record there
             return BrokenSegment(file, str(error), frozenset())
-        _check_is_handed_out(root, file)
+        check_is_handed_out(root, file)
     try:
         return read_segment(root, file)
     except CorruptRecordException as error:
@@ -109,7 +109,8 @@ def is_whole(root: StorageRoot, broken: BrokenSegment) -> bool:
     return isinstance(read_or_broken(root, broken.file), Segment)
 
 
-def _check_is_handed_out(root: StorageRoot, file: AddedFile) -> None:
+def check_is_handed_out(root: StorageRoot, file: AddedFile) -> None:
+    """Raises KafkaStorageException where the store does not hand a file out though it has it: that may pass."""
     try:
         if root.sizes([file.name]) == [file.size]:
             root.read(file.name)

@@ -5,18 +5,17 @@ Kafka: `UnifiedLog.deleteOldSegments`, `LogManager.cleanupLogs`. [DR-01]
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from replication.errors import LakelogException
 from replication.protocol.partition_log import FOLLOWER, STOPPED, PartitionLog, Role
 from replication.protocol.producer_state import ProducerEntry, record
 from replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, TopicIdPartition
-from replication.storage.cut import rewrite
+from replication.storage.log_rewrite import Kept, Producers, Removal, readable, snapshots_of, take_out
 from replication.storage.log_state import LogState, log_start_app_id
 from replication.storage.producer_snapshot import RememberedProducer
 from replication.storage.replica_log import LogChange, ReplicaLog
-from replication.storage.segment import Segment, write_snapshot
+from replication.storage.segment import Segment
 
 # Asked for a partition's new log start by what its log now is.
 StartOf = Callable[[PartitionLog], int]
@@ -69,15 +68,14 @@ def delete_old_segments(log: ReplicaLog, forget_before_us: int, who: str) -> int
     kept, for those that have sent anything since `forget_before_us` (µs since the epoch).
     """
 
-    def decide(state: LogState) -> LogChange | None:
+    def plan(state: LogState) -> Removal | None:
         dead = _dead_segments(state) if any(_begins_dead(state.known(p)) for p in state.partitions()) else {}
         if not dead:
             return None
-        kept = (rewrite(log.root, s, log.root, _alive(state, s)) for s in dead.values())
-        change = LogChange(adds=tuple(k for k in kept if k), removes=tuple(dead.values()))
-        return _with_producers(log, state, change, forget_before_us)
+        kept = {name: _alive(state, segment) for name, segment in dead.items()}
+        return Removal(kept, _producers(state, kept, forget_before_us))
 
-    return log.transact({"who": who, "why": "delete old segments"}, decide)
+    return take_out(log, {"who": who, "why": "delete old segments"}, plan)
 
 
 def _begins_dead(log: PartitionLog) -> bool:
@@ -85,8 +83,7 @@ def _begins_dead(log: PartitionLog) -> bool:
 
 
 def _dead_segments(state: LogState) -> dict[str, Segment]:
-    readable = [segment for name, segment in state.segments.items() if name not in state.broken]
-    holding = {s.name: s for s in readable if any(_is_dead(state, h) for h in s.headers)}
+    holding = {name: s for name, s in readable(state).items() if any(_is_dead(state, h) for h in s.headers)}
     found = {name: segment for name, segment in holding.items() if _is_mostly_dead(state, segment)}
     while True:
         last: dict[TopicIdPartition, int] = {}
@@ -111,38 +108,31 @@ def _holds_earlier(state: LogState, segment: Segment, last: Mapping[TopicIdParti
     return any(_is_dead(state, h) and h.base_offset < last.get(h.topic_id_partition, 0) for h in segment.headers)
 
 
-def _alive(state: LogState, segment: Segment) -> list[tuple[BatchHeader, int, int]]:
-    """The batches that are not wholly below the log start, as `rewrite` wants them."""
-    return [(h, h.base_offset, h.next_offset) for h in segment.headers if not _is_dead(state, h)]
+def _alive(state: LogState, segment: Segment) -> Kept:
+    """The batches that are not wholly below the log start."""
+    return tuple((h, h.base_offset, h.next_offset) for h in segment.headers if not _is_dead(state, h))
 
 
-def _with_producers(log: ReplicaLog, state: LogState, change: LogChange, forget_before_us: int) -> LogChange:
-    """The change with a new snapshot in place of the old ones."""
-    snapshots = tuple(segment for segment in state.segments.values() if segment.producers)
-    known = _known_of(state, [p for s in snapshots for p in s.producers], change)
-    lasting = [p for p in known if p.max_timestamp >= forget_before_us]
-    adds = (write_snapshot(log.root, lasting),) if lasting else ()
-    return dataclasses.replace(change, adds=(*change.adds, *adds), removes=(*change.removes, *snapshots))
-
-
-def _known_of(state: LogState, before: Iterable[RememberedProducer], change: LogChange) -> list[RememberedProducer]:
-    """What was remembered, and what the batches tell that go now; of partitions that are still here."""
-    kept = {(h.topic_id_partition, h.base_offset) for segment in change.adds for h in segment.headers}
-    going = sorted(
-        (h.topic_id_partition, h.base_offset, h)
-        for segment in change.removes
-        for h in segment.headers
-        if h.producer_id != NO_PRODUCER_ID and (h.topic_id_partition, h.base_offset) not in kept
-    )
+def _producers(state: LogState, kept: Mapping[str, Kept], forget_before_us: int) -> Producers:
+    """What is to be remembered of producers: what was, and what the batches tell that go now; of partitions that are
+    still here."""
     entries: dict[tuple[TopicIdPartition, int], tuple[ProducerEntry | None, int]] = {
-        (p.partition, p.producer_id): (p.entry, p.max_timestamp) for p in before
+        (p.partition, p.producer_id): (p.entry, p.max_timestamp) for s in snapshots_of(state) for p in s.producers
     }
-    for partition, _, header in going:
-        entry, latest = entries.get((partition, header.producer_id), (None, 0))
-        latest = max(latest, header.max_timestamp)
-        entries[partition, header.producer_id] = record(entry, header), latest
-    return [
+    for header in _going(state, kept):
+        key = header.topic_id_partition, header.producer_id
+        entry, latest = entries.get(key, (None, 0))
+        entries[key] = record(entry, header), max(latest, header.max_timestamp)
+    return tuple(
         RememberedProducer(partition, producer, entry, latest)
         for (partition, producer), (entry, latest) in entries.items()
-        if entry is not None and state.known(partition).role.kind != STOPPED
-    ]
+        if entry is not None and latest >= forget_before_us and state.known(partition).role.kind != STOPPED
+    )
+
+
+def _going(state: LogState, kept: Mapping[str, Kept]) -> list[BatchHeader]:
+    """The batches of producers that lie in the segments and are not kept, in order of offsets."""
+    left = {(h.topic_id_partition, h.base_offset) for parts in kept.values() for h, _, _ in parts}
+    headers = (h for name in kept for h in state.segments[name].headers if h.producer_id != NO_PRODUCER_ID)
+    going = (h for h in headers if (h.topic_id_partition, h.base_offset) not in left)
+    return sorted(going, key=lambda header: (header.topic_id_partition, header.base_offset))

@@ -11,9 +11,7 @@ from replication.storage.cluster import Cluster
 from tests.jobs.one_partition import one_partition, publish, start_at, write
 from tests.storage.logs import TOPIC
 
-GOOD = Findings(
-    records=3, lost=0, duplicated=0, offsets_missing_or_doubled=0, contradictions=0, replicas_identical=True
-)
+GOOD = Findings(records=3, lost=0, duplicated=0, offsets_missing_or_doubled=0, contradictions=0, different=0)
 ALL = [Acknowledged(0, offset, 10 + offset) for offset in range(3)]
 
 
@@ -67,7 +65,7 @@ def test_a_replica_that_differs_is_seen(
     """Two logs contradict each other only at the same leader epoch: of different ones one is going to be cut."""
     write(cluster, 1, 10, 11, 12)
     write(cluster, 2, *numbers, epoch=epoch)
-    assert found(cluster, 3) == GOOD._replace(replicas_identical=False, contradictions=contradictions)
+    assert found(cluster, 3) == GOOD._replace(different=1, contradictions=contradictions)
 
 
 def test_dr_01_below_the_log_start_nothing_is_looked_for(cluster: Cluster) -> None:
@@ -85,7 +83,7 @@ def test_dr_02_replicas_that_begin_elsewhere_are_not_equal(cluster: Cluster) -> 
     write(cluster, 1, 10, 11, 12)
     write(cluster, 2, 10, 11, 12)
     start_at(cluster, 1, 1)
-    assert found(cluster, 3) == GOOD._replace(records=2, replicas_identical=False)
+    assert found(cluster, 3) == GOOD._replace(records=2, different=1)
 
 
 def test_what_was_read_and_is_gone_is_missing(cluster: Cluster) -> None:
@@ -97,6 +95,6 @@ def test_what_was_read_and_is_gone_is_missing(cluster: Cluster) -> None:
     assert logs.missing([Acknowledged(0, 1, 12), Acknowledged(0, 2, 12), Acknowledged(0, 3, 13)]) == 2
 
 
-@pytest.mark.parametrize("fault", ["lost", "duplicated", "offsets_missing_or_doubled", "contradictions"])
+@pytest.mark.parametrize("fault", ["lost", "duplicated", "offsets_missing_or_doubled", "contradictions", "different"])
 def test_each_fault_counts(fault: str) -> None:
     assert not GOOD._replace(**{fault: 1}).is_good

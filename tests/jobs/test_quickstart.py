@@ -33,7 +33,7 @@ def test_dr_01_the_flights_are_kept_however_old_they_are():
 def test_the_quickstart_finds_every_record_on_every_replica(spark, tmp_path, capsys):
     out, home = tmp_path / "figures.json", tmp_path / "kept cluster"
     home.mkdir()
-    assert quickstart(spark, str(out), str(home), limit=2_000) == 0
+    assert quickstart(spark, str(out), home, limit=2_000) == 0
     figures = json.loads(out.read_text())
     counts = {name: figures[name] for name in ("records_sent", "records_produced", "records_committed")}
     assert counts == dict.fromkeys(counts, 2_000)

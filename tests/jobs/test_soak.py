@@ -10,6 +10,7 @@ import pytest
 
 from jobs import soak, soak_run
 from jobs.broker_process import ServerProcess
+from jobs.soak_cluster import StoreProcess
 from jobs.soak_run import Soak, SoakPlan, run_soak
 from replication.config import Config
 from replication.errors import TimeoutException
@@ -17,19 +18,22 @@ from replication.storage.cluster import format_cluster
 from replication.storage.filesystem import StorageRoot
 
 
-@pytest.mark.parametrize("words", [["--minutes", "0"], ["--faults", "many"], ["--faults", "-1"], ["--seed", "x"]])
+@pytest.mark.parametrize(
+    "words", [["--minutes", "0"], ["--faults", "many"], ["--faults", "-1"], ["--seed", "x"], ["--kinds", "flood"]]
+)
 def test_a_wrong_word_is_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert soak.main(words) == 2
     assert words[0] in capsys.readouterr().err
 
 
 def _use(monkeypatch: pytest.MonkeyPatch, program: str) -> list[int]:
-    """Every process of the cluster is this program from now on; the answer is where their ids will be."""
+    """Every server but the store is this program from now on; the answer is where the ids of all processes will be."""
     pids: list[int] = []
     start = ServerProcess.start
 
     def started(process: ServerProcess) -> None:
-        process._command = ["/bin/sh", "-c", program]
+        if not isinstance(process, StoreProcess):
+            process._command = ["/bin/sh", "-c", program]
         start(process)
         pids.append(process.pid or 0)
 
@@ -55,7 +59,7 @@ def test_brokers_that_do_not_start_are_told_and_nothing_outlives_it(
     assert (status, figures["ok"], figures["lost"], figures["faults"]) == (1, False, None, 0)
     assert "BrokerNotAvailableException: " in figures["failures"][0]
     assert "has ended with status 3: see " in figures["failures"][0]
-    assert len(pids) == 5
+    assert len(pids) == 6
     assert all(map(_is_gone, pids))
 
 
@@ -71,7 +75,7 @@ def test_what_does_not_happen_in_time_is_told_with_what_is_lacking(
 
 def test_who_interrupts_it_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(**_: object) -> None:
-        if len(pids) == 5:
+        if len(pids) == 6:
             raise KeyboardInterrupt
 
     pids = _use(monkeypatch, "exec sleep 600")
@@ -81,9 +85,10 @@ def test_who_interrupts_it_leaves_no_process_behind(tmp_path: Path, monkeypatch:
 
 
 def test_however_slow_the_cluster_is_a_soak_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    processes: Any = SimpleNamespace(check=lambda: None)
+    processes = SimpleNamespace(brokers={})
+    cluster: Any = SimpleNamespace(check=lambda: None, processes=processes, store=None, folders={})
     format_cluster(StorageRoot.of(str(tmp_path)), Config())
-    soak = Soak(str(tmp_path), processes, SoakPlan(60, 1, 7), lambda **_: None)
+    soak = Soak(str(tmp_path), cluster, SoakPlan(60, 1, 7), lambda **_: None)
     monkeypatch.setattr(SoakPlan, "latest_end_s", -1.0)
     soak._is_loaded = True
     with pytest.raises(TimeoutException, match="only 0 of 1 faults have begun within 0 s"):

@@ -10,6 +10,7 @@ import pytest
 
 from jobs.soak_faults import SoakFaults
 from jobs.soak_plan import KINDS, Fault, plan_faults
+from jobs.soak_root_faults import RootFaults
 from jobs.storage_faults import is_away
 from replication.errors import TimeoutException
 from replication.protocol.partition_registration import PartitionRegistration
@@ -27,6 +28,15 @@ class FakeProcess:
         self.state = "running"
         self.done: list[str] = []
         self._status = status
+        self.fails = False
+
+    def begin_errors(self) -> None:
+        self.fails = True
+        self.done.append("errors")
+
+    def end_errors(self) -> None:
+        self.fails = False
+        self.done.append("no errors")
 
     def _become(self, deed: str, before: str, state: str) -> None:
         assert self.state == before, f"{deed} of {self.name}, which is {self.state}"
@@ -60,12 +70,15 @@ class FakeCluster:
     def __init__(self, folder: Path, status: int = 0) -> None:
         self.brokers = {i: FakeProcess(f"broker {i}", folder / f"broker-{i}", status) for i in ALL}
         self.controllers = {"controller-1": FakeProcess("controller-1", folder, status)}
-        for process in self.brokers.values():
-            Path(process.root).mkdir()
+        self.store = FakeProcess("store", folder)
+        self.folders = {i: Path(process.root) for i, process in self.brokers.items()}
+        for root in self.folders.values():
+            (root / "log").mkdir(parents=True)
         self.found = [
             PartitionRegistration(t, f"id-{t}", p, ALL, 2, 1, ALL) for t in ("kept", "trimmed") for p in (0, 1)
         ]
         self.refuses: list[Exception | str] = []
+        self.lacks: list[str] = []
         self.waited_for: list[str] = []
         self.most_away = 0
         self.asked: list[Any] = []
@@ -75,11 +88,14 @@ class FakeCluster:
             active=lambda: self.controllers["controller-1"],
             partitions=lambda: self.found,
             lacks_members=lambda: "",
+            lacks_records=lambda _: self.lacks.pop() if self.lacks else "",
             bounds=lambda: {r.topic_id_partition: (100, 200) for r in self.found},
         )
         processes: Any = SimpleNamespace(brokers=self.brokers, controllers=self.controllers)
         admin: Any = self
-        return SoakFaults(processes, health, admin, "trimmed", self._wait, self._let)
+        cluster: Any = SimpleNamespace(processes=processes, store=self.store, folders=self.folders)
+        self.roots = RootFaults(cluster, "kept", self._let)
+        return SoakFaults(processes, self.roots, health, admin, "trimmed", self._wait, self._let)
 
     def _wait(self, lacks: Callable[[], str], what: str) -> None:
         self.waited_for.append(what)
@@ -89,7 +105,12 @@ class FakeCluster:
 
     def _let(self, seconds: float) -> None:
         away = [b for b in self.brokers.values() if b.state != "running" or is_away(b.root)]
-        self.most_away = max(self.most_away, len(away))
+        self.most_away = max(self.most_away, len(away) + (self.store.state != "running" or self.store.fails))
+
+    def are_at_work(self) -> bool:
+        processes = [*self.brokers.values(), *self.controllers.values(), self.store]
+        is_whole = not self.store.fails and not any(is_away(broker.root) for broker in self.brokers.values())
+        return is_whole and all(process.state == "running" for process in processes)
 
     def alter_partition_reassignments(self, wanted: dict[tuple[str, int], tuple[int, ...]]) -> dict[str, Outcome]:
         (((topic, partition), target),) = wanted.items()
@@ -133,9 +154,14 @@ def fault(kind: str, place: float = 0.0, extent: float = 0.5) -> Fault:
         ("stop-broker", ["stop", "start"], []),
         ("stop-controller", [], ["stop", "start"]),
         ("unwritable-root", [], []),
+        ("cut-power", ["kill", "start"], []),
+        ("empty-root", ["kill", "start"], []),
+        ("hang-store", [], []),
+        ("fail-store", [], []),
     ],
 )
 def test_what_is_done_to_processes(cluster: FakeCluster, kind: str, broker: list[str], controller: list[str]) -> None:
+    """The store of a broker is a process too: frozen it hangs."""
     done = cluster.faults().carry_out(fault(kind))
     assert cluster.brokers[2].done == broker
     assert cluster.controllers["controller-1"].done == controller
@@ -145,22 +171,25 @@ def test_what_is_done_to_processes(cluster: FakeCluster, kind: str, broker: list
 @pytest.mark.parametrize("seed", range(5))
 def test_one_broker_is_away_at_a_time_and_all_come_back(cluster: FakeCluster, seed: int) -> None:
     faults = cluster.faults()
-    for planned in plan_faults(seed, 100, len(KINDS), ALL):
+    kinds = [kind for kind in KINDS if kind != "rot"]  # for which there must be files
+    for planned in plan_faults(seed, 100, len(kinds), ALL, 3, kinds):
         cluster.most_away = 0
         faults.carry_out(planned)
         assert cluster.most_away == planned.takes_broker
-        assert all(p.state == "running" for p in [*cluster.brokers.values(), *cluster.controllers.values()])
-        assert not any(is_away(broker.root) for broker in cluster.brokers.values())
+        assert cluster.are_at_work()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_are_in_sync_before_a_replica_goes(cluster: FakeCluster, kind: str) -> None:
+    cluster.lacks = ["broker 1 does not have offset 100"] * 2
     cluster.faults().prepare(fault(kind))
-    waited = f"before {kind}: all replicas are in sync"
-    assert cluster.waited_for == ([waited] if KINDS[kind].takes_replica else [])
+    first, *_, last = cluster.waited_for or ("", "")
+    waited = (f"before {kind}: all replicas are in sync", f"before {kind}: all replicas have everything")
+    assert (first, last) == (waited if KINDS[kind].takes_replica else ("", ""))
+    assert bool(cluster.lacks) != KINDS[kind].takes_replica
 
 
-@pytest.mark.parametrize("kind", ["freeze-broker", "expire-controller", "unwritable-root"])
+@pytest.mark.parametrize("kind", ["freeze-broker", "expire-controller", "unwritable-root", "hang-store", "fail-store"])
 def test_what_is_interrupted_is_undone(cluster: FakeCluster, kind: str) -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
@@ -168,8 +197,7 @@ def test_what_is_interrupted_is_undone(cluster: FakeCluster, kind: str) -> None:
     cluster._let = interrupt
     with pytest.raises(KeyboardInterrupt):
         cluster.faults().carry_out(fault(kind))
-    assert all(p.state == "running" for p in [*cluster.brokers.values(), *cluster.controllers.values()])
-    assert not is_away(cluster.brokers[2].root)
+    assert cluster.are_at_work()
 
 
 def test_who_does_not_stop_in_order_is_counted(tmp_path: Path) -> None:
@@ -205,3 +233,11 @@ def test_dr_01_records_are_deleted_of_the_second_topic_only(cluster: FakeCluster
 
 def test_pe_01_an_election_tells_its_outcomes(cluster: FakeCluster) -> None:
     assert cluster.faults().carry_out(fault("preferred-election")) == "1 ElectionNotNeededException, 1 elected"
+
+
+@pytest.mark.parametrize(
+    ("kind", "done"), [("hang-store", ["pause", "resume"]), ("fail-store", ["errors", "no errors"])]
+)
+def test_a_store_hangs_or_answers_errors_for_a_while(cluster: FakeCluster, kind: str, done: list[str]) -> None:
+    assert cluster.faults().carry_out(fault(kind)) == "the store of broker 2"
+    assert cluster.store.done == done

@@ -6,19 +6,26 @@ from collections import Counter
 import pytest
 
 from replication.protocol.compaction import LogFile, plan_compaction, size_class
-from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 
 KIB, MIB = 1024, 1024 * 1024
 SEGMENT = 32 * MIB
 P, Q = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
 
 
+def batch(partition, base=0, size=100):
+    return BatchHeader(
+        "topic", *partition, leader_epoch=0, base_offset=base, last_offset=base, max_timestamp=0, bytes=size
+    )
+
+
 def small(number, size=KIB, *partitions):
-    return LogFile(f"file-{number}", size, dict.fromkeys(partitions or (P,), 100))
+    return LogFile(f"file-{number}", size, [batch(partition) for partition in partitions or (P,)])
 
 
 def plan(files, min_files=4, max_bytes=256 * MIB):
-    return [file.name for file in plan_compaction(files, SEGMENT, min_files, max_bytes)]
+    found = plan_compaction(files, SEGMENT, min_files, max_bytes)
+    return [file.name for file in found.files] if found else []
 
 
 @pytest.mark.parametrize(
@@ -62,14 +69,64 @@ def test_na_04_a_compaction_reads_no_more_than_it_may():
     assert plan(files, max_bytes=100 * KIB) == [f"file-{n}" for n in range(10)]
 
 
-def merged(files, chosen, number):
-    """The files after a compaction: one a partition, as long as none is larger than a segment."""
-    sizes = Counter()
-    for file in chosen:
-        for partition, share in file.partitions.items():
-            sizes[partition] += file.size * share // sum(file.partitions.values())
-    kept = [file for file in files if file not in chosen]
-    return kept + [LogFile(f"merged-{number}-{p}", size, {p: size}) for p, size in sizes.items()]
+def test_na_04_compressed_files_are_packed_by_their_size_as_files():
+    """Their records are many times as large: 8 files of 4 MiB hold 64 MiB each, and become one of 32 MiB."""
+    files = [LogFile(f"file-{n}", 4 * MIB, [batch(P, n, 64 * MIB)]) for n in range(8)]
+    found = plan_compaction(files, SEGMENT, 8, 1024 * MIB)
+    assert [[header.base_offset for _, header in pack] for pack in found.packs] == [list(range(8))]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "results"),
+    [pytest.param([P], [4], id="one partition"), pytest.param([P, Q], [2, 2], id="two partitions in each file")],
+)
+def test_na_04_a_result_is_a_segment_at_most_in_order_of_offsets(partitions, results):
+    files = [LogFile(f"file-{n}", 15 * MIB, [batch(p, 7 - n) for p in partitions]) for n in range(8)]
+    found = plan_compaction(files, SEGMENT, 8, 256 * MIB)
+    assert Counter(header.partition for pack in found.packs for _, header in pack[:1]) == Counter(
+        {p.partition: count for p, count in zip(partitions, results, strict=True)}
+    )
+    for partition in partitions:
+        offsets = [h.base_offset for pack in found.packs for _, h in pack if h.topic_id_partition == partition]
+        assert offsets == list(range(8))
+
+
+def test_na_04_a_batch_that_shares_its_file_counts_as_its_part_of_it():
+    file = LogFile("file", 1000, [batch(P, size=299), batch(Q, size=99)])
+    assert [share for _, share in file.shares()] == [750, 250]
+
+
+def test_na_04_a_result_of_more_than_half_as_many_files_is_no_plan():
+    """Three files of 12 MiB are two, and so are seven of 15 MiB four: nothing would be gained."""
+    for count, size in ((3, 12 * MIB), (7, 15 * MIB)):
+        assert plan([small(n, size) for n in range(count)], min_files=3) == []
+    assert len(plan([small(n, 15 * MIB) for n in range(8)], min_files=3)) == 8
+
+
+def test_na_04_what_makes_the_result_too_large_is_left_out():
+    """Eight files become four; with the ninth, which they would lie beside, they would be five."""
+    files = [small(n, 15 * MIB) for n in range(8)] + [small("p", 3 * MIB)]
+    assert plan(files, min_files=8) == [f"file-{n}" for n in range(8)]
+
+
+def test_na_04_enough_of_a_class_is_enough_even_if_less_than_that_is_read_at_once():
+    """Else files of a middle size would never be merged: 64 of them exceed what may be read."""
+    files = [small(n, 10 * MIB) for n in range(64)]
+    assert len(plan(files, min_files=64, max_bytes=60 * MIB)) == 6
+
+
+def test_na_04_a_compaction_reads_no_more_records_than_it_may():
+    files = [LogFile(f"file-{n}", 10 * KIB, [batch(P, n, 100 * KIB)]) for n in range(40)]
+    assert plan(files, max_bytes=1000 * KIB) == [f"file-{n}" for n in range(10)]
+
+
+def merged(files, found, number):
+    """The files after a compaction."""
+    new = []
+    for index, pack in enumerate(found.packs):
+        size = sum(dict(file.shares())[header] for file, header in pack)
+        new.append(LogFile(f"merged-{number}-{index}", size, [header for _, header in pack]))
+    return [file for file in files if file not in found.files] + new
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -79,13 +136,13 @@ def test_na_04_a_partition_ends_up_with_at_most_one_file_in_a_class(seed):
     partitions = [TopicIdPartition("id", number) for number in range(chance.randint(1, 5))]
     files, read, written, number = [], 0, 0, 0
     for number in range(chance.randint(100, 400)):
-        file = small(
-            number, chance.randint(1, 40) * KIB, *chance.sample(partitions, chance.randint(1, len(partitions)))
-        )
+        held = chance.sample(partitions, chance.randint(1, len(partitions)))
+        file = LogFile(f"file-{number}", chance.randint(1, 40) * KIB, [batch(p, number) for p in held])
         files.append(file)
         written += file.size
         while chosen := plan_compaction(files, SEGMENT, 8, 1024 * MIB):
-            read += sum(c.size for c in chosen)
+            assert 2 * len(chosen.packs) <= len(chosen.files)
+            read += sum(c.size for c in chosen.files)
             files = merged(files, chosen, f"{number}-{read}")
             held = Counter(
                 (partition, size_class(f.size, SEGMENT)) for f in files for partition in f.partitions

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,13 +16,28 @@ from replication.server.fetch_states import FetchStates
 from replication.server.follower_session import follower_session
 from replication.server.gate import Gate
 from replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from replication.storage.compaction import compact
 from replication.storage.filesystem import StorageRoot
 from replication.storage.record_batches import HeaderStream, RecordBatchReader
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from replication.storage.segment_name import leader_of
 from tests.server.quota_cache import QuotaCache
-from tests.storage.logs import P0, P1, TOPIC, fill, follow, lead, leo, new_log, offsets, request, send, start_at, values
+from tests.storage.logs import (
+    P0,
+    P1,
+    TOPIC,
+    fill,
+    follow,
+    lead,
+    leo,
+    new_log,
+    offsets,
+    request,
+    send,
+    start_at,
+    values,
+)
 
 
 class World:
@@ -34,12 +50,12 @@ class World:
         self.table = ReplicaTable.create(self.source)
         self.follower = ReplicaLog.create(StorageRoot.of(root).child("broker-2").child("log"))
         follow(self.follower, P0, P1, epoch=0)
-        self.progress = []
+        self.progress, self.truncated = [], []
         self.states = FetchStates(clock)
         self.states.assign({p: InitialFetchState(TOPIC, 1, 0, 0) for p in followed})
         context = FetchContext(
             self.spark, Config.from_properties(config), "broker-2", self.follower, self.source,
-            lambda: self.table, self.progress.append, lambda _: None, lambda _: None, Gate(),
+            lambda: self.table, self.progress.append, self.truncated.extend, lambda _: None, Gate(),
             FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1),
         )  # fmt: skip
         self.round = FetchRound(context, self.states)
@@ -232,6 +248,30 @@ def test_ft_12_a_broken_segment_in_the_snapshot_delays_its_partition_and_no_othe
     assert (leo(world.follower, P0), leo(world.follower, P1)) == (0, 5)
     assert world.states.get(P0).shown_state == ReplicaState.DELAYED
     assert broken in world.states.get(P0).error
+
+
+def test_ft_12_a_broken_file_of_our_own_delays_its_partition_and_no_other(world):
+    """It is found by the cut, which would write again what else is in it; what it holds may not be claimed."""
+    send(world.leader, request(P0, 4))
+    world.fetch()
+    lead(world.follower, P0, epoch=1)
+    fill(world.follower, P0, 3, epoch=1, producer_id=9)
+    assert compact(world.follower, 1 << 20, 2, 1 << 20, "test") == 2
+    broken = Path(world.follower.root.path(*world.files(world.follower)))
+    content = broken.read_bytes()
+    broken.write_bytes(content[:4] + b"x" * 600 + content[604:])
+    lead(world.leader, P0, P1, epoch=2)
+    follow(world.follower, P0, P1, epoch=2)
+    fill(world.leader, P1, 5, epoch=2)
+    world.states.assign({p: InitialFetchState(TOPIC, 1, 2, 0) for p in (P0, P1)})
+    world.publish(epoch=2)
+    world.truncated.clear()
+    for _ in range(2):
+        world.fetch()
+        assert world.states.get(P0).shown_state == ReplicaState.DELAYED
+        assert broken.name in world.states.get(P0).error
+        assert leo(world.follower, P1) == 5
+    assert world.truncated == [P1]
 
 
 def test_hw_03_the_leaders_high_watermark_is_handed_on(world):

@@ -116,6 +116,33 @@ def test_ol_01_files_are_looked_for_in_every_tenth_round(world, monkeypatch):
     assert len(looked) == 3
 
 
+@pytest.mark.parametrize("error", [KafkaStorageException("full"), ValueError("odd")], ids=["expected", "unexpected"])
+@pytest.mark.parametrize("part", ["delete_old_segments", "compact", "raise_log_starts"])
+def test_ev_01_a_part_that_fails_keeps_no_other_from_its_work(world, monkeypatch, caplog, part, error):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(log_maintenance, part, fails)
+    world.configs = {"retention.ms": 3_000_000}
+    world.log.root.write(f"leader-1-{'0' * 32}.parquet", b"no version knows it")
+    world.maintenance._cleaner.removed([f"leader-1-{'0' * 32}.parquet"])
+    world.maintenance.run_once()
+    assert str(error) in caplog.text
+    assert offsets(world.log) == list(range(8) if part == "raise_log_starts" else [])
+    assert len(world.files()) == 1, "what is left, and not what was removed"
+    monkeypatch.undo()
+    world.maintenance.run_once()
+    assert offsets(world.log) == [], "what could not be done is done the next time"
+
+
+def test_na_04_a_round_ends_however_much_there_is_to_compact(world, monkeypatch):
+    """Retention and the deletion of files wait for the end of it."""
+    asked = []
+    monkeypatch.setattr(log_maintenance, "compact", lambda *_: asked.append(1) or 8)
+    world.maintenance.run_once()
+    assert len(asked) == 16
+
+
 def test_ev_01_it_goes_on_after_an_error_and_ends_with_its_broker(world, monkeypatch, caplog):
     found = []
 
@@ -127,7 +154,7 @@ def test_ev_01_it_goes_on_after_an_error_and_ends_with_its_broker(world, monkeyp
     world.maintenance.start()
     wait_until(lambda: len(found) > 2, "it has tried again")
     world.maintenance.stop()
-    assert "broker-1: maintenance: full" in caplog.text
+    assert "broker-1: compaction: full" in caplog.text
 
 
 def test_br_04_a_killed_broker_writes_nothing_more(world):

@@ -11,7 +11,7 @@ from replication.server.gate import Gate
 from replication.server.replica_manager import ReplicaManager
 from replication.storage.replica_log import ReplicaLog
 from tests.server.test_replica_manager import FOLLOWED, LED, Fetchers, World
-from tests.storage.logs import P0, P1, fill, lead
+from tests.storage.logs import P0, P1, fill, lead, request, send
 
 OTHER = replace(LED, partition=2)
 P2 = OTHER.topic_id_partition
@@ -159,3 +159,28 @@ def test_sr_03_a_topic_that_is_made_again_has_nothing_of_the_broken_file(world, 
         manager.apply()
         assert manager.offline() == ()
     assert {*manager.led()} == {made.topic_id_partition, P2}
+
+
+def test_ft_13_sr_02_a_page_that_makes_no_sense_stops_no_leader_when_a_replica_is_deleted(world):
+    """It is met while what else is in the file is written again: of that only its own partitions suffer."""
+    lead(world.log, P1, epoch=2)
+    send(world.log, request(P0, 2, 2), request(P1, 2, 2, epoch=2))
+    file = Path(world.log.root.path(world.log.refresh().known(P1).batches[-1].segment))
+    content = file.read_bytes()
+    file.write_bytes(content[:4] + b"x" * 600 + content[604:])
+    world.tell(LED, OTHER)
+    world.manager.apply()
+    assert world.log.refresh().known(P1).role.kind == STOPPED
+    assert world.manager.is_due()
+    world.manager.apply()
+    assert set(world.manager.offline()) == {f"{P0.topic_id}/{P0.partition}"}
+    fill(world.log, P2, 3)
+    world.manager.lead()
+    world.manager.publish("test")
+    assert set(world.manager.led()) == {P2}
+    assert world.table.replicas[P2].log_end_offset == 5
+    file.write_bytes(content)
+    assert world.log.scrub()
+    world.manager.apply()
+    assert (world.manager.offline(), world.log.refresh().known(P1).batches) == ((), [])
+    assert {*world.manager.led()} == {P0, P2}

@@ -34,3 +34,16 @@ def refuse_all(monkeypatch: pytest.MonkeyPatch) -> None:
         raise CommitUnknown("connection refused")
 
     monkeypatch.setattr(DeltaLog, "commit", refuses)
+
+
+def land_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next commit is made, and from then on nothing is heard of the store."""
+    commit = DeltaLog.commit
+
+    def lands(*args: Any, **options: Any) -> int:
+        commit(*args, **options)
+        refuse_all(monkeypatch)
+        monkeypatch.setattr(DeltaLog, "has_moved", lambda _: False)
+        raise CommitUnknown("connection reset")
+
+    monkeypatch.setattr(DeltaLog, "commit", lands)

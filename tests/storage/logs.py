@@ -10,6 +10,7 @@ from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.append import SEGMENT_BYTES, Appended, PartitionAppend, append, arrow_writer
 from replication.storage.cut import without_ends
 from replication.storage.filesystem import StorageRoot
+from replication.storage.log_rewrite import Removal, take_out
 from replication.storage.log_state import LogState, log_start_app_id
 from replication.storage.replica_log import LogChange, ReplicaLog
 from schemas import LOG
@@ -131,11 +132,11 @@ def log_rows(partition: TopicIdPartition = P0, base: int = 0, count: int = 1, ep
 def truncate(log: ReplicaLog, ends: Mapping[TopicIdPartition, int]) -> int | None:
     """Drops what lies at and above the offsets, whoever may do so; the version, None if there was nothing to drop."""
 
-    def decide(state: LogState) -> LogChange | None:
-        change = without_ends(log, state, ends)
-        return change if change.removes else None
+    def plan(state: LogState) -> Removal | None:
+        kept = without_ends(state, ends)
+        return Removal(kept) if kept else None
 
-    return log.transact({"why": "test"}, decide)
+    return take_out(log, {"why": "test"}, plan)
 
 
 def start_at(log: ReplicaLog, partition: TopicIdPartition, offset: int) -> int | None:

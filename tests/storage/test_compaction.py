@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from replication.errors import CorruptRecordException
+from replication.errors import CorruptRecordException, KafkaStorageException
 from replication.protocol.compaction import size_class
 from replication.storage import compaction
 from replication.storage.commit import read_commit
@@ -14,8 +14,9 @@ from replication.storage.filesystem import StorageRoot
 from replication.storage.log_cleaning import delete_old_segments, raise_log_starts
 from replication.storage.record_batches import HeaderStream, RecordBatchReader
 from replication.storage.replica_log import LogChange, ReplicaLog
-from tests.storage.answers import lose_an_answer
-from tests.storage.logs import P0, P1, facts, fill, new_log, offsets, request, send, truncate, values
+from replication.storage.segment import read_records
+from tests.storage.answers import land_unheard, lose_an_answer
+from tests.storage.logs import P0, P1, facts, fill, leo, new_log, offsets, records, request, send, truncate, values
 
 SEGMENT, MANY = 32 * 1024 * 1024, 256 * 1024 * 1024
 
@@ -61,6 +62,58 @@ def test_na_04_no_data_changes(log):
     assert [file.data_change for file in commit.adds] == [False, False]
     assert (commit.info["why"], commit.info["from"], commit.info["to"]) == ("compact", 20, 2)
     assert commit.adds[0].stats.count('"numRecords": 50') == 1
+
+
+def test_na_04_batches_of_every_size_keep_every_record(root):
+    log = new_log(root, P0, P1)
+    for number in range(1, 11):
+        (end, other) = leo(log, P0), leo(log, P1)
+        send(log, request(P0, number, end), request(P1, 11 - number, other))
+    before = content(log)
+    assert merge(log) == 10
+    assert content(log) == before
+    assert [len(offsets(log, p)) for p in (P0, P1)] == [55, 55]
+    assert sum(read_records(log.root, name).num_rows for name in log.current().segments) == 110
+
+
+def test_na_04_what_compresses_well_is_merged_once_and_then_left_alone(root):
+    """In memory it is fifty times as large as its file: by that measure every result would be one of the sources."""
+    log, values = new_log(root, P0), [b"a line of a log, as all the others %d" % n for n in range(20_000)]
+    send(log, request(P0, len(values)), tables={P0: records(*values)}, segment_bytes=256 * 1024)
+    before, count = content(log), len(log.current().segments)
+    limits = 256 * 1024, 4, 8 * 1024 * 1024, "test"
+    replaced = compact(log, *limits)
+    assert len(log.current().segments) <= count - replaced // 2
+    assert [compact(log, *limits) for _ in range(3)] == [0, 0, 0]
+    assert content(log) == before
+
+
+@pytest.mark.parametrize("fails_at", [0, 1])
+def test_na_04_a_compaction_that_fails_leaves_no_file_behind(log, monkeypatch, fails_at):
+    """On a disk that is full each round would fill it further."""
+    original, written = compaction.write_segment, []
+
+    def write(*arguments):
+        if len(written) == fails_at:
+            raise KafkaStorageException("no space left")
+        written.append(original(*arguments))
+        return written[-1]
+
+    monkeypatch.setattr(compaction, "write_segment", write)
+    files = set(log.root.list())
+    with pytest.raises(KafkaStorageException, match="no space left"):
+        merge(log)
+    assert set(log.root.list()) == files
+
+
+def test_na_04_files_of_a_compaction_of_which_nothing_is_heard_stay(log, monkeypatch):
+    before = content(log)
+    with monkeypatch.context() as patched:
+        land_unheard(patched)
+        with pytest.raises(KafkaStorageException, match="cannot be written"):
+            merge(log)
+    assert content(ReplicaLog.open(log.root)) == before
+    assert len(ReplicaLog.open(log.root).current().segments) == 2
 
 
 def test_ft_05_the_header_stream_brings_nothing_twice(root, log):

@@ -8,10 +8,12 @@ from replication.protocol.producer_state import SequenceRun
 from replication.protocol.truncation import Cut
 from replication.storage.append import Appended
 from replication.storage.commit import last_version, read_commit
-from replication.storage.cut import cut_logs, delete_logs, rewrite
+from replication.storage.cut import cut_logs, delete_logs
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
-from replication.storage.segment import leader_of, read_records, read_segment
+from replication.storage.segment import read_records, read_segment
+from replication.storage.segment_name import leader_of
+from replication.storage.segment_rewrite import rewrite
 from tests.storage.logs import (
     P0,
     P1,

@@ -24,7 +24,7 @@ from replication.storage.commit import last_version, read_commit
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
-from replication.storage.segment import read_records, read_segment, write_segment
+from replication.storage.segment import copy_segment, read_records, read_segment, write_segment
 from tests.storage.answers import lose_an_answer, refuse_all
 from tests.storage.logs import (
     P0,
@@ -331,13 +331,12 @@ def test_ap_06_of_a_send_that_was_replicated_in_part_only_the_rest_is_appended(l
     """A follower leads with the first batches of a send, and the producer sends all of it again."""
     big, whole = records(*(b"%04d" % n + b"x" * 60 for n in range(60))), request(P0, 60, epoch=1)
     send(log, request(P0, 60), tables={P0: big}, segment_bytes=1024)
-    first, second = sorted(log.current().segments.values(), key=lambda segment: segment.headers[0].base_offset)[:2]
+    sent = sorted(log.current().segments.values(), key=lambda segment: segment.headers[0].base_offset)
     leader = new_log(f"{root}/2")
     follow(leader, P0, epoch=0)
-    for segment in (first, second):
-        leader.root.copy_from(log.root, segment.name)
-    append_as_follower(leader, [first, second], {P0: 0}, {P0: 0}, "test")
-    known = second.headers[-1].next_offset
+    copied = [copy_segment(log.root, segment, leader.root) for segment in sent[:2]]
+    append_as_follower(leader, copied, {P0: 0}, {P0: 0}, "test")
+    known = copied[-1].headers[-1].next_offset
     lead(leader, P0, epoch=1)
     fill(leader, P0, 2, epoch=1, producer_id=9)
     assert send(leader, whole, tables={P0: big}, segment_bytes=1024) == [Appended(0, 61, known=known)]

@@ -1,0 +1,81 @@
+"""StopFetching comes before a change of role: it returns when nothing more is appended under the old role."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from replication.config import Config
+from replication.protocol.steps import InitialFetchState
+from replication.server.fetch_states import FetchStates
+from replication.server.gate import Gate
+from replication.server.replica_fetcher import ReplicaFetcher
+from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager
+from replication.storage.filesystem import StorageRoot
+from tests.clock import Clock
+from tests.processes import wait_until
+from tests.storage.logs import P0, P1
+
+STEPS = 50
+
+
+class Appending:
+    """A round that takes its time to append what its states held when it began."""
+
+    def __init__(self, states):
+        self.begun, self.appended = threading.Event(), []
+        self._states = states
+
+    def run(self, _headers):
+        fetched, pause = set(self._states.all()), threading.Event()
+        self.begun.set()
+        for _ in range(STEPS):
+            pause.wait(0.002)
+            self.appended.append(fetched)
+        return False
+
+
+@pytest.fixture
+def world(root):
+    """A fetcher of two partitions behind its manager, without a query: the test runs its micro-batches."""
+    home, states = StorageRoot.of(root), FetchStates(Clock())
+    work = Appending(states)
+    fetcher = ReplicaFetcher(
+        None, 2, BrokerIdAndFetcherId(1, 0), home, home, home.child("checkpoints"), Config(), states, work, Gate()
+    )  # fmt: skip
+    fetcher.start = lambda: None
+    manager = ReplicaFetcherManager(1, lambda _key, _uri: fetcher, lambda _broker: home.uri)
+    manager.add_fetcher_for_partitions({p: InitialFetchState("flights", 1, 0, 0) for p in (P0, P1)})
+    return SimpleNamespace(fetcher=fetcher, manager=manager, work=work, states=states)
+
+
+@pytest.mark.parametrize("stop", ["one partition", "the fetcher"])
+def test_fm_07_fm_09_once_fetching_is_stopped_nothing_more_is_appended(world, stop):
+    """The micro-batch that is appending is waited for, by a thread that is not its own."""
+    batch = threading.Thread(target=world.fetcher._fetch, args=(None,))
+    batch.start()
+    wait_until(world.work.begun.is_set, "the micro-batch appends")
+    if stop == "one partition":
+        world.manager.remove_fetcher_for_partitions([P0])
+    else:
+        world.manager.close_all_fetchers()
+    appended = len(world.work.appended)
+    batch.join()
+    assert (appended, len(world.work.appended)) == (STEPS, STEPS)
+    assert P0 not in world.states.all()
+    assert (P1 in world.states.all()) == (stop == "one partition"), "the others are fetched on"
+
+
+def test_fm_07_fm_09_the_next_micro_batch_has_no_partition_that_was_stopped(world):
+    """However the two threads meet: a batch either ends before the stop, or begins without the partition."""
+    batches = [threading.Thread(target=world.fetcher._fetch, args=(None,)) for _ in range(3)]
+    for batch in batches:
+        batch.start()
+    wait_until(world.work.begun.is_set, "the micro-batch appends")
+    world.manager.remove_fetcher_for_partitions([P0])
+    appended = len(world.work.appended)
+    for batch in batches:
+        batch.join()
+    assert appended % STEPS == 0
+    assert not [fetched for fetched in world.work.appended[appended:] if P0 in fetched]
+    assert len(world.work.appended) == 3 * STEPS
