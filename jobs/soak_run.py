@@ -31,8 +31,10 @@ from replication.storage.filesystem import StorageRoot
 # Nothing is ever deleted from the first topic.
 KEPT, TRIMMED = "kept", "trimmed"
 ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, TRIMMED: {0: (2, 1, 3), 1: (3, 2, 1)}}
-# Small files are put together often, files that are gone are deleted soon after the longest freeze.
+# Small files are put together often, files that are gone are deleted soon after the longest freeze. Tables are looked
+# at seldom: a look at the store is a request, and all of them share a small machine.
 SETTINGS = {
+    "lakelog.poll.interval.ms": 200,
     "log.cleaner.backoff.ms": 2_000,
     "log.cleaner.min.files": 8,
     "log.segment.delete.delay.ms": 60_000,
