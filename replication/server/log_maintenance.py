@@ -92,7 +92,7 @@ class LogMaintenance:
 
     def _clean(self) -> None:
         self._note_removed()
-        self._cleaner.clean(self._log.refresh().segments)
+        self._cleaner.clean(lambda: self._log.refresh().segments)
 
     def _now(self) -> int:
         """In microseconds since the epoch, as timestamps of records are."""

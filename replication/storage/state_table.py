@@ -101,7 +101,12 @@ class StateTable:
         with self._lock:
             self._cleaner = self._cleaner or FileCleaner(self._log.root)
             self._log.checkpoint_if_due(self._table.commits_kept)
-            self._cleaner.clean(self._names)
+            self._cleaner.clean(self._newest_names)
+
+    def _newest_names(self) -> set[str]:
+        """Others write this table too, and its owner may not have looked at it for long."""
+        self.refresh()
+        return self._names
 
     def update(
         self,
