@@ -12,10 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.fs as pafs
-
-from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.errors import CorruptRecordException
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
@@ -123,11 +120,7 @@ def find_faults(root: StorageRoot, segments: Mapping[str, Segment]) -> dict[str,
 
     Raises KafkaStorageException where the folder cannot be listed.
     """
-    try:
-        infos = root.filesystem.get_file_info(pafs.FileSelector(root.path()))
-    except (OSError, pa.ArrowInvalid) as error:
-        raise KafkaStorageException(f"{root.uri}: cannot be listed: {error}") from error
-    sizes = {info.base_name: info.size for info in infos}
+    sizes = root.sizes_listed()
     return {
         name: f"{root.path(name)}: {_found(sizes.get(name))}, its commit says {segment.file.size} bytes"
         for name, segment in segments.items()

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from replication.errors import CorruptRecordException, KafkaStorageException
 from replication.storage.filesystem import StorageRoot
+
+ACTIONS = "lakelog.actions"  # how many of each kind a commit has: one that is torn between two lines has fewer
 
 _COMMIT = re.compile(r"\d{20}\.json")
 
@@ -55,37 +58,87 @@ def is_commit(name: str) -> bool:
 
 
 def read_commit(root: StorageRoot, version: int) -> Commit:
-    """One commit, its files in the order they were given. Raises FileNotFoundError."""
-    adds, removes, txns, info = [], [], {}, {}
-    for line in root.read(commit_name(version)).splitlines():
+    """One commit, its files in the order they were given.
+
+    Raises FileNotFoundError; CorruptRecordException, naming the file, for one that is empty or torn, as a power cut
+    may leave it.
+    """
+    content = root.read(commit_name(version))
+    try:
+        return _parsed(version, content)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptRecordException(torn_commit(root, version, repr(error))) from error
+
+
+def torn_commit(root: StorageRoot, version: int, found: str) -> str:
+    """What to say of a commit that is not whole: nothing may be built on it, as it is not known what it did."""
+    return (
+        f"{root.path(commit_name(version))}: this commit is empty or torn ({found}); restore the file, or give the "
+        f"table's owner an empty root, which the other replicas fill"
+    )
+
+
+def _parsed(version: int, content: bytes) -> Commit:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in content.splitlines():
         for action, body in json.loads(line).items():
-            if action == "add":
-                adds.append(AddedFile(body["path"], body["size"], body.get("stats") or "{}", body["dataChange"]))
-            elif action == "remove":
-                removes.append(AddedFile(body["path"], body.get("size") or 0))
-            elif action == "txn":
-                txns[body["appId"]] = body["version"]
-            elif action == "commitInfo":
-                info = body
+            found.setdefault(action, []).append(body)
+    info = found.get("commitInfo", [{}])[-1]
+    counts = {action: len(found.get(action, ())) for action in info.get(ACTIONS, ())}
+    if not found or counts != info.get(ACTIONS, {}):
+        raise ValueError(f"{len(content)} bytes, actions {counts}")
+    adds = (_added(body) for body in found.get("add", ()))
+    removes = (AddedFile(_text(body["path"]), _count(body.get("size") or 0)) for body in found.get("remove", ()))
+    txns = {_text(body["appId"]): int(body["version"]) for body in found.get("txn", ())}
     return Commit(version, tuple(adds), tuple(removes), txns, info)
 
 
-def newest_version(root: StorageRoot, known: int) -> int:
-    """The newest version of the table, looked for from `known` on: two look-ups if it has not moved.
+def _added(body: Mapping[str, Any]) -> AddedFile:
+    stats = _text(body.get("stats") or "{}")
+    return AddedFile(_text(body["path"]), _count(body["size"]), stats, bool(body["dataChange"]))
 
-    Lists the log only where `known` is -1 or has vanished, since then any number of versions may have come and gone.
-    """
-    while known >= 0:
-        following, current = root.sizes([commit_name(known + 1), commit_name(known)])
-        if current is None:
-            break  # it was cleaned up, and what follows it may lie in the hole that this has left
-        if following is None:
-            return known
-        known += 1
-    return last_version(root)
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise TypeError(f"{value!r} is no number of bytes")
+    return value
+
+
+def check_commits(root: StorageRoot, looked_at: int = 16) -> None:
+    """Raises KafkaStorageException, naming the file, if one of the newest commits of a table is torn, or any commit
+    that is still there is empty: delta-rs reads that as one that has changed nothing."""
+    sizes = root.child("_delta_log").sizes_listed()
+    versions = sorted(int(name[:20]) for name in sizes if is_commit(name))
+    for version in versions:
+        if sizes[commit_name(version).rpartition("/")[2]] == 0:
+            raise KafkaStorageException(torn_commit(root, version, "0 bytes"))
+    for version in versions[-looked_at:]:
+        try:
+            read_commit(root, version)
+        except FileNotFoundError:  # it has been cleaned up meanwhile
+            continue
+        except CorruptRecordException as error:
+            raise KafkaStorageException(str(error)) from error
 
 
 def last_version(root: StorageRoot) -> int:
     """The newest version, by a listing of the log; -1 if there is no table."""
     names = [name for name in root.child("_delta_log").list() if is_commit(name)]
     return max((int(name[:20]) for name in names), default=-1)
+
+
+def drop_commits_before(root: StorageRoot, version: int) -> None:
+    """Deletes older commits, the oldest first, and then their checkpoints; a newer checkpoint has all they say.
+
+    So a commit that is still there tells that none after it has been deleted.
+    """
+    names = sorted(name for name in root.child("_delta_log").list() if name[:20].isdigit())
+    old = [name for name in names if int(name[:20]) < version]
+    for name in [*filter(is_commit, old), *(name for name in old if not is_commit(name))]:
+        root.delete(f"_delta_log/{name}")

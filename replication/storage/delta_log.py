@@ -17,9 +17,19 @@ from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookPropert
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from replication.errors import InconsistentClusterIdException, KafkaStorageException
-from replication.storage.commit import AddedFile, Commit, LogGap, commit_name, is_commit, read_commit
+from replication.errors import CorruptRecordException, InconsistentClusterIdException, KafkaStorageException
+from replication.storage.commit import (
+    ACTIONS,
+    AddedFile,
+    Commit,
+    LogGap,
+    check_commits,
+    commit_name,
+    drop_commits_before,
+    read_commit,
+)
 from replication.storage.filesystem import StorageRoot
+from replication.storage.known_commits import KnownCommits
 from replication.storage.store_errors import reason
 from schemas import Table
 
@@ -46,14 +56,15 @@ class DeltaLog:
         self._handle = handle
         self._schema = handle.schema()
         self._checkpointed = self.version
+        self._commits = KnownCommits(root)
+        self._commits.arrive(self.version)
 
     @classmethod
     def create(cls, root: StorageRoot, table: Table) -> DeltaLog:
         """Makes an empty table. Raises InconsistentClusterIdException if there is one."""
         root.create_folder()
-        columns = [
-            Field(f.name, f.type, nullable=f.nullable, metadata={"comment": c.comment}) for f, c in _fields(table)
-        ]
+        described = zip(Schema.from_arrow(table.arrow).fields, table.columns, strict=True)
+        columns = [Field(f.name, f.type, nullable=f.nullable, metadata={"comment": c.comment}) for f, c in described]
         configuration = {"delta.logRetentionDuration": table.log_retention, "delta.checkpointInterval": "1000000"}
         try:
             handle = DeltaTable.create(
@@ -78,6 +89,7 @@ class DeltaLog:
             root.child("_delta_log").list()
             raise InconsistentClusterIdException(f"{root.uri}: no Lakelog table is there") from error
         except (DeltaError, OSError) as error:
+            check_commits(root)
             raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
 
     @property
@@ -110,17 +122,21 @@ class DeltaLog:
     def has_moved(self) -> bool:
         """Whether there are commits after `version`: two cheap look-ups, no listing.
 
-        A version that has vanished was cleaned up, so the table has moved on far.
+        A version that has vanished, or is another one now, was cleaned up, so the table has moved on far.
         """
-        following, current = self.root.sizes([commit_name(self.version + 1), commit_name(self.version)])
-        return following is not None or current is None
+        return not self._commits.is_newest(self.version)
 
     def move(self) -> None:
-        """Moves the handle to the newest version."""
+        """Moves the handle to the newest version. Raises KafkaStorageException if that is an empty or torn commit."""
         try:
-            self._handle.update_incremental()
+            if self._commits.is_there(self.version):
+                self._handle.update_incremental()
+            else:
+                self._handle = DeltaTable(self.root.uri, storage_options=self.root.delta_options)
         except (DeltaError, OSError) as error:
+            check_commits(self.root)
             raise KafkaStorageException(f"{self.root.uri}: cannot be read: {reason(error)}") from error
+        self._commits.arrive(self.version)
 
     def commits_after(self, known: int) -> Iterator[Commit]:
         """The commits after version `known`, up to that of the handle.
@@ -128,12 +144,19 @@ class DeltaLog:
         Raises LogGap if one of them has been cleaned up, also after some were told. What lies in the hole that a
         clean-up has left is nobody's commit: since the oldest go first, there is no hole as long as `known` is there.
         """
+        self._check_is_there(known)
         for version in range(known + 1, self.version + 1):
             try:
                 yield read_commit(self.root, version)
-            except FileNotFoundError:
-                raise LogGap(f"{self.root.uri}: version {version} has been cleaned up") from None
-        if 0 <= known < self.version and not self.root.exists(commit_name(known)):
+            except FileNotFoundError as error:
+                raise LogGap(f"{self.root.uri}: version {version} has been cleaned up") from error
+            except CorruptRecordException as error:
+                self._commits.doubt(self.version)  # delta-rs may have read it, as one that has changed less
+                raise KafkaStorageException(str(error)) from error
+        self._check_is_there(known)
+
+    def _check_is_there(self, known: int) -> None:
+        if 0 <= known < self.version and not self._commits.is_there(known):
             raise LogGap(f"{self.root.uri}: version {known} has been cleaned up")
 
     def checkpoint_if_due(self, commits_kept: int | None = None) -> None:
@@ -148,20 +171,10 @@ class DeltaLog:
             self._handle.create_checkpoint()
             self._handle.cleanup_metadata()
             if commits_kept is not None and self.root.is_local:
-                self._drop_before(self.version - commits_kept)
+                drop_commits_before(self.root, self.version - commits_kept)
         except (DeltaError, OSError) as error:
             raise KafkaStorageException(f"{self.root.uri}: a checkpoint cannot be written: {reason(error)}") from error
         self._checkpointed = self.version
-
-    def _drop_before(self, version: int) -> None:
-        """Deletes older commits, the oldest first, and then their checkpoints; a newer checkpoint has all they say.
-
-        So a commit that is still there tells that none after it has been deleted.
-        """
-        names = sorted(name for name in self.root.child("_delta_log").list() if name[:20].isdigit())
-        old = [name for name in names if int(name[:20]) < version]
-        for name in [*filter(is_commit, old), *(name for name in old if not is_commit(name))]:
-            self.root.delete(f"_delta_log/{name}")
 
     def active_files(self) -> list[AddedFile]:
         """All data files of the version that the handle has read."""
@@ -189,8 +202,9 @@ class DeltaLog:
         Raises CommitConflict when another commit has won, CommitUnknown when it cannot be told.
         """
         expected, nonce, started = self.version + 1, uuid.uuid4().hex, time.monotonic()
+        counts = {"add": len(adds), "txn": len(txns or {}), **({} if overwrite else {"remove": len(removes)})}
         properties = CommitProperties(
-            custom_metadata={**cause, NONCE: nonce},
+            custom_metadata={**cause, NONCE: nonce, ACTIONS: counts},
             max_commit_retries=0,
             app_transactions=[Transaction(app_id, version) for app_id, version in (txns or {}).items()],
         )
@@ -202,7 +216,7 @@ class DeltaLog:
         except (DeltaError, OSError) as error:
             self._settle(expected, nonce, error)
         is_slow = time.monotonic() - started > SLOW_COMMIT_SECONDS
-        if is_slow or (self.root.is_local and not self.root.exists(commit_name(expected - 1))):
+        if is_slow or (self.root.is_local and not self._commits.is_there(expected - 1)):
             self._settle(expected, nonce, TimeoutError("the commit before it may have been cleaned up"))
         self.root.sync_file(commit_name(expected))
         self.root.sync_folder("_delta_log")
@@ -216,18 +230,13 @@ class DeltaLog:
         """
         try:
             landed = read_commit(self.root, expected).info.get(NONCE)
-            follows = self.root.exists(commit_name(expected - 1))
-        except (FileNotFoundError, KafkaStorageException):  # it is not there, or the store does not answer now
+            follows = self._commits.is_there(expected - 1)
+        except (FileNotFoundError, KafkaStorageException, CorruptRecordException):  # nothing can be told from it now
             raise CommitUnknown(f"{self.root.uri}: version {expected}: {reason(error)}") from error
         if landed != nonce:
             raise CommitConflict(f"{self.root.uri}: version {expected} is somebody else's") from error
         if not follows:
             raise CommitUnknown(f"{self.root.uri}: version {expected - 1} has been cleaned up") from error
-
-
-def _fields(table: Table) -> Iterator[tuple[Any, Any]]:
-    schema = Schema.from_arrow(table.arrow)
-    return zip(schema.fields, table.columns, strict=True)
 
 
 def _actions(

@@ -23,6 +23,7 @@ from replication.storage.store_errors import reading, reason, writing
 from replication.storage.store_options import delta_options, s3_arguments
 
 TIMEOUT_MS = 10_000
+Stamp = tuple[int, int]  # a file's size in bytes, and when it was written, in ns: what tells it from another one
 
 
 @dataclass(frozen=True)
@@ -92,18 +93,23 @@ class StorageRoot:
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
         """The size in bytes of each file, None for one that does not exist."""
+        return [stamp[0] if stamp else None for stamp in self.stamps(names)]
+
+    def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
+        """What each file is like, None for one that does not exist."""
         if self.is_local:
-            return [self._local_size(name) for name in names]
+            return [self._local_stamp(name) for name in names]
         with reading(self._named(", ".join(names))):
             infos = self.filesystem.get_file_info([self.path(name) for name in names])
-        return [info.size if info.type == pafs.FileType.File else None for info in infos]
+        return [(info.size, info.mtime_ns or 0) if info.type == pafs.FileType.File else None for info in infos]
 
-    def _local_size(self, name: str) -> int | None:
+    def _local_stamp(self, name: str) -> Stamp | None:
         with reading(self._named(name)):
             try:
-                return os.stat(self.path(name)).st_size
+                found = os.stat(self.path(name))
             except (FileNotFoundError, NotADirectoryError):
                 return None
+        return found.st_size, found.st_mtime_ns
 
     def exists(self, name: str) -> bool:
         """Whether the file exists."""
@@ -112,6 +118,10 @@ class StorageRoot:
     def list(self) -> list[str]:
         """Names of the files and folders right below this root; empty if it does not exist."""
         return sorted(info.base_name for info in self._infos())
+
+    def sizes_listed(self) -> dict[str, int]:
+        """The files right below this root and their sizes in bytes, from one listing."""
+        return {info.base_name: info.size for info in self._infos() if info.type == pafs.FileType.File}
 
     def modified(self) -> dict[str, float]:
         """The files right below this root, and when each was written, in seconds since the epoch."""

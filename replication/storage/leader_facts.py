@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replication.errors import KafkaStorageException
-from replication.storage.commit import newest_version, read_commit
+from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.storage.commit import read_commit
 from replication.storage.filesystem import StorageRoot
+from replication.storage.known_commits import KnownCommits
 from replication.storage.segment_name import is_data_file
 
 # Role, epoch, lineage or log start: a follower must act on them. A high watermark it only has to hear of.
@@ -25,6 +26,7 @@ class LeaderFacts:
 
     def __init__(self, table: StorageRoot, wait_max: float) -> None:
         self._table = table
+        self._commits = KnownCommits(table)
         self._wait_max = wait_max
         self._version = -1
         self._seen: _Facts | None = None
@@ -36,7 +38,7 @@ class LeaderFacts:
 
         A high watermark alone waits up to `wait_max` seconds, unless `tell_all`: then there is something to go with it.
         """
-        newest = newest_version(self._table, max(known, self._version))
+        newest = self._commits.newest(max(known, self._version))
         if newest != self._version:
             self._version, self._seen = newest, self._read(newest)
         if self._seen is not None and self._seen == self._told:
@@ -63,7 +65,7 @@ class LeaderFacts:
         try:
             names = [file.name for file in read_commit(self._table, version).adds if is_data_file(file.name)]
             tables = [pq.read_table(self._table.path(n), filesystem=filesystem, columns=_COLUMNS) for n in names]
-        except (KafkaStorageException, OSError, pa.ArrowInvalid):
+        except (KafkaStorageException, CorruptRecordException, OSError, pa.ArrowInvalid):
             return None
         return [row for table in tables for row in table.to_pylist() if row["role"] == "leader"]
 

@@ -20,8 +20,9 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from replication.errors import CorruptRecordException
-from replication.storage.commit import commit_name, last_version, newest_version, read_commit
+from replication.storage.commit import last_version, read_commit
 from replication.storage.filesystem import StorageRoot
+from replication.storage.known_commits import KnownCommits
 from replication.storage.leader_facts import LeaderFacts
 from replication.storage.segment import read_segment
 from replication.storage.segment_name import leader_of
@@ -118,6 +119,8 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
     def __init__(self, stream: HeaderStream) -> None:
         self._stream = stream
         self._log = stream.source.child(LOG.name)
+        self._commits = KnownCommits(self._log)
+        self._metadata = KnownCommits(stream.cluster.child(METADATA.name)) if stream.cluster else None
         self._replicas = LeaderFacts(stream.source.child(REPLICAS.name), stream.wait_max_ms / 1000)
         self._target: Offset | None = None
         self._polled_at = float("-inf")
@@ -137,7 +140,7 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         if self._target is None and not self._is_due():
             return iter(()), start
         begin = self._scanned if self._scanned["log"] > start["log"] else start
-        newest = self._target["log"] if self._target else newest_version(self._log, begin["log"])
+        newest = self._target["log"] if self._target else self._commits.newest(begin["log"])
         rows, end = self._headers(begin, newest, self._stream.max_bytes)
         if not rows and self._target is None:
             self._scanned, end = end, {"log": start["log"], "files": start["files"]}
@@ -158,8 +161,8 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _movements(self, start: Mapping[str, int], has_rows: bool = True) -> Offset:
         stream, moved = self._stream, dict(start)
-        if stream.cluster:
-            moved["metadata"] = newest_version(stream.cluster.child(METADATA.name), start["metadata"])
+        if self._metadata:
+            moved["metadata"] = self._metadata.newest(start["metadata"])
             moved["replicas"] = self._replicas.changed_at(start["replicas"], has_rows)
         if stream.wake:
             moved["wake"] = read_counter(stream.wake, stream.wake_name)
@@ -175,6 +178,8 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
                 files = [file for file in read_commit(self._log, version + 1).adds if file.data_change]
             except FileNotFoundError:
                 return self._gap(newest)
+            except CorruptRecordException as error:
+                return self._gap(newest, str(error))
             stop = last_files if last_files is not None and version + 1 == newest else len(files)
             for index in range(skip, stop):
                 if size >= max_bytes:
@@ -183,13 +188,13 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
                 rows += found
                 size += files[index].size if found else 0  # else a read without rows might never get on
             version, skip = version + 1, 0
-        if 0 <= start["log"] < version and not self._log.exists(commit_name(start["log"])):
+        if 0 <= start["log"] < version and not self._commits.is_there(start["log"]):
             return self._gap(newest)
         return rows, {"log": version, "files": 0}
 
-    def _gap(self, newest: int) -> tuple[list[tuple[Any, ...]], Offset]:
+    def _gap(self, newest: int, reason: str | None = None) -> tuple[list[tuple[Any, ...]], Offset]:
         """Nothing of what was read counts: a late commit may have landed in the hole that a clean-up has left."""
-        reason = f"commits up to {newest} of {self._log.uri} have been cleaned up"
+        reason = reason or f"commits up to {newest} of {self._log.uri} have been cleaned up"
         return [_gap_row(newest, reason)], {"log": newest, "files": 0}
 
     def _header_rows(self, version: int, file: Any) -> list[tuple[Any, ...]]:

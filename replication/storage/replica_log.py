@@ -20,7 +20,7 @@ from replication.errors import CorruptRecordException, OffsetOutOfRangeException
 from replication.protocol.partition_log import LEADER, Role, role_version
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.broken_segments import BrokenSegment, find_faults, is_whole, read_segments, with_statistics
-from replication.storage.commit import AddedFile, LogGap
+from replication.storage.commit import AddedFile, LogGap, check_commits
 from replication.storage.compare_and_set import compare_and_set
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
@@ -118,6 +118,7 @@ class ReplicaLog:
         self._written.clear()
 
     def _rebuild(self) -> None:
+        check_commits(self.root, looked_at=1)
         segments = with_statistics(self._segments(self._log.active_files()), self._log.statistics)
         state = LogState(self._transaction_version)  # a new one: other threads may be looking at the old one
         state.learn(self._state.topics)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from replication.errors import StaleBrokerEpochException
+from replication.errors import CorruptRecordException, StaleBrokerEpochException
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
@@ -22,7 +22,7 @@ class ReplicaTable:
         self._table = table
         self._broker_epoch = -1
         self._checked = -1  # up to this version nobody else has claimed the table
-        self._replicas = self._decode()
+        self._decoded: tuple[list[Row], Mapping[TopicIdPartition, Replica]] = ([], {})
 
     @classmethod
     def create(cls, root: StorageRoot) -> ReplicaTable:
@@ -41,15 +41,23 @@ class ReplicaTable:
 
     @property
     def replicas(self) -> Mapping[TopicIdPartition, Replica]:
-        """The broker's replicas as last read."""
-        return self._replicas
+        """The broker's replicas as last read: rows that other threads have read meanwhile are not lost again.
+
+        Raises CorruptRecordException for rows that make no sense.
+        """
+        rows, replicas = self._decoded
+        if rows is not self._table.rows:
+            rows = self._table.rows
+            try:
+                replicas = {replica.topic_id_partition: replica for replica in map(_replica, rows)}
+            except (TypeError, ValueError) as error:
+                raise CorruptRecordException(f"{REPLICAS.name} of version {self.version}: a row: {error}") from error
+            self._decoded = rows, replicas
+        return replicas
 
     def refresh(self) -> bool:
         """Reads the table again if it has moved; tells whether it had."""
-        moved = self._table.refresh()
-        if moved:
-            self._replicas = self._decode()
-        return moved
+        return self._table.refresh()
 
     def claim(self, broker_epoch: int) -> None:
         """Makes this process the only one that may write: older ones find out at their next publish."""
@@ -59,7 +67,6 @@ class ReplicaTable:
             return None if self._claimed() == broker_epoch else rows
 
         self._table.update({"who": "broker", "why": "claim"}, change, {BROKER_EPOCH: broker_epoch})
-        self._replicas = self._decode()
 
     def _claimed(self) -> int:
         """The highest claim. Raises StaleBrokerEpochException if it is a newer process's."""
@@ -85,18 +92,14 @@ class ReplicaTable:
         def change(_: list[Row]) -> list[Row] | None:
             if self._table.version != self._checked:
                 self._claimed()  # somebody else has written: only then is there anything to look up
-            if _facts(self._decode()) == _facts(wanted):
+            if _facts(self.replicas) == _facts(wanted):
                 return None
             return [_row(wanted[key]) for key in sorted(wanted)]
 
         version = self._table.update({"who": "broker", "why": why}, change)
         # Its own version only: the handle may have moved on to a claim that came right after it.
         self._checked = self._checked if version is None else version
-        self._replicas = self._decode()
         return version
-
-    def _decode(self) -> dict[TopicIdPartition, Replica]:
-        return {replica.topic_id_partition: replica for replica in map(_replica, self._table.rows)}
 
 
 def _facts(replicas: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, Replica]:
@@ -104,7 +107,8 @@ def _facts(replicas: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartitio
 
 
 def _replica(row: Row) -> Replica:
-    return Replica(**{**row, "epochs": tuple(EpochEntry(e["leader_epoch"], e["start_offset"]) for e in row["epochs"])})
+    epochs = tuple(EpochEntry(int(e["leader_epoch"]), int(e["start_offset"])) for e in row["epochs"])
+    return Replica(**{**row, "epochs": epochs})
 
 
 def _row(replica: Replica) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replication.errors import KafkaStorageException, LakelogException
 from replication.storage.cluster import Cluster, check_identity, format_broker
-from replication.storage.commit import last_version
+from replication.storage.commit import check_commits, last_version
 from replication.storage.filesystem import StorageRoot
 from schemas import CLUSTER, LOG, REPLICAS
 
@@ -36,8 +36,8 @@ def is_formatted(root: StorageRoot) -> bool:
 def probe_root(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
     """Reads who the root belongs to and where its tables end, writes a small file and reads it back.
 
-    Raises KafkaStorageException, naming the root, if any of it fails; InconsistentClusterIdException if the root is
-    another broker's, or is not formatted. Kafka: `LogDirFailureChannel`.
+    Raises KafkaStorageException, naming the root, if any of it fails, or a table ends with a torn commit;
+    InconsistentClusterIdException if the root is another broker's, or is not formatted. Kafka: `LogDirFailureChannel`.
     """
     if not root.list():  # looked at first: opening a table could make the folder that is missing
         raise KafkaStorageException(f"{root.uri}: is empty, or not there")
@@ -79,3 +79,4 @@ def storage_error(root: StorageRoot, cluster_id: str, broker_id: int) -> str | N
 def _check_table(table: StorageRoot) -> None:
     if last_version(table) < 0:
         raise KafkaStorageException(f"{table.uri}: the table is gone")
+    check_commits(table, looked_at=1)

@@ -85,16 +85,17 @@ class StateTable:
         self._names, self._loaded = names, self._log.version
 
     def _read(self, files: Sequence[AddedFile]) -> list[Row]:
-        rows: list[Row] = []
-        for file in files:
-            path = self._log.root.path(file.name)
-            if not is_data_file(file.name):
-                raise CorruptRecordException(f"{path}: is no name of a file in the table's folder")
-            try:
-                rows += pq.read_table(path, filesystem=self._log.root.filesystem, partitioning=None).to_pylist()
-            except (OSError, pa.ArrowInvalid) as error:
-                raise CorruptRecordException(f"{path}: {error}") from error
-        return rows
+        return [row for file in files for row in self._read_file(file).to_pylist()]
+
+    def _read_file(self, file: AddedFile) -> pa.Table:
+        path, filesystem = self._log.root.path(file.name), self._log.root.filesystem
+        if not is_data_file(file.name):
+            raise CorruptRecordException(f"{path}: is no name of a file in the table's folder")
+        try:
+            found = pq.read_table(path, filesystem=filesystem, partitioning=None, page_checksum_verification=True)
+            return _conformed(found, self._table.arrow)
+        except (OSError, pa.ArrowException) as error:
+            raise CorruptRecordException(f"{path}: {error}") from error
 
     def keep_cheap(self) -> None:
         """Keeps commits and opening cheap, and deletes files that are needed no more; for the owner, now and then."""
@@ -142,5 +143,23 @@ class StateTable:
     def _write(self, rows: list[Row]) -> AddedFile:
         root, name = self._log.root, f"{uuid.uuid4().hex}.parquet"
         with root.atomic(name) as path:
-            pq.write_table(pa.Table.from_pylist(rows, self._table.arrow), path, filesystem=root.filesystem)
+            pq.write_table(
+                pa.Table.from_pylist(rows, self._table.arrow),
+                path,
+                filesystem=root.filesystem,
+                write_page_checksum=True,
+            )
         return AddedFile(name, root.sizes([name])[0] or 0, f'{{"numRecords":{len(rows)}}}')
+
+
+def _conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns that we know, by name: a newer version of Lakelog may have added some, an older one may lack some
+    that may be null. Raises ArrowInvalid where one must not be."""
+    columns = []
+    for field in schema:
+        is_there = field.name in found.column_names
+        column = found[field.name].cast(field.type) if is_there else pa.nulls(found.num_rows, field.type)
+        if column.null_count and not field.nullable:
+            raise pa.ArrowInvalid(f"column {field.name} {'has nulls' if is_there else 'is missing'}")
+        columns.append(column)
+    return pa.table(columns, schema)

@@ -11,9 +11,10 @@ from replication.protocol.partition_log import LEADER, Role
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage import broken_segments, delta_log, filesystem
 from replication.storage.append import Appended
-from replication.storage.commit import commit_name, last_version, newest_version
+from replication.storage.commit import commit_name, last_version
 from replication.storage.compaction import compact
 from replication.storage.filesystem import StorageRoot
+from replication.storage.known_commits import KnownCommits
 from replication.storage.log_cleaning import delete_old_segments, raise_log_starts
 from replication.storage.replica_log import ReplicaLog
 from tests.storage.logs import (
@@ -244,20 +245,20 @@ def test_the_newest_version_is_found_from_any_known_one(log, known, cleaned):
     fill(log, P0, *[1] * 5)
     if cleaned:
         clean_up(log.root)
-    assert newest_version(log.root, known) == last_version(log.root) == 6
+    assert KnownCommits(log.root).newest(known) == last_version(log.root) == 6
 
 
 def test_the_newest_version_is_listed_once_where_nothing_is_known(log, monkeypatch):
     """A table may have had a million commits: they are not looked up one by one."""
     fill(log, P0, *[1] * 5)
-    asked, sizes = [], StorageRoot.sizes
-    monkeypatch.setattr(StorageRoot, "sizes", lambda self, names: asked.append(names) or sizes(self, names))
-    assert newest_version(log.root, -1) == 6
+    asked, stamps = [], StorageRoot.stamps
+    monkeypatch.setattr(StorageRoot, "stamps", lambda self, names: asked.append(names) or stamps(self, names))
+    assert KnownCommits(log.root).newest(-1) == 6
     assert len(asked) <= 1
 
 
 def test_a_table_that_is_not_there_has_no_version(root):
-    assert newest_version(StorageRoot.of(root), -1) == last_version(StorageRoot.of(root)) == -1
+    assert KnownCommits(StorageRoot.of(root)).newest(-1) == last_version(StorageRoot.of(root)) == -1
 
 
 def test_a_clean_up_during_the_read_of_an_empty_partition_is_no_error(log):
