@@ -2,7 +2,7 @@
 
 from schemas.table import Column, Table
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 CLUSTER = Table(
     name="cluster",

@@ -18,6 +18,8 @@ RECORD_BATCHES = Table(
         Column("base_offset", "bigint", "Offset of the first record", nullable=True),
         Column("last_offset", "bigint", "Offset of the last record", nullable=True),
         Column("bytes", "bigint", "Size of the batch's keys and values in bytes", nullable=True),
+        Column("previous", "string", "Chain of the log before the batch", nullable=True),
+        Column("chain", "string", "Chain of the log up to the batch's end", nullable=True),
         Column("gap", "string", "Why commits or a segment were not read; null for a header", nullable=True),
     ),
 )

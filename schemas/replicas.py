@@ -21,8 +21,8 @@ REPLICAS = Table(
         Column("high_watermark", "bigint", "HW: readers see what lies below it"),
         Column(
             "epochs",
-            "array<struct<leader_epoch:int,start_offset:bigint>>",
-            "Lineage: which epoch wrote from which offset on",
+            "array<struct<leader_epoch:int,start_offset:bigint,chain:string>>",
+            "Lineage: which epoch wrote from which offset on, and the chain of the log up to there",
         ),
         Column("error", "string", "Why the replica is not Fetching; null if all is well", nullable=True),
         Column("log_version", "bigint", "Version of the log table that this was true at"),
@@ -32,5 +32,6 @@ REPLICAS = Table(
             "Committed records that are not here; null if that is not known",
             nullable=True,
         ),
+        Column("chain", "string", "Hash of all batches up to the LEO: equal ones are equal logs"),
     ),
 )

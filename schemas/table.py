@@ -8,7 +8,7 @@ from functools import cached_property
 import pyarrow as pa
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_EPOCHS = pa.list_(pa.struct([("leader_epoch", pa.int32()), ("start_offset", pa.int64())]))
+_EPOCHS = pa.list_(pa.struct([("leader_epoch", pa.int32()), ("start_offset", pa.int64()), ("chain", pa.string())]))
 _EPOCH_RANGES = pa.list_(
     pa.struct([("leader_epoch", pa.int32()), ("start_offset", pa.int64()), ("end_offset", pa.int64())])
 )
@@ -24,7 +24,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "array<int>": pa.list_(pa.int32()),
     "array<string>": pa.list_(pa.string()),
     "array<struct<key:string,value:binary>>": _HEADERS,
-    "array<struct<leader_epoch:int,start_offset:bigint>>": _EPOCHS,
+    "array<struct<leader_epoch:int,start_offset:bigint,chain:string>>": _EPOCHS,
     "array<struct<leader_epoch:int,start_offset:bigint,end_offset:bigint>>": _EPOCH_RANGES,
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }

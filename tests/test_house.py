@@ -47,11 +47,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "tests": OURS,
 }
 
-# The protocol touches nothing, so this names what it may use; a clock, a random number or a file is not among it.
+# The protocol touches nothing, so this names what it may use; a clock, a random number or a file is not among it, a
+# hash function is.
 PURE = frozenset(
     """
-    __future__ abc bisect collections contextlib dataclasses difflib enum functools graphlib hashlib heapq itertools
-    math operator re string struct types typing
+    __future__ abc bisect blake3 collections contextlib dataclasses difflib enum functools graphlib hashlib heapq
+    itertools math operator re string struct types typing
     """.split()
 )
 

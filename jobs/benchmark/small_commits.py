@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from replication.errors import LakelogException
 from replication.protocol.append import AppendPosition, PartitionAppend
-from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.storage.append import append, arrow_writer
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment import Segment
@@ -44,11 +44,13 @@ class SmallCommits:
         table = pa.Table.from_pylist([row] * self._each, _COLUMNS)
         started = time.perf_counter()
         segments: list[Segment] = []
+        state = self._log.refresh()
+        ends = {partition: state.partition(partition).log_end for partition in self._partitions}
         for number in range(files):
             requests = self._requests(self._made + number, 1)
             writer = arrow_writer(self._log.root, 1, requests, dict.fromkeys(self._partitions, table))
-            position = AppendPosition((self._made + number) * self._each)
-            segments += writer(dict.fromkeys(self._partitions, position))
+            segments += writer({p: AppendPosition(end.offset, chain=end.chain) for p, end in ends.items()})
+            ends = {h.topic_id_partition: LogEnd(h.next_offset, h.chain) for h in segments[-1].headers}
         for outcome in append(self._log, self._requests(self._made, files), lambda _: segments, "bench").values():
             if isinstance(outcome, LakelogException):
                 raise outcome

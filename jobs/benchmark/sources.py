@@ -16,9 +16,10 @@ from replication.clients.record_set import record_set
 from replication.errors import LakelogException
 from replication.local_cluster import LocalCluster
 from replication.protocol.append import AppendPosition, PartitionAppend
+from replication.protocol.chain import genesis
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.producer_state import increment_sequence
-from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.storage.append import SEGMENT_BYTES, append
 from replication.storage.commit import commit_name
 from replication.storage.filesystem import StorageRoot
@@ -65,7 +66,7 @@ class Sources:
             topic = self._create_topic()
         self.mirror = ReplicaLog.create(StorageRoot.of(str(folder / "plain-source")))
         self._producer_id = new_producer_id()
-        self._ends: dict[TopicIdPartition, int] = {}
+        self._ends: dict[TopicIdPartition, LogEnd] = {}
         self.appends = [self._write(topic, table) for table in tables]
 
     def log_of(self, broker_id: int) -> StorageRoot:
@@ -85,11 +86,15 @@ class Sources:
         """The work of `Producer.send` up to the commit."""
         with record_set(TOPIC, table, PARTITIONS, SEGMENT_BYTES) as given:
             requests = self._requests(topic, given.counts)
-            ends = {r.topic_id_partition: self._ends.get(r.topic_id_partition, 0) for r in requests}
-            positions = {partition: AppendPosition(end) for partition, end in ends.items()}
+            ends = {p: self._end(p) for p in (r.topic_id_partition for r in requests)}
+            positions = {p: AppendPosition(end.offset, chain=end.chain) for p, end in ends.items()}
             segments = given.writer(self.leader.root, LEADER, requests)(positions)
-        self._ends.update({r.topic_id_partition: ends[r.topic_id_partition] + r.records for r in requests})
+        for header in (header for segment in segments for header in segment.headers):
+            self._ends[header.topic_id_partition] = LogEnd(header.next_offset, header.chain)
         return Append(tuple(requests), tuple(segments))
+
+    def _end(self, partition: TopicIdPartition) -> LogEnd:
+        return self._ends.get(partition, LogEnd(0, genesis(partition)))
 
     def _requests(self, topic: TopicDescription, counts: Mapping[int, int]) -> list[PartitionAppend]:
         return [
@@ -102,7 +107,7 @@ class Sources:
                 records=counts[r.partition],
                 producer_id=self._producer_id,
                 producer_epoch=0,
-                base_sequence=increment_sequence(0, self._ends.get(r.topic_id_partition, 0)),
+                base_sequence=increment_sequence(0, self._end(r.topic_id_partition).offset),
             )
             for r in topic.partitions
             if r.partition in counts

@@ -36,6 +36,6 @@ def fetch_plan(headers: DataFrame, fetch_states: DataFrame) -> DataFrame:
         .where(_IS_OURS)
         .selectExpr(
             "topic_id", "partition", "base_offset", "last_offset", "leader_epoch", "segment", "segment_bytes", "bytes",
-            _ACTION, "gap",
+            "previous", "chain", _ACTION, "gap",
         )
     )  # fmt: skip

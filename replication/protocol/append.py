@@ -14,7 +14,7 @@ from replication.protocol.fencing import check_leader_epoch
 from replication.protocol.leader_epoch import epoch_at
 from replication.protocol.partition_log import PartitionLog, Role
 from replication.protocol.producer_state import check_sequence
-from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.record_batch import LogEnd, TopicIdPartition
 
 ALL = -1
 _ACKS = {"0": 0, "1": 1, "all": ALL, "-1": ALL}
@@ -59,17 +59,17 @@ class Appended(NamedTuple):
 
 
 class AppendPosition(NamedTuple):
-    """Where the write for a request begins: the offset of its first new record, and how many come before that one."""
+    """Where the write for a request begins: the offset of its first new record, how many of its records come before
+    that one, and the chain of the log up to there."""
 
     base_offset: int
     known: int = 0
+    chain: str = ""
 
 
-def position_of(request: PartitionAppend, appended: Appended) -> AppendPosition | None:
-    """Where to write what is new; None if nothing is."""
-    if appended.duplicate:
-        return None
-    return AppendPosition(appended.last_offset - (request.records - appended.known) + 1, appended.known)
+def position_of(appended: Appended, log_end: LogEnd) -> AppendPosition | None:
+    """Where to write the new records, which is at the log's end; None if there are none."""
+    return None if appended.duplicate else AppendPosition(log_end.offset, appended.known, log_end.chain)
 
 
 def place(log: PartitionLog, request: PartitionAppend) -> Appended:

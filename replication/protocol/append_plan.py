@@ -1,6 +1,7 @@
-"""Which parts of fetched batches a follower appends: what follows its own log end without a gap, each offset once.
+"""Which fetched batches a follower appends: those that follow its own chain, each once.
 
-Kafka: `ReplicaFetcherThread.processPartitionData`, which appends only at its own log end offset. [FT-10]
+Kafka: `ReplicaFetcherThread.processPartitionData`, which appends only at its own log end offset. Raft also compares the
+entry before the first one: here that is the chain. [FT-10]
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.record_batch import LogEnd, TopicIdPartition
 
 
 class FetchedBatch(NamedTuple):
-    """A batch that may be appended: where it lies, and its offsets (the last one included)."""
+    """A batch that may be appended: where it lies, its offsets (the last one included), and the chains before and after
+    it."""
 
     partition: TopicIdPartition
     base_offset: int
@@ -22,6 +24,8 @@ class FetchedBatch(NamedTuple):
     segment: str
     segment_bytes: int
     bytes: int = 0
+    previous: str = ""
+    chain: str = ""
 
 
 class ByteLimit(NamedTuple):
@@ -31,94 +35,102 @@ class ByteLimit(NamedTuple):
     max_bytes: int
 
 
-class Range(NamedTuple):
-    """The part of a batch to append: offsets from `start` to before `stop`."""
-
-    batch: FetchedBatch
-    start: int
-    stop: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is all of the batch."""
-        return self.start == self.batch.base_offset
-
-
 @dataclass(frozen=True)
 class AppendPlan:
-    """What to append, the log end offsets after it, and the partitions whose batches do not follow their log end."""
+    """The batches to append, the log ends after them, and the partitions of which something is left out.
 
-    ranges: tuple[Range, ...] = ()
-    log_end_offsets: Mapping[TopicIdPartition, int] = field(default_factory=dict)
+    `gaps`: their batches do not reach down to the log end, or would be too much at once. `diverged`: the leader has
+    another batch at the log end than the one that follows the own chain.
+    """
+
+    batches: tuple[FetchedBatch, ...] = ()
+    log_ends: Mapping[TopicIdPartition, LogEnd] = field(default_factory=dict)
     gaps: frozenset[TopicIdPartition] = frozenset()
+    diverged: frozenset[TopicIdPartition] = frozenset()
 
-    def by_segment(self) -> dict[str, list[Range]]:
-        """The ranges of each segment, in the order they were planned."""
-        grouped: dict[str, list[Range]] = {}
-        for planned in self.ranges:
-            grouped.setdefault(planned.batch.segment, []).append(planned)
+    def by_segment(self) -> dict[str, list[FetchedBatch]]:
+        """The batches of each segment, in the order they were planned."""
+        grouped: dict[str, list[FetchedBatch]] = {}
+        for batch in self.batches:
+            grouped.setdefault(batch.segment, []).append(batch)
         return grouped
 
-    def starts(self) -> dict[TopicIdPartition, int]:
-        """Where each partition's part begins: its log end offset when this was planned."""
-        first: dict[TopicIdPartition, int] = {}
-        for planned in self.ranges:
-            first.setdefault(planned.batch.partition, planned.start)
+    def starts(self) -> dict[TopicIdPartition, str]:
+        """The chain that each partition's first batch follows: that of its log when this was planned."""
+        first: dict[TopicIdPartition, str] = {}
+        for batch in self.batches:
+            first.setdefault(batch.partition, batch.previous)
         return first
 
     def bytes_by_partition(self) -> dict[TopicIdPartition, int]:
         """The size of each partition's batches."""
         total: dict[TopicIdPartition, int] = {}
-        for planned in self.ranges:
-            total[planned.batch.partition] = total.get(planned.batch.partition, 0) + planned.batch.bytes
+        for batch in self.batches:
+            total[batch.partition] = total.get(batch.partition, 0) + batch.bytes
         return total
 
     def without(self, partitions: Collection[TopicIdPartition]) -> AppendPlan:
         """The plan for the other partitions."""
-        ranges = tuple(planned for planned in self.ranges if planned.batch.partition not in partitions)
-        ends = {p: end for p, end in self.log_end_offsets.items() if p not in partitions}
-        return AppendPlan(ranges, ends, self.gaps - set(partitions))
+        batches = tuple(batch for batch in self.batches if batch.partition not in partitions)
+        ends = {p: end for p, end in self.log_ends.items() if p not in partitions}
+        return AppendPlan(batches, ends, self.gaps - set(partitions), self.diverged - set(partitions))
 
 
 def plan_appends(
     batches: Iterable[FetchedBatch],
-    log_end_offsets: Mapping[TopicIdPartition, int],
+    log_ends: Mapping[TopicIdPartition, LogEnd],
     max_bytes: int | None = None,
     partition_max_bytes: int | None = None,
     limits: Sequence[ByteLimit] = (),
 ) -> AppendPlan:
-    """Batches that follow each partition's log end are appended, from the log end on; those below it are skipped.
+    """The batches that follow each partition's chain, one after the other; those below the log end are skipped.
 
-    The first batch that begins above the log end is a gap: nothing more of its partition is appended, since a log has
-    no holes. `max_bytes` bounds the sizes of the segments taken, `partition_max_bytes` those of one partition's
-    batches, each of `limits` those of its partitions; the first of each is taken whatever its size, or it could never
-    be fetched. What is left out counts as a gap, as it has to be fetched again.
+    A batch that begins above the log end leaves a gap: nothing more of its partition is appended, since a log has no
+    holes. One that lies at the log end and follows another chain shows that the two histories differ. `max_bytes`
+    bounds the sizes of the segments taken, `partition_max_bytes` those of one partition's batches, each of `limits`
+    those of its partitions; the first of each is taken whatever its size, or it could never be fetched. A partition of
+    which anything is left out counts as a gap, as it has to be fetched again.
 
-    Kafka: `UnifiedLog.appendAsFollower`. [FT-04, FT-10, FE-02, TH-01]
+    Kafka: `UnifiedLog.appendAsFollower`. Raft: AppendEntries. [FT-04, FT-10, FE-02, TH-01]
     """
-    ends, gaps, ranges = dict(log_end_offsets), set(), []
-    taken: dict[str, int] = {}
-    fetched: dict[TopicIdPartition, int] = {}
-    spent = [0] * len(limits)
+    ends, stopped, diverged, chosen = dict(log_ends), set(), set(), []
+    budget = _Budget(max_bytes, partition_max_bytes, limits)
     for batch in sorted(dict.fromkeys(batches), key=lambda b: (b.partition, b.base_offset, b.last_offset)):
         end = ends.get(batch.partition)
-        if end is None or batch.last_offset < end or batch.partition in gaps:
+        if end is None or batch.last_offset < end.offset or batch.partition in stopped:
             continue
-        is_too_much = max_bytes is not None and bool(taken) and _total(taken, batch) > max_bytes
-        total = fetched.get(batch.partition, 0) + batch.bytes
-        is_too_much_of_one = partition_max_bytes is not None and batch.bytes < total and total > partition_max_bytes
-        bounds = [index for index, limit in enumerate(limits) if batch.partition in limit.partitions]
-        is_above_limit = any(spent[i] and spent[i] + batch.bytes > limits[i].max_bytes for i in bounds)
-        if batch.base_offset > end or is_too_much or is_too_much_of_one or is_above_limit:
-            gaps.add(batch.partition)
+        is_above = batch.base_offset > end.offset
+        if not is_above and batch.previous != end.chain:
+            diverged.add(batch.partition)
+        if is_above or batch.partition in diverged or not budget.take(batch):
+            stopped.add(batch.partition)
             continue
+        chosen.append(batch)
+        ends[batch.partition] = LogEnd(batch.last_offset + 1, batch.chain)
+    return AppendPlan(tuple(chosen), ends, frozenset(stopped - diverged), frozenset(diverged))
+
+
+class _Budget:
+    """How many bytes a fetch may still take, in all and of each partition."""
+
+    def __init__(self, max_bytes: int | None, partition_max_bytes: int | None, limits: Sequence[ByteLimit]) -> None:
+        self._max_bytes, self._partition_max_bytes, self._limits = max_bytes, partition_max_bytes, limits
+        self._segments: dict[str, int] = {}
+        self._partitions: dict[TopicIdPartition, int] = {}
+        self._spent = [0] * len(limits)
+
+    def take(self, batch: FetchedBatch) -> bool:
+        """Takes the bytes of a batch, or tells that they are too many."""
+        of_partition = self._partitions.get(batch.partition, 0) + batch.bytes
+        bounds = [index for index, limit in enumerate(self._limits) if batch.partition in limit.partitions]
+        total = sum(self._segments.values()) + (0 if batch.segment in self._segments else batch.segment_bytes)
+        if (
+            (self._max_bytes is not None and self._segments and total > self._max_bytes)
+            or (self._partition_max_bytes is not None and batch.bytes < of_partition > self._partition_max_bytes)
+            or any(self._spent[i] and self._spent[i] + batch.bytes > self._limits[i].max_bytes for i in bounds)
+        ):
+            return False
         for index in bounds:
-            spent[index] += batch.bytes
-        taken[batch.segment], fetched[batch.partition] = batch.segment_bytes, total
-        ranges.append(Range(batch, max(end, batch.base_offset), batch.last_offset + 1))
-        ends[batch.partition] = batch.last_offset + 1
-    return AppendPlan(tuple(ranges), ends, frozenset(gaps))
-
-
-def _total(taken: Mapping[str, int], batch: FetchedBatch) -> int:
-    return sum(taken.values()) + (0 if batch.segment in taken else batch.segment_bytes)
+            self._spent[index] += batch.bytes
+        self._segments[batch.segment], self._partitions[batch.partition] = batch.segment_bytes, of_partition
+        return True

@@ -14,6 +14,7 @@ from replication.errors import (
     UnknownLeaderEpochException,
 )
 from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.partition_log import PartitionLog
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
@@ -51,11 +52,14 @@ def is_newer(hosted: PartitionRegistration | None, offered: PartitionRegistratio
     return offered.leader_epoch > hosted.leader_epoch and not is_from_an_older_controller
 
 
-def row_counts(row: Replica | None, registration: PartitionRegistration, broker_epochs: Mapping[int, int]) -> bool:
+def row_counts(
+    row: Replica | None, registration: PartitionRegistration, broker_epochs: Mapping[int, int], log: PartitionLog
+) -> bool:
     """Whether a leader may take a follower's row at its word, for the HW, the ISR and its lag.
 
     It must be of this topic, of this leadership and of the process that is registered now, and its log must have been
-    brought in line with the leader's: before that its LEO may count records that are about to be cut.
+    brought in line with the leader's: before that its LEO may count records that are about to be cut. And the leader's
+    own `log` must have the row's chain at the row's LEO: so a replica counts only for what it has byte for byte.
 
     Kafka: `ReplicaManager.updateFollowerFetchState` under a checked leader epoch. KIP-320, KIP-903. [FE-03]
     """
@@ -63,7 +67,9 @@ def row_counts(row: Replica | None, registration: PartitionRegistration, broker_
         return False
     is_of_this_leadership = row.leader_epoch == registration.leader_epoch and row.role == FOLLOWER_ROLE
     is_of_this_process = broker_epochs.get(row.broker_id) == row.broker_epoch
-    return is_of_this_leadership and is_of_this_process and row.state == ReplicaState.FETCHING
+    if not is_of_this_leadership or not is_of_this_process or row.state != ReplicaState.FETCHING:
+        return False
+    return log.chain_at(row.log_end_offset) == row.chain
 
 
 def check_leader_row(row: Replica | None, partition: TopicIdPartition, leader_epoch: int) -> LakelogException | None:

@@ -26,10 +26,12 @@ class ReplicaState:
 _T, _F, _D = ReplicaState.TRUNCATING, ReplicaState.FETCHING, ReplicaState.DELAYED
 
 # Transition -> the moves that it may make, from what is shown before to what is shown after. There are no others:
-# a new leader epoch is the only way back to Truncating, and nothing but time or a new epoch ends a delay.
+# only a new leader epoch, or a history that is not the leader's, leads back to Truncating, and nothing but time or a
+# new epoch ends a delay.
 TRANSITIONS: Final = {
     "assigned": frozenset({(_T, _T), (_F, _T), (_D, _T)}),
     "truncated": frozenset({(_T, _F), (_F, _F)}),
+    "diverged": frozenset({(_F, _T), (_T, _T)}),
     "advanced": frozenset({(_F, _F)}),
     "fell_behind": frozenset({(_T, _T), (_F, _F), (_D, _D)}),
     "caught_up": frozenset({(_F, _F)}),
@@ -45,7 +47,8 @@ class PartitionFetchState:
     `state` is Truncating or Fetching and outlives a delay; `shown_state` is what others are told. `fetch_offset` is
     the next offset wanted. `delayed_until` is in seconds of the observer's monotonic clock, None without a delay.
     `lagging`: the leader's snapshot must be read once before the tail of its log may be followed. `lag`: committed
-    records that are not here yet, None as long as that is not known.
+    records that are not here yet, None as long as that is not known. `diverged`: the log has batches that the leader
+    does not have although its epochs agree, so that the leader's batches tell where to truncate.
     """
 
     topic_id: str
@@ -57,6 +60,7 @@ class PartitionFetchState:
     lagging: bool = True
     error: str | None = None
     lag: int | None = None
+    diverged: bool = False
 
     @property
     def shown_state(self) -> str:
@@ -99,7 +103,17 @@ def truncated(state: PartitionFetchState, offset: int) -> PartitionFetchState:
 
     Kafka: `AbstractFetcherThread.updateFetchOffsetAndMaybeMarkTruncationComplete`. [FS-01]
     """
-    return _moved("truncated", state, replace(state, state=ReplicaState.FETCHING, fetch_offset=offset, lagging=True))
+    fetching = replace(state, state=ReplicaState.FETCHING, lagging=True, diverged=False, error=None)
+    return _moved("truncated", state, replace(fetching, fetch_offset=offset))
+
+
+def diverged(state: PartitionFetchState, error: str) -> PartitionFetchState:
+    """The log has another history than its leader's: Truncating once more, and nothing in it counts until then.
+
+    Raft: a follower whose log does not match deletes what conflicts. [TR-08]
+    """
+    truncating = replace(state, state=ReplicaState.TRUNCATING, lagging=True, diverged=True, error=error)
+    return _moved("diverged", state, truncating)
 
 
 def advanced(state: PartitionFetchState, offset: int, leader_high_watermark: int | None = None) -> PartitionFetchState:

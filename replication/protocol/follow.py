@@ -5,14 +5,14 @@ Kafka: `AbstractFetcherThread.doWork` = `maybeTruncate`, then `maybeFetch`. [FT-
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from replication.errors import FencedLeaderEpochException, OffsetOutOfRangeException
 from replication.protocol.append_plan import AppendPlan, FetchedBatch
 from replication.protocol.leader_epoch import covers
 from replication.protocol.log_retention import follower_log_start
 from replication.protocol.partition_log import FOLLOWER, PartitionLog, Role
-from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.protocol.steps import (
     AdvanceFetchOffsets,
@@ -30,21 +30,23 @@ LeaderRows = Mapping[TopicIdPartition, Replica]
 
 
 def maybe_truncate(
-    truncating: Collection[TopicIdPartition], fetching: Collection[TopicIdPartition], logs: Logs, leaders: LeaderRows
-) -> list[Step]:
+    truncating: Collection[TopicIdPartition], fetching: Collection[TopicIdPartition], logs: Logs, leaders: LeaderRows,
+    leader_batches: Mapping[TopicIdPartition, Sequence[LogEnd]],
+) -> list[Step]:  # fmt: skip
     """The cuts of the partitions that are Truncating, before anything of them is fetched; and of those that are
     Fetching what their leader's retention has overtaken, which can only start over.
 
-    The rows say Truncating until the cut is in the log: a row never claims what is about to go.
+    The rows say Truncating until the cut is in the log: a row never claims what is about to go. `leader_batches`: of
+    the partitions that have diverged, where their leaders' batches end.
 
-    Kafka: `AbstractFetcherThread.maybeTruncate`, `fetchOffsetAndTruncate`. [TR-06, TR-07, FT-14]
+    Kafka: `AbstractFetcherThread.maybeTruncate`, `fetchOffsetAndTruncate`. [TR-06, TR-07, TR-08, FT-14]
     """
     behind = {p for p in fetching if p in leaders and logs[p].log_end_offset < leaders[p].log_start_offset}
     due = tuple(sorted({p for p in truncating if p in leaders} | behind))
     if not due:
         return []
-    cuts = {p: cut_for(logs[p], leaders[p]) for p in due}
-    real = {p: c for p, c in cuts.items() if c.offset < logs[p].log_end_offset or c.restart_at is not None}
+    cuts = {p: cut_for(logs[p], leaders[p], leader_batches.get(p)) for p in due}
+    real = {p: c for p, c in cuts.items() if c.offset < logs[p].log_end_offset or c.restart is not None}
     return [*([CutLogs(real)] if real else []), FinishTruncation(due), PublishReplicas("truncated")]
 
 
@@ -60,28 +62,29 @@ def append_fetched(plan: AppendPlan, leaders: LeaderRows, logs: Logs) -> list[St
 
     Kafka: `ReplicaFetcherThread.processPartitionData`. [FT-09, HW-03, DR-02]
     """
-    epochs = {p: leaders[p].leader_epoch for p in {r.batch.partition for r in plan.ranges}}
+    epochs = {p: leaders[p].leader_epoch for p in {batch.partition for batch in plan.batches}}
     advance = AdvanceFetchOffsets({p: row.high_watermark for p, row in leaders.items()})
     starts = {
         p: (
             row.leader_epoch,
-            follower_log_start(logs[p].log_start_offset, plan.log_end_offsets[p], row.log_start_offset),
+            follower_log_start(logs[p].log_start_offset, plan.log_ends[p].offset, row.log_start_offset),
         )
         for p, row in leaders.items()
     }
     raised = {p: told for p, told in starts.items() if told[1] > logs[p].log_start_offset}
     return [
-        *([AppendFetched(plan, epochs)] if plan.ranges else []),
+        *([AppendFetched(plan, epochs)] if plan.batches else []),
         advance,
         *([RaiseLogStarts(raised)] if raised else []),
         PublishReplicas("fetched"),
     ]
 
 
-def check_follower_append(log: PartitionLog, leader_epoch: int, start_offset: int, name: str) -> None:
-    """A follower appends in the role that it fetched in, and at its own log end.
+def check_follower_append(log: PartitionLog, leader_epoch: int, previous: str, name: str) -> None:
+    """A follower appends in the role that it fetched in, and only what follows its own chain.
 
-    Kafka: `Partition.appendRecordsToFollowerOrFutureReplica`, `ReplicaFetcherThread`. [AP-03, FT-10]
+    Kafka: `Partition.appendRecordsToFollowerOrFutureReplica`, `ReplicaFetcherThread`. Raft: AppendEntries. [AP-03,
+    FT-10]
 
     Raises:
         FencedLeaderEpochException: the replica was told something else meanwhile.
@@ -91,7 +94,7 @@ def check_follower_append(log: PartitionLog, leader_epoch: int, start_offset: in
         raise FencedLeaderEpochException(
             f"{name}: nothing appended: it no longer follows at leader epoch {leader_epoch} ({log.role})"
         )
-    if log.log_end_offset != start_offset:
+    if log.log_end.chain != previous:
         raise OffsetOutOfRangeException(
-            f"{name}: fetched from {start_offset} on, but the log ends at {log.log_end_offset}"
+            f"{name}: the records fetched follow the chain {previous}, but the log ends at {log.log_end}"
         )

@@ -16,17 +16,19 @@ UNDEFINED_EPOCH_OFFSET = -1
 
 
 class EpochEntry(NamedTuple):
-    """A leader epoch and the offset of the first record that was, or will be, written under it."""
+    """A leader epoch, the offset of the first record that was, or will be, written under it, and the chain of the log
+    up to there."""
 
     leader_epoch: int
     start_offset: int
+    chain: str = ""
 
 
 Lineage = tuple[EpochEntry, ...]
 
 
-def assign(lineage: Lineage, leader_epoch: int, start_offset: int) -> Lineage:
-    """The lineage once `leader_epoch` begins at `start_offset`.
+def assign(lineage: Lineage, leader_epoch: int, start_offset: int, chain: str = "") -> Lineage:
+    """The lineage once `leader_epoch` begins at `start_offset`, where the log has this `chain`.
 
     A new entry replaces whatever it contradicts: entries of its epoch or later, and entries that start at or after it.
     So an epoch under which nothing was written leaves no trace, and both columns stay strictly rising. An epoch that
@@ -42,7 +44,7 @@ def assign(lineage: Lineage, leader_epoch: int, start_offset: int) -> Lineage:
     if lineage and lineage[-1].leader_epoch == leader_epoch and lineage[-1].start_offset <= start_offset:
         return lineage
     kept = (entry for entry in lineage if entry.leader_epoch < leader_epoch and entry.start_offset < start_offset)
-    return (*kept, EpochEntry(leader_epoch, start_offset))
+    return (*kept, EpochEntry(leader_epoch, start_offset, chain))
 
 
 def end_offset_for(lineage: Lineage, log_end_offset: int, leader_epoch: int) -> tuple[int, int]:
@@ -72,8 +74,9 @@ def truncate_from_end(lineage: Lineage, offset: int) -> Lineage:
     return tuple(entry for entry in lineage if entry.start_offset < offset)
 
 
-def truncate_from_start(lineage: Lineage, offset: int) -> Lineage:
-    """The lineage of a log that starts at `offset`: the entry that holds the offset now starts there.
+def truncate_from_start(lineage: Lineage, offset: int, chain: str = "") -> Lineage:
+    """The lineage of a log that starts at `offset`, where its chain is `chain`: the entry that holds it now starts
+    there.
 
     Kafka: `LeaderEpochFileCache.truncateFromStart`. The last of the entries that go is moved instead of dropped, since
     the first record that is kept was written under it. [EP-04]
@@ -81,7 +84,7 @@ def truncate_from_start(lineage: Lineage, offset: int) -> Lineage:
     following = bisect_right(lineage, offset, key=lambda entry: entry.start_offset)
     if following == 0:
         return lineage
-    return (EpochEntry(lineage[following - 1].leader_epoch, offset), *lineage[following:])
+    return (EpochEntry(lineage[following - 1].leader_epoch, offset, chain), *lineage[following:])
 
 
 def epoch_at(lineage: Lineage, offset: int) -> int | None:

@@ -105,7 +105,7 @@ def _counted(registration: PartitionRegistration, around: Surroundings) -> dict[
     return {
         broker: around.rows[broker].log_end_offset
         for broker in registration.followers
-        if row_counts(around.rows.get(broker), registration, around.broker_epochs)
+        if row_counts(around.rows.get(broker), registration, around.broker_epochs, around.log)
     }
 
 

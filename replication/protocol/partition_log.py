@@ -6,7 +6,7 @@ replaying what has landed, so that the same commits make the same log everywhere
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from replication.errors import CorruptRecordException
 from replication.protocol import leader_epoch as epochs
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.producer_state import ProducerEntry, record, truncate_from_end
-from replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, TopicIdPartition
+from replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, LogEnd, TopicIdPartition
 
 # Within one leader epoch a role only goes up: a replica that has been stopped comes back under a later epoch alone.
 FOLLOWER, LEADER, STOPPED = 1, 2, 3
@@ -66,11 +66,13 @@ class PartitionLog:
 
     A batch that lies below the log start, wholly or in part, is here as long as its segment is: nobody reads below the
     log start, but what its producer has sent is still known. `forgotten` is what was known of producers whose batches
-    have gone with their segments.
+    have gone with their segments. `start_chain` is the chain of all that lies before the log start, as it is recorded
+    for a log without batches.
     """
 
     batches: list[PlacedBatch] = field(default_factory=list)
     log_start_offset: int = 0
+    start_chain: str = ""
     role: Role = NO_ROLE
     epoch_start: int = 0
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
@@ -79,8 +81,37 @@ class PartitionLog:
 
     @property
     def log_end_offset(self) -> int:
-        """LEO: the next offset to be written."""
-        return self.batches[-1].header.next_offset if self.batches else self.log_start_offset
+        """LEO: the next offset to be written. Not below the log start, though only batches below it may be left."""
+        end = self.batches[-1].header.next_offset if self.batches else 0
+        return max(end, self.log_start_offset)
+
+    @property
+    def log_end(self) -> LogEnd:
+        """LEO, and the chain of all that lies before it."""
+        return LogEnd(self.log_end_offset, self.batches[-1].header.chain if self.batches else self.start_chain)
+
+    @property
+    def first_offset(self) -> int:
+        """Where the first batch begins that is here: not above the log start."""
+        return self.batches[0].base_offset if self.batches else self.log_start_offset
+
+    def chain_at(self, offset: int) -> str | None:
+        """The chain of all batches that end at or before `offset`; None where the log does not know it.
+
+        An offset within a batch has the chain of what lies before the batch: so it has at a log start that was raised
+        to the middle of one.
+        """
+        if not self.first_offset <= offset <= self.log_end_offset:
+            return None
+        following = bisect_right(self.batches, offset, key=lambda placed: placed.header.next_offset)
+        if following:
+            return self.batches[following - 1].header.chain
+        return self.batches[0].header.previous if self.batches else self.start_chain
+
+    def boundary_at(self, offset: int) -> int:
+        """The largest offset at or below `offset` at which no batch is cut in two."""
+        following = bisect_right(self.batches, offset, key=lambda placed: placed.header.next_offset)
+        return self.batches[following - 1].header.next_offset if following else self.first_offset
 
     @property
     def lineage(self) -> tuple[EpochEntry, ...]:
@@ -88,8 +119,9 @@ class PartitionLog:
         records or not. [EP-04]"""
         whole = self._lineage
         if self.role.is_leader:
-            whole = epochs.assign(whole, self.role.leader_epoch, self.epoch_start)
-        return epochs.truncate_from_start(whole, self.log_start_offset)
+            chain = self.chain_at(self.epoch_start) or ""
+            whole = epochs.assign(whole, self.role.leader_epoch, self.epoch_start, chain)
+        return epochs.truncate_from_start(whole, self.log_start_offset, self.chain_at(self.log_start_offset) or "")
 
     def add(self, header: BatchHeader, segment: str) -> None:
         """Takes one batch in."""
@@ -145,7 +177,7 @@ class PartitionLog:
             self._follow(batch.header)
 
     def _follow(self, header: BatchHeader) -> None:
-        self._lineage = epochs.assign(self._lineage, header.leader_epoch, header.base_offset)
+        self._lineage = epochs.assign(self._lineage, header.leader_epoch, header.base_offset, header.previous)
         if header.producer_id != NO_PRODUCER_ID:
             self.producers[header.producer_id] = record(self.producers.get(header.producer_id), header)
 

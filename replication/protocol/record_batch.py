@@ -21,12 +21,20 @@ class TopicIdPartition(NamedTuple):
     partition: int
 
 
+class LogEnd(NamedTuple):
+    """Where a partition's log ends: the next offset (LEO), and the hash of all that lies before it."""
+
+    offset: int
+    chain: str
+
+
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
     """The header of a record batch: contiguous offsets of one partition, written under one leader epoch.
 
     Offsets are inclusive; `max_timestamp` is in microseconds since the epoch; `bytes` is the size of keys and values.
-    Producer fields are -1 where the producer is not idempotent.
+    Producer fields are -1 where the producer is not idempotent. `digest` is the hash of the records, `previous` the
+    hash of all that lies before the batch, `chain` that of all up to its end: see `protocol.chain`.
     """
 
     topic: str
@@ -40,6 +48,9 @@ class BatchHeader:
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
     base_sequence: int = NO_SEQUENCE
+    digest: str = ""
+    previous: str = ""
+    chain: str = ""
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:

@@ -12,7 +12,10 @@ LEADER_ROLE, FOLLOWER_ROLE = "leader", "follower"
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A row: one replica as its broker last published it. It never claims more than the log held at that time."""
+    """A row: one replica as its broker last published it. It never claims more than the log held at that time.
+
+    `chain` is that of the log up to its end: two replicas with one chain have the same records.
+    """
 
     topic: str
     topic_id: str
@@ -29,8 +32,14 @@ class Replica:
     error: str | None
     log_version: int
     lag: int | None = None
+    chain: str = ""
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
         """The partition."""
         return TopicIdPartition(self.topic_id, self.partition)
+
+    @property
+    def log_start_chain(self) -> str:
+        """The chain of all that lies before the log start: the lineage begins there."""
+        return self.epochs[0].chain if self.epochs else ""

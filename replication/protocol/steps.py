@@ -86,7 +86,8 @@ class FinishTruncation(NamedTuple):
 
 
 class AppendFetched(NamedTuple):
-    """One commit on the log: what was planned, if every log still ends where the plan begins, under the same role."""
+    """One commit on the log: the batches of the plan, if every log still ends with the chain that they follow, in the
+    same role."""
 
     plan: AppendPlan
     leader_epochs: Mapping[TopicIdPartition, int]

@@ -6,45 +6,78 @@ common part is found in one step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from replication.errors import FencedLeaderEpochException
 from replication.protocol.leader_epoch import EpochEntry, epoch_at
 from replication.protocol.partition_log import FOLLOWER, PartitionLog, Role
+from replication.protocol.record_batch import LogEnd
 from replication.protocol.replica import Replica
 
 Lineage = tuple[EpochEntry, ...]
 
 
 class Cut(NamedTuple):
-    """A log loses what lies at and above `offset`, while its replica follows at `leader_epoch`.
+    """A log loses the batches that reach above `offset`, while its replica follows at `leader_epoch`.
 
-    `restart_at`: where a log of which nothing is left begins; None if something is left, or it begins where it did.
+    `restart`: where a log of which nothing is left begins, and the chain of what lies before that; None if something is
+    left, or it begins where it did.
     """
 
     leader_epoch: int
     offset: int
-    restart_at: int | None = None
+    restart: LogEnd | None = None
 
 
-def cut_for(own: PartitionLog, leader: Replica) -> Cut:
-    """What a follower has to cut under a new leader, whose row has its lineage.
+def cut_for(own: PartitionLog, leader: Replica, leader_batches: Sequence[LogEnd] | None = None) -> Cut:
+    """What a follower has to cut under a new leader, whose row has its lineage, or whose batches it does not have.
 
     A log that ends before the leader's begins can never be joined to it, and one of which nothing is left says nothing
     of what lies below its start in the leader's history, where other records may have come: both start over, where the
     leader's log does. Kafka starts the latter at the leader's end, so that it lacks what is in between.
 
+    `leader_batches`: where the leader's batches end, with their chains, oldest first. They are asked for when the two
+    histories differ although their epochs do not.
+
     Kafka: `AbstractFetcherThread.truncateToEpochEndOffsets`, `fetchOffsetAndTruncate`, `UnifiedLog.truncateTo`. [TR-01,
     TR-03, TR-06, TR-07]
     """
+    start = LogEnd(leader.log_start_offset, leader.log_start_chain)
     if own.log_end_offset < leader.log_start_offset:
-        return Cut(leader.leader_epoch, own.log_start_offset, leader.log_start_offset)
+        return Cut(leader.leader_epoch, own.log_start_offset, start)
     offset = truncation_offset(own.lineage, own.log_end_offset, leader.epochs)
+    if leader_batches is not None:
+        offset = min(offset, common_end(own, [start, *leader_batches]))
+    offset = own.boundary_at(offset)
     if offset > own.log_start_offset:
         return Cut(leader.leader_epoch, offset)
-    is_as_the_leaders = own.log_start_offset == leader.log_start_offset
-    return Cut(leader.leader_epoch, offset, None if is_as_the_leaders else leader.log_start_offset)
+    is_as_the_leaders = LogEnd(own.log_start_offset, own.chain_at(own.log_start_offset) or "") == start
+    return Cut(leader.leader_epoch, own.log_start_offset, None if is_as_the_leaders else start)
+
+
+def has_other_history(own: PartitionLog, leader: Replica) -> bool:
+    """Whether a follower's log and its leader's differ although their epochs do not say so, as far as rows can tell.
+
+    The chains are compared where the leader's row has one: at the starts of its epochs, and at its end if the follower
+    has come so far. Where it has not, the first batch that it fetches tells.
+
+    Raft: the log matching property. [TR-08]
+    """
+    agreed = truncation_offset(own.lineage, own.log_end_offset, leader.epochs)
+    told = [LogEnd(entry.start_offset, entry.chain) for entry in leader.epochs]
+    told.append(LogEnd(leader.log_end_offset, leader.chain))
+    known = ((end, own.chain_at(end.offset)) for end in told if end.offset <= agreed)
+    return any(chain is not None and chain != end.chain for end, chain in known)
+
+
+def common_end(own: PartitionLog, leader: Sequence[LogEnd]) -> int:
+    """The largest offset up to which two logs have the same batches; the own log start where they have none.
+
+    `leader` has the ends of the leader's batches, in order. [TR-08]
+    """
+    same = (end.offset for end in reversed(leader) if own.chain_at(end.offset) == end.chain)
+    return next(same, own.log_start_offset)
 
 
 def check_cut(log: PartitionLog, cut: Cut, name: str) -> None:

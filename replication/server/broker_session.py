@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
 from replication.config import Config
 from replication.errors import LakelogException
+from replication.protocol.record_batch import TopicIdPartition
 from replication.server.fetch_round import FetchContext, FetchRound
 from replication.server.fetch_states import FetchStates
 from replication.server.gate import Gate
@@ -55,6 +57,7 @@ class BrokerSession:
         self._context = context
         self._log, self._table = log, table
         config, name = context.config, f"broker-{context.broker_id}"
+        self.divergences: Counter[TopicIdPartition] = Counter()  # how often a history was not the leader's
         self.quotas = ReplicationQuotas(context.broker_id, context.cache)
         self.fetcher_manager = ReplicaFetcherManager(
             config.num_replica_fetchers, self._create_fetcher, self._source_uri
@@ -81,8 +84,8 @@ class BrokerSession:
         fetch = FetchContext(
             context.spark, context.config, f"broker-{context.broker_id}", self._log, source,
             lambda: context.cache.replica_table(key.broker_id), self.replica_manager.update_follower_high_watermarks,
-            self.replica_manager.lower_high_watermarks, self.replica_manager.publish, context.gate,
-            FetcherQuotas(self.quotas, key.broker_id),
+            self.replica_manager.lower_high_watermarks, self.divergences.update,
+            self.replica_manager.publish, context.gate, FetcherQuotas(self.quotas, key.broker_id),
         )  # fmt: skip
         return ReplicaFetcher(
             context.spark, context.broker_id, key, source, context.cluster.root, self._checkpoints(), context.config,

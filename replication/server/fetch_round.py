@@ -9,10 +9,9 @@ the leader's snapshot, which is also how a new or far-behind replica begins.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from replication.config import Config
@@ -22,9 +21,8 @@ from replication.errors import (
     LakelogException,
     OffsetOutOfRangeException,
 )
-from replication.frames.fetch_plan import APPEND, GAP, fetch_plan
 from replication.protocol import fetch_state
-from replication.protocol.append_plan import AppendPlan, ByteLimit, plan_appends
+from replication.protocol.append_plan import AppendPlan, ByteLimit
 from replication.protocol.fencing import check_leader_row
 from replication.protocol.fetch_state import PartitionFetchState
 from replication.protocol.follow import append_fetched, maybe_truncate
@@ -39,8 +37,9 @@ from replication.protocol.steps import (
     RaiseLogStarts,
     Step,
 )
+from replication.protocol.truncation import has_other_history
+from replication.server.fetch_planner import FetchPlanner
 from replication.server.fetch_states import FetchStates
-from replication.server.fetch_tables import fetch_states_table, fetched_batch, rows_table
 from replication.server.gate import Gate
 from replication.server.replication_quotas import FetcherQuotas
 from replication.server.segment_copier import Copied, SegmentCopier
@@ -48,7 +47,7 @@ from replication.storage.append import append_as_follower
 from replication.storage.cut import cut_logs
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_cleaning import follow_log_starts
-from replication.storage.log_snapshot import headers_from
+from replication.storage.log_snapshot import batch_ends_from
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from schemas import LOG
@@ -56,14 +55,15 @@ from schemas import LOG
 logger = logging.getLogger(__name__)
 
 Replicas = Mapping[TopicIdPartition, Replica]
+States = Mapping[TopicIdPartition, PartitionFetchState]
 
 
 @dataclass(frozen=True)
 class FetchContext:
     """What a round works on: the follower's log, the leader's root, and whom to tell of progress.
 
-    `on_high_watermarks` takes the leader's HW of each partition that was fetched, `on_truncated` what was cut;
-    `publish` writes the follower's rows.
+    `on_high_watermarks` takes the leader's HW of each partition that was fetched, `on_truncated` what was cut,
+    `on_diverged` the partitions whose history was found to differ; `publish` writes the follower's rows.
     """
 
     spark: SparkSession
@@ -74,6 +74,7 @@ class FetchContext:
     leader_replicas: Callable[[], ReplicaTable]
     on_high_watermarks: Callable[[Mapping[TopicIdPartition, int]], None]
     on_truncated: Callable[[Iterable[TopicIdPartition]], None]
+    on_diverged: Callable[[Collection[TopicIdPartition]], None]
     publish: Callable[[str], object]
     gate: Gate
     quotas: FetcherQuotas
@@ -86,6 +87,7 @@ class FetchRound:
         self._context = context
         self._states = states
         self._source = context.source.child(LOG.name)
+        self._planner = FetchPlanner(context.name, context.spark, self._source, context.config)
         self._copier = SegmentCopier(
             self._source, context.log.root, context.spark, context.config.lakelog_executor_copy_bytes
         )
@@ -107,12 +109,12 @@ class FetchRound:
             self._delay(partition, error)
         plan = plan.without(copied.failed)
         self._context.quotas.record(plan.bytes_by_partition())
-        followed = {p: leaders[p] for p in plan.log_end_offsets}
+        followed = {p: leaders[p] for p in plan.log_ends}
         log = self._context.log.current()
         self._carry_out(append_fetched(plan, followed, {p: log.partition(p) for p in followed}), copied)
         return self._settle(plan, fetchable)
 
-    def _leaders(self) -> Replicas:
+    def _leaders(self) -> dict[TopicIdPartition, Replica]:
         """The rows of the leaders that have taken up the epoch that we follow.
 
         One that is slower than we are (UNKNOWN_LEADER_EPOCH) is waited for: its row will move and wake us. Where we are
@@ -138,10 +140,50 @@ class FetchRound:
             if fault is not None:
                 self._delay(partition, CorruptRecordException(fault))
 
-    def _maybe_truncate(self, leaders: Replicas) -> list[Step]:
+    def _maybe_truncate(self, leaders: dict[TopicIdPartition, Replica]) -> list[Step]:
+        """The truncations that are due. Partitions whose batches cannot be compared with the leader's are delayed and
+        left out of `leaders`."""
         log = self._context.log.refresh()
         logs = {p: log.known(p) for p in self._states.all()}
-        return maybe_truncate(self._states.truncating(), self._states.fetchable(), logs, leaders)
+        fetching = self._states.fetchable()
+        self._diverged(p for p in fetching if p in leaders and has_other_history(logs[p], leaders[p]))
+        truncating = self._states.truncating()
+        unlike = [
+            p for p, s in truncating.items() if p in leaders and (s.diverged or has_other_history(logs[p], leaders[p]))
+        ]
+        ends, failed = batch_ends_from(
+            self._source, {p: logs[p].first_offset for p in unlike}, {p: leaders[p].topic for p in unlike}
+        )
+        for partition, error in failed.items():
+            self._delay(partition, error)
+            del leaders[partition]
+        return maybe_truncate(truncating, self._states.fetchable(), logs, leaders, ends)
+
+    def _diverged(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Tells of histories that differ from their leaders': the rows say so, and count for nothing, before anything
+        is truncated. [TR-08]"""
+        found = list(partitions)
+        if found:
+            words = "DIVERGED: the log has other batches than its leader's, under the same leader epochs"
+            logger.error("%s: %s: %s", self._context.name, ", ".join(f"{p[0]}-{p[1]}" for p in found), words)
+            self._states.diverged(found, words)
+            self._context.on_diverged(found)
+            self._context.publish("diverged")
+
+    def _plan(
+        self, headers: DataFrame | None, fetchable: States, leaders: Replicas, limits: Sequence[ByteLimit]
+    ) -> AppendPlan:
+        """What to append of the partitions that neither fail nor have diverged."""
+        log = self._context.log.refresh()
+        ends = {p: log.partition(p).log_end for p in fetchable}
+        lagging = {p for p, state in fetchable.items() if state.lagging}
+        found = self._planner.plan(headers, ends, lagging, leaders, limits)
+        for partition, error in found.failed.items():
+            self._delay(partition, error)
+        if found.stream_has_gap:
+            self._states.fell_behind(p for p in ends if p not in lagging)
+        self._diverged(found.plan.diverged)
+        return found.plan.without(found.plan.diverged)
 
     def _throttle(self, leaders: Replicas) -> tuple[ByteLimit, ...]:
         """Delays what a quota holds back, until the snapshot is due; answers what may be taken of the rest. That such a
@@ -178,34 +220,6 @@ class FetchRound:
                 case _:
                     raise TypeError(f"{type(step).__name__} is not a step of a fetcher")
 
-    def _plan(
-        self, headers: DataFrame | None, fetchable: Mapping[TopicIdPartition, PartitionFetchState], leaders: Replicas,
-        limits: Sequence[ByteLimit],
-    ) -> AppendPlan:  # fmt: skip
-        log = self._context.log.refresh()
-        ends = {p: log.partition(p).log_end_offset for p in fetchable}
-        wanted = {p: ends[p] for p, s in fetchable.items() if s.lagging}
-        rows, failed = headers_from(self._source, wanted, {p: leaders[p].topic for p in wanted})
-        for partition, error in failed.items():
-            self._delay(partition, error)
-            del ends[partition]
-        if rows:
-            snapshot = self._frame(rows_table(rows))
-            headers = headers.unionByName(snapshot) if headers else snapshot
-        if headers is None or not fetchable:
-            return AppendPlan(log_end_offsets=ends)
-        planned = fetch_plan(headers, self._frame(fetch_states_table(ends, leaders))).toArrow().to_pylist()
-        gaps = {row["gap"] for row in planned if row["action"] == GAP}
-        if gaps:
-            logger.warning("%s: %s: the leader's snapshot is read instead", self._context.name, "; ".join(sorted(gaps)))
-            self._states.fell_behind(p for p, s in fetchable.items() if not s.lagging)
-        batches = (fetched_batch(row) for row in planned if row["action"] == APPEND)
-        bounds = self._context.config.replica_fetch_response_max_bytes, self._context.config.replica_fetch_max_bytes
-        return plan_appends(batches, ends, *bounds, limits)
-
-    def _frame(self, table: pa.Table) -> DataFrame:
-        return self._context.spark.createDataFrame(table)
-
     def _advance(self, leader_high_watermarks: Mapping[TopicIdPartition, int]) -> None:
         log = self._context.log.current()
         for partition, high_watermark in leader_high_watermarks.items():
@@ -216,17 +230,18 @@ class FetchRound:
         log = self._context.log
         append_as_follower(log, copied.segments, step.plan.starts(), step.leader_epochs, self._context.name)
 
-    def _settle(self, plan: AppendPlan, fetchable: Mapping[TopicIdPartition, PartitionFetchState]) -> bool:
+    def _settle(self, plan: AppendPlan, fetchable: States) -> bool:
         """Whether the tail may be followed from now on, or a gap is to be closed; tells whether that is at once."""
-        for partition, end in plan.log_end_offsets.items():
+        for partition, end in plan.log_ends.items():
             before = fetchable[partition]
             if partition not in plan.gaps and before.lagging:
                 self._states.caught_up(partition)
-            elif partition in plan.gaps and before.lagging and not plan.ranges:
-                self._delay(partition, OffsetOutOfRangeException(f"the leader has nothing at offset {end}"))
+            elif partition in plan.gaps and before.lagging and not plan.batches:
+                self._delay(partition, OffsetOutOfRangeException(f"the leader has nothing at offset {end.offset}"))
             elif partition in plan.gaps:
                 self._states.fell_behind([partition])
-        return any(s.lagging for p, s in self._states.fetchable().items() if p in fetchable)
+        states = ((p, s) for p, s in self._states.all().items() if p in fetchable)
+        return any(s.diverged or (s.lagging and s.is_ready_for_fetch) for _, s in states)
 
     def delay_all(self, error: Exception) -> None:
         """All partitions wait for a backoff: the fetch as a whole has failed. [FT-06]"""

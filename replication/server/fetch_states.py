@@ -72,6 +72,11 @@ class FetchStates:
         """The log agrees with the leader's up to its end, `offset`."""
         self._move(partition, lambda s: rules.truncated(s, offset))
 
+    def diverged(self, partitions: Iterable[TopicIdPartition], error: str) -> None:
+        """The logs have another history than the leader's: they are truncated anew."""
+        for partition in partitions:
+            self._move(partition, lambda s: rules.diverged(s, error))
+
     def advanced(self, partition: TopicIdPartition, offset: int, leader_high_watermark: int | None = None) -> None:
         """Records below `offset` have been appended."""
         self._move(partition, lambda s: rules.advanced(s, offset, leader_high_watermark))

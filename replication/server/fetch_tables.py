@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from replication.protocol.append_plan import FetchedBatch
-from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.protocol.replica import Replica
 from schemas import FETCH_STATES, RECORD_BATCHES
 
@@ -24,25 +24,28 @@ def rows_table(rows: Iterable[tuple[Any, ...]]) -> pa.Table:
 
 
 def fetch_states_table(
-    log_end_offsets: Mapping[TopicIdPartition, int], leaders: Mapping[TopicIdPartition, Replica]
+    log_ends: Mapping[TopicIdPartition, LogEnd], leaders: Mapping[TopicIdPartition, Replica]
 ) -> pa.Table:
     """What is wanted, and the leader's lineage as ranges, as a table of `schemas.FETCH_STATES`."""
     rows = [
-        {"topic_id": p.topic_id, "partition": p.partition, "fetch_offset": end, "epochs": _ranges(leaders[p])}
-        for p, end in log_end_offsets.items()
+        {"topic_id": p.topic_id, "partition": p.partition, "fetch_offset": end.offset, "epochs": _ranges(leaders[p])}
+        for p, end in log_ends.items()
     ]
     return pa.Table.from_pylist(rows, FETCH_STATES.arrow)
 
 
 def _ranges(row: Replica) -> list[dict[str, int]]:
     ends = [*(entry.start_offset for entry in row.epochs[1:]), _OPEN_END]
-    return [{**entry._asdict(), "end_offset": end} for entry, end in zip(row.epochs, ends, strict=True)]
+    return [
+        {"leader_epoch": entry.leader_epoch, "start_offset": entry.start_offset, "end_offset": end}
+        for entry, end in zip(row.epochs, ends, strict=True)
+    ]
 
 
 def fetched_batch(row: Mapping[str, Any]) -> FetchedBatch:
-    """A row of the plan as the batch that it is."""
+    """A row of the plan, or of a snapshot, as the batch that it is."""
     partition = TopicIdPartition(row["topic_id"], row["partition"])
     return FetchedBatch(
         partition, row["base_offset"], row["last_offset"], row["leader_epoch"], row["segment"], row["segment_bytes"],
-        row["bytes"],
+        row["bytes"], row["previous"], row["chain"],
     )  # fmt: skip

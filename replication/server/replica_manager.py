@@ -231,16 +231,22 @@ class ReplicaManager:
             self.update_follower_high_watermarks(known)
 
     def publish(self, why: str) -> None:
-        """Writes what this broker says of its replicas, if it differs from what it last said."""
-        state = self._log.current()
+        """Writes what this broker says of its replicas, if it differs from what it last said.
+
+        A fetch state moves after the log has changed, and a role is hosted after it is in the log: so what is read
+        before the log claims no more than the log. [HW-02]
+        """
         with self._lock:
             told = self._table.replicas
+            hosted = {**self._offline.hosted(told), **self._hosted}
+            fetched = {p: self._fetchers.fetch_state(p) for p in hosted}
+            state = self._log.current()  # last: roles and truncations that the rows tell of are in it by now
             rows = [
                 replica_row(
-                    self._broker_id, self._broker_epoch, hosted, state.known(p), self._fetchers.fetch_state(p),
-                    told.get(p), state.version,
+                    self._broker_id, self._broker_epoch, of_partition, state.known(p), fetched[p], told.get(p),
+                    state.version,
                 )
-                for p, hosted in {**self._offline.hosted(told), **self._hosted}.items()
+                for p, of_partition in hosted.items()
             ]  # fmt: skip
             faults = self._offline.faults
             offline = [offline_row(r, faults[p]) if (p := r.topic_id_partition) in faults else r for r in rows]

@@ -40,6 +40,7 @@ def replica_row(
         error=current.error if current else None,
         log_version=log_version,
         lag=current.lag if current else last.lag if last else None,
+        chain=log.log_end.chain,
     )
 
 

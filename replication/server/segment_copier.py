@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from replication.errors import CorruptRecordException, LakelogException
-from replication.protocol.append_plan import AppendPlan, Range
+from replication.protocol.append_plan import AppendPlan, FetchedBatch
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
@@ -43,14 +43,14 @@ class SegmentCopier:
         What failed partitions have in other segments is left out there too, since a log has no holes.
         """
         failed: dict[TopicIdPartition, LakelogException] = {}
-        done: dict[str, tuple[list[Range], Segment]] = {}
+        done: dict[str, tuple[list[FetchedBatch], Segment]] = {}
         wanted = plan.by_segment()
         while True:
-            todo = {name: ranges for name, ranges in wanted.items() if name not in done or done[name][0] != ranges}
+            todo = {name: batches for name, batches in wanted.items() if name not in done or done[name][0] != batches}
             errors: dict[TopicIdPartition, LakelogException] = {}
             for name, outcome in self._copy_each(todo):
                 if isinstance(outcome, LakelogException):
-                    errors.update(dict.fromkeys((r.batch.partition for r in todo[name]), outcome))
+                    errors.update(dict.fromkeys((batch.partition for batch in todo[name]), outcome))
                 else:
                     done[name] = todo[name], outcome
             if not errors:
@@ -58,8 +58,8 @@ class SegmentCopier:
             failed.update(errors)
             wanted = _leave_out(wanted, failed)
 
-    def _copy_each(self, todo: Mapping[str, list[Range]]) -> list[tuple[str, Segment | LakelogException]]:
-        size = sum(ranges[0].batch.segment_bytes for ranges in todo.values())
+    def _copy_each(self, todo: Mapping[str, list[FetchedBatch]]) -> list[tuple[str, Segment | LakelogException]]:
+        size = sum(batches[0].segment_bytes for batches in todo.values())
         job = _CopyJob(self._source, self._target)
         items = list(todo.items())
         if size >= self._executor_bytes and len(items) > 1:
@@ -75,35 +75,35 @@ class _CopyJob:
     source: StorageRoot
     target: StorageRoot
 
-    def __call__(self, item: tuple[str, list[Range]]) -> tuple[str, Segment | LakelogException]:
-        name, ranges = item
+    def __call__(self, item: tuple[str, list[FetchedBatch]]) -> tuple[str, Segment | LakelogException]:
+        name, batches = item
         try:
-            return name, self._copy(name, ranges)
+            return name, self._copy(name, batches)
         except LakelogException as error:
             return name, error
 
-    def _copy(self, name: str, ranges: Sequence[Range]) -> Segment:
-        segment = read_segment(self.source, AddedFile(name, ranges[0].batch.segment_bytes))
-        if not _is_all_of(segment, ranges):
-            return self._rewrite(segment, ranges)
+    def _copy(self, name: str, batches: Sequence[FetchedBatch]) -> Segment:
+        segment = read_segment(self.source, AddedFile(name, batches[0].segment_bytes))
+        if not _is_all_of(segment, batches):
+            return self._rewrite(segment, batches)
         return copy_segment(self.source, segment, self.target)
 
-    def _rewrite(self, segment: Segment, ranges: Sequence[Range]) -> Segment:
-        headers = {(header.topic_id_partition, header.base_offset): header for header in segment.headers}
-        parts = [(headers[r.batch.partition, r.batch.base_offset], r.start, r.stop) for r in ranges]
-        rewritten = rewrite(self.source, segment, self.target, parts)
-        if rewritten is None:
-            raise CorruptRecordException(f"{self.source.path(segment.name)}: holds nothing of what its headers say")
+    def _rewrite(self, segment: Segment, batches: Sequence[FetchedBatch]) -> Segment:
+        chains = {batch.chain for batch in batches}
+        wanted = [header for header in segment.headers if header.chain in chains]
+        rewritten = rewrite(self.source, segment, self.target, wanted)
+        if rewritten is None or len(wanted) < len(batches):
+            raise CorruptRecordException(f"{self.source.path(segment.name)}: is not what its headers said before")
         return rewritten
 
 
-def _is_all_of(segment: Segment, ranges: Sequence[Range]) -> bool:
-    wanted = {(r.batch.partition, r.batch.base_offset) for r in ranges if r.is_whole}
-    return wanted == {(header.topic_id_partition, header.base_offset) for header in segment.headers}
+def _is_all_of(segment: Segment, batches: Sequence[FetchedBatch]) -> bool:
+    wanted = {(batch.partition, batch.chain) for batch in batches}
+    return wanted == {(header.topic_id_partition, header.chain) for header in segment.headers}
 
 
 def _leave_out(
-    wanted: Mapping[str, list[Range]], failed: Mapping[TopicIdPartition, LakelogException]
-) -> dict[str, list[Range]]:
-    kept = {name: [r for r in ranges if r.batch.partition not in failed] for name, ranges in wanted.items()}
-    return {name: ranges for name, ranges in kept.items() if ranges}
+    wanted: Mapping[str, list[FetchedBatch]], failed: Mapping[TopicIdPartition, LakelogException]
+) -> dict[str, list[FetchedBatch]]:
+    kept = {name: [batch for batch in batches if batch.partition not in failed] for name, batches in wanted.items()}
+    return {name: batches for name, batches in kept.items() if batches}

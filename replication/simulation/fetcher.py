@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,14 +17,16 @@ from replication.protocol import fetch_state, steps
 from replication.protocol.append_plan import AppendPlan, FetchedBatch
 from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
 from replication.protocol.high_watermark import follower_high_watermark
-from replication.protocol.partition_log import FOLLOWER, PartitionLog, PlacedBatch, Role
-from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.partition_log import PartitionLog, PlacedBatch
+from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.protocol.steps import InitialFetchState
+from replication.protocol.truncation import has_other_history
 from replication.simulation.actor import Work
 from replication.simulation.broker_thread import BrokerThread
 from replication.simulation.events import AGAIN, AnswerLost
-from replication.simulation.tables import LogChange, LogState, NewBatch, name_of, part_of
+from replication.simulation.log_changes import raised_log_starts, truncation
+from replication.simulation.tables import LogChange, LogState, NewBatch, name_of
 
 if TYPE_CHECKING:
     from replication.simulation.broker_process import BrokerProcess
@@ -72,20 +74,38 @@ class Fetcher(BrokerThread):
         leaders = self._leaders(self.look(self.world.replicas[self._source])[1].replicas)
         yield
         log = self.refresh_log()
-        truncating = [p for p, s in self.states.items() if s.shown_state == ReplicaState.TRUNCATING]
         logs = {p: log.partition(p) for p in self.states}
-        yield from self._carry_out(self.rules.maybe_truncate(truncating, list(self._fetchable()), logs, leaders))
+        unlike = [p for p in self.states if p in leaders and has_other_history(logs[p], leaders[p])]
+        yield from self._diverged([p for p in self._fetchable() if p in unlike])
+        truncating = [p for p, s in self.states.items() if s.shown_state == ReplicaState.TRUNCATING]
+        theirs = self._batch_ends({p for p in truncating if p in unlike or self.states[p].diverged})
+        todo = self.rules.maybe_truncate(truncating, list(self._fetchable()), logs, leaders, theirs)
+        yield from self._carry_out(todo)
         fetchable = {p: s for p, s in self._fetchable().items() if p in leaders}
         yield
-        ends = {p: log.log_end_offset for p, log in self._logs(fetchable).items()}
+        ends = {p: log.log_end for p, log in self._logs(fetchable).items()}
         yield
         found = self._headers(fetchable, ends)
         batches = [_fetched(placed) for placed in found.values()]
-        kept = [b for b in batches if self.rules.may_append(b, leaders[b.partition], ends[b.partition])]
+        kept = [b for b in batches if self.rules.may_append(b, leaders[b.partition], ends[b.partition].offset)]
         plan = self.rules.plan_appends(kept, ends, _MAX_BYTES)
-        todo = self.rules.append_fetched(plan, {p: leaders[p] for p in plan.log_end_offsets}, self._logs(ends))
+        yield from self._diverged(plan.diverged)
+        plan = plan.without(plan.diverged)
+        todo = self.rules.append_fetched(plan, {p: leaders[p] for p in plan.log_ends}, self._logs(ends))
         yield from self._carry_out(todo, found)
         self._settle(plan, fetchable)
+
+    def _diverged(self, partitions: Collection[TopicIdPartition]) -> Work:
+        for partition in partitions:
+            self.say("has another history of %s than its leader", name_of(partition))
+            self._move(partition, partial(fetch_state.diverged, error="DIVERGED"))
+        if partitions:
+            yield from self.publish("diverged")
+
+    def _batch_ends(self, partitions: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, list[LogEnd]]:
+        state = self.look(self.world.logs[self._source], may_repeat=False)[1]
+        headers = {p: [batch.header for batch in state.partition(p).batches] for p in partitions}
+        return {p: [LogEnd(header.next_offset, header.chain) for header in found] for p, found in headers.items()}
 
     def _fetchable(self) -> dict[TopicIdPartition, PartitionFetchState]:
         return {p: s for p, s in self.states.items() if s.is_ready_for_fetch}
@@ -106,7 +126,7 @@ class Fetcher(BrokerThread):
         return leaders
 
     def _headers(
-        self, fetchable: Mapping[TopicIdPartition, PartitionFetchState], ends: Mapping[TopicIdPartition, int]
+        self, fetchable: Mapping[TopicIdPartition, PartitionFetchState], ends: Mapping[TopicIdPartition, LogEnd]
     ) -> dict[str, PlacedBatch]:
         """What the tail of the leader's log brings, which may be old or come again, and the snapshot of what lags."""
         table = self.world.logs[self._source]
@@ -116,7 +136,7 @@ class Fetcher(BrokerThread):
         self._tail = max(self._tail, version)
         added = [PlacedBatch(b.header.base_offset, b.header, b.segment) for change in changes for b in change.adds]
         lagging = [p for p, s in fetchable.items() if s.lagging]
-        added += [b for p in lagging for b in state.partition(p).batches if b.header.next_offset > ends[p]]
+        added += [b for p in lagging for b in state.partition(p).batches if b.header.next_offset > ends[p].offset]
         return {b.segment: b for b in added if b.header.topic_id_partition in fetchable}
 
     def _carry_out(self, todo: Iterable[steps.Step], found: Mapping[str, PlacedBatch] | None = None) -> Work:
@@ -142,57 +162,32 @@ class Fetcher(BrokerThread):
                     yield from self.publish(step.why)
 
     def _cut(self, step: steps.CutLogs) -> Work:
-        def decide(state: LogState) -> LogChange | None:
-            adds: list[NewBatch] = []
-            drops: dict[TopicIdPartition, frozenset[str]] = {}
-            starts: dict[TopicIdPartition, int] = {}
-            for partition, cut in step.cuts.items():
-                try:
-                    self.rules.check_cut(state.partition(partition), cut, str(partition))
-                except FencedLeaderEpochException:
-                    continue
-                stop = cut.offset if cut.restart_at is None else 0  # starting over, it keeps nothing below its start
-                gone = [b for b in state.partition(partition).batches if b.header.next_offset > stop]
-                drops.update({partition: frozenset(b.segment for b in gone)} if gone else {})
-                starts.update({} if cut.restart_at is None else {partition: cut.restart_at})
-                adds += [self._part(b, b.base_offset, stop) for b in gone if b.base_offset < stop]
-            return LogChange(tuple(adds), drops, log_starts=starts) if drops or starts else None
-
         words = ", ".join(f"{name_of(p)} to {cut.offset}" for p, cut in step.cuts.items())
-        yield from self.transact_log(decide, f"cut {words}")
+        yield from self.transact_log(partial(truncation, self.rules, step), f"cut {words}")
 
-    def _part(self, placed: PlacedBatch, start: int, stop: int) -> NewBatch:
-        return part_of(placed, self.world.records[placed.segment], start, stop, f"s{self.world.number()}")
+    def _copy(self, placed: PlacedBatch) -> NewBatch:
+        return NewBatch(placed.header, f"s{self.world.number()}", self.world.records[placed.segment])
 
     def _append(self, step: steps.AppendFetched, found: Mapping[str, PlacedBatch]) -> Work:
         plan = step.plan
-        adds = tuple(self._part(found[r.batch.segment], r.start, r.stop) for r in plan.ranges)
+        adds = tuple(self._copy(found[batch.segment]) for batch in plan.batches)
         names = {batch.segment for batch in adds}
 
         def decide(state: LogState) -> LogChange | None:
             if names <= {b.segment for p in plan.starts() for b in state.partition(p).batches}:
                 return None  # our own commit, whose answer was lost
-            for partition, start in plan.starts().items():
+            for partition, previous in plan.starts().items():
                 epoch = step.leader_epochs[partition]
-                self.rules.check_follower_append(state.partition(partition), epoch, start, str(partition))
+                self.rules.check_follower_append(state.partition(partition), epoch, previous, str(partition))
             return LogChange(adds)
 
-        words = ", ".join(f"{name_of(r.batch.partition)} {r.start}..{r.stop - 1}@"
-                          f"{r.batch.leader_epoch}" for r in plan.ranges)  # fmt: skip
+        words = ", ".join(f"{name_of(b.partition)} {b.base_offset}..{b.last_offset}@{b.leader_epoch}"
+                          for b in plan.batches)  # fmt: skip
         yield from self.transact_log(decide, f"append {words}")
 
     def _raise_log_starts(self, step: steps.RaiseLogStarts) -> Work:
-        def decide(state: LogState) -> LogChange | None:
-            starts = {
-                p: offset
-                for p, (leader_epoch, offset) in step.starts.items()
-                if state.partition(p).role == Role(leader_epoch, FOLLOWER)
-                and offset > state.partition(p).log_start_offset
-            }
-            return LogChange((), log_starts=starts) if starts else None
-
         words = ", ".join(f"{name_of(p)} at {offset}" for p, (_, offset) in step.starts.items())
-        yield from self.transact_log(decide, f"start {words}")
+        yield from self.transact_log(partial(raised_log_starts, step), f"start {words}")
 
     def _advance(self, step: steps.AdvanceFetchOffsets) -> None:
         hosted = self.process.hosted
@@ -211,12 +206,12 @@ class Fetcher(BrokerThread):
             hosted[partition] = replace(hosted[partition], high_watermark=lowered)
 
     def _settle(self, plan: AppendPlan, fetchable: Mapping[TopicIdPartition, PartitionFetchState]) -> None:
-        for partition, end in plan.log_end_offsets.items():
+        for partition, end in plan.log_ends.items():
             before = fetchable[partition]
             if partition not in plan.gaps:
                 self._move(partition, fetch_state.caught_up)
-            elif before.lagging and not plan.ranges:
-                error = OffsetOutOfRangeException(f"the leader has nothing at offset {end}")
+            elif before.lagging and not plan.batches:
+                error = OffsetOutOfRangeException(f"the leader has nothing at offset {end.offset}")
                 self._delay(partition, error, self.world.now + _BACKOFF)
             else:
                 self._move(partition, fetch_state.fell_behind)
@@ -246,5 +241,5 @@ def _fetched(placed: PlacedBatch) -> FetchedBatch:
     header = placed.header
     return FetchedBatch(
         header.topic_id_partition, header.base_offset, header.last_offset, header.leader_epoch, placed.segment,
-        header.records, header.records,
+        header.records, header.records, header.previous, header.chain,
     )  # fmt: skip

@@ -87,11 +87,12 @@ class Producer(Actor):
             nonlocal placed
             found: Appended = self.world.rules.place(state.partition(request.topic_id_partition), request)
             placed = found
-            position = position_of(request, found)
+            position = position_of(found, state.partition(request.topic_id_partition).log_end)
             if position is None:
                 return None
-            header, segment = _header(request, position), f"s{self.world.number()}"
-            return LogChange((NewBatch(header, segment, sent.values[position.known :]),))
+            values = sent.values[position.known :]
+            header = self.world.rules.link(_header(request, position, values), position.chain)
+            return LogChange((NewBatch(header, f"s{self.world.number()}", values),))
 
         yield from self.transact(self.world.logs[leader], decide, f"produce {sent.values}@{request.leader_epoch}")
         assert placed is not None
@@ -134,10 +135,9 @@ class Producer(Actor):
         return row if leads else None
 
 
-def _header(request: PartitionAppend, position: AppendPosition) -> BatchHeader:
-    records = request.records - position.known
+def _header(request: PartitionAppend, position: AppendPosition, values: tuple[int, ...]) -> BatchHeader:
     return BatchHeader(
         request.topic, request.topic_id, request.partition, request.leader_epoch, position.base_offset,
-        position.base_offset + records - 1, 0, records, request.producer_id, request.producer_epoch,
-        request.base_sequence + position.known,
+        position.base_offset + len(values) - 1, 0, len(values), request.producer_id, request.producer_epoch,
+        request.base_sequence + position.known, digest=str(values),
     )  # fmt: skip

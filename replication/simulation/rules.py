@@ -11,6 +11,7 @@ from replication.protocol import delayed_operation, follow, isr, leadership
 from replication.protocol.append import place
 from replication.protocol.append_plan import plan_appends
 from replication.protocol.become_leader_or_follower import become_leader_or_follower
+from replication.protocol.chain import linked
 from replication.protocol.fencing import check_leader_row
 from replication.protocol.log_retention import delete_records_offset
 from replication.protocol.truncation import check_cut
@@ -44,6 +45,7 @@ class Rules:
     check_follower_append: Rule = follow.check_follower_append
     check_cut: Rule = check_cut
     place: Rule = place
+    link: Rule = linked
     delete_records_offset: Rule = delete_records_offset
     produce_outcome: Rule = delayed_operation.produce_outcome
     check_log_leads: Rule = delayed_operation.check_log_leads

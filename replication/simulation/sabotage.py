@@ -16,6 +16,7 @@ from replication.protocol.leadership import HostedPartition, Surroundings
 from replication.protocol.log_retention import delete_records_offset
 from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import BatchHeader
 from replication.protocol.replica import FOLLOWER_ROLE, Replica
 from replication.protocol.steps import CommitRoles, CutLogs, FinishTruncation, PublishReplicas, Step
 from replication.protocol.truncation import Cut
@@ -40,8 +41,8 @@ def _as(log: PartitionLog, role: Role) -> PartitionLog:
     return other
 
 
-def _followers_append_in_any_role(log: PartitionLog, leader_epoch: int, start_offset: int, name: str) -> None:
-    follow.check_follower_append(_as(log, Role(leader_epoch, FOLLOWER)), leader_epoch, start_offset, name)
+def _followers_append_in_any_role(log: PartitionLog, leader_epoch: int, previous: str, name: str) -> None:
+    follow.check_follower_append(_as(log, Role(leader_epoch, FOLLOWER)), leader_epoch, previous, name)
 
 
 def _sequences_are_ignored(log: PartitionLog, request: PartitionAppend) -> Any:
@@ -109,10 +110,11 @@ def _isr_changes_are_forced(
 
 
 def _truncates_to_the_high_watermark(
-    truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog], leaders: Mapping[Any, Replica]
-) -> list[Step]:
+    truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog],
+    leaders: Mapping[Any, Replica], *given: Any,
+) -> list[Step]:  # fmt: skip
     """As before KIP-101. A follower's HW is what its leader's row says, as far as its own log goes."""
-    steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders)
+    steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
     due = [p for step in steps if isinstance(step, FinishTruncation) for p in step.partitions]
     cuts = {p: Cut(leaders[p].leader_epoch, min(leaders[p].high_watermark, logs[p].log_end_offset)) for p in due}
     return [CutLogs(cuts), *(step for step in steps if not isinstance(step, CutLogs))] if due else []
@@ -123,16 +125,17 @@ def _truncates_nothing(*given: Any) -> list[Step]:
 
 
 def _restarts_at_the_leaders_end(
-    truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog], leaders: Mapping[Any, Replica]
-) -> list[Step]:
+    truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog],
+    leaders: Mapping[Any, Replica], *given: Any,
+) -> list[Step]:  # fmt: skip
     """As in Kafka: a log of which nothing is left may lack what is in between."""
 
     def restart(partition: Any, cut: Cut) -> Cut:
         leader = leaders[partition]
         end = max(leader.log_start_offset, min(cut.offset, leader.log_end_offset))
-        return cut if cut.restart_at is None else cut._replace(restart_at=end)
+        return cut if cut.restart is None else cut._replace(restart=cut.restart._replace(offset=end))
 
-    steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders)
+    steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
     return [CutLogs({p: restart(p, c) for p, c in s.cuts.items()}) if isinstance(s, CutLogs) else s for s in steps]
 
 
@@ -178,8 +181,13 @@ def _fetches_from_any_leader(row: Replica | None, *_: Any) -> LakelogException |
     return None if row is not None else LakelogException("no row")
 
 
+def _is_not_linked(header: BatchHeader, _: str) -> BatchHeader:
+    return header
+
+
 def _with(what: str, **broken: Callable[..., Any] | bool) -> Sabotage:
-    return Sabotage(what, replace(SHIPPED, **broken))  # type: ignore[arg-type]
+    """A broken rule, by itself: the chain, which would heal or stop much of what follows from it, is taken away."""
+    return Sabotage(what, replace(SHIPPED, link=_is_not_linked, **broken))  # type: ignore[arg-type]
 
 
 SABOTAGES: dict[str, Sabotage] = {

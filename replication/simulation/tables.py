@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from replication.protocol.partition_log import PartitionLog, PlacedBatch, Role
+from replication.protocol.partition_log import PartitionLog, Role
 from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.storage.admin_table import AdminRequest
 from replication.storage.topic_table import Topic
@@ -92,18 +91,20 @@ class NewBatch(NamedTuple):
 
 
 class LogChange(NamedTuple):
-    """What one commit changes in a log."""
+    """What one commit changes in a log. `restarts`: where logs begin of which nothing is left."""
 
     adds: tuple[NewBatch, ...] = ()
     drops: Mapping[TopicIdPartition, frozenset[str]] = {}
     roles: Mapping[TopicIdPartition, Role] = {}
     log_starts: Mapping[TopicIdPartition, int] = {}
+    restarts: Mapping[TopicIdPartition, LogEnd] = {}
     claim: int | None = None
 
     @property
     def touched(self) -> set[TopicIdPartition]:
         """The partitions that it changes."""
-        return {*(b.header.topic_id_partition for b in self.adds), *self.drops, *self.roles, *self.log_starts}
+        added = (batch.header.topic_id_partition for batch in self.adds)
+        return {*added, *self.drops, *self.roles, *self.log_starts, *self.restarts}
 
 
 class Table(Generic[State]):
@@ -152,15 +153,10 @@ def replay(state: LogState, change: LogChange) -> LogState:
         log.epoch_start = log.log_end_offset if role.is_leader else log.epoch_start
     for partition, offset in change.log_starts.items():
         partitions[partition].start_at(offset)
+    for partition, start in change.restarts.items():
+        partitions[partition].start_at(start.offset)
+        partitions[partition].start_chain = start.chain
     for batch in sorted(change.adds, key=lambda added: added.header.base_offset):
         partitions[batch.header.topic_id_partition].add(batch.header, batch.segment)
     claim = state.broker_epoch if change.claim is None else max(change.claim, state.broker_epoch)
     return LogState(claim, partitions)
-
-
-def part_of(placed: PlacedBatch, values: Values, start: int, stop: int, segment: str) -> NewBatch:
-    """The offsets from `start` to before `stop` of a batch, as a batch of its own."""
-    header, skipped = placed.header, start - placed.base_offset
-    sequence = header.base_sequence + skipped if header.base_sequence >= 0 else header.base_sequence
-    cut = replace(header, base_offset=start, last_offset=stop - 1, base_sequence=sequence)
-    return NewBatch(cut, segment, values[skipped : skipped + stop - start])

@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 
 from replication.errors import KafkaStorageException, LakelogException
 from replication.protocol.append import Appended, AppendPosition, PartitionAppend, place, position_of
+from replication.protocol.chain import linked
 from replication.protocol.follow import check_follower_append
 from replication.protocol.producer_state import increment_sequence
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.storage.digest import digest_of
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_state import LogState
 from replication.storage.replica_log import LogChange, ReplicaLog
@@ -47,7 +49,7 @@ def append(
     def decide(state: LogState) -> LogChange | None:
         nonlocal written
         outcomes.update({request.topic_id_partition: _place(state, request) for request in appends})
-        positions = _positions(appends, outcomes)
+        positions = _positions(state, appends, outcomes)
         if not positions:
             return None
         if positions != written[0]:
@@ -62,14 +64,16 @@ def append(
 def append_as_follower(
     log: ReplicaLog,
     segments: Sequence[Segment],
-    starts: Mapping[TopicIdPartition, int],
+    starts: Mapping[TopicIdPartition, str],
     leader_epochs: Mapping[TopicIdPartition, int],
     who: str,
 ) -> int | None:
     """Commits segments that were copied from a leader, all or none. Returns the version, None if they are there.
 
-    Each partition must still follow at its leader epoch and its log must end where the segments begin: raises
-    FencedLeaderEpochException or OffsetOutOfRangeException. Kafka: `UnifiedLog.appendAsFollower`. [FT-09, FT-10]
+    Each partition must still follow at its leader epoch and its log must end with the chain, in `starts`, that the
+    segments follow: raises FencedLeaderEpochException or OffsetOutOfRangeException.
+
+    Kafka: `UnifiedLog.appendAsFollower`. [FT-09, FT-10]
     """
 
     def decide(state: LogState) -> LogChange | None:
@@ -83,14 +87,14 @@ def append_as_follower(
 
 
 def _positions(
-    appends: Sequence[PartitionAppend], outcomes: Mapping[TopicIdPartition, Appended | LakelogException]
+    state: LogState, appends: Sequence[PartitionAppend], outcomes: Mapping[TopicIdPartition, Appended | LakelogException]
 ) -> dict[TopicIdPartition, AppendPosition]:
     positions = {}
-    for request in appends:
-        outcome = outcomes[request.topic_id_partition]
-        position = position_of(request, outcome) if isinstance(outcome, Appended) else None
+    for partition in (request.topic_id_partition for request in appends):
+        outcome = outcomes[partition]
+        position = position_of(outcome, state.partition(partition).log_end) if isinstance(outcome, Appended) else None
         if position is not None:
-            positions[request.topic_id_partition] = position
+            positions[partition] = position
     return positions
 
 
@@ -136,12 +140,15 @@ Batch = tuple[BatchHeader, pa.Table]
 def batches_of(
     request: PartitionAppend, records: pa.Table, position: AppendPosition, segment_bytes: int
 ) -> Iterator[Batch]:
-    """The new ones of the records as log rows with their headers: one batch, or several if they exceed a segment."""
-    rows = max(1, records.num_rows * segment_bytes // max(1, records.nbytes))
+    """The new ones of the records as log rows with their headers, which follow the chain of the log's end: one batch, or
+    several if they exceed a segment."""
+    rows, previous = max(1, records.num_rows * segment_bytes // max(1, records.nbytes)), position.chain
     base = position.base_offset - position.known
     for start in range(position.known, records.num_rows, rows):
         part = records.slice(start, rows)
-        yield _header(request, part, base + start, start), _log_rows(request, part, base + start)
+        header = linked(_header(request, part, base + start, start), previous)
+        previous = header.chain
+        yield header, _log_rows(request, part, base + start)
 
 
 def _header(request: PartitionAppend, part: pa.Table, base: int, skipped: int) -> BatchHeader:
@@ -157,6 +164,7 @@ def _header(request: PartitionAppend, part: pa.Table, base: int, skipped: int) -
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
         base_sequence=increment_sequence(request.base_sequence, skipped),
+        digest=digest_of(part),
     )
 
 

@@ -1,4 +1,7 @@
-"""Cutting logs: what goes and what is written anew, in one commit that adds nothing new. [TR-05]"""
+"""Cutting logs: what goes and what is written anew, in one commit that adds nothing new. [TR-05]
+
+A batch stays whole or goes: a part of one would be no link of the chain.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from replication.errors import CorruptRecordException, FencedLeaderEpochExceptio
 from replication.protocol.partition_log import STOPPED
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.truncation import Cut, check_cut
+from replication.storage.log_facts import start_txns
 from replication.storage.log_rewrite import Kept, Producers, Removal, snapshots_of, take_out
-from replication.storage.log_state import LogState, log_start_app_id
+from replication.storage.log_state import LogState
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment import Segment
 
@@ -23,10 +27,10 @@ def cut_logs(log: ReplicaLog, cuts: Mapping[TopicIdPartition, Cut], who: str) ->
 
     def plan(state: LogState) -> Removal | None:
         allowed = {p: cut for p, cut in cuts.items() if _is_allowed(state, p, cut)}
-        restarts = {p: cut.restart_at for p, cut in allowed.items() if cut.restart_at is not None}
+        restarts = {p: cut.restart for p, cut in allowed.items() if cut.restart is not None}
         # A log that starts over loses also what lies below its start, and what it remembers of producers.
         kept = without_ends(state, {p: 0 if p in restarts else cut.offset for p, cut in allowed.items()})
-        txns = {log_start_app_id(p): offset for p, offset in restarts.items()}
+        txns = {app_id: value for p, start in restarts.items() for app_id, value in start_txns(p, start).items()}
         return Removal(kept, without_producers(state, restarts), txns) if kept or txns else None
 
     return take_out(log, {"who": who, "why": "truncate to the leader's lineage"}, plan)
@@ -59,7 +63,7 @@ def delete_logs(log: ReplicaLog, partitions: Iterable[TopicIdPartition], who: st
 
 
 def without_ends(state: LogState, offsets: Mapping[TopicIdPartition, int]) -> dict[str, Kept]:
-    """The segments with records at or above each partition's offset, and what is kept of them.
+    """The segments with batches that reach above each partition's offset, and the batches that are kept of them.
 
     Nothing happens where the LEO is not above it. Broken segments stay.
     """
@@ -73,12 +77,8 @@ def without_ends(state: LogState, offsets: Mapping[TopicIdPartition, int]) -> di
 
 
 def _below(segment: Segment, offsets: Mapping[TopicIdPartition, int]) -> Kept:
-    """The parts of a segment's batches that lie below the offsets."""
-    ranges = (
-        (h, h.base_offset, min(h.next_offset, offsets.get(h.topic_id_partition, h.next_offset)))
-        for h in segment.headers
-    )
-    return tuple(part for part in ranges if part[1] < part[2])
+    """The batches of a segment that end at or below the offsets."""
+    return tuple(h for h in segment.headers if h.next_offset <= offsets.get(h.topic_id_partition, h.next_offset))
 
 
 def without_producers(state: LogState, partitions: Collection[TopicIdPartition]) -> Producers | None:

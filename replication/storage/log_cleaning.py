@@ -11,8 +11,9 @@ from replication.errors import LakelogException
 from replication.protocol.partition_log import FOLLOWER, STOPPED, PartitionLog, Role
 from replication.protocol.producer_state import ProducerEntry, record
 from replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, TopicIdPartition
+from replication.storage.log_facts import log_start_app_id
 from replication.storage.log_rewrite import Kept, Producers, Removal, readable, snapshots_of, take_out
-from replication.storage.log_state import LogState, log_start_app_id
+from replication.storage.log_state import LogState
 from replication.storage.producer_snapshot import RememberedProducer
 from replication.storage.replica_log import LogChange, ReplicaLog
 from replication.storage.segment import Segment
@@ -110,7 +111,7 @@ def _holds_earlier(state: LogState, segment: Segment, last: Mapping[TopicIdParti
 
 def _alive(state: LogState, segment: Segment) -> Kept:
     """The batches that are not wholly below the log start."""
-    return tuple((h, h.base_offset, h.next_offset) for h in segment.headers if not _is_dead(state, h))
+    return tuple(header for header in segment.headers if not _is_dead(state, header))
 
 
 def _producers(state: LogState, kept: Mapping[str, Kept], forget_before_us: int) -> Producers:
@@ -132,7 +133,7 @@ def _producers(state: LogState, kept: Mapping[str, Kept], forget_before_us: int)
 
 def _going(state: LogState, kept: Mapping[str, Kept]) -> list[BatchHeader]:
     """The batches of producers that lie in the segments and are not kept, in order of offsets."""
-    left = {(h.topic_id_partition, h.base_offset) for parts in kept.values() for h, _, _ in parts}
+    left = {(h.topic_id_partition, h.base_offset) for headers in kept.values() for h in headers}
     headers = (h for name in kept for h in state.segments[name].headers if h.producer_id != NO_PRODUCER_ID)
     going = (h for h in headers if (h.topic_id_partition, h.base_offset) not in left)
     return sorted(going, key=lambda header: (header.topic_id_partition, header.base_offset))

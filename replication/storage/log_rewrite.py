@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_ROUNDS = 100
 
-# Parts of batches: the header, the first offset kept, and the one after the last.
-Kept = tuple[tuple[BatchHeader, int, int], ...]
+# The batches of a segment that stay.
+Kept = tuple[BatchHeader, ...]
 Producers = tuple[RememberedProducer, ...]
 
 
@@ -119,7 +119,7 @@ class _Rewriter:
             if name not in segments:
                 continue  # it has gone meanwhile: the next plan knows
             try:
-                segment = rewrite(self._log.root, segments[name], self._log.root, list(kept))
+                segment = rewrite(self._log.root, segments[name], self._log.root, kept)
             except CorruptRecordException as error:
                 report_unreadable(self._log, segments[name], error)
                 continue

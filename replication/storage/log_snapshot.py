@@ -11,13 +11,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from replication.errors import CorruptRecordException, KafkaStorageException
-from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.storage.broken_segments import BrokenSegment, ranges, read_segments
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
 from replication.storage.record_batches import header_row
 from replication.storage.segment import Segment
 from replication.storage.store_errors import reason
+from schemas import RECORD_BATCHES
 
 _RANGES = ("min.partition", "max.partition", "max.offset")
 
@@ -55,6 +56,21 @@ def headers_from(
         and header.topic_id_partition not in failed
     ]
     return rows, failed
+
+
+def batch_ends_from(
+    log: StorageRoot, wanted: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str]
+) -> tuple[dict[TopicIdPartition, list[LogEnd]], dict[TopicIdPartition, CorruptRecordException]]:
+    """Where the batches of `headers_from` end, with their chains, in order; and the partitions that cannot be told.
+
+    Raises KafkaStorageException when the table cannot be read. [TR-08]
+    """
+    rows, failed = headers_from(log, wanted, topics)
+    ends: dict[TopicIdPartition, list[LogEnd]] = {partition: [] for partition in wanted if partition not in failed}
+    for row in (dict(zip(RECORD_BATCHES.names, row, strict=True)) for row in rows):
+        partition = TopicIdPartition(row["topic_id"], row["partition"])
+        ends[partition].append(LogEnd(row["last_offset"] + 1, row["chain"]))
+    return {partition: sorted(found) for partition, found in ends.items()}, failed
 
 
 def _candidates(handle: DeltaTable, wanted: Mapping[TopicIdPartition, int]) -> list[AddedFile]:

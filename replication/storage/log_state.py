@@ -11,35 +11,15 @@ from copy import copy
 from itertools import groupby
 
 from replication.errors import CorruptRecordException
-from replication.protocol.partition_log import STOPPED, PartitionLog, PlacedBatch, role_of, role_version
+from replication.protocol.chain import genesis
+from replication.protocol.partition_log import STOPPED, PartitionLog, PlacedBatch, role_version
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.broken_segments import BrokenSegment
 from replication.storage.commit import Commit
+from replication.storage.log_facts import BROKER_EPOCH, app_ids, partition_of, record
 from replication.storage.producer_snapshot import by_partition
 from replication.storage.segment import Segment
 from replication.storage.segment_name import is_data_file
-
-BROKER_EPOCH = "broker-epoch"
-
-
-def role_app_id(partition: TopicIdPartition) -> str:
-    """The `txn` that records role and epoch of a partition."""
-    return f"role/{partition.topic_id}/{partition.partition}"
-
-
-def start_app_id(partition: TopicIdPartition) -> str:
-    """The `txn` that records where the current leader's epoch starts."""
-    return f"start/{partition.topic_id}/{partition.partition}"
-
-
-def log_start_app_id(partition: TopicIdPartition) -> str:
-    """The `txn` that records the first offset that is kept."""
-    return f"log-start/{partition.topic_id}/{partition.partition}"
-
-
-def may_go_back(app_id: str) -> bool:
-    """Whether a `txn` may fall: an epoch, or a whole log, may start below an earlier one, whose records were cut."""
-    return app_id.startswith(("start/", "log-start/"))
 
 
 class LogState:
@@ -105,11 +85,11 @@ class LogState:
 
     def _recall(self, partition: TopicIdPartition) -> PartitionLog:
         """A partition met for the first time: its facts outlive the commits that wrote them, as `txn`."""
-        log = PartitionLog()
-        for app_id in (role_app_id(partition), start_app_id(partition), log_start_app_id(partition)):
+        log = PartitionLog(start_chain=genesis(partition))
+        for app_id in app_ids(partition):
             version = self._transaction_version(app_id)
             if version is not None:
-                _record(log, app_id, version)
+                record(log, app_id, version)
         return self._partitions.setdefault(partition, log)  # whole, as other threads may be asking too
 
     def rebuild(self, version: int, segments: Iterable[Segment | BrokenSegment]) -> None:
@@ -144,11 +124,11 @@ class LogState:
     def _touched(self, commit: Commit, added: Iterable[Segment | BrokenSegment]) -> set[TopicIdPartition]:
         known = (self.segments.get(file.name) for file in commit.removes)
         segments = [s for s in (*known, *added) if isinstance(s, Segment)]
-        named = (app_id.split("/") for app_id in commit.txns if app_id.count("/") == 2)
+        named = (partition_of(app_id) for app_id in commit.txns)
         return {
             *(header.topic_id_partition for segment in segments for header in segment.headers),
             *(remembered.partition for segment in segments for remembered in segment.producers),
-            *(TopicIdPartition(topic_id, int(number)) for _, topic_id, number in named if number.isdigit()),
+            *(partition for partition in named if partition is not None),
         }
 
     def _without_sharing(self, partitions: Iterable[TopicIdPartition]) -> LogState:
@@ -226,24 +206,14 @@ class LogState:
         """What the replayed history says of a fact that only goes up: the broker's claim, or a role."""
         if app_id == BROKER_EPOCH:
             return self.broker_epoch
-        _, topic_id, number = app_id.split("/")
-        return role_version(self.known(TopicIdPartition(topic_id, int(number))).role)
+        partition = partition_of(app_id)
+        assert partition is not None, f"{app_id} is no fact that only goes up"
+        return role_version(self.known(partition).role)
 
     def _apply_transaction(self, app_id: str, version: int) -> None:
         if app_id == BROKER_EPOCH:
             self.broker_epoch = max(self.broker_epoch, version)
             return
-        kind, _, rest = app_id.partition("/")
-        topic_id, _, number = rest.rpartition("/")
-        if kind in ("role", "start", "log-start"):
-            _record(self.known(TopicIdPartition(topic_id, int(number))), app_id, version)
-
-
-def _record(log: PartitionLog, app_id: str, version: int) -> None:
-    """A fact that one `txn` tells of a partition."""
-    if app_id.startswith("role/"):
-        log.role = role_of(version)
-    elif app_id.startswith("start/"):
-        log.epoch_start = version
-    else:
-        log.start_at(version)
+        partition = partition_of(app_id)
+        if partition is not None:
+            record(self.known(partition), app_id, version)

@@ -212,12 +212,12 @@ def header_row(version: int, name: str, size: int, header: Any) -> tuple[Any, ..
     """A row of `schemas.RECORD_BATCHES`."""
     return (
         version, name, size, header.topic, header.topic_id, header.partition,
-        header.leader_epoch, header.base_offset, header.last_offset, header.bytes, None,
+        header.leader_epoch, header.base_offset, header.last_offset, header.bytes, header.previous, header.chain, None,
     )  # fmt: skip
 
 
 def _gap_row(version: int, reason: str) -> tuple[Any, ...]:
-    return (version, *[None] * 9, reason)
+    return (version, *[None] * 11, reason)
 
 
 def read_counter(root: StorageRoot, name: str) -> int:

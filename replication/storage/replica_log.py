@@ -24,8 +24,9 @@ from replication.storage.commit import AddedFile, LogGap, check_commits
 from replication.storage.compare_and_set import compare_and_set
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_change import Decision, LogChange
-from replication.storage.log_state import BROKER_EPOCH, LogState, may_go_back, role_app_id, start_app_id
+from replication.storage.log_change import Decision, LogChange, start_chains
+from replication.storage.log_facts import BROKER_EPOCH, may_go_back, role_app_id, start_app_id
+from replication.storage.log_state import LogState
 from replication.storage.segment import Segment, read_records, rows_of
 from schemas import LOG
 
@@ -180,7 +181,8 @@ class ReplicaLog:
         self._written.update({segment.name: segment for segment in change.adds})
         added = [segment.file for segment in change.adds]
         removed = [segment.file for segment in change.removes]
-        version = self._log.commit(cause, added, removed, change.txns, data_change=change.data_change)
+        txns = {**start_chains(self._state, change), **change.txns}
+        version = self._log.commit(cause, added, removed, txns, data_change=change.data_change)
         self._replay()
         return version
 

@@ -10,7 +10,7 @@ from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_state import BROKER_EPOCH
+from replication.storage.log_facts import BROKER_EPOCH
 from replication.storage.state_table import Row, StateTable
 from schemas import REPLICAS
 
@@ -107,7 +107,7 @@ def _facts(replicas: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartitio
 
 
 def _replica(row: Row) -> Replica:
-    epochs = tuple(EpochEntry(int(e["leader_epoch"]), int(e["start_offset"])) for e in row["epochs"])
+    epochs = tuple(EpochEntry(int(e["leader_epoch"]), int(e["start_offset"]), e["chain"]) for e in row["epochs"])
     return Replica(**{**row, "epochs": epochs})
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from replication.errors import CorruptRecordException
+from replication.protocol.chain import check_link
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
@@ -33,9 +33,7 @@ from replication.storage.segment_name import (
 )
 from schemas import LOG
 
-logger = logging.getLogger(__name__)
-
-FOOTER_KEY = b"lakelog.batches.v1"
+FOOTER_KEY = b"lakelog.batches.v2"
 STATISTICS_KEY = b"lakelog.statistics.v1"  # so that whoever copies the file can commit it without reading rows
 _FIELDS = tuple(field.name for field in dataclasses.fields(BatchHeader))
 # Statistics need all four parts, with a null count for each column that has a range, or Spark skips nothing.
@@ -126,9 +124,8 @@ def read_file(root: StorageRoot, file: AddedFile) -> pa.Buffer:
 def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
     """The headers of a committed segment, from its footer.
 
-    A file without them, put there by another tool, is read by its rows. Raises CorruptRecordException, naming the
-    file, if its name leads elsewhere, or if it is gone, has another size than its commit says, is no Parquet, or has a
-    footer that makes no sense.
+    Raises CorruptRecordException, naming the file, if its name leads elsewhere, or if it is gone, has another size than
+    its commit says, is no Parquet, was written by another tool, or has a footer that makes no sense.
     """
     _check_name(root, file.name)
     size = root.sizes([file.name])[0]
@@ -141,11 +138,15 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
     except (OSError, pa.ArrowInvalid) as error:
         raise CorruptRecordException(f"{root.path(file.name)}: {error}") from error
     if FOOTER_KEY not in metadata:
-        return _read_by_rows(root, file)
+        raise CorruptRecordException(f"{root.path(file.name)}: has no batch headers in its footer: it is no segment")
     try:
         headers = tuple(BatchHeader(*values) for values in json.loads(metadata[FOOTER_KEY]))
+        for header in headers:
+            check_link(header)
         known = AddedFile(file.name, file.size, metadata[STATISTICS_KEY].decode())
         return Segment(known, headers, from_json(metadata[SNAPSHOT_KEY]) if is_snapshot(file.name) else ())
+    except CorruptRecordException as error:
+        raise CorruptRecordException(f"{root.path(file.name)}: {error}") from None
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptRecordException(f"{root.path(file.name)}: its footer cannot be read: {error!r}") from error
 
@@ -153,12 +154,6 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
 def _check_name(root: StorageRoot, name: str) -> None:
     if not is_data_file(name):
         raise CorruptRecordException(f"{root.uri}: a commit names {name!r}, which is no name of a file in this folder")
-
-
-def _read_by_rows(root: StorageRoot, file: AddedFile) -> Segment:
-    logger.warning("%s: has no batch headers in its footer; its rows are read instead", root.path(file.name))
-    records = read_records(root, file.name)
-    return Segment(AddedFile(file.name, file.size, statistics(records)), headers_of(records))
 
 
 def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -182,34 +177,6 @@ def rows_of(records: pa.Table, partition: TopicIdPartition, start: int, stop: in
     if stop is not None:
         wanted = pc.and_(wanted, pc.less(records["offset"], stop))
     return records.filter(wanted).cast(LOG.arrow)
-
-
-def headers_of(records: pa.Table) -> tuple[BatchHeader, ...]:
-    """The headers that the rows themselves tell of: a batch for each run of one partition and one epoch.
-
-    Raises CorruptRecordException where offsets have gaps. Who produced the rows is not in them, so it is lost.
-    """
-    keys = ["topic", "topic_id", "partition", "leader_epoch"]
-    aggregates = [("offset", "min"), ("offset", "max"), ("offset", "count"), ("timestamp", "max"), ("bytes", "sum")]
-    sized = records.append_column("bytes", record_bytes(records))
-    order = [(name, "ascending") for name in ("topic", "partition", "offset_min")]
-    runs = sized.group_by(keys).aggregate(aggregates).sort_by(order)
-    return tuple(_header_of(run) for run in runs.to_pylist())
-
-
-def _header_of(run: dict[str, object]) -> BatchHeader:
-    base, last = int(run["offset_min"]), int(run["offset_max"])  # type: ignore[call-overload]
-    if last - base + 1 != run["offset_count"]:
-        raise CorruptRecordException(f"{run['topic']}-{run['partition']}: offsets {base} to {last} have gaps")
-    return BatchHeader(
-        topic=str(run["topic"]), topic_id=str(run["topic_id"]), partition=int(run["partition"]),  # type: ignore[call-overload]
-        leader_epoch=int(run["leader_epoch"]), base_offset=base, last_offset=last,  # type: ignore[call-overload]
-        max_timestamp=_microseconds(run["timestamp_max"]), bytes=int(run["bytes_sum"]),  # type: ignore[call-overload]
-    )  # fmt: skip
-
-
-def _microseconds(value: object) -> int:
-    return int(pa.scalar(value, pa.timestamp("us", tz="UTC")).value)
 
 
 def record_bytes(records: pa.Table) -> pa.ChunkedArray:

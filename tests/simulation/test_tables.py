@@ -2,9 +2,9 @@
 
 import pytest
 
-from replication.protocol.partition_log import FOLLOWER, LEADER, PlacedBatch, Role
+from replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from replication.simulation.tables import LogChange, LogState, NewBatch, Table, part_of, replay
+from replication.simulation.tables import LogChange, LogState, NewBatch, Table, replay
 
 P0 = TopicIdPartition("t1", 0)
 
@@ -49,10 +49,3 @@ def test_a_leaders_epoch_starts_at_its_log_end() -> None:
 
 def test_a_claim_never_falls() -> None:
     assert replay(LogState(5, {}), LogChange(claim=4)).broker_epoch == 5
-
-
-def test_a_part_of_a_batch_has_its_own_offsets_sequence_and_values() -> None:
-    whole = batch(10, (1, 2, 3, 4), sequence=20)
-    part = part_of(PlacedBatch(10, whole.header, whole.segment), whole.values, 11, 13, "s9")
-    assert (part.header.base_offset, part.header.last_offset, part.header.base_sequence) == (11, 12, 21)
-    assert (part.values, part.segment) == ((2, 3), "s9")

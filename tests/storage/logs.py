@@ -10,8 +10,9 @@ from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.append import SEGMENT_BYTES, Appended, PartitionAppend, append, arrow_writer
 from replication.storage.cut import without_ends
 from replication.storage.filesystem import StorageRoot
+from replication.storage.log_facts import log_start_app_id
 from replication.storage.log_rewrite import Removal, take_out
-from replication.storage.log_state import LogState, log_start_app_id
+from replication.storage.log_state import LogState
 from replication.storage.replica_log import LogChange, ReplicaLog
 from schemas import LOG
 

@@ -18,7 +18,7 @@ from replication.storage.cluster import format_broker, format_cluster
 from replication.storage.commit import AddedFile, commit_name, last_version, read_commit
 from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_state import role_app_id
+from replication.storage.log_facts import role_app_id
 from replication.storage.replica_log import LogChange, ReplicaLog
 from replication.storage.segment import read_records, write_segment
 from schemas import CLUSTER, LOG

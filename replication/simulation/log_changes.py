@@ -1,0 +1,36 @@
+"""What a fetcher's commits change in its broker's log, as the newest state allows it."""
+
+from __future__ import annotations
+
+from replication.errors import FencedLeaderEpochException
+from replication.protocol import steps
+from replication.protocol.partition_log import FOLLOWER, Role
+from replication.protocol.record_batch import LogEnd, TopicIdPartition
+from replication.simulation.rules import Rules
+from replication.simulation.tables import LogChange, LogState
+
+
+def truncation(rules: Rules, step: steps.CutLogs, state: LogState) -> LogChange | None:
+    """The batches that go, where the role is still the one that this was decided in."""
+    drops: dict[TopicIdPartition, frozenset[str]] = {}
+    restarts: dict[TopicIdPartition, LogEnd] = {}
+    for partition, cut in step.cuts.items():
+        try:
+            rules.check_cut(state.partition(partition), cut, str(partition))
+        except FencedLeaderEpochException:
+            continue
+        stop = cut.offset if cut.restart is None else 0  # starting over, it keeps nothing below its start
+        gone = [b for b in state.partition(partition).batches if b.header.next_offset > stop]
+        drops.update({partition: frozenset(b.segment for b in gone)} if gone else {})
+        restarts.update({} if cut.restart is None else {partition: cut.restart})
+    return LogChange((), drops, restarts=restarts) if drops or restarts else None
+
+
+def raised_log_starts(step: steps.RaiseLogStarts, state: LogState) -> LogChange | None:
+    """The log starts that rise, of partitions that still follow at the epoch in which this was decided."""
+    starts = {
+        p: offset
+        for p, (leader_epoch, offset) in step.starts.items()
+        if state.partition(p).role == Role(leader_epoch, FOLLOWER) and offset > state.partition(p).log_start_offset
+    }
+    return LogChange((), log_starts=starts) if starts else None
