@@ -16,10 +16,10 @@ from replication.protocol.append import Appended, AppendPosition, PartitionAppen
 from replication.protocol.chain import linked
 from replication.protocol.follow import check_follower_append
 from replication.protocol.producer_state import increment_sequence
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from replication.storage.digest import digest_of
+from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_state import LogState
+from replication.storage.record_digest import record_digest
 from replication.storage.replica_log import LogChange, ReplicaLog
 from replication.storage.segment import Segment, record_bytes, write_segment
 from schemas import LOG
@@ -49,7 +49,7 @@ def append(
     def decide(state: LogState) -> LogChange | None:
         nonlocal written
         outcomes.update({request.topic_id_partition: _place(state, request) for request in appends})
-        positions = _positions(state, appends, outcomes)
+        positions = _positions(state, outcomes)
         if not positions:
             return None
         if positions != written[0]:
@@ -87,11 +87,10 @@ def append_as_follower(
 
 
 def _positions(
-    state: LogState, appends: Sequence[PartitionAppend], outcomes: Mapping[TopicIdPartition, Appended | LakelogException]
+    state: LogState, outcomes: Mapping[TopicIdPartition, Appended | LakelogException]
 ) -> dict[TopicIdPartition, AppendPosition]:
     positions = {}
-    for partition in (request.topic_id_partition for request in appends):
-        outcome = outcomes[partition]
+    for partition, outcome in outcomes.items():
         position = position_of(outcome, state.partition(partition).log_end) if isinstance(outcome, Appended) else None
         if position is not None:
             positions[partition] = position
@@ -140,8 +139,8 @@ Batch = tuple[BatchHeader, pa.Table]
 def batches_of(
     request: PartitionAppend, records: pa.Table, position: AppendPosition, segment_bytes: int
 ) -> Iterator[Batch]:
-    """The new ones of the records as log rows with their headers, which follow the chain of the log's end: one batch, or
-    several if they exceed a segment."""
+    """The new ones of the records as log rows with their headers, linked to the log's end: one batch, or several if they
+    exceed a segment."""
     rows, previous = max(1, records.num_rows * segment_bytes // max(1, records.nbytes)), position.chain
     base = position.base_offset - position.known
     for start in range(position.known, records.num_rows, rows):
@@ -164,7 +163,7 @@ def _header(request: PartitionAppend, part: pa.Table, base: int, skipped: int) -
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
         base_sequence=increment_sequence(request.base_sequence, skipped),
-        digest=digest_of(part),
+        digest=record_digest(part),
     )
 
 
