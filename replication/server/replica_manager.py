@@ -46,7 +46,7 @@ from replication.server.leader_view import LeaderView
 from replication.server.metadata_cache import MetadataCache
 from replication.server.offline_replicas import OfflineReplicas
 from replication.server.replica_fetcher_manager import ReplicaFetcherManager
-from replication.server.replica_rows import offline_row, replica_row
+from replication.server.replica_rows import replica_row, with_faults
 from replication.server.state_changes import log_roles, state_changes
 from replication.storage.cut import delete_logs
 from replication.storage.replica_log import ReplicaLog
@@ -241,13 +241,10 @@ class ReplicaManager:
             hosted = {**self._offline.hosted(told), **self._hosted}
             fetched = {p: self._fetchers.fetch_state(p) for p in hosted}
             state = self._log.current()  # last: roles and truncations that the rows tell of are in it by now
-            rows = [
+            rows = (
                 replica_row(
-                    self._broker_id, self._broker_epoch, of_partition, state.known(p), fetched[p], told.get(p),
-                    state.version,
+                    self._broker_id, self._broker_epoch, h, state.known(p), fetched[p], told.get(p), state.version
                 )
-                for p, of_partition in hosted.items()
-            ]  # fmt: skip
-            faults = self._offline.faults
-            offline = [offline_row(r, faults[p]) if (p := r.topic_id_partition) in faults else r for r in rows]
-            self._table.publish(offline, why)
+                for p, h in hosted.items()
+            )
+            self._table.publish(with_faults(rows, self._offline.faults), why)

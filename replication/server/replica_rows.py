@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
 from replication.protocol.leadership import HostedPartition
 from replication.protocol.partition_log import PartitionLog
+from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
 
 
@@ -42,6 +44,11 @@ def replica_row(
         lag=current.lag if current else last.lag if last else None,
         chain=log.log_end.chain,
     )
+
+
+def with_faults(rows: Iterable[Replica], faults: Mapping[TopicIdPartition, str]) -> list[Replica]:
+    """The rows as they are, but offline where a file of the replica is broken. [OL-01]"""
+    return [offline_row(r, faults[p]) if (p := r.topic_id_partition) in faults else r for r in rows]
 
 
 def offline_row(row: Replica, fault: str) -> Replica:

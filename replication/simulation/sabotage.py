@@ -16,7 +16,6 @@ from replication.protocol.leadership import HostedPartition, Surroundings
 from replication.protocol.log_retention import delete_records_offset
 from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import BatchHeader
 from replication.protocol.replica import FOLLOWER_ROLE, Replica
 from replication.protocol.steps import CommitRoles, CutLogs, FinishTruncation, PublishReplicas, Step
 from replication.protocol.truncation import Cut
@@ -57,7 +56,7 @@ def _all_rows_count(around: Surroundings, registration: PartitionRegistration) -
     rows = {
         broker: replace(
             row, leader_epoch=registration.leader_epoch, role=FOLLOWER_ROLE, state=ReplicaState.FETCHING,
-            broker_epoch=epochs.get(broker, -1),
+            broker_epoch=epochs.get(broker, -1), log_end_offset=min(row.log_end_offset, around.log.log_end_offset),
         )
         for broker, row in around.rows.items()
     }  # fmt: skip
@@ -181,13 +180,9 @@ def _fetches_from_any_leader(row: Replica | None, *_: Any) -> LakelogException |
     return None if row is not None else LakelogException("no row")
 
 
-def _is_not_linked(header: BatchHeader, _: str) -> BatchHeader:
-    return header
-
-
 def _with(what: str, **broken: Callable[..., Any] | bool) -> Sabotage:
     """A broken rule, by itself: the chain, which would heal or stop much of what follows from it, is taken away."""
-    return Sabotage(what, replace(SHIPPED, link=_is_not_linked, **broken))  # type: ignore[arg-type]
+    return Sabotage(what, replace(SHIPPED, link=lambda header, _: header, **broken))  # type: ignore[arg-type]
 
 
 SABOTAGES: dict[str, Sabotage] = {
