@@ -16,7 +16,7 @@ from replication.protocol.append import Appended, AppendPosition, PartitionAppen
 from replication.protocol.chain import linked
 from replication.protocol.follow import check_follower_append
 from replication.protocol.producer_state import increment_sequence
-from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
+from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_state import LogState
 from replication.storage.record_digest import record_digest
@@ -139,7 +139,7 @@ Batch = tuple[BatchHeader, pa.Table]
 def batches_of(
     request: PartitionAppend, records: pa.Table, position: AppendPosition, segment_bytes: int
 ) -> Iterator[Batch]:
-    """The new ones of the records as log rows with their headers, linked to the log's end: one batch, or several if they
+    """The new records as log rows with their headers, linked to the end of the log: one batch, or several if they
     exceed a segment."""
     rows, previous = max(1, records.num_rows * segment_bytes // max(1, records.nbytes)), position.chain
     base = position.base_offset - position.known
