@@ -1,7 +1,7 @@
 """`lakelog dump-log`: the batches of a broker's log, file by file, as kafka-dump-log.sh shows them.
 
-Only the files are read, no cluster is needed. --verify reads every row, compares rows with headers, and looks for gaps
-between files; a file that is broken is named, and the others are shown all the same.
+Only the files are read, no cluster is needed. --verify reads every row, compares rows and their digests with headers,
+and looks for gaps and broken links between batches; a broken file is named, and the others are shown all the same.
 """
 
 import argparse

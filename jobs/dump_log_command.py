@@ -28,6 +28,7 @@ _BATCH = {
     "base_offset": "baseOffset", "last_offset": "lastOffset", "count": "count", "base_sequence": "baseSequence",
     "last_sequence": "lastSequence", "producer_id": "producerId", "producer_epoch": "producerEpoch",
     "leader_epoch": "partitionLeaderEpoch", "max_timestamp": "CreateTime", "bytes": "size",
+    "digest": "digest", "chain": "chain",
 }  # fmt: skip
 _RECORD = {
     "offset": "offset", "timestamp": "CreateTime", "key_size": "keySize", "value_size": "valueSize",
@@ -130,6 +131,8 @@ def _batch_row(header: BatchHeader, records: pa.Table | None, args: argparse.Nam
         "last_sequence": _sequence(header, header.last_offset),
         "max_timestamp": header.max_timestamp // _MICROSECONDS,
         "bytes": header.bytes,
+        "digest": header.digest,
+        "chain": header.chain,
     }
     if args.print_data_log and records is not None:
         rows = rows_of(records, header.topic_id_partition, *args.offsets.within(header))

@@ -20,6 +20,9 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = admin_parser("log-dirs", __doc__)
     add_actions(parser, ("describe",))
+    parser.add_argument(
+        "--verify", action="store_true", help="fail if replicas of a partition have different records, by their chains"
+    )
     parser.add_argument("--broker-list", type=_brokers, metavar="1,2", help="without it, all that have registered")
     parser.add_argument("--topic-list", type=lambda text: text.split(","), metavar="A,B", help="without it, all topics")
     return parser

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from jobs.admin_options import TEXT
 from jobs.console import FAILED, OK, Row, say, show
+from jobs.log_histories import DIFFERS, same_history
 from jobs.settings import settings
 from replication.errors import BrokerNotAvailableException, CorruptRecordException, LakelogException
 from replication.protocol.partition_log import PartitionLog
@@ -27,7 +28,9 @@ _UNKNOWN_LAG = -1
 class ReplicaInfo(NamedTuple):
     """One replica in a root. What is None is not known: its broker says nothing of it.
 
-    `error` names a file that is broken, and may hold records of it: then the offsets are those that its broker says.
+    `chain` is the hash of all batches up to the log end, `history` tells whether it is the one of the other replicas:
+    see `same_history`. `error` names a file that is broken, and may hold records of it: then the offsets are those that
+    its broker says.
     """
 
     topic: str
@@ -40,6 +43,8 @@ class ReplicaInfo(NamedTuple):
     high_watermark: int | None
     lag: int | None
     role: str
+    chain: str | None
+    history: str | None
     error: str | None
 
 
@@ -47,12 +52,13 @@ _NOTHING = dict.fromkeys(ReplicaInfo._fields)
 
 
 class LogDir(NamedTuple):
-    """The root of a broker: what is wrong with it, and what lies in it."""
+    """The root of a broker: what is wrong with it, and what lies in it. `logs` has the logs that are whole."""
 
     broker: int
     root: str
     error: str | None
     replicas: list[ReplicaInfo]
+    logs: Mapping[TopicIdPartition, PartitionLog]
 
 
 def describe(args: argparse.Namespace) -> int:
@@ -63,13 +69,29 @@ def describe(args: argparse.Namespace) -> int:
     cluster = Cluster.open(args.cluster, settings(args.command_config))
     brokers = _chosen(cluster.refresh_brokers(), args.broker_list)
     say("Querying brokers for log directories information")
-    found = [_log_dir(cluster, registration, args.topic_list) for registration in brokers.values()]
+    found = _compared([_log_dir(cluster, registration, args.topic_list) for registration in brokers.values()])
     say(f"Received log directory information from brokers {','.join(map(str, brokers))}")
     if args.output == TEXT:
         print(json.dumps({"version": 1, "brokers": [_object(log_dir) for log_dir in found]}), flush=True)
     else:
         show([row for log_dir in found for row in _rows(log_dir)], args.output)
-    return FAILED if any(row["error"] for log_dir in found for row in _rows(log_dir)) else OK
+    rows = [row for log_dir in found for row in _rows(log_dir)]
+    differ = sorted({f"{row['topic']}-{row['partition']}" for row in rows if row["history"] == DIFFERS})
+    if args.verify:
+        say(f"replicas with another history than their leader's: {', '.join(differ) or 'none'}")
+    return FAILED if any(row["error"] for row in rows) or (args.verify and differ) else OK
+
+
+def _compared(found: list[LogDir]) -> list[LogDir]:
+    """With the histories of replicas compared, partition by partition."""
+    partitions = {p for log_dir in found for p in log_dir.logs}
+    same = {p: same_history({d.broker: d.logs[p] for d in found if p in d.logs}) for p in partitions}
+
+    def compared(broker: int, replica: ReplicaInfo) -> ReplicaInfo:
+        of_partition = same.get(TopicIdPartition(replica.topic_id, replica.partition), {})
+        return replica._replace(history=of_partition.get(broker))
+
+    return [d._replace(replicas=[compared(d.broker, replica) for replica in d.replicas]) for d in found]
 
 
 def _chosen(known: Mapping[int, BrokerRegistration], wanted: list[int] | None) -> Mapping[int, BrokerRegistration]:
@@ -86,13 +108,14 @@ def _log_dir(cluster: Cluster, registration: BrokerRegistration, topics: Collect
     try:
         root = cluster.storage_of(broker, uri)
         check_identity(root, cluster.cluster_id, broker)
-        replicas = _replicas(root)
+        replicas, logs = _replicas(root)
     except LakelogException as error:
-        return LogDir(broker, uri, f"{type(error).__name__}: {error}", [])
-    return LogDir(broker, uri, registration.storage_error, [r for r in replicas if not topics or r.topic in topics])
+        return LogDir(broker, uri, f"{type(error).__name__}: {error}", [], {})
+    chosen = [replica for replica in replicas if not topics or replica.topic in topics]
+    return LogDir(broker, uri, registration.storage_error, chosen, logs)
 
 
-def _replicas(root: StorageRoot) -> list[ReplicaInfo]:
+def _replicas(root: StorageRoot) -> tuple[list[ReplicaInfo], Mapping[TopicIdPartition, PartitionLog]]:
     """The rows first, then the log: a row never claims more than that."""
     rows = ReplicaTable.open(root).replicas
     state = ReplicaLog.open(root.child(LOG.name)).current()
@@ -102,7 +125,8 @@ def _replicas(root: StorageRoot) -> list[ReplicaInfo]:
     topics.update({partition: row.topic for partition, row in rows.items()})
     sizes = {p: [share[p] for _, share in shares if p in share] for p in topics}
     found = [_replica(state, p, topic, sizes[p], rows.get(p)) for p, topic in topics.items()]
-    return sorted(found, key=lambda replica: replica[:3])
+    logs = {p: state.known(p) for p in topics if state.fault(p) is None}
+    return sorted(found, key=lambda replica: replica[:3]), logs
 
 
 def _shares(segment: Segment) -> Mapping[TopicIdPartition, int]:
@@ -123,6 +147,7 @@ def _replica(
         topic, partition.partition, partition.topic_id, sum(sizes), len(sizes),
         whole.log_start_offset if whole else None, whole.log_end_offset if whole else None,
         row.high_watermark if row else None, _lag(row), log.role.name,
+        log.log_end.chain if fault is None else row.chain if row else None, None,
         fault and f"{CorruptRecordException.__name__}: {fault}",
     )  # fmt: skip
 
@@ -165,5 +190,7 @@ def _partition_object(replica: ReplicaInfo) -> dict[str, object]:
         "highWatermark": replica.high_watermark,
         "role": replica.role,
         "topicId": replica.topic_id,
+        "chain": replica.chain,
+        "history": replica.history,
         "error": replica.error,
     }

@@ -17,6 +17,7 @@ from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
+from replication.storage.record_digest import record_digest
 from replication.storage.segment import Segment, read_records, read_segment, record_bytes
 from schemas import LOG
 
@@ -112,12 +113,14 @@ def _differences(header: BatchHeader, rows: pa.Table) -> Iterator[str]:
     told["bytes"] = [pc.sum(record_bytes(rows)).as_py()]
     said = {name: [getattr(header, name)] for name in (*_CONSTANT, "max_timestamp", "bytes")}
     said["offsets"] = [header.base_offset, header.last_offset, header.records]
+    told["digest"], said["digest"] = [record_digest(rows)], [header.digest]
     different = [name for name in told if told[name] != said[name]]
     yield from (f"{name} is {said[name]} in its header, {told[name]} in its rows" for name in different)
 
 
 def gaps(segments: Iterable[Segment]) -> Iterator[str]:
-    """Where batches of different files do not follow each other: offsets without gaps, epochs that never go down."""
+    """Where batches of different files do not follow each other: offsets without gaps, epochs that never go down, each
+    linked to the one before."""
     batches: dict[TopicIdPartition, list[PlacedBatch]] = {}
     for segment in segments:
         for header in segment.headers:
@@ -140,6 +143,11 @@ def _gap(before: PlacedBatch, after: PlacedBatch) -> Iterator[str]:
         yield (
             f"{name}: {after.segment} is of leader epoch {second.leader_epoch} at offset {second.base_offset}, "
             f"{before.segment} of epoch {first.leader_epoch} before it"
+        )
+    elif second.previous != first.chain:
+        yield (
+            f"{name}: {after.segment} does not follow {before.segment} at offset {second.base_offset}: "
+            f"it was written after chain {second.previous}, not {first.chain}"
         )
 
 
