@@ -22,9 +22,10 @@ from replication.protocol.append import (
     place,
     position_of,
 )
+from replication.protocol.chain import linked
 from replication.protocol.follow import check_follower_append
 from replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
 from replication.protocol.truncation import Cut, check_cut
 
 
@@ -77,13 +78,13 @@ def request(records, sequence, producer_epoch=0, leader_epoch=5):
 def append(log, records, sequence, producer_epoch=0, leader_epoch=5):
     """Appends as a leader does; a batch is a segment of its own."""
     placed = place(log, request(records, sequence, producer_epoch, leader_epoch))
-    position = position_of(request(records, sequence), placed)
+    position = position_of(placed, log.log_end)
     if position:
         header = BatchHeader(
             "flights", "id", 3, leader_epoch, position.base_offset, placed.last_offset, 0, 0, 7, producer_epoch,
             sequence + position.known,
         )  # fmt: skip
-        log.add(header, f"segment-{position.base_offset}")
+        log.add(linked(header, position.chain), f"segment-{position.base_offset}")
     return placed
 
 
@@ -153,11 +154,11 @@ def test_tr_05_ap_06_producers_over_a_cut(log, cut, records, sequence, placed):
     assert place(log, request(records, sequence, leader_epoch=6)) == placed
 
 
-def test_tr_05_ap_06_a_cut_in_the_middle_of_a_batch_makes_neither_a_double_nor_a_hole(log):
+def test_tr_05_ap_06_a_batch_that_was_cut_is_gone_as_a_whole_and_makes_neither_a_double_nor_a_hole(log):
     log.drop({"segment-5"})
-    log.add(BatchHeader("flights", "id", 3, 5, 5, 5, 0, 0, 7, 0, 5), "rewritten")
-    assert append(log, 3, sequence=5) == Appended(5, 7, known=1)
-    assert [batch.base_offset for batch in log.batches] == [0, 5, 6]
+    with pytest.raises(OutOfOrderSequenceException, match="5 comes next"):
+        place(log, request(2, 6))
+    assert append(log, 3, sequence=5) == Appended(5, 7)
     assert place(log, request(3, 5)) == Appended(5, 7, duplicate=True, leader_epoch=5)
 
 
@@ -174,13 +175,13 @@ def test_ap_06_a_send_that_lies_there_in_parts_is_a_duplicate_over_all_of_them(l
 @pytest.mark.parametrize(
     ("appended", "position"),
     [
-        (Appended(8, 11), AppendPosition(8, 0)),
-        (Appended(2, 10, known=3), AppendPosition(10, 3)),
+        (Appended(8, 11), AppendPosition(8, 0, "chain")),
+        (Appended(2, 8, known=3), AppendPosition(8, 3, "chain")),
         (Appended(2, 5, duplicate=True), None),
     ],
 )
 def test_ap_06_where_the_new_records_of_a_request_go(appended, position):
-    assert position_of(request(4, 0), appended) == position
+    assert position_of(appended, LogEnd(8, "chain")) == position
 
 
 def test_tr_05_ap_06_a_producer_epoch_that_was_cut_fences_nobody(log):
@@ -191,14 +192,14 @@ def test_tr_05_ap_06_a_producer_epoch_that_was_cut_fences_nobody(log):
 
 WRITERS = {
     "producer": lambda log: place(log, request(1, 0, leader_epoch=5)),
-    "follower's fetch": lambda log: check_follower_append(log, 5, 0, "flights-3"),
+    "follower's fetch": lambda log: check_follower_append(log, 5, "chain", "flights-3"),
     "follower's cut": lambda log: check_cut(log, Cut(5, 0), "flights-3"),
 }
 
 
 def may_write(name, role):
     try:
-        WRITERS[name](PartitionLog(role=role))
+        WRITERS[name](PartitionLog(role=role, start_chain="chain"))
     except LakelogException:
         return False
     return True

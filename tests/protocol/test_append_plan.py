@@ -1,67 +1,120 @@
 import pytest
 
-from replication.protocol.append_plan import AppendPlan, ByteLimit, FetchedBatch, Range, plan_appends
-from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.append_plan import AppendPlan, ByteLimit, FetchedBatch, plan_appends
+from replication.protocol.record_batch import LogEnd, TopicIdPartition
 
 P, Q = TopicIdPartition("t", 0), TopicIdPartition("t", 1)
 
 
-def batch(base, last, segment="a", partition=P, size=10, epoch=0, payload=0):
-    return FetchedBatch(partition, base, last, epoch, segment, size, payload)
+def at(offset, chain=None):
+    """Where a log ends that has what the leader has: the chain there is named after the offset."""
+    return LogEnd(offset, chain or f"@{offset}")
+
+
+def batch(base, last, segment="a", partition=P, size=10, epoch=0, payload=0, previous=None):
+    return FetchedBatch(
+        partition, base, last, epoch, segment, size, payload, previous or f"@{base}", f"@{last + 1}"
+    )  # fmt: skip
 
 
 def planned(plan):
-    return [(r.batch.partition.partition, r.batch.segment, r.start, r.stop) for r in plan.ranges]
+    return [(b.partition.partition, b.segment, b.base_offset, b.last_offset + 1) for b in plan.batches]
+
+
+def offsets(plan):
+    return {partition: end.offset for partition, end in plan.log_ends.items()}
 
 
 @pytest.mark.parametrize(
-    ("batches", "leo", "ranges", "end", "gap"),
+    ("batches", "end", "appended", "after", "gap"),
     [
-        pytest.param([], 0, [], 0, False, id="nothing"),
-        pytest.param([batch(5, 9)], 5, [(0, "a", 5, 10)], 10, False, id="whole"),
-        pytest.param([batch(0, 4)], 5, [], 5, False, id="below the LEO: skipped"),
-        pytest.param([batch(0, 4), batch(5, 9)], 5, [(0, "a", 5, 10)], 10, False, id="one skipped, one whole"),
-        pytest.param([batch(0, 9)], 5, [(0, "a", 5, 10)], 10, False, id="the part above the LEO"),
-        pytest.param([batch(0, 5)], 5, [(0, "a", 5, 6)], 6, False, id="its last record"),
-        pytest.param([batch(6, 9)], 5, [], 5, True, id="a gap"),
-        pytest.param([batch(5, 5), batch(7, 9)], 5, [(0, "a", 5, 6)], 6, True, id="a gap after what follows"),
-        pytest.param([batch(6, 9), batch(10, 12)], 5, [], 5, True, id="what follows a gap does not follow the log"),
-        pytest.param([batch(0, 2), batch(6, 9)], 5, [], 5, True, id="skipped, then a gap"),
+        pytest.param([], at(0), [], at(0), False, id="nothing"),
+        pytest.param([batch(5, 9)], at(5), [(0, "a", 5, 10)], at(10), False, id="whole"),
+        pytest.param([batch(0, 4)], at(5), [], at(5), False, id="below the LEO: skipped"),
+        pytest.param([batch(0, 4, previous="x")], at(5), [], at(5), False, id="skipped, whatever it follows"),
+        pytest.param([batch(0, 4), batch(5, 9)], at(5), [(0, "a", 5, 10)], at(10), False, id="one skipped, one whole"),
+        pytest.param([batch(6, 9)], at(5), [], at(5), True, id="a gap"),
+        pytest.param([batch(6, 9, previous="x")], at(5), [], at(5), True, id="a gap, whatever it follows"),
+        pytest.param([batch(5, 5), batch(7, 9)], at(5), [(0, "a", 5, 6)], at(6), True, id="a gap after what follows"),
+        pytest.param([batch(6, 9), batch(10, 12)], at(5), [], at(5), True, id="what follows a gap does not follow"),
+        pytest.param([batch(0, 2), batch(6, 9)], at(5), [], at(5), True, id="skipped, then a gap"),
         pytest.param(
             [batch(0, 4), batch(5, 6, "b"), batch(7, 9, "c")],
-            0,
+            at(0),
             [(0, "a", 0, 5), (0, "b", 5, 7), (0, "c", 7, 10)],
-            10,
+            at(10),
             False,
             id="a chain",
         ),
         pytest.param(
-            [batch(7, 9, "c"), batch(0, 6, "b")], 0, [(0, "b", 0, 7), (0, "c", 7, 10)], 10, False, id="in any order"
-        ),
-        pytest.param([batch(5, 9), batch(5, 9)], 5, [(0, "a", 5, 10)], 10, False, id="delivered twice"),
-        pytest.param([batch(5, 9, "a"), batch(5, 9, "b")], 5, [(0, "a", 5, 10)], 10, False, id="rewritten: once"),
-        pytest.param(
-            [batch(0, 9, "a"), batch(0, 6, "b")],
-            0,
-            [(0, "b", 0, 7), (0, "a", 7, 10)],
-            10,
+            [batch(7, 9, "c"), batch(0, 6, "b")],
+            at(0),
+            [(0, "b", 0, 7), (0, "c", 7, 10)],
+            at(10),
             False,
-            id="overlapping",
+            id="in any order",
         ),
-        pytest.param([batch(0, 4, partition=Q)], 0, [], 0, False, id="a partition that is not fetched"),
+        pytest.param([batch(5, 9), batch(5, 9)], at(5), [(0, "a", 5, 10)], at(10), False, id="delivered twice"),
+        pytest.param([batch(5, 9, "a"), batch(5, 9, "b")], at(5), [(0, "a", 5, 10)], at(10), False, id="rewritten"),
+        pytest.param(
+            [batch(0, 9)], at(5, "@0"), [(0, "a", 0, 10)], at(10), False, id="whole, to a log that starts within it"
+        ),
+        pytest.param(
+            [batch(0, 5)], at(5, "@0"), [(0, "a", 0, 6)], at(6), False, id="whole, though only its last is above it"
+        ),
+        pytest.param([batch(0, 4, partition=Q)], at(0), [], at(0), False, id="a partition that is not fetched"),
     ],
 )
-def test_ft_10_what_follows_the_log_end_is_appended_each_offset_once(batches, leo, ranges, end, gap):
-    plan = plan_appends(batches, {P: leo})
-    assert planned(plan) == ranges
-    assert plan.log_end_offsets == {P: end}
-    assert plan.gaps == ({P} if gap else frozenset())
+def test_ft_10_what_follows_the_chain_of_the_log_is_appended_each_batch_once(batches, end, appended, after, gap):
+    plan = plan_appends(batches, {P: end})
+    assert planned(plan) == appended
+    assert plan.log_ends == {P: after}
+    assert (plan.gaps, plan.diverged) == ({P} if gap else frozenset(), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("batches", "end", "appended", "after"),
+    [
+        pytest.param([batch(5, 9, previous="x")], at(5), [], at(5), id="the batch at the log end follows another"),
+        pytest.param([batch(0, 9)], at(5), [], at(5), id="the leader's batch goes on where ours ends"),
+        pytest.param([batch(0, 5)], at(5), [], at(5), id="also by one record"),
+        pytest.param(
+            [batch(5, 6), batch(7, 9, "b", previous="x")], at(5), [(0, "a", 5, 7)], at(7), id="after what follows"
+        ),
+        pytest.param(
+            [batch(5, 6, previous="x"), batch(7, 9, "b")], at(5), [], at(5), id="nothing after it is appended"
+        ),
+        pytest.param(
+            [batch(0, 9, "a"), batch(0, 6, "b")], at(0), [(0, "b", 0, 7)], at(7), id="of two histories the first counts"
+        ),
+        pytest.param(
+            [batch(5, 6, previous="x"), batch(8, 9)], at(5), [], at(5), id="it is no gap, whatever comes later"
+        ),
+        pytest.param([batch(0, 9, previous="x")], at(5, "@0"), [], at(5, "@0"), id="to a log that starts within it"),
+    ],
+)
+def test_ft_10_tr_08_what_follows_another_chain_is_not_appended_and_is_no_gap(batches, end, appended, after):
+    """A gap would be fetched again, for ever: here something has to be cut first."""
+    plan = plan_appends(batches, {P: end})
+    assert (planned(plan), plan.log_ends) == (appended, {P: after})
+    assert (plan.gaps, plan.diverged) == (frozenset(), {P})
+
+
+def test_tr_08_one_partition_may_have_diverged_and_the_others_go_on():
+    plan = plan_appends([batch(5, 9, previous="x"), batch(3, 4, partition=Q)], {P: at(5), Q: at(3)})
+    assert (planned(plan), plan.diverged) == ([(1, "a", 3, 5)], {P})
+    assert plan.without({P}).diverged == frozenset()
+
+
+def test_fe_02_tr_08_a_batch_of_another_history_takes_nothing_of_a_limit():
+    batches = [batch(5, 9, "a", size=99, previous="x"), batch(0, 1, "b", Q), batch(2, 3, "c", Q)]
+    assert offsets(plan_appends(batches, {P: at(5), Q: at(0)}, 20)) == {P: 5, Q: 4}
 
 
 def test_partitions_do_not_concern_each_other():
-    plan = plan_appends([batch(9, 9), batch(3, 4, partition=Q)], {P: 5, Q: 3})
+    plan = plan_appends([batch(9, 9), batch(3, 4, partition=Q)], {P: at(5), Q: at(3)})
     assert planned(plan) == [(1, "a", 3, 5)]
-    assert (plan.log_end_offsets, plan.gaps) == ({P: 5, Q: 5}, {P})
+    assert (offsets(plan), plan.gaps) == ({P: 5, Q: 5}, {P})
 
 
 @pytest.mark.parametrize(
@@ -76,31 +129,26 @@ def test_partitions_do_not_concern_each_other():
 )
 def test_fe_02_bytes_are_bounded_and_what_is_left_is_fetched_again(max_bytes, segments, gaps):
     batches = [batch(0, 4, "a"), batch(5, 9, "b"), batch(0, 9, "c", Q)]
-    plan = plan_appends(batches, {P: 0, Q: 0}, max_bytes)
+    plan = plan_appends(batches, {P: at(0), Q: at(0)}, max_bytes)
     assert "".join(plan.by_segment()) == segments
     assert plan.gaps == gaps
 
 
 def test_fe_02_a_segment_counts_once_for_all_its_partitions():
     batches = [batch(0, 4, "a", P), batch(0, 4, "a", Q)]
-    assert not plan_appends(batches, {P: 0, Q: 0}, 10).gaps
+    assert not plan_appends(batches, {P: at(0), Q: at(0)}, 10).gaps
 
 
 def test_fe_02_what_is_left_out_leaves_no_hole():
     """A small batch behind one that was too much must not be taken."""
     batches = [batch(0, 4, "a", size=10), batch(5, 6, "b", size=99), batch(7, 9, "c", size=1)]
-    plan = plan_appends(batches, {P: 0}, 20)
+    plan = plan_appends(batches, {P: at(0)}, 20)
     assert planned(plan) == [(0, "a", 0, 5)]
-    assert plan.log_end_offsets == {P: 5}
+    assert offsets(plan) == {P: 5}
 
 
-@pytest.mark.parametrize(("start", "is_whole"), [(0, True), (1, False)])
-def test_a_range_knows_whether_it_is_all_of_its_batch(start, is_whole):
-    assert Range(batch(0, 4), start, 5).is_whole == is_whole
-
-
-def test_ranges_of_a_segment_stand_together():
-    first, second, third = Range(batch(0, 1, "a"), 0, 2), Range(batch(2, 3, "b"), 2, 4), Range(batch(4, 5, "a"), 4, 6)
+def test_batches_of_a_segment_stand_together():
+    first, second, third = batch(0, 1, "a"), batch(2, 3, "b"), batch(4, 5, "a")
     assert AppendPlan((first, second, third)).by_segment() == {"a": [first, third], "b": [second]}
 
 
@@ -118,8 +166,8 @@ def test_ranges_of_a_segment_stand_together():
 def test_ft_04_fe_02_each_partition_has_its_own_limit(limit, ends, gaps):
     batches = [batch(base, base + 1, partition=P, payload=10) for base in (0, 2, 4)]
     batches += [batch(base, base + 1, partition=Q, payload=10) for base in (0, 2)]
-    plan = plan_appends(batches, {P: 0, Q: 0}, partition_max_bytes=limit)
-    assert (plan.log_end_offsets, plan.gaps) == (ends, gaps)
+    plan = plan_appends(batches, {P: at(0), Q: at(0)}, partition_max_bytes=limit)
+    assert (offsets(plan), plan.gaps) == (ends, gaps)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +182,8 @@ def test_ft_04_fe_02_each_partition_has_its_own_limit(limit, ends, gaps):
 def test_ft_11_fe_02_a_batch_above_the_limit_is_taken_if_it_is_the_first(sizes, taken):
     """It is never an error: a batch that is larger than the limit could else never be replicated."""
     batches = [batch(offset, offset, payload=size) for offset, size in enumerate(sizes)]
-    plan = plan_appends(batches, {P: 0}, partition_max_bytes=10)
-    assert plan.log_end_offsets == {P: taken}
+    plan = plan_appends(batches, {P: at(0)}, partition_max_bytes=10)
+    assert offsets(plan) == {P: taken}
     assert plan.gaps == ({P} if taken < 3 else set())
 
 
@@ -157,45 +205,42 @@ def test_ft_11_fe_02_a_batch_above_the_limit_is_taken_if_it_is_the_first(sizes, 
 def test_th_01_what_is_limited_together_shares_the_limit(limits, ends, gaps):
     batches = [batch(base, base + 1, partition=P, payload=10) for base in (0, 2, 4)]
     batches += [batch(base, base + 1, partition=Q, payload=10) for base in (0, 2)]
-    plan = plan_appends(batches, {P: 0, Q: 0}, limits=limits)
-    assert (plan.log_end_offsets, plan.gaps) == (ends, gaps)
+    plan = plan_appends(batches, {P: at(0), Q: at(0)}, limits=limits)
+    assert (offsets(plan), plan.gaps) == (ends, gaps)
 
 
 def test_th_02_the_bytes_that_a_plan_takes_of_each_partition():
     batches = [batch(0, 4, payload=3), batch(5, 9, payload=4), batch(12, 13, payload=9), batch(0, 1, "b", Q, payload=5)]
-    assert plan_appends(batches, {P: 2, Q: 0}).bytes_by_partition() == {P: 7, Q: 5}
+    assert plan_appends(batches, {P: at(2, "@0"), Q: at(0)}).bytes_by_partition() == {P: 7, Q: 5}
     assert AppendPlan().bytes_by_partition() == {}
 
 
 def test_fe_02_what_was_skipped_does_not_count_towards_a_limit():
     batches = [batch(0, 4, "a", size=99, payload=99), batch(5, 6, "b", payload=10), batch(7, 8, "c", payload=10)]
-    assert not plan_appends(batches, {P: 5}, 20, 20).gaps
+    assert not plan_appends(batches, {P: at(5)}, 20, 20).gaps
 
 
 def test_fe_02_both_limits_hold():
     batches = [batch(0, 1, "a", P, payload=10), batch(2, 3, "b", P, payload=10), batch(0, 1, "c", Q, payload=10)]
-    assert plan_appends(batches, {P: 0, Q: 0}, 20, 10).log_end_offsets == {P: 2, Q: 2}
-    assert plan_appends(batches, {P: 0, Q: 0}, 10, 20).log_end_offsets == {P: 2, Q: 0}
+    assert offsets(plan_appends(batches, {P: at(0), Q: at(0)}, 20, 10)) == {P: 2, Q: 2}
+    assert offsets(plan_appends(batches, {P: at(0), Q: at(0)}, 10, 20)) == {P: 2, Q: 0}
 
 
-def test_ft_10_a_plan_says_where_each_partition_begins():
-    """A commit is checked against it: the log must still end there."""
-    batches = [
-        batch(3, 9),
-        batch(10, 12, "b"),
-        batch(0, 4, partition=Q),
-        batch(8, 9, partition=TopicIdPartition("u", 0)),
-    ]
-    assert plan_appends(batches, {P: 5, Q: 0, TopicIdPartition("u", 0): 7}).starts() == {P: 5, Q: 0}
+def test_ft_10_a_plan_says_which_chain_each_partition_ends_with():
+    """A commit is checked against it: the log must still end so."""
+    third = TopicIdPartition("u", 0)
+    batches = [batch(5, 9), batch(10, 12, "b"), batch(0, 4, partition=Q), batch(8, 9, partition=third)]
+    plan = plan_appends(batches, {P: at(5), Q: at(3, "@0"), third: at(7)})
+    assert plan.starts() == {P: "@5", Q: "@0"}
     assert AppendPlan().starts() == {}
 
 
 def test_ft_12_a_plan_without_some_of_its_partitions():
     third = TopicIdPartition("u", 0)
     batches = [batch(0, 4), batch(0, 1, partition=Q), batch(3, 4, partition=Q), batch(5, 9, partition=third)]
-    plan = plan_appends(batches, {P: 0, Q: 0, third: 0})
+    plan = plan_appends(batches, {P: at(0), Q: at(0), third: at(0)})
     rest = plan.without({Q})
     assert planned(rest) == [(0, "a", 0, 5)]
-    assert (rest.log_end_offsets, rest.gaps) == ({P: 5, third: 0}, {third})
+    assert (offsets(rest), rest.gaps) == ({P: 5, third: 0}, {third})
     assert plan.without(()) == plan
     assert plan.without({P, Q, third}) == AppendPlan()

@@ -19,10 +19,13 @@ from replication.protocol.fencing import (
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from tests.protocol.chains import GENESIS, chained_log, header
 
 P = TopicIdPartition("id", 3)
 REGISTRATION = PartitionRegistration("flights", "id", 3, (1, 2), 1, 5, (1, 2))
-ROW = Replica("flights", "id", 3, 2, 20, 5, FOLLOWER_ROLE, "Fetching", 0, 9, 7, (), None, 1)
+LOG = chained_log(header(0, 4), header(5, 8), header(9, 12))
+AT_5, AT_9, AT_13 = (batch.header.chain for batch in LOG.batches)
+ROW = Replica("flights", "id", 3, 2, 20, 5, FOLLOWER_ROLE, "Fetching", 0, 9, 7, (), None, 1, chain=AT_9)
 EPOCHS = {1: 10, 2: 20}
 
 
@@ -63,7 +66,7 @@ def test_bl_02_bl_08_only_a_newer_leader_epoch_is_another_role(hosted, offered, 
     ("said", "counts"),
     [
         ({}, True),
-        ({"log_end_offset": 0, "high_watermark": 0, "error": "x"}, True),
+        ({"log_end_offset": 0, "high_watermark": 0, "error": "x", "chain": GENESIS}, True),
         ({"topic_id": "older"}, False),
         ({"leader_epoch": 4}, False),
         ({"leader_epoch": 6}, False),
@@ -78,12 +81,38 @@ def test_bl_02_bl_08_only_a_newer_leader_epoch_is_another_role(hosted, offered, 
     ids=str,
 )
 def test_fe_03_which_rows_count(said, counts):
-    assert row_counts(replace(ROW, **said), REGISTRATION, EPOCHS) is counts
+    assert row_counts(replace(ROW, **said), REGISTRATION, EPOCHS, LOG) is counts
+
+
+@pytest.mark.parametrize(
+    ("end", "chain", "counts"),
+    [
+        pytest.param(0, GENESIS, True, id="a follower without records"),
+        pytest.param(5, AT_5, True, id="behind, with what the leader has up to there"),
+        pytest.param(13, AT_13, True, id="all that the leader has"),
+        pytest.param(5, "other", False, id="behind, with other records"),
+        pytest.param(9, AT_5, False, id="one batch has other records"),
+        pytest.param(13, "other", False, id="as long as the leader's, with other records"),
+        pytest.param(14, AT_13, False, id="it has more than the leader, which cannot tell what"),
+        pytest.param(9, "", False, id="a row that says nothing of its chain"),
+        pytest.param(7, AT_5, True, id="from within a batch on: nothing of it yet"),
+    ],
+)
+def test_fe_03_tr_08_a_row_counts_for_what_the_leaders_log_has_too(end, chain, counts):
+    row = replace(ROW, log_end_offset=end, chain=chain)
+    assert row_counts(row, REGISTRATION, EPOCHS, LOG) is counts
+
+
+def test_fe_03_tr_08_below_its_first_batch_a_leader_knows_no_chain():
+    """Retention has taken what a follower would have to be compared with: it has to start over, and counts then."""
+    log = chained_log(header(5, 8), start_chain=AT_5)
+    assert row_counts(replace(ROW, log_end_offset=5, chain=AT_5), REGISTRATION, EPOCHS, log)
+    assert not row_counts(replace(ROW, log_end_offset=0, chain=GENESIS), REGISTRATION, EPOCHS, log)
 
 
 def test_fe_03_no_row_and_no_registration_count_for_nothing():
-    assert not row_counts(None, REGISTRATION, EPOCHS)
-    assert not row_counts(ROW, REGISTRATION, {})
+    assert not row_counts(None, REGISTRATION, EPOCHS, LOG)
+    assert not row_counts(ROW, REGISTRATION, {}, LOG)
 
 
 LEADER_ROW = replace(ROW, broker_id=1, role=LEADER_ROLE)

@@ -13,6 +13,7 @@ from replication.protocol.fetch_state import (
     assigned,
     caught_up,
     delayed,
+    diverged,
     fell_behind,
     ready,
     truncated,
@@ -32,6 +33,7 @@ EVERY_STATE = {
 MOVES = {
     "assigned": lambda state: assigned(state, "id", 0, 4, 100),
     "truncated": lambda state: truncated(state, 80),
+    "diverged": lambda state: diverged(state, "DIVERGED"),
     "advanced": lambda state: advanced(state, 120),
     "fell_behind": fell_behind,
     "caught_up": caught_up,
@@ -113,6 +115,25 @@ def test_fs_01_lagging_until_the_snapshot_is_read():
     assert (followed.lagging, fell_behind(followed).lagging) == (False, True)
 
 
+@pytest.mark.parametrize("state", [FETCHING, caught_up(FETCHING), TRUNCATING])
+def test_tr_08_what_has_diverged_is_truncated_once_more_and_says_why_until_then(state):
+    found = diverged(state, "DIVERGED: it differs")
+    assert (found.shown_state, found.is_ready_for_fetch, found.error) == ("Truncating", False, "DIVERGED: it differs")
+    assert (found.diverged, found.lagging, found.fetch_offset) == (True, True, state.fetch_offset)
+    assert diverged(found, "DIVERGED: it differs") == found, "told twice before it is cut"
+    assert truncated(found, 40) == replace(FETCHING, fetch_offset=40)
+
+
+def test_tr_08_ft_15_a_delay_does_not_forget_that_a_history_differs():
+    waiting = delayed(diverged(FETCHING, "DIVERGED"), "KafkaStorageException", until=10.0)
+    assert (waiting.diverged, waiting.shown_state) == (True, "Delayed")
+    assert (ready(waiting, 10.0).diverged, ready(waiting, 10.0).shown_state) == (True, "Truncating")
+
+
+def test_tr_08_fs_02_a_new_epoch_asks_anew_whether_the_histories_differ():
+    assert assigned(diverged(FETCHING, "DIVERGED"), "id", 0, 4, 80) == PartitionFetchState("id", 0, 4, 80)
+
+
 @pytest.mark.parametrize(
     ("offset", "high_watermark", "lag"),
     [
@@ -172,8 +193,9 @@ def test_ft_14_fm_10_what_has_failed_waits_for_a_new_leader_epoch(name):
     assert assigned(failed, "id", 0, 4, 80) == PartitionFetchState("id", 0, 4, 80)
 
 
-def test_fs_01_fs_02_only_a_new_epoch_leads_back_to_truncating_in_any_order_of_moves():
-    """Over all short sequences of moves: a replica that may be fetched has been truncated under its epoch."""
+def test_fs_01_fs_02_tr_08_only_a_new_epoch_or_another_history_leads_back_to_truncating_in_any_order_of_moves():
+    """Over all short sequences of moves: a replica that may be fetched has been truncated under its epoch, and since
+    its history was found to differ."""
     for names in itertools.product(MOVES, repeat=4):
         state, is_truncated = TRUNCATING, False
         for name in names:
@@ -183,6 +205,8 @@ def test_fs_01_fs_02_only_a_new_epoch_leads_back_to_truncating_in_any_order_of_m
             except ValueError:
                 continue
             is_truncated = (is_truncated or name == "truncated") and before.leader_epoch == state.leader_epoch
+            is_truncated = is_truncated and name != "diverged"
+            assert state.diverged <= (state.state == ReplicaState.TRUNCATING), names
             assert (state.state == ReplicaState.FETCHING) == is_truncated, names
 
 

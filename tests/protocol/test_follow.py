@@ -8,8 +8,8 @@ from replication.errors import FencedLeaderEpochException, OffsetOutOfRangeExcep
 from replication.protocol.append_plan import FetchedBatch, plan_appends
 from replication.protocol.follow import append_fetched, check_follower_append, may_append, maybe_truncate
 from replication.protocol.leader_epoch import EpochEntry
-from replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, PlacedBatch, Role
+from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.protocol.replica import LEADER_ROLE, Replica
 from replication.protocol.steps import (
     AdvanceFetchOffsets,
@@ -20,18 +20,29 @@ from replication.protocol.steps import (
     RaiseLogStarts,
 )
 from replication.protocol.truncation import Cut
+from tests.protocol.chains import GENESIS, chained, one_by_one
 
 P, Q = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
-# Epoch 5 wrote 0 to 7, epoch 6 writes from 8 on.
+# Epoch 5 wrote 0 to 7, epoch 6 writes from 8 on; the follower has 8 and what follows under epoch 5. A record a batch.
+BATCHES = chained(*one_by_one(8, epoch=5), *one_by_one(20, 8, epoch=6))
+STRAY = chained(*one_by_one(13, 8, epoch=5), previous=BATCHES[7].chain)
+ENDS = [LogEnd(0, GENESIS), *(LogEnd(batch.next_offset, batch.chain) for batch in BATCHES)]
 LEADER_ROW = Replica(
-    "t", "id", 0, 1, 1, 6, LEADER_ROLE, "Fetching", 0, 20, 15, (EpochEntry(5, 0), EpochEntry(6, 8)), None, 1
-)
+    "t", "id", 0, 1, 1, 6, LEADER_ROLE, "Fetching", 0, 20, 15,
+    (EpochEntry(5, 0, GENESIS), EpochEntry(6, 8, ENDS[8].chain)), None, 1, chain=ENDS[20].chain,
+)  # fmt: skip
 
 
-def log_of(end, start=0, epoch=5):
-    log = PartitionLog(log_start_offset=start, role=Role(6, FOLLOWER))
-    if end > start:
-        log.add(BatchHeader("t", "id", 0, epoch, start, end - 1, 0, 0), "segment")
+def started_at(offset):
+    """What the row of the leader says once its log starts there."""
+    epoch = 5 if offset < 8 else 6
+    epochs = (EpochEntry(epoch, *ENDS[offset]), *(entry for entry in LEADER_ROW.epochs if entry.start_offset > offset))
+    return {"log_start_offset": offset, "epochs": epochs}
+
+
+def log_of(end, batches=(*BATCHES[:8], *STRAY)):
+    log = PartitionLog(role=Role(6, FOLLOWER), start_chain=GENESIS)
+    log.place(PlacedBatch(batch.base_offset, batch, "segment") for batch in batches[:end])
     return log
 
 
@@ -47,13 +58,13 @@ AGREES = [FinishTruncation((P,)), PublishReplicas("truncated")]
         pytest.param([P], [], 0, {}, AGREES, id="an empty log agrees"),
         pytest.param([P], [], 10, None, [], id="ft_14: without the leader's row it stays as it is"),
         pytest.param([], [P], 10, {}, [], id="bl_06: what is fetched is not looked at again"),
-        pytest.param([], [P], 8, {"log_start_offset": 8}, [], id="the leader's log begins where it ends"),
+        pytest.param([], [P], 8, started_at(8), [], id="the leader's log begins where it ends"),
         pytest.param(
             [],
             [P],
             7,
-            {"log_start_offset": 8},
-            [CutLogs({P: Cut(6, 0, restart_at=8)}), *AGREES],
+            started_at(8),
+            [CutLogs({P: Cut(6, 0, ENDS[8])}), *AGREES],
             id="tr_07: the leader's retention has overtaken it",
         ),
         pytest.param([], [P], 7, None, [], id="tr_07: nor without the leader's row"),
@@ -62,14 +73,14 @@ AGREES = [FinishTruncation((P,)), PublishReplicas("truncated")]
 )
 def test_ft_02_tr_06_tr_07_the_cut_comes_before_anything_is_fetched(truncating, fetching, end, row, steps):
     leaders = {} if row is None else {P: replace(LEADER_ROW, **row)}
-    assert maybe_truncate(truncating, fetching, {P: log_of(end)}, leaders) == steps
+    assert maybe_truncate(truncating, fetching, {P: log_of(end)}, leaders, {}) == steps
 
 
 def test_tr_06_partitions_are_cut_in_one_commit_and_those_that_agree_are_not_in_it():
     third = TopicIdPartition("id", 2)
     logs = {P: log_of(10), Q: log_of(8), third: log_of(12)}
     leaders = {p: replace(LEADER_ROW, partition=p.partition) for p in logs}
-    assert maybe_truncate([third, Q, P], [], logs, leaders) == [
+    assert maybe_truncate([third, Q, P], [], logs, leaders, {}) == [
         CutLogs({P: Cut(6, 8), third: Cut(6, 8)}),
         FinishTruncation((P, Q, third)),
         PublishReplicas("truncated"),
@@ -77,12 +88,22 @@ def test_tr_06_partitions_are_cut_in_one_commit_and_those_that_agree_are_not_in_
 
 
 def test_tr_06_an_empty_log_may_have_to_start_elsewhere_also_if_nothing_is_cut():
-    steps = maybe_truncate([P], [], {P: log_of(0)}, {P: replace(LEADER_ROW, log_start_offset=8)})
-    assert steps[0] == CutLogs({P: Cut(6, 0, restart_at=8)})
+    steps = maybe_truncate([P], [], {P: log_of(0)}, {P: replace(LEADER_ROW, **started_at(8))}, {})
+    assert steps[0] == CutLogs({P: Cut(6, 0, ENDS[8])})
+
+
+def test_tr_08_what_has_diverged_is_cut_where_the_leaders_batches_say():
+    """Under the same epochs the two wrote other records from 3 on: only the leader's batches tell where."""
+    other = log_of(7, chained(*one_by_one(3, epoch=5), *one_by_one(8, 3, epoch=5, digest="other")))
+    assert maybe_truncate([P], [], {P: other}, {P: LEADER_ROW}, {}) == AGREES, "the epochs do not tell"
+    cut = [CutLogs({P: Cut(6, 3)}), FinishTruncation((P,)), PublishReplicas("truncated")]
+    assert maybe_truncate([P], [], {P: other}, {P: LEADER_ROW}, {P: ENDS[1:]}) == cut
 
 
 def fetched(base, last, epoch=6, partition=P):
-    return FetchedBatch(partition, base, last, epoch, f"segment-{base}", 100)
+    return FetchedBatch(
+        partition, base, last, epoch, f"segment-{base}", 100, 0, ENDS[base].chain, ENDS[last + 1].chain
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -111,7 +132,7 @@ def test_ft_07_dr_01_what_lies_below_the_fetch_offset_is_not_asked_for(fetch_off
 
 def test_ft_09_hw_03_the_log_comes_first_then_the_hw_then_the_row():
     leaders = {P: LEADER_ROW, Q: replace(LEADER_ROW, partition=1, high_watermark=3, leader_epoch=9)}
-    plan = plan_appends([fetched(8, 9)], {P: 8, Q: 0})
+    plan = plan_appends([fetched(8, 9)], {P: ENDS[8], Q: ENDS[0]})
     assert append_fetched(plan, leaders, {P: log_of(8), Q: log_of(0)}) == [
         AppendFetched(plan, {P: 6}),
         AdvanceFetchOffsets({P: 15, Q: 3}),
@@ -120,7 +141,7 @@ def test_ft_09_hw_03_the_log_comes_first_then_the_hw_then_the_row():
 
 
 def test_ft_09_a_new_hw_is_heard_of_without_records():
-    assert append_fetched(plan_appends([], {P: 8}), {P: LEADER_ROW}, {P: log_of(8)}) == [
+    assert append_fetched(plan_appends([], {P: ENDS[8]}), {P: LEADER_ROW}, {P: log_of(8)}) == [
         AdvanceFetchOffsets({P: 15}),
         PublishReplicas("fetched"),
     ]
@@ -135,7 +156,7 @@ def test_ft_09_a_new_hw_is_heard_of_without_records():
     ],
 )
 def test_dr_02_the_log_start_follows_the_leaders_before_the_row_tells_it(log_start, raised):
-    plan = plan_appends([fetched(8, 9)], {P: 8})
+    plan = plan_appends([fetched(8, 9)], {P: ENDS[8]})
     steps = append_fetched(plan, {P: replace(LEADER_ROW, log_start_offset=log_start)}, {P: log_of(8)})
     assert steps == [
         AppendFetched(plan, {P: 6}),
@@ -146,7 +167,7 @@ def test_dr_02_the_log_start_follows_the_leaders_before_the_row_tells_it(log_sta
 
 
 def test_ap_03_ft_10_a_follower_appends_in_its_role_and_at_its_log_end():
-    check_follower_append(log_of(8), 6, 8, "flights-0")
+    check_follower_append(log_of(8), 6, ENDS[8].chain, "flights-0")
 
 
 @pytest.mark.parametrize("role", [Role(7, FOLLOWER), Role(6, LEADER), Role(6, STOPPED), Role(5, FOLLOWER), NO_ROLE])
@@ -155,10 +176,17 @@ def test_ap_03_fm_09_nothing_is_appended_in_another_role(role, end):
     log = log_of(end)
     log.role = role
     with pytest.raises(FencedLeaderEpochException, match=r"flights-0: nothing appended: .* leader epoch 6"):
-        check_follower_append(log, 6, 8, "flights-0")
+        check_follower_append(log, 6, ENDS[8].chain, "flights-0")
 
 
 @pytest.mark.parametrize("end", [0, 7, 9])
 def test_ft_10_nothing_is_appended_elsewhere_than_at_the_log_end(end):
-    with pytest.raises(OffsetOutOfRangeException, match=f"flights-0: fetched from 8 on, but the log ends at {end}"):
-        check_follower_append(log_of(end), 6, 8, "flights-0")
+    text = f"flights-0: the records fetched follow the chain {ENDS[8].chain}, but the log ends at .*offset={end}"
+    with pytest.raises(OffsetOutOfRangeException, match=text):
+        check_follower_append(log_of(end), 6, ENDS[8].chain, "flights-0")
+
+
+def test_ft_10_tr_08_nothing_is_appended_to_other_records_that_end_at_the_same_offset():
+    log = log_of(8, chained(*one_by_one(8, epoch=5, digest="other")))
+    with pytest.raises(OffsetOutOfRangeException, match="follow the chain"):
+        check_follower_append(log, 6, ENDS[8].chain, "flights-0")

@@ -23,7 +23,7 @@ LINEAGE = lineage((2, 10), (4, 20), (7, 30))
     [
         pytest.param((), 0, 0, lineage((0, 0)), id="first"),
         pytest.param((), 5, 40, lineage((5, 40)), id="first, of a log that starts late"),
-        pytest.param(LINEAGE, 9, 50, (*LINEAGE, (9, 50)), id="newer"),
+        pytest.param(LINEAGE, 9, 50, lineage(*LINEAGE, (9, 50)), id="newer"),
         pytest.param(LINEAGE, 7, 30, LINEAGE, id="same again"),
         pytest.param(LINEAGE, 7, 45, LINEAGE, id="same, further on"),
         pytest.param(LINEAGE, 7, 25, lineage((2, 10), (4, 20), (7, 25)), id="same, earlier"),
@@ -37,6 +37,14 @@ LINEAGE = lineage((2, 10), (4, 20), (7, 30))
 )
 def test_ep_02_assign(before, epoch, offset, after):
     assert assign(before, epoch, offset) == after
+
+
+def test_ep_02_an_entry_has_the_chain_of_the_log_at_its_start():
+    """It is compared with another log's: the chain of the first batch of an epoch, not of one that repeats it."""
+    begun = assign(assign((), 0, 0, "genesis"), 4, 20, "at 20")
+    assert begun == lineage((0, 0, "genesis"), (4, 20, "at 20"))
+    assert assign(begun, 4, 25, "at 25") == begun
+    assert assign(begun, 9, 20, "at 20, too") == lineage((0, 0, "genesis"), (9, 20, "at 20, too"))
 
 
 @pytest.mark.parametrize(("epoch", "offset"), [(-1, 0), (0, -1)])
@@ -93,6 +101,12 @@ def test_ep_04_truncate_from_end(offset, after):
 )
 def test_ep_04_truncate_from_start(offset, after):
     assert truncate_from_start(LINEAGE, offset) == after
+
+
+def test_ep_04_an_entry_that_is_moved_has_the_chain_of_the_log_start():
+    chained = lineage((2, 10, "a"), (4, 20, "b"), (7, 30, "c"))
+    assert truncate_from_start(chained, 25, "at 25") == lineage((4, 25, "at 25"), (7, 30, "c"))
+    assert truncate_from_start(chained, 5, "at 5") == chained
 
 
 def test_ep_04_nothing_to_truncate():

@@ -17,7 +17,9 @@ from replication.protocol.partition_log import (
     role_version,
 )
 from replication.protocol.producer_state import ProducerEntry, SequenceRun
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
+from tests.protocol.chains import GENESIS, chained, chained_log
+from tests.protocol.chains import header as header_of
 
 
 def header(base, last, epoch=0, producer=-1, sequence=-1):
@@ -25,17 +27,19 @@ def header(base, last, epoch=0, producer=-1, sequence=-1):
 
 
 # Epochs 0, 1 and 3; producer 7 wrote the first two batches and the last one, producer 8 the third.
-BATCHES = {
-    "a": header(0, 3, 0, 7, 0),
-    "b": header(4, 5, 1, 7, 4),
-    "c": header(6, 8, 1, 8, 0),
-    "d": header(9, 9, 3, 7, 6),
-}
-LINEAGE = (EpochEntry(0, 0), EpochEntry(1, 4), EpochEntry(3, 9))
+BATCHES = dict(
+    zip(
+        "abcd",
+        chained(header(0, 3, 0, 7, 0), header(4, 5, 1, 7, 4), header(6, 8, 1, 8, 0), header(9, 9, 3, 7, 6)),
+        strict=True,
+    )
+)
+A, B, C, D = (batch.chain for batch in BATCHES.values())
+LINEAGE = (EpochEntry(0, 0, GENESIS), EpochEntry(1, 4, A), EpochEntry(3, 9, C))
 
 
 def log_of(names="abcd", **fields):
-    log = PartitionLog(**fields)
+    log = PartitionLog(start_chain=GENESIS, **fields)
     for name in names:
         log.add(BATCHES[name], name)
     return log
@@ -77,9 +81,11 @@ def test_tr_05_a_rewritten_batch_takes_the_place_of_the_one_that_was_removed():
         pytest.param(Role(3, FOLLOWER), 0, LINEAGE, id="a follower: what its batches say"),
         pytest.param(Role(5, FOLLOWER), 10, LINEAGE, id="a follower's own epoch is nobody's"),
         pytest.param(Role(5, STOPPED), 10, LINEAGE, id="stopped"),
-        pytest.param(Role(5, LEADER), 10, (*LINEAGE, (5, 10)), id="ep_05: a leader's, from its start on"),
+        pytest.param(Role(5, LEADER), 10, (*LINEAGE, EpochEntry(5, 10, D)), id="ep_05: a leader's, from its start on"),
         pytest.param(Role(3, LEADER), 9, LINEAGE, id="a leader that has written"),
-        pytest.param(Role(5, LEADER), 9, (*LINEAGE[:2], (5, 9)), id="a leader whose epoch starts at an older one's"),
+        pytest.param(
+            Role(5, LEADER), 9, (*LINEAGE[:2], EpochEntry(5, 9, C)), id="a leader whose epoch starts at an older one's"
+        ),
     ],
 )
 def test_ep_02_ep_05_a_leaders_epoch_counts_from_its_start_records_or_not(role, epoch_start, lineage):
@@ -87,7 +93,8 @@ def test_ep_02_ep_05_a_leaders_epoch_counts_from_its_start_records_or_not(role, 
 
 
 def test_ep_05_a_leader_with_an_empty_log_has_its_epoch():
-    assert PartitionLog(log_start_offset=5, role=Role(2, LEADER), epoch_start=5).lineage == (EpochEntry(2, 5),)
+    log = PartitionLog(log_start_offset=5, start_chain="at 5", role=Role(2, LEADER), epoch_start=5)
+    assert log.lineage == (EpochEntry(2, 5, "at 5"),)
 
 
 @pytest.mark.parametrize(
@@ -166,3 +173,76 @@ def test_a_copy_changes_alone():
     other.add(BATCHES["c"], "c")
     other.drop({"a"})
     assert log == log_of("ab")
+
+
+@pytest.mark.parametrize(
+    ("offset", "chain", "boundary"),
+    [
+        pytest.param(0, GENESIS, 0, id="the beginning"),
+        pytest.param(1, GENESIS, 0, id="within the first batch"),
+        pytest.param(3, GENESIS, 0, id="before its last record"),
+        pytest.param(4, A, 4, id="between batches"),
+        pytest.param(5, A, 4, id="within the second"),
+        pytest.param(6, B, 6, id="between batches of one epoch"),
+        pytest.param(8, B, 6, id="within the third"),
+        pytest.param(9, C, 9, id="before the last"),
+        pytest.param(10, D, 10, id="the LEO"),
+        pytest.param(11, None, 10, id="above the LEO"),
+        pytest.param(-1, None, 0, id="below the beginning"),
+    ],
+)
+def test_tr_08_the_chain_at_an_offset_is_that_of_the_batches_that_end_there_or_before(offset, chain, boundary):
+    log = log_of()
+    assert (log.chain_at(offset), log.boundary_at(offset)) == (chain, boundary)
+
+
+@pytest.mark.parametrize(
+    ("names", "start", "chains", "boundaries"),
+    [
+        pytest.param("bcd", 4, {3: None, 4: A, 5: A, 6: B, 10: D}, {4: 4, 5: 4, 6: 6}, id="from a batch on"),
+        pytest.param("bcd", 5, {4: A, 5: A, 6: B, 10: D}, {4: 4, 5: 4, 6: 6}, id="from within a batch on"),
+        pytest.param("abcd", 5, {0: GENESIS, 4: A, 5: A, 6: B}, {3: 0, 5: 4}, id="what lies below is still here"),
+        pytest.param("cd", 10, {6: B, 9: C, 10: D, 11: None}, {10: 10, 9: 9, 8: 6}, id="all of it lies below"),
+        pytest.param("b", 7, {4: A, 5: A, 6: B, 7: B, 8: None}, {7: 6}, id="the log starts above its last batch"),
+    ],
+)
+def test_dr_01_tr_08_chains_of_a_log_whose_start_was_raised(names, start, chains, boundaries):
+    log = log_of(names, log_start_offset=start)
+    assert {offset: log.chain_at(offset) for offset in chains} == chains
+    assert {offset: log.boundary_at(offset) for offset in boundaries} == boundaries
+    assert log.lineage[0] == EpochEntry(log.lineage[0].leader_epoch, start, chains[start])
+
+
+@pytest.mark.parametrize("start", [0, 50])
+def test_tr_08_an_empty_log_knows_the_chain_that_is_recorded_for_it_and_no_other(start):
+    log = PartitionLog(log_start_offset=start, start_chain="recorded")
+    assert [log.chain_at(offset) for offset in (start - 1, start, start + 1)] == [None, "recorded", None]
+    assert (log.log_end, log.first_offset, log.boundary_at(start)) == (LogEnd(start, "recorded"), start, start)
+
+
+@pytest.mark.parametrize(
+    ("names", "start", "end", "first"),
+    [
+        pytest.param("abcd", 0, LogEnd(10, D), 0, id="whole"),
+        pytest.param("ab", 0, LogEnd(6, B), 0, id="a part"),
+        pytest.param("abcd", 5, LogEnd(10, D), 0, id="the start lies within a batch"),
+        pytest.param("abcd", 10, LogEnd(10, D), 0, id="all of it lies below the start"),
+        pytest.param("ab", 8, LogEnd(8, B), 0, id="never below the log start"),
+        pytest.param("", 8, LogEnd(8, GENESIS), 8, id="empty"),
+    ],
+)
+def test_dr_01_the_log_end_is_never_below_the_log_start(names, start, end, first):
+    log = log_of(names)
+    log.start_at(start)
+    assert (log.log_end, log.log_end_offset, log.first_offset) == (end, end.offset, first)
+
+
+def test_tr_08_two_logs_with_one_chain_have_the_same_batches():
+    """Another record, in any batch, makes all chains from there on others, and none before."""
+    batches = [header_of(0, 3), header_of(4, 5), header_of(6, 8)]
+    log = chained_log(*batches)
+    for number, batch in enumerate(batches):
+        changed = [*batches[:number], header_of(batch.base_offset, batch.last_offset, digest="other")]
+        other = chained_log(*changed, *batches[number + 1 :])
+        same = [end for end in (0, 4, 6, 9) if log.chain_at(end) == other.chain_at(end)]
+        assert same == [end for end in (0, 4, 6, 9) if end <= batch.base_offset]

@@ -5,10 +5,11 @@ import pytest
 
 from replication.errors import FencedLeaderEpochException
 from replication.protocol.leader_epoch import EpochEntry, assign, end_offset_for, epoch_at, truncate_from_end
-from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
-from replication.protocol.record_batch import BatchHeader
+from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, PlacedBatch, Role
+from replication.protocol.record_batch import LogEnd
 from replication.protocol.replica import LEADER_ROLE, Replica
 from replication.protocol.truncation import Cut, check_cut, cut_for, truncation_offset
+from tests.protocol.chains import chained, one_by_one
 
 
 def lineage(*entries):
@@ -169,19 +170,26 @@ def test_tr_01_tr_03_tr_04_the_cut_is_the_end_of_the_longest_common_history():
 FOLLOWS = Role(9, FOLLOWER)
 
 
+def at(offset):
+    """A log's beginning: its chain is named after the offset, so that logs that begin there begin alike."""
+    return LogEnd(offset, f"at {offset}")
+
+
 def log_of(*entries, end, role=FOLLOWS):
-    """A log whose epochs start at the entries; without any it is empty, and begins where it ends."""
-    log = PartitionLog(log_start_offset=entries[0][1] if entries else end, role=role)
-    for number, (epoch, base) in enumerate(entries, 1):
-        last = (entries[number][1] if number < len(entries) else end) - 1
-        log.add(BatchHeader("t", "id", 0, epoch, base, last, 0, 0), f"segment-{base}")
+    """A log of batches of one record, whose epochs start at the entries; without any it is empty, and begins where it
+    ends."""
+    start = entries[0][1] if entries else end
+    log = PartitionLog(log_start_offset=start, start_chain=at(start).chain, role=role)
+    ends = [*(base for _, base in entries[1:]), end]
+    written = (one_by_one(stop, base, epoch) for (epoch, base), stop in zip(entries, ends, strict=False))
+    placed = chained(*itertools.chain.from_iterable(written), previous=log.start_chain)
+    log.place(PlacedBatch(batch.base_offset, batch, f"segment-{batch.base_offset}") for batch in placed)
     return log
 
 
 def leader_of(*entries, end, start=0):
-    return Replica(
-        "t", "id", 0, 1, 1, 9, LEADER_ROLE, "Fetching", start, end, 0, lineage(*entries, (9, end)), None, 1
-    )  # fmt: skip
+    epochs = tuple(EpochEntry(epoch, *at(offset)) for epoch, offset in (*entries, (9, end)))
+    return Replica("t", "id", 0, 1, 1, 9, LEADER_ROLE, "Fetching", start, end, 0, epochs, None, 1)
 
 
 EMPTY = leader_of(end=0)
@@ -203,11 +211,11 @@ EMPTY = leader_of(end=0)
         pytest.param(log_of(end=0), EMPTY, Cut(9, 0), id="both empty"),
         pytest.param(log_of(end=0), leader_of((0, 0), end=10), Cut(9, 0), id="ap_03: a new replica"),
         pytest.param(
-            log_of(end=0), leader_of((0, 20), end=50, start=20), Cut(9, 0, 20), id="a new replica begins with it"
+            log_of(end=0), leader_of((0, 20), end=50, start=20), Cut(9, 0, at(20)), id="a new replica begins with it"
         ),
         pytest.param(
-            log_of((0, 0), end=19), leader_of((0, 20), end=50, start=20), Cut(9, 0, 20), id="tr_07: the leader's log "
-            "starts after our end",
+            log_of((0, 0), end=19), leader_of((0, 20), end=50, start=20), Cut(9, 0, at(20)), id="tr_07: the leader's "
+            "log starts after our end",
         ),
         pytest.param(
             log_of((0, 0), end=20), leader_of((0, 20), end=50, start=20), Cut(9, 20), id="tr_07: it starts at our end"
@@ -216,19 +224,19 @@ EMPTY = leader_of(end=0)
             log_of((0, 0), end=90), leader_of(end=50, start=50), Cut(9, 50), id="an empty leader that starts at 50"
         ),
         pytest.param(
-            log_of((3, 60), end=90), leader_of((0, 0), end=40), Cut(9, 60, 0),
+            log_of((3, 60), end=90), leader_of((0, 0), end=40), Cut(9, 60, at(0)),
             id="tr_07: our log starts after the leader's end",
         ),
         pytest.param(
-            log_of((3, 60), end=90), leader_of((0, 0), (4, 50), end=99), Cut(9, 60, 0),
+            log_of((3, 60), end=90), leader_of((0, 0), (4, 50), end=99), Cut(9, 60, at(0)),
             id="nothing of ours is the leader's",
         ),
         pytest.param(
             log_of((3, 60), end=90), leader_of((4, 70), end=99, start=70), Cut(9, 70), id="what the leader has not kept"
             " is not compared",
         ),
-        pytest.param(log_of(end=60), leader_of((0, 0), end=40), Cut(9, 60, 0), id="an empty log above"),
-        pytest.param(log_of(end=60), leader_of((0, 0), end=80), Cut(9, 60, 0), id="an empty log within"),
+        pytest.param(log_of(end=60), leader_of((0, 0), end=40), Cut(9, 60, at(0)), id="an empty log above"),
+        pytest.param(log_of(end=60), leader_of((0, 0), end=80), Cut(9, 60, at(0)), id="an empty log within"),
     ],
 )  # fmt: skip
 def test_tr_03_tr_06_tr_07_ap_03_the_cut_under_a_new_leader(own, leader, cut):
@@ -244,11 +252,11 @@ def test_tr_07_after_the_cut_every_log_joins_its_leaders():
             leader = leader_of(*([(leaders, start)] if end > start else []), end=end, start=start)
             cut = cut_for(own, leader)
             kept = max(min(cut.offset, own.log_end_offset), own_start)
-            left = range(own_start, kept) if cut.restart_at is None else range(cut.restart_at, cut.restart_at)
+            left = range(own_start, kept) if cut.restart is None else range(cut.restart.offset, cut.restart.offset)
             case = (own_start, own_end, start, end, epochs, leaders, cut)
             assert start <= left.stop <= end, case
             assert all(epochs == leaders for offset in left if offset >= start), case
-            assert cut.restart_at is None or kept == own_start, case
+            assert cut.restart is None or kept == own_start, case
             if epochs == leaders and own_start < own_end and start < end and own_start < end and start <= own_end:
                 assert left.stop == min(own_end, end), case
 
@@ -257,12 +265,11 @@ def test_ep_04_tr_05_an_epoch_of_which_a_cut_leaves_nothing_is_forgotten():
     own = log_of((0, 0), (1, 4), (3, 7), end=9)
     cut = cut_for(own, leader_of((0, 0), (1, 4), (2, 6), end=8))
     assert cut == Cut(9, 6)
-    own.drop({"segment-4", "segment-7"})
-    own.add(BatchHeader("t", "id", 0, 1, 4, cut.offset - 1, 0, 0), "rewritten")
-    assert own.lineage == lineage((0, 0), (1, 4))
+    own.drop({batch.segment for batch in own.batches if batch.header.next_offset > cut.offset})
+    assert own.lineage == log_of((0, 0), (1, 4), end=6).lineage
     to_the_start_of_an_epoch = log_of((0, 0), (1, 4), end=9)
-    to_the_start_of_an_epoch.drop({"segment-4"})
-    assert to_the_start_of_an_epoch.lineage == lineage((0, 0))
+    to_the_start_of_an_epoch.drop({f"segment-{offset}" for offset in range(4, 9)})
+    assert to_the_start_of_an_epoch.lineage == log_of((0, 0), end=4).lineage
 
 
 @pytest.mark.parametrize(
