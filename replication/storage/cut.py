@@ -12,28 +12,11 @@ from replication.errors import CorruptRecordException, FencedLeaderEpochExceptio
 from replication.protocol.partition_log import STOPPED
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.truncation import Cut, check_cut
-<<<<<<< HEAD
-=======
-from replication.storage.filesystem import StorageRoot
->>>>>>> 40610f7 (The digest of records has a name of its own)
 from replication.storage.log_facts import start_txns
 from replication.storage.log_rewrite import Kept, Producers, Removal, snapshots_of, take_out
 from replication.storage.log_state import LogState
-<<<<<<< HEAD
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment import Segment
-=======
-from replication.storage.record_digest import check_digest
-from replication.storage.replica_log import LogChange, ReplicaLog
-from replication.storage.segment import (
-    Segment,
-    read_records,
-    rows_of,
-    write_segment,
-    write_snapshot,
-)
-from replication.storage.segment_name import leader_of
->>>>>>> 40610f7 (The digest of records has a name of its own)
 
 logger = logging.getLogger(__name__)
 

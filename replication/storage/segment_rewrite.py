@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from replication.protocol.record_batch import BatchHeader
-from replication.storage.record_digest import check_digest
 from replication.storage.filesystem import StorageRoot
+from replication.storage.record_digest import check_digest
 from replication.storage.segment import Segment, read_records, rows_of, write_segment
 from replication.storage.segment_name import leader_of
 
