@@ -37,17 +37,16 @@ from replication.protocol.steps import (
     RaiseLogStarts,
     Step,
 )
-from replication.protocol.truncation import has_other_history
 from replication.server.fetch_planner import FetchPlanner
 from replication.server.fetch_states import FetchStates
 from replication.server.gate import Gate
+from replication.server.log_matching import LogMatching
 from replication.server.replication_quotas import FetcherQuotas
 from replication.server.segment_copier import Copied, SegmentCopier
 from replication.storage.append import append_as_follower
 from replication.storage.cut import cut_logs
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_cleaning import follow_log_starts
-from replication.storage.log_snapshot import batch_ends_from
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from schemas import LOG
@@ -87,6 +86,7 @@ class FetchRound:
         self._context = context
         self._states = states
         self._source = context.source.child(LOG.name)
+        self._matching = LogMatching(context.name, states, self._source, context.on_diverged, context.publish)
         self._planner = FetchPlanner(context.name, context.spark, self._source, context.config)
         self._copier = SegmentCopier(
             self._source, context.log.root, context.spark, context.config.lakelog_executor_copy_bytes
@@ -141,34 +141,16 @@ class FetchRound:
                 self._delay(partition, CorruptRecordException(fault))
 
     def _maybe_truncate(self, leaders: dict[TopicIdPartition, Replica]) -> list[Step]:
-        """The truncations that are due. Partitions whose batches cannot be compared with the leader's are delayed and
-        left out of `leaders`."""
+        """The truncations that are due. A partition whose leader's batches cannot be read is delayed, and left out of
+        `leaders`."""
         log = self._context.log.refresh()
         logs = {p: log.known(p) for p in self._states.all()}
-        fetching = self._states.fetchable()
-        self._diverged(p for p in fetching if p in leaders and has_other_history(logs[p], leaders[p]))
-        truncating = self._states.truncating()
-        unlike = [
-            p for p, s in truncating.items() if p in leaders and (s.diverged or has_other_history(logs[p], leaders[p]))
-        ]
-        ends, failed = batch_ends_from(
-            self._source, {p: logs[p].first_offset for p in unlike}, {p: leaders[p].topic for p in unlike}
-        )
+        self._matching.compare_rows(logs, leaders)
+        batches, failed = self._matching.leader_batches(logs, leaders)
         for partition, error in failed.items():
             self._delay(partition, error)
             del leaders[partition]
-        return maybe_truncate(truncating, self._states.fetchable(), logs, leaders, ends)
-
-    def _diverged(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Tells of histories that differ from their leaders': the rows say so, and count for nothing, before anything
-        is truncated. [TR-08]"""
-        found = list(partitions)
-        if found:
-            words = "DIVERGED: the log has other batches than its leader's, under the same leader epochs"
-            logger.error("%s: %s: %s", self._context.name, ", ".join(f"{p[0]}-{p[1]}" for p in found), words)
-            self._states.diverged(found, words)
-            self._context.on_diverged(found)
-            self._context.publish("diverged")
+        return maybe_truncate(self._states.truncating(), self._states.fetchable(), logs, leaders, batches)
 
     def _plan(
         self, headers: DataFrame | None, fetchable: States, leaders: Replicas, limits: Sequence[ByteLimit]
@@ -182,7 +164,7 @@ class FetchRound:
             self._delay(partition, error)
         if found.stream_has_gap:
             self._states.fell_behind(p for p in ends if p not in lagging)
-        self._diverged(found.plan.diverged)
+        self._matching.diverged(found.plan.diverged)
         return found.plan.without(found.plan.diverged)
 
     def _throttle(self, leaders: Replicas) -> tuple[ByteLimit, ...]:
