@@ -55,7 +55,7 @@ class LogMatching:
     def leader_batches(
         self, logs: Logs, leaders: Leaders
     ) -> tuple[Mapping[TopicIdPartition, Sequence[LogEnd]], Mapping[TopicIdPartition, CorruptRecordException]]:
-        """Where the leaders' batches end, of the partitions that are to be truncated and whose epochs do not tell where;
+        """Where the leaders' batches end, of partitions that are to be truncated and whose epochs do not tell where;
         and the partitions of which that cannot be read. Raises KafkaStorageException."""
         wanted = {
             p: logs[p].first_offset

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from replication.protocol.chain import genesis, linked
 from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.append import SEGMENT_BYTES, Appended, PartitionAppend, append, arrow_writer
@@ -13,6 +14,7 @@ from replication.storage.filesystem import StorageRoot
 from replication.storage.log_facts import log_start_app_id
 from replication.storage.log_rewrite import Removal, take_out
 from replication.storage.log_state import LogState
+from replication.storage.record_digest import record_digest
 from replication.storage.replica_log import LogChange, ReplicaLog
 from schemas import LOG
 
@@ -116,8 +118,23 @@ def facts(
     return state.version, state.broker_epoch, set(state.segments), known
 
 
-def header(partition: TopicIdPartition = P0, base: int = 0, last: int = 0, epoch: int = 0) -> BatchHeader:
-    return BatchHeader(TOPIC, partition.topic_id, partition.partition, epoch, base, last, 0, 0)
+def header(
+    partition: TopicIdPartition = P0, base: int = 0, last: int = 0, epoch: int = 0, previous: str | None = None
+) -> BatchHeader:
+    """The header of such rows of a log as `log_rows` makes, which follow the chain `previous`, or nothing."""
+    digest = record_digest(log_rows(partition, base, last - base + 1, epoch))
+    bare = BatchHeader(TOPIC, partition.topic_id, partition.partition, epoch, base, last, 0, 0, digest=digest)
+    return linked(bare, previous or genesis(partition))
+
+
+def epochs(log: ReplicaLog, partition: TopicIdPartition = P0) -> list[tuple[int, int]]:
+    """The lineage of a partition's log without its chains."""
+    return [(entry.leader_epoch, entry.start_offset) for entry in log.refresh().partition(partition).lineage]
+
+
+def chain(log: ReplicaLog, partition: TopicIdPartition = P0) -> str:
+    """The chain at the end of a partition's log."""
+    return log.refresh().partition(partition).log_end.chain
 
 
 def log_rows(partition: TopicIdPartition = P0, base: int = 0, count: int = 1, epoch: int = 0) -> pa.Table:

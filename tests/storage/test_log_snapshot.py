@@ -60,11 +60,11 @@ def test_only_footers_of_candidates_are_read(log, opened, wanted, headers, foote
 
 def test_a_row_says_at_which_version_it_was_true(log):
     rows, _ = headers_from(log.root, {P0: 8}, TOPICS)
-    last = log.current().partition(P0).batches[-1]
+    last, before = log.current().partition(P0).batches[-1], log.current().partition(P0).batches[-2].header.chain
     segment = last.segment
     size = log.current().segments[segment].file.size
-    topic, version = "flights", log.current().version
-    assert rows == [(version, segment, size, topic, P0.topic_id, 0, 0, 8, 11, last.header.bytes, None)]
+    place = log.current().version, segment, size, "flights", P0.topic_id, 0
+    assert rows == [(*place, 0, 8, 11, last.header.bytes, before, last.header.chain, None)]
 
 
 @pytest.mark.parametrize("others", [0, 3])

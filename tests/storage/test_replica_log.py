@@ -14,6 +14,7 @@ from replication.errors import (
     StaleBrokerEpochException,
     UnknownLeaderEpochException,
 )
+from replication.protocol.chain import genesis
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, Role
 from replication.protocol.producer_state import SequenceRun
@@ -31,6 +32,8 @@ from tests.storage.logs import (
     P1,
     P2,
     PRODUCER,
+    chain,
+    epochs,
     fill,
     follow,
     header,
@@ -169,10 +172,11 @@ def test_ep_02_the_lineage_has_an_entry_for_each_epoch_that_wrote_and_for_the_le
     fill(log, P0, 3)
     lead(log, P0, epoch=1)
     lead(log, P0, epoch=4)
-    assert log.refresh().partition(P0).lineage == (EpochEntry(0, 0), EpochEntry(4, 3))
+    at_3 = chain(log)
+    assert log.refresh().partition(P0).lineage == (EpochEntry(0, 0, genesis(P0)), EpochEntry(4, 3, at_3))
     fill(log, P0, 2, epoch=4)
     follow(log, P0, epoch=5)
-    assert log.refresh().partition(P0).lineage == (EpochEntry(0, 0), EpochEntry(4, 3))
+    assert log.refresh().partition(P0).lineage == (EpochEntry(0, 0, genesis(P0)), EpochEntry(4, 3, at_3))
 
 
 def test_ep_05_an_epoch_may_start_below_an_earlier_one_whose_records_were_cut(log):
@@ -182,8 +186,7 @@ def test_ep_05_an_epoch_may_start_below_an_earlier_one_whose_records_were_cut(lo
     follow(log, P0, epoch=2)
     truncate(log, {P0: 2})
     lead(log, P0, epoch=3)
-    assert log.refresh().partition(P0).lineage == (EpochEntry(0, 0), EpochEntry(3, 2))
-    assert ReplicaLog.open(log.root).current().partition(P0).lineage == (EpochEntry(0, 0), EpochEntry(3, 2))
+    assert epochs(log) == epochs(ReplicaLog.open(log.root)) == [(0, 0), (3, 2)]
 
 
 def test_a_claim_fences_the_older_process_of_the_broker(log):

@@ -1,8 +1,8 @@
 """Segments: footers, statistics, options of the file, and files that are not what their commit says."""
 
+import dataclasses
 import datetime as dt
 import json
-import logging
 import random
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from blake3 import blake3
 
 from replication.errors import CorruptRecordException
+from replication.protocol.chain import linked
 from replication.protocol.record_batch import BatchHeader
 from replication.storage.commit import AddedFile
 from replication.storage.delta_log import DeltaLog
@@ -19,7 +20,6 @@ from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment import (
     copy_segment,
-    headers_of,
     read_records,
     read_segment,
     statistics,
@@ -29,7 +29,9 @@ from replication.storage.segment_name import leader_of, named_digest
 from schemas import LOG
 from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, fill, header, log_rows, new_log, offsets
 
-FULL = BatchHeader(TOPIC, TOPIC_ID, 0, 3, 5, 6, 1_767_268_800_001_000, 4, 77, 2, 2**31 - 1)
+FULL = linked(
+    BatchHeader(TOPIC, TOPIC_ID, 0, 3, 5, 6, 1_767_268_800_001_000, 4, 77, 2, 2**31 - 1, "digest"), "before"
+)  # fmt: skip
 US = dt.timedelta(microseconds=1)
 
 
@@ -98,39 +100,49 @@ def test_spark_reads_segments_and_skips_files_by_their_statistics(spark, root):
     assert second in log.current().segments
 
 
-def without_footer(storage, rows):
+def of_another_tool(storage, rows):
     name = "from-another-tool.parquet"
     pq.write_table(rows.cast(LOG.arrow), storage.path(name))
     return AddedFile(name, storage.sizes([name])[0])
 
 
-def test_a_segment_without_footer_is_read_by_rows_and_reported(storage, caplog):
-    rows = pa.concat_tables([log_rows(P0, 5, 2, epoch=3), log_rows(P0, 7, 1, epoch=4), log_rows(P1, 0, 3)])
-    file = without_footer(storage, rows)
-    with caplog.at_level(logging.WARNING):
-        segment = read_segment(storage, file)
-    assert [
-        (h.partition, h.leader_epoch, h.base_offset, h.last_offset, h.bytes, h.producer_id) for h in segment.headers
-    ] == [
-        (0, 3, 5, 6, 4, -1),
-        (0, 4, 7, 7, 2, -1),
-        (1, 0, 0, 2, 6, -1),
-    ]
-    assert segment.headers[0].max_timestamp == 1_767_268_800_001_000
-    assert json.loads(segment.file.stats)["numRecords"] == 6
-    assert f"{storage.path(file.name)}: has no batch headers in its footer" in caplog.text
+def of_an_older_format(storage, rows):
+    name = "of-an-older-format.parquet"
+    footer = json.dumps([dataclasses.astuple(header(P0, 2, 4))[:11]])
+    metadata = {b"lakelog.batches.v1": footer.encode(), b"lakelog.statistics.v1": statistics(rows).encode()}
+    pq.write_table(rows.cast(LOG.arrow).replace_schema_metadata(metadata), storage.path(name))
+    return AddedFile(name, storage.sizes([name])[0])
 
 
-def test_a_log_replays_a_segment_without_footer(root):
-    log = new_log(root, P0)
+@pytest.mark.parametrize("write", [of_another_tool, of_an_older_format])
+def test_a_file_without_our_footer_is_broken_whatever_its_rows_say(storage, write):
+    """Nothing says what lay before them, so that they are no link of any chain."""
+    file = write(storage, log_rows(P0, 2, 3))
+    with pytest.raises(CorruptRecordException, match=rf"{storage.path(file.name)}: has no batch headers in its footer"):
+        read_segment(storage, file)
+
+
+def test_ol_01_a_file_without_our_footer_breaks_the_partitions_that_it_may_hold_and_no_others(root):
+    log = new_log(root, P0, P1)
     fill(log, P0, 2)
-    DeltaLog.open(log.root).commit({"why": "another tool"}, [without_footer(log.root, log_rows(P0, 2, 3))])
-    assert offsets(log) == offsets(ReplicaLog.open(log.root)) == [0, 1, 2, 3, 4]
+    fill(log, P1, 2)
+    file = dataclasses.replace(of_another_tool(log.root, log_rows(P0, 2, 3)), stats=statistics(log_rows(P0, 2, 3)))
+    DeltaLog.open(log.root).commit({"why": "another tool"}, [file])
+    for found in (log, ReplicaLog.open(log.root)):
+        with pytest.raises(CorruptRecordException, match=rf"{file.name}: has no batch headers"):
+            found.read(P0, 0)
+        assert offsets(found, P1) == [0, 1]
 
 
-def test_rows_with_gaps_are_no_batch():
-    with pytest.raises(CorruptRecordException, match="flights-0: offsets 0 to 5 have gaps"):
-        headers_of(pa.concat_tables([log_rows(P0, 0, 1), log_rows(P0, 5, 1)]))
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(BatchHeader)])
+def test_tr_08_a_footer_one_of_whose_fields_was_changed_is_broken(storage, name):
+    """Each header in a footer is checked by itself: its chain is over all that it says."""
+    sound, value = header(P0, 0, 1), getattr(header(P0, 0, 1), name)
+    forged = dataclasses.replace(sound, **{name: f"{value}x" if isinstance(value, str) else value + 1})
+    rows = pa.concat_tables([log_rows(P0, 0, 2), log_rows(P1, 0, 1)])
+    segment = write_segment(storage, 1, rows, [forged, header(P1, 0, 0)])
+    with pytest.raises(CorruptRecordException, match=f"{segment.name}: .*does not have the chain of its header"):
+        read_segment(storage, segment.file)
 
 
 def deleted(path):
