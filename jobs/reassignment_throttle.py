@@ -10,7 +10,7 @@ from jobs.console import say
 from jobs.partition_files import TopicPartition
 from replication.clients.admin import AdminClient
 from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.reassignment import begin_reassignment, is_reassigning
+from replication.protocol.reassignment import begin_reassignment
 
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -43,14 +43,11 @@ def set_throttle(
 def moves(
     found: Mapping[TopicPartition, PartitionRegistration], wanted: Mapping[TopicPartition, Sequence[int]]
 ) -> list[PartitionRegistration]:
-    """The partitions as they are while they move: those that are to, and those of these topics that do already."""
+    """The partitions that gain replicas, as they are while they move: those that are to, in place of what they do now,
+    and those of these topics that do already. Others have nothing to fetch that could be slowed down."""
     topics = {topic for topic, _ in wanted}
-    begun = [
-        begin_reassignment(r, wanted[p]) if p in wanted and not is_reassigning(r) else r
-        for p, r in found.items()
-        if r.topic in topics
-    ]
-    return [r for r in begun if is_reassigning(r)]
+    begun = [begin_reassignment(r, wanted[p]) if p in wanted else r for p, r in found.items() if r.topic in topics]
+    return [r for r in begun if r.adding_replicas]
 
 
 def throttled_replicas(moving: Iterable[PartitionRegistration]) -> tuple[str, str]:

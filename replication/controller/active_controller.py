@@ -74,6 +74,7 @@ class ActiveController:
         self.context = replace(
             self.context, brokers=self._views(), topics=self._cluster.topics.topics,
             partitions=self._cluster.metadata.partitions, configs=self._cluster.configs.configs,
+            registered=frozenset(self._cluster.brokers),
         ).started(self._cluster.metadata.version)  # fmt: skip
         self._requests.settle_what_has_landed(self._cluster.root)
         self._events.put(ControllerChange(brokers_before))
@@ -100,9 +101,10 @@ class ActiveController:
 
     def _look_at_brokers(self) -> None:
         before, now = self.context.brokers, self._views()
-        if before == now:
+        registered = frozenset(self._cluster.brokers)
+        if before == now and registered == self.context.registered:
             return
-        self.context = replace(self.context, brokers=now)
+        self.context = replace(self.context, brokers=now, registered=registered)
         if before.keys() != now.keys() or any(before[b].broker_epoch != now[b].broker_epoch for b in now):
             self._events.put(BrokerChange(before))
             self._log_storage_errors(before.keys() - now.keys())

@@ -44,7 +44,7 @@ def _existing(batch: Batch, broker: str) -> Entity:
     if not (broker.isascii() and broker.isdigit() and len(broker) <= _DIGITS):
         raise InvalidRequestException(f"{broker[:80]!r} is no broker: it must be a broker id or {DEFAULT}")
     hosts = {broker_id for r in batch.context.partitions.values() for broker_id in r.replicas}
-    known = batch.context.brokers.keys() | hosts
+    known = batch.context.known_brokers | hosts
     entity = Entity(BROKERS, str(int(broker)))
     if int(broker) not in known and entity not in batch.context.configs:
         there = ", ".join(map(str, sorted(known))) or "none"

@@ -41,7 +41,7 @@ class BrokerView:
 
 @dataclass(frozen=True)
 class ControllerContext:
-    """One consistent view. `brokers` are those that live.
+    """One consistent view. `brokers` are those that live, `registered` all that ever have.
 
     `deletions`: by topic id, the version of metadata that tells brokers to delete their replicas.
     """
@@ -55,6 +55,12 @@ class ControllerContext:
     replica_states: Mapping[PartitionAndReplica, str] = field(default_factory=dict)
     deletions: Mapping[str, int] = field(default_factory=dict)
     configs: Configs = field(default_factory=dict)
+    registered: frozenset[int] = frozenset()
+
+    @property
+    def known_brokers(self) -> frozenset[int]:
+        """Brokers that there are, alive or not."""
+        return self.registered | self.brokers.keys()
 
     @property
     def live_brokers(self) -> frozenset[int]:

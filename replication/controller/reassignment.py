@@ -14,10 +14,9 @@ from replication.errors import (
     EligibleLeadersNotAvailableException,
     InvalidReplicaAssignmentException,
     NoReassignmentInProgressException,
-    ReassignmentInProgressException,
     UnknownTopicOrPartitionException,
 )
-from replication.protocol.assignment import check_replicas
+from replication.protocol.assignment import check_alive, check_replicas
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.reassignment import (
     begin_reassignment,
@@ -25,6 +24,8 @@ from replication.protocol.reassignment import (
     complete_reassignment,
     is_reassigning,
     may_complete,
+    original_replicas,
+    replace_reassignment,
     target_replicas,
 )
 from replication.protocol.record_batch import TopicIdPartition
@@ -34,28 +35,48 @@ from replication.protocol.replica_states import ReplicaState
 def reassign(batch: Batch, partition: TopicIdPartition, target: Sequence[int]) -> str:
     """Begins to move a partition, and ends it in the same commit if nobody has to catch up. Answers what was done.
 
-    Raises UnknownTopicOrPartitionException for a topic that is being deleted, ReassignmentInProgressException,
-    InvalidReplicaAssignmentException for brokers that are unknown, dead or given twice. [RA-01]
+    A reassignment that is under way is replaced: from the replicas before it to the new target. Raises
+    UnknownTopicOrPartitionException for a topic that is being deleted, InvalidReplicaAssignmentException for brokers
+    that are unknown, given twice, or added while they are not alive, and EligibleLeadersNotAvailableException if who
+    leads would go and nobody else may lead.
+
+    Kafka: `KafkaController.alterPartitionReassignments`. KIP-455. [RA-01]
     """
     registration = batch.registration(partition)
     name = f"{registration.topic}-{registration.partition}"
     if batch.is_being_deleted(registration):
         raise UnknownTopicOrPartitionException(f"{name}: the topic is being deleted")
-    if is_reassigning(registration):
-        raise ReassignmentInProgressException(
-            f"{name}: is being moved to brokers {list(target_replicas(registration))}; cancel that first"
-        )
     if not target:
         raise InvalidReplicaAssignmentException(f"{name}: no brokers given, it needs 1 or more")
-    check_replicas(partition.partition, target, batch.context.brokers.keys())
-    if tuple(target) == registration.replicas:
-        return f"is on brokers {list(target)} already"
     moving = begin_reassignment(registration, target)
-    batch.put(moving)
-    added = [PartitionAndReplica(partition, broker) for broker in moving.adding_replicas]
+    check_replicas(partition.partition, target, batch.context.known_brokers | set(registration.replicas))
+    check_alive(partition.partition, moving.adding_replicas, batch.context.brokers.keys())
+    before = original_replicas(registration)
+    if is_reassigning(registration):
+        if tuple(target) == target_replicas(registration):
+            return f"is being moved to brokers {list(target)} already"
+        _replace(batch, registration, target)
+    elif tuple(target) == before:
+        return f"is on brokers {list(target)} already"
+    else:
+        batch.put(moving)
+    adding = [PartitionAndReplica(partition, broker) for broker in moving.adding_replicas]
+    added = [replica for replica in adding if batch.replica_state(replica) == ReplicaState.NON_EXISTENT]
     replica_state_machine.handle_state_changes(batch, added, ReplicaState.NEW)
     complete(batch, partition)
-    return f"{list(registration.replicas)} -> {list(target)}"
+    return f"{list(before)} -> {list(target)}"
+
+
+def _replace(batch: Batch, registration: PartitionRegistration, target: Sequence[int]) -> None:
+    partition = registration.topic_id_partition
+    replaced = replace_reassignment(registration, target, batch.live_for(partition))
+    if replaced is None:
+        raise EligibleLeadersNotAvailableException(
+            f"{registration.topic}-{registration.partition}: the new reassignment drops a broker that only the one "
+            "under way has added, and no broker that stays is alive and in the ISR"
+        )
+    _remove_replicas(batch, registration, replaced)
+    batch.put(replaced)
 
 
 def cancel(batch: Batch, partition: TopicIdPartition) -> str:
@@ -98,9 +119,14 @@ def _settle(batch: Batch, before: PartitionRegistration, after: PartitionRegistr
         for b in after.replicas
         if b in brokers and partition not in brokers[b].offline
     ]
-    going = [PartitionAndReplica(partition, b) for b in before.replicas if b not in after.replicas]
     replica_state_machine.handle_state_changes(batch, staying, ReplicaState.ONLINE)
-    for state in (ReplicaState.OFFLINE, *replica_state_machine.DELETION):
-        replica_state_machine.handle_state_changes(batch, going, state)
+    _remove_replicas(batch, before, after)
     batch.put(after)
     topic_deletion_manager.resume_deletions(batch)  # which has waited for this [TD-04]
+
+
+def _remove_replicas(batch: Batch, before: PartitionRegistration, after: PartitionRegistration) -> None:
+    partition = before.topic_id_partition
+    going = [PartitionAndReplica(partition, b) for b in before.replicas if b not in after.replicas]
+    for state in (ReplicaState.OFFLINE, *replica_state_machine.DELETION):
+        replica_state_machine.handle_state_changes(batch, going, state)

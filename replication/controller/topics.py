@@ -23,6 +23,7 @@ from replication.protocol.admin_request import PartitionLimits, check_request_si
 from replication.protocol.assignment import assign_replicas, check_assignment, check_replicas
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.partition_states import PartitionState
+from replication.protocol.reassignment import target_replicas
 from replication.protocol.replica_states import ReplicaState
 from replication.protocol.topic_name import check_not_internal, check_topic_name
 from replication.storage.topic_table import Topic
@@ -36,7 +37,9 @@ def create_topic(
     batch: Batch, topic_id: str, topic: str, partitions: int | None = None, replication_factor: int | None = None,
     assignment: Assignment | None = None, configs: Mapping[str, object] | None = None,
 ) -> str:  # fmt: skip
-    """Makes a topic over the assignment given, or one that spreads replicas over brokers and racks.
+    """Makes a topic over the assignment given, or one that spreads replicas over live brokers and racks.
+
+    Brokers of an assignment that is given may be dead: the first that lives leads.
 
     Raises InvalidTopicException, TopicExistsException, InvalidPartitionsException, InvalidReplicationFactorException,
     InvalidReplicaAssignmentException or InvalidConfigurationException. [LI-02, LE-03]
@@ -56,7 +59,7 @@ def create_topic(
     elif partitions is not None or replication_factor is not None:
         raise InvalidPartitionsException("an assignment says it all: give no partitions or replication factor")
     else:
-        check_assignment(assignment, batch.context.live_brokers)
+        check_assignment(assignment, batch.context.known_brokers)
     batch.topics[topic] = Topic(topic, topic_id, len(assignment), settings)
     _on_new_partition_creation(batch, topic, topic_id, assignment)
     return _in_words(assignment)
@@ -123,6 +126,8 @@ def create_partitions(
 ) -> str:
     """Adds partitions up to a number; `assignment` is of the new ones alone. [LI-07]
 
+    They have as many replicas as the topic's first partition, or will have once it has moved.
+
     Raises UnknownTopicOrPartitionException, InvalidPartitionsException, InvalidReplicaAssignmentException.
     """
     found = existing(batch, topic)
@@ -133,14 +138,14 @@ def create_partitions(
     numbers = range(count, total)
     check_request_size("create_partitions", len(numbers), PartitionLimits.of(batch.context.config))
     if assignment is None:
-        factor = len(present[0].replicas) if present else batch.context.config.default_replication_factor
+        factor = len(target_replicas(present[0])) if present else batch.context.config.default_replication_factor
         assignment = _spread(batch, len(numbers), factor, request_id, count)
     elif sorted(assignment) != list(numbers):
         raise InvalidPartitionsException(
             f"topic {topic}: the assignment is of partitions {sorted(assignment)}, it must be of {list(numbers)}"
         )
     for number, replicas in assignment.items():
-        check_replicas(number, replicas, batch.context.live_brokers)
+        check_replicas(number, replicas, batch.context.known_brokers)
     batch.topics[topic] = replace(found, partitions=total)
     _on_new_partition_creation(batch, topic, found.topic_id, assignment)
     return f"{count} -> {total} partitions"

@@ -139,6 +139,18 @@ def check_replicas(partition: int, replicas: Sequence[int], brokers: Collection[
         )
 
 
+def check_alive(partition: int, added: Collection[int], alive: Collection[int]) -> None:
+    """Replicas that are added to a partition are on brokers that live: else it would wait for them. [RA-01]
+
+    Raises InvalidReplicaAssignmentException.
+    """
+    dead = [broker for broker in added if broker not in alive]
+    if dead:
+        raise InvalidReplicaAssignmentException(
+            f"partition {partition} gets replicas on {_list(added)}: {_list(dead)} not alive, these are: {_list(alive)}"
+        )
+
+
 def _check_same_factor(partition: int, assignment: Mapping[int, Sequence[int]]) -> None:
     given, expected = len(assignment[partition]), len(assignment[0])
     if given != expected:

@@ -66,14 +66,6 @@ def end_offset_for(lineage: Lineage, log_end_offset: int, leader_epoch: int) -> 
     return known, lineage[following].start_offset
 
 
-def truncate_from_end(lineage: Lineage, offset: int) -> Lineage:
-    """The lineage of a log that keeps only what lies below `offset`: entries that start at or after it go.
-
-    Kafka: `LeaderEpochFileCache.truncateFromEnd`. [EP-04]
-    """
-    return tuple(entry for entry in lineage if entry.start_offset < offset)
-
-
 def truncate_from_start(lineage: Lineage, offset: int, chain: str = "") -> Lineage:
     """The lineage of a log that starts at `offset`, where its chain is `chain`: the entry that holds it now starts
     there.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from replication.protocol.leader_election import with_replicas
+from replication.protocol.leader_election import with_leader, with_replicas
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 
 
@@ -38,9 +38,12 @@ def original_replicas(registration: PartitionRegistration) -> tuple[int, ...]:
 def begin_reassignment(registration: PartitionRegistration, target: Sequence[int]) -> PartitionRegistration:
     """AR becomes the target and, behind it, who is to be removed. Leader and ISR stay. Epochs are for who writes it.
 
-    Kafka: `ReplicaAssignment.reassignTo`. [RA-02]
+    A reassignment that is under way is replaced: what counts is the assignment before it. Who was added by it alone is
+    in AR no more, and may still be in the ISR, or lead: see `replace_reassignment`.
+
+    Kafka: `ReplicaAssignment.reassignTo`. KIP-455. [RA-02]
     """
-    before = registration.replicas
+    before = original_replicas(registration)
     removing = tuple(broker for broker in before if broker not in target)
     return replace(
         registration,
@@ -48,6 +51,23 @@ def begin_reassignment(registration: PartitionRegistration, target: Sequence[int
         adding_replicas=tuple(broker for broker in target if broker not in before),
         removing_replicas=removing,
     )
+
+
+def replace_reassignment(
+    registration: PartitionRegistration, target: Sequence[int], live: Collection[int]
+) -> PartitionRegistration | None:
+    """The reassignment to `target` in place of the one that is under way: who was added by that one alone leaves.
+
+    None if such a replica leads, or is the whole ISR, and nobody of the original assignment or the target may lead
+    instead. A partition that nobody leads may go on without a leader.
+
+    Kafka: `KafkaController.updateCurrentReassignment`. KIP-455. [RA-01]
+    """
+    moving = begin_reassignment(registration, target)
+    replaced = with_replicas(moving, moving.replicas, live)
+    isr = tuple(broker for broker in registration.isr if broker in moving.replicas)
+    may_wait = registration.leader == NO_LEADER and bool(isr) == bool(registration.isr)
+    return with_leader(moving, NO_LEADER, isr) if replaced is None and may_wait else replaced
 
 
 def may_complete(registration: PartitionRegistration) -> bool:

@@ -18,6 +18,9 @@ def replica_row(
 ) -> Replica:  # fmt: skip
     """What is true now. `fetch` counts only if it is of the leader epoch that the replica is hosted at.
 
+    Records are deleted below the HW only: where the log starts later than the HW that this process knows of, the HW
+    has been there. Kafka: `UnifiedLog.updateLogStartOffset`. [DR-01, HW-02]
+
     Without a fetcher, as at shutdown, state and lag are those that this process last told under the same leader epoch.
     """
     registration = hosted.registration
@@ -37,7 +40,7 @@ def replica_row(
         state=ReplicaState.FETCHING if leads else _shown_state(current, last),
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
-        high_watermark=min(hosted.high_watermark, log.log_end_offset),
+        high_watermark=max(min(hosted.high_watermark, log.log_end_offset), log.log_start_offset),
         epochs=log.lineage,
         error=current.error if current else None,
         log_version=log_version,

@@ -33,7 +33,9 @@ def views(live=(1, 2, 3), shutting_down=()):
     return {broker: BrokerView(1, broker in shutting_down, VERSION - 1) for broker in live}
 
 
-def context(*partitions, live=(1, 2, 3), shutting_down=(), deleting=(), configs=None, **config):
+def context(
+    *partitions, live=(1, 2, 3), shutting_down=(), deleting=(), configs=None, registered=(), **config
+):  # fmt: skip
     """A context as it is after a failover: states are those that both machines start with."""
     names = sorted({registration.topic for registration in partitions})
     topics = {
@@ -41,7 +43,9 @@ def context(*partitions, live=(1, 2, 3), shutting_down=(), deleting=(), configs=
         for name in names
     }
     known = {registration.topic_id_partition: registration for registration in partitions}
-    return ControllerContext(EPOCH, Config(**config), views(live, shutting_down), topics, known).started(VERSION)
+    brokers, there = views(live, shutting_down), frozenset(registered)
+    found = ControllerContext(EPOCH, Config(**config), brokers, topics, known, registered=there)
+    return found.started(VERSION)
 
 
 def changed(batch):

@@ -8,7 +8,6 @@ from replication.errors import (
     EligibleLeadersNotAvailableException,
     InvalidReplicaAssignmentException,
     NoReassignmentInProgressException,
-    ReassignmentInProgressException,
     UnknownTopicOrPartitionException,
 )
 from tests.controller.contexts import NOBODY, Active, changed, context, errors, partition, replica, tp
@@ -72,10 +71,26 @@ def test_ra_01_the_same_assignment_is_no_move():
     ("registration", "target", "given", "error"),
     [
         pytest.param(partition(), (1, 9), {}, InvalidReplicaAssignmentException, id="an unknown broker"),
-        pytest.param(partition(), (1, 3), {"live": (1, 2)}, InvalidReplicaAssignmentException, id="a dead broker"),
+        pytest.param(partition((1, 2)), (1, 3), {"live": (1, 2)}, InvalidReplicaAssignmentException, id="unknown"),
+        pytest.param(
+            partition((1, 2)),
+            (1, 3),
+            {"live": (1, 2), "registered": (1, 2, 3)},
+            InvalidReplicaAssignmentException,
+            id="a dead broker is added",
+        ),
+        pytest.param(
+            MOVING, (4, 2), {"live": (1, 2)}, InvalidReplicaAssignmentException, id="one that is being added has died"
+        ),
         pytest.param(partition(), (1, 2, 1), {}, InvalidReplicaAssignmentException, id="a broker twice"),
         pytest.param(partition(), (), {}, InvalidReplicaAssignmentException, id="no broker"),
-        pytest.param(MOVING, (1, 3), {}, ReassignmentInProgressException, id="it is being moved"),
+        pytest.param(
+            partition((4, 2, 1), 4, (4,), adding=(4,), removing=(1,)),
+            (2, 3),
+            {"live": (1, 2, 3, 4)},
+            EligibleLeadersNotAvailableException,
+            id="only who would be dropped is in sync",
+        ),
         pytest.param(
             partition(), (2, 3), {"deleting": ("flights",)}, UnknownTopicOrPartitionException, id="it is being deleted"
         ),
@@ -86,6 +101,86 @@ def test_ra_01_td_05_refused_and_nothing_is_changed(registration, target, given,
     with pytest.raises(error, match=r"flights-0|partition 0"):
         reassign(batch, tp(), target)
     assert (batch.changed, batch.state_changes) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("registered", "words"),
+    [
+        ((1, 2), r"partition 0 has replicas \[1, 3\]: 3 unknown, there are 1, 2"),
+        ((1, 2, 3), r"partition 0 gets replicas on 3: 3 not alive, these are: 1, 2"),
+    ],
+)
+def test_ra_01_a_broker_that_is_unknown_and_one_that_is_not_alive_are_told_apart(registered, words):
+    batch = Batch(context(partition((1, 2)), live=(1, 2), registered=registered), "a test")
+    with pytest.raises(InvalidReplicaAssignmentException, match=words):
+        reassign(batch, tp(), (1, 3))
+
+
+@pytest.mark.parametrize("target", [(1, 2), (3, 1, 2), (4, 3, 2, 1)], ids=["fewer", "another order", "one more"])
+def test_ra_01_who_stays_need_not_be_alive(target):
+    """Broker 2 is dead, and was in sync when it died as the last but one."""
+    active = Active(context(partition(isr=(1, 3)), live=(1, 3, 4), registered=(1, 2, 3, 4)))
+    move(active, *target)
+    assert set(target) <= set(active.row().replicas)
+
+
+@pytest.mark.parametrize(
+    ("target", "row", "leader", "isr", "states"),
+    [
+        pytest.param((4, 2), ((4, 2, 1), (4,), (1,)), 1, (1, 2), {4: NEW}, id="the same"),
+        pytest.param((3, 2), ((3, 2, 1), (3,), (1,)), 1, (1, 2), {3: NEW, 4: GONE}, id="another instead"),
+        pytest.param((3, 4), ((3, 4, 2, 1), (3, 4), (2, 1)), 1, (1, 2), {3: NEW, 4: NEW}, id="one more"),
+        pytest.param((3,), ((3, 2, 1), (3,), (2, 1)), 1, (1, 2), {3: NEW, 4: GONE}, id="fewer, and another"),
+        pytest.param((1, 2), ((1, 2), (), ()), 1, (1, 2), {4: GONE}, id="back"),
+        pytest.param((2,), ((2,), (), ()), 2, (2,), {1: GONE, 4: GONE}, id="back, and fewer"),
+        pytest.param((1, 2, 4), ((1, 2, 4), (4,), ()), 1, (1, 2), {4: NEW}, id="nobody is removed any more"),
+    ],
+)
+@pytest.mark.parametrize("fails_over", [False, True], ids=["one controller", "another meanwhile"])
+def test_ra_01_a_reassignment_that_is_under_way_is_replaced(target, row, leader, isr, states, fails_over):
+    """(1, 2) -> (4, 2) is under way. What counts is what was before it, and the new target."""
+    active = Active(context(partition((1, 2)), live=(1, 2, 3, 4)))
+    move(active, 4, 2)
+    if fails_over:
+        active.fail_over()
+        states = {b: ONLINE if b == 4 and state == NEW else state for b, state in states.items()}
+    before = active.row()
+    batch = move(active, *target, request_id="request-2")
+    after = active.row()
+    assert (assignment(after), after.leader, after.isr) == (row, leader, isr)
+    assert {broker: active.state(broker) for broker in states} == states
+    assert after.leader_epoch == before.leader_epoch + (target != (4, 2))
+    if target == (4, 2):
+        assert batch.outcomes["flights-0"].message == "is being moved to brokers [4, 2] already"
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "live", "expected"),
+    [
+        pytest.param(1, (1, 2, 4), (1, 2, 3, 4), (1, (1, 2)), id="who was added leaves the ISR"),
+        pytest.param(4, (1, 2, 4), (1, 2, 3, 4), (2, (1, 2)), id="and leads no more"),
+        pytest.param(4, (1, 4), (2, 3, 4), None, id="nobody else may lead"),
+        pytest.param(NOBODY, (1, 4), (2, 3), (NOBODY, (1,)), id="nobody leads"),
+        pytest.param(NOBODY, (4,), (2, 3), None, id="nobody leads, and the ISR would be empty"),
+    ],
+)
+def test_ra_01_le_05_who_is_dropped_by_the_replacement_neither_leads_nor_is_in_sync(leader, isr, live, expected):
+    moving = partition((4, 2, 1), leader, isr, adding=(4,), removing=(1,))
+    batch = Active(context(moving, live=live)).ask("alter_partition_reassignments", reassignments={"flights-0": [3, 2]})
+    found = batch.changed.get(tp())
+    assert (found and (found.leader, found.isr)) == expected
+    assert errors(batch) == {"flights-0": None if expected else "EligibleLeadersNotAvailableException"}
+
+
+def test_ra_01_ra_03_a_replacement_is_carried_on_to_its_end():
+    active = Active(context(partition((1, 2)), live=(1, 2, 3, 4)))
+    move(active, 4, 2)
+    active.isr(1, 2, 4)
+    move(active, 3, 1)
+    active.isr(1, 2, 3)
+    active.brokers()
+    row = active.row()
+    assert (assignment(row), row.leader, set(row.isr)) == (((3, 1), (), ()), 1, {1, 3})
 
 
 def test_ra_01_each_partition_of_a_request_by_itself():

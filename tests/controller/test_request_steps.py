@@ -152,6 +152,20 @@ def test_li_01_a_broker_whose_registration_is_broken_holds_up_nobody(world):
     assert (outcome(world), world.partition()[:2]) == ("done", (1, (1, 2))), "it is dead, as it says nothing any more"
 
 
+def test_li_02_le_03_ra_01_a_broker_that_is_dead_is_registered_all_the_same(world):
+    """A topic may be made over it, and partitions that have it may move."""
+    world.look(1, 2)
+    ask(world, "over-it", topic="t", assignment={"0": [3, 1]})
+    for request_id, target in (("stays", [1, 3]), ("stays-again", [2, 3])):
+        ask(world, request_id, kind="alter_partition_reassignments", reassignments={"flights-0": target})
+        world.look(1, 2, after=1.0)
+    world.cluster.admin.refresh()
+    found = {name: world.cluster.admin.request(name).outcomes for name in ("over-it", "stays", "stays-again")}
+    assert [told.error for outcomes in found.values() for told in outcomes.values()] == [None, None, None]
+    made_of_t = [(r.leader, r.isr) for r in world.all().values() if r.topic == "t"]
+    assert made_of_t == [(1, (1,))]
+
+
 def test_ce_02_every_step_of_a_decision_keeps_the_office():
     steps = []
     event = request("create_topic", topic="t", partitions=100, replication_factor=3)

@@ -119,6 +119,41 @@ def test_li_07_partitions_are_added(total, assignment):
 
 
 @pytest.mark.parametrize(
+    ("row", "factor"),
+    [
+        (partition((1, 2)), 2),
+        (partition((3, 2, 1), 1, (1, 2), adding=(3,), removing=(1,)), 2),
+        (partition((3, 4, 1, 2), 1, (1, 2), adding=(3, 4), removing=(1, 2)), 2),
+        (partition((1, 2, 3), 1, (1, 2), adding=(3,)), 3),
+        (partition((2, 1, 3), 1, (1, 2, 3), removing=(1, 3)), 1),
+    ],
+    ids=["none moves", "one for another", "both for others", "one more", "fewer"],
+)
+def test_li_07_ra_01_during_a_reassignment_new_partitions_have_as_many_replicas_as_its_target(row, factor):
+    active = Active(context(row, live=(1, 2, 3, 4)))
+    batch = active.ask("create_partitions", topic="flights", total=3)
+    assert [len(r.replicas) for key, r in sorted(batch.changed.items()) if key.partition] == [factor] * 2
+
+
+@pytest.mark.parametrize(("live", "leader", "isr"), [((1, 2), 2, (2,)), ((1, 2, 3), 3, (3, 2)), ((1,), NOBODY, ())])
+def test_li_02_le_03_an_assignment_may_name_brokers_that_are_dead_and_the_first_that_lives_leads(live, leader, isr):
+    active = Active(context(partition((1,)), live=live, registered=(1, 2, 3)))
+    for kind, name, arguments in (
+        ("create_topic", "new", {"assignment": {"0": [3, 2]}}),
+        ("create_partitions", "flights", {"total": 2, "assignment": {"1": [3, 2]}}),
+    ):
+        batch = active.ask(kind, topic=name, **arguments)
+        (row,) = batch.changed.values()
+        assert (errors(batch), row.replicas, row.leader, row.isr) == ({name: None}, (3, 2), leader, isr)
+
+
+def test_li_02_nobody_spreads_replicas_over_brokers_that_are_dead():
+    active = Active(context(live=(1, 2), registered=(1, 2, 3)))
+    assert errors(create(active, replication_factor=3)) == {"new": "InvalidReplicationFactorException"}
+    assert {b for brokers in made(create(active, partitions=9)).values() for b in brokers} == {1, 2}
+
+
+@pytest.mark.parametrize(
     ("arguments", "error"),
     [
         ({"topic": "ghosts", "total": 5}, "UnknownTopicOrPartitionException"),

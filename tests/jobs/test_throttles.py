@@ -115,6 +115,13 @@ def test_th_02_a_throttle_is_changed_while_partitions_move(on_t: Run, admin: Adm
     assert set(admin.describe_broker_configs()["1"].values()) == {"500"}
 
 
+def test_th_02_what_gains_no_replica_is_not_throttled(on_t: Run, admin: AdminClient, write: Any) -> None:
+    words = ("--reassignment-json-file", write(move(0, 2)), "--throttle", 1000)
+    status, _, err = on_t(reassign_partitions, "--execute", *words)
+    assert (status, "limit was set" in err) == (0, False)
+    assert (topic_settings(admin), admin.describe_broker_configs()) == ((None, None), {})
+
+
 def test_th_02_a_dry_run_throttles_nothing(on_t: Run, admin: AdminClient, write: Any) -> None:
     words = ("--reassignment-json-file", write(move(0, 2, 3)), "--throttle", 1000, "--dry-run")
     assert on_t(reassign_partitions, "--execute", *words)[0] == 0
@@ -144,15 +151,30 @@ def test_a_throttle_that_cannot_be_is_wrong_usage(lakelog: Run, cluster: str, wr
         (((1, 2), (), ()), [2, 1], ("", "")),
         (((1, 2), (), ()), [3, 1], ("0:1,0:2", "0:3")),
         (((1, 2), (), ()), [1, 2, 3, 4], ("0:1,0:2", "0:3,0:4")),
-        (((3, 1, 2), (3,), (2,)), [4], ("0:1,0:2", "0:3")),
+        (((1, 2), (), ()), [2], ("", "")),
+        (((3, 1, 2), (3,), (2,)), [4], ("0:1,0:2", "0:4")),
+        (((3, 1, 2), (3,), (2,)), [1], ("", "")),
+        (((3, 1, 2), (3,), (2,)), None, ("0:1,0:2", "0:3")),
+        (((1, 2), (), (2,)), None, ("", "")),
     ],
-    ids=["stays", "another order", "one for another", "two more", "moves already"],
+    ids=[
+        "stays",
+        "another order",
+        "one for another",
+        "two more",
+        "fewer",
+        "moves already, and now elsewhere",
+        "moves already, and goes back",
+        "moves already",
+        "loses one already",
+    ],
 )
 def test_th_02_who_leads_and_who_follows_while_a_partition_moves(
-    row: tuple[tuple[int, ...], ...], target: list[int], expected: tuple[str, str]
+    row: tuple[tuple[int, ...], ...], target: list[int] | None, expected: tuple[str, str]
 ) -> None:
     replicas, adding, removing = row
     found = PartitionRegistration("t", "t-id", 0, replicas, replicas[0], 0, (1,), 0, 0, adding, removing)
     other = PartitionRegistration("u", "u-id", 0, (1, 2), 1, 0, (1,), 0, 0, (2,), ())
-    moving = moves({("t", 0): found, ("u", 0): other}, {("t", 0): target, ("v", 0): [1]})
+    wanted: dict[tuple[str, int], list[int]] = {("t", 1): [1], ("v", 0): [1]}
+    moving = moves({("t", 0): found, ("u", 0): other}, wanted if target is None else {**wanted, ("t", 0): target})
     assert throttled_replicas(moving) == expected

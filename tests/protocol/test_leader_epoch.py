@@ -6,7 +6,6 @@ from replication.protocol.leader_epoch import (
     covers,
     end_offset_for,
     epoch_at,
-    truncate_from_end,
     truncate_from_start,
 )
 
@@ -75,21 +74,6 @@ def test_ep_03_end_offset_for(epochs, epoch, expected):
 @pytest.mark.parametrize(
     ("offset", "after"),
     [
-        (31, LINEAGE),
-        (30, LINEAGE[:2]),
-        (29, LINEAGE[:2]),
-        (11, LINEAGE[:1]),
-        (10, ()),
-        (0, ()),
-    ],
-)
-def test_ep_04_truncate_from_end(offset, after):
-    assert truncate_from_end(LINEAGE, offset) == after
-
-
-@pytest.mark.parametrize(
-    ("offset", "after"),
-    [
         (5, LINEAGE),
         (10, LINEAGE),
         (15, lineage((2, 15), (4, 20), (7, 30))),
@@ -110,7 +94,7 @@ def test_ep_04_an_entry_that_is_moved_has_the_chain_of_the_log_start():
 
 
 def test_ep_04_nothing_to_truncate():
-    assert truncate_from_start((), 5) == truncate_from_end((), 5) == ()
+    assert truncate_from_start((), 5) == ()
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,22 @@ def test_ra_02_the_assignment_is_the_target_and_behind_it_who_is_to_be_removed(t
 
 
 @pytest.mark.parametrize(
+    ("target", "replicas", "adding", "removing"),
+    [
+        pytest.param((4, 1, 2), (4, 1, 2, 3), (4,), (3,), id="the same"),
+        pytest.param((5, 1, 2), (5, 1, 2, 3), (5,), (3,), id="another instead"),
+        pytest.param((1, 2, 3), (1, 2, 3), (), (), id="back"),
+        pytest.param((3, 5), (3, 5, 1, 2), (5,), (1, 2), id="who was removed stays"),
+        pytest.param((4, 5, 6), (4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3), id="all others"),
+    ],
+)
+def test_ra_02_one_that_is_under_way_is_replaced_by_the_way_from_what_was_before_it(target, replicas, adding, removing):
+    moving = begin_reassignment(partition((4, 1, 2, 3), adding=(4,), removing=(3,)), target)
+    assert moving == partition(replicas, adding=adding, removing=removing)
+    assert set(original_replicas(moving)) == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
     ("isr", "expected"),
     [
         pytest.param((1, 2, 3), False, id="nobody that was added"),

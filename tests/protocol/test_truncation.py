@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from replication.errors import FencedLeaderEpochException
-from replication.protocol.leader_epoch import EpochEntry, assign, end_offset_for, epoch_at, truncate_from_end
+from replication.protocol.leader_epoch import EpochEntry, assign, end_offset_for, epoch_at
 from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, PlacedBatch, Role
 from replication.protocol.record_batch import LogEnd
 from replication.protocol.replica import LEADER_ROLE, Replica
@@ -115,7 +115,7 @@ class Kept:
         return Kept((*self.records, (number, epoch)), assign(self.lineage, epoch, self.end))
 
     def cut(self, offset):
-        return Kept(self.records[:offset], truncate_from_end(self.lineage, offset))
+        return Kept(self.records[:offset], tuple(entry for entry in self.lineage if entry.start_offset < offset))
 
 
 def common(one, other):

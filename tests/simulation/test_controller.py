@@ -90,6 +90,26 @@ def test_ra_03_a_reassignment_ends_at_its_target(
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "holds"),
+    [
+        (MOVING, replace(P0, replicas=(3, 2), leader=2, isr=(2,)), False),
+        (replace(MOVING, isr=(1, 2, 3)), replace(P0, replicas=(2, 3), leader=2, isr=(2, 3)), True),
+        (MOVING, replace(P0, replicas=(2,), leader=2, isr=(2,)), True),
+        (replace(MOVING, isr=(1,)), replace(P0, replicas=(2, 1), isr=(1,)), True),
+        (replace(MOVING, isr=(1,)), replace(P0, replicas=(4, 1), isr=(1,)), False),
+    ],
+)
+def test_ra_01_one_that_is_replaced_ends_at_once_only_where_nobody_has_to_catch_up(
+    before: PartitionRegistration, after: PartitionRegistration, holds: bool
+) -> None:
+    world = World(Setting(), SHIPPED)
+    newest = world.metadata.at(world.metadata.newest)
+    assert world.metadata.commit(world.metadata.newest, newest._replace(request="r"), 1)
+    ask = controller_invariants.reassignments_end_at_their_target
+    assert _holds(lambda: ask(world.witness, before, after)) is holds
+
+
+@pytest.mark.parametrize(
     ("claim", "written", "holds"), [(2, 2, True), (4, 4, True), (1, 2, False), (3, 1, False)]
 )  # fmt: skip
 def test_ce_05_controller_epochs_never_go_back(claim: int, written: int, holds: bool) -> None:
