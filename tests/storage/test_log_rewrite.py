@@ -18,7 +18,7 @@ from replication.storage.log_rewrite import Removal, readable, take_out
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment_name import is_snapshot
 from tests.storage.answers import land_unheard, lose_an_answer
-from tests.storage.logs import P0, P1, P2, facts, fill, follow, leo, new_log, offsets, request, send, truncate, values
+from tests.storage.logs import P0, P1, P2, facts, fill, follow, leo, new_log, offsets, request, send, truncate
 
 
 @pytest.fixture
@@ -108,25 +108,25 @@ def test_tr_05_nobody_waits_for_what_is_written_again(log, monkeypatch):
         return original(*arguments)
 
     monkeypatch.setattr(log_rewrite, "rewrite", rewrite)
-    cut_logs(log, {P0: Cut(1, 2)}, "test")
-    assert [end for _, end in seen] == [9, 9], "once for each segment that is written again"
-    assert offsets(log) == [0, 1]
+    cut_logs(log, {P0: Cut(1, 4)}, "test")
+    assert [end for _, end in seen] == [9]
+    assert offsets(log) == [0, 1, 2, 3]
 
 
 def test_tr_05_what_is_left_of_a_segment_may_change_before_the_commit(log, monkeypatch, written):
     """What was written for the first plan is in nobody's way, and goes."""
-    ends, original = {P0: 2}, log_rewrite.rewrite
+    ends, original = {P2: 0}, log_rewrite.rewrite
 
     def rewrite(*arguments):
-        ends[P0] = 3
+        ends.clear()
+        ends[P1] = 6
         return original(*arguments)
 
     monkeypatch.setattr(log_rewrite, "rewrite", rewrite)
-    before = data_files(log)
-    first = shared(log)
+    before, last = data_files(log), log.refresh().known(P2).batches[0].segment
     take_out(log, {"who": "test", "why": "test"}, lambda state: Removal(without_ends(state, ends)))
-    assert offsets(log) == [0, 1, 2]
-    assert written[first] == 2
+    assert (offsets(log, P1), offsets(log, P2)) == (list(range(6)), list(range(5)))
+    assert written[last] == 2
     assert data_files(log) - before <= set(log.current().segments)
 
 
@@ -161,8 +161,8 @@ def test_tr_05_a_write_that_fails_leaves_nothing_behind(log, monkeypatch):
 
 def test_tr_05_a_cut_whose_answer_was_lost_has_been_made(log, monkeypatch):
     lost = lose_an_answer(monkeypatch)
-    cut_logs(log, {P0: Cut(1, 2)}, "test")
-    assert (len(lost), offsets(log)) == (1, [0, 1])
+    cut_logs(log, {P0: Cut(1, 4)}, "test")
+    assert (len(lost), offsets(log)) == (1, [0, 1, 2, 3])
     assert facts(ReplicaLog.open(log.root)) == facts(log)
 
 
@@ -171,9 +171,9 @@ def test_tr_05_files_of_a_commit_of_which_nothing_is_heard_stay(log, monkeypatch
     with monkeypatch.context() as patched:
         land_unheard(patched)
         with pytest.raises(KafkaStorageException, match="cannot be written"):
-            cut_logs(log, {P0: Cut(1, 2)}, "test")
+            cut_logs(log, {P0: Cut(1, 4)}, "test")
     opened = ReplicaLog.open(log.root)
-    assert (values(opened, P0), len(values(opened, P1))) == ([b"0", b"1"], 9)
+    assert (offsets(opened, P0), offsets(opened, P1)) == (list(range(4)), list(range(9)))
 
 
 def test_tr_05_a_plan_that_never_holds_is_an_error_in_the_end(log, monkeypatch):
@@ -181,7 +181,7 @@ def test_tr_05_a_plan_that_never_holds_is_an_error_in_the_end(log, monkeypatch):
     counts = iter(range(10**6))
 
     def restless(state):
-        return Removal(without_ends(state, {P0: next(counts) % 4}))
+        return Removal(without_ends(state, {P2: 0} if next(counts) % 2 else {P1: 6}))
 
     before = data_files(log)
     with pytest.raises(KafkaStorageException, match="has changed 5 times"):
@@ -193,15 +193,15 @@ def test_ft_12_a_segment_that_cannot_be_read_takes_only_its_own_partitions_offli
     name = shared(log)
     heal = unreadable(log, name)
     follow(log, P2, epoch=1)
-    assert cut_logs(log, {P0: Cut(1, 2), P2: Cut(1, 1)}, "test") is not None
+    assert cut_logs(log, {P0: Cut(1, 0), P2: Cut(1, 0)}, "test") is not None
     state = log.refresh()
     assert [name in (state.fault(p) or "") for p in (P0, P1, P2)] == [True, True, False]
-    assert leo(log, P2) == 1
-    assert cut_logs(log, {P0: Cut(1, 2)}, "test") is None, "what is broken is left alone"
+    assert leo(log, P2) == 0
+    assert cut_logs(log, {P0: Cut(1, 0)}, "test") is None, "what is broken is left alone"
     heal()
     assert log.scrub()
-    assert cut_logs(log, {P0: Cut(1, 2)}, "test") is not None
-    assert (offsets(log), offsets(log, P1), offsets(log, P2)) == ([0, 1], list(range(9)), [0])
+    assert cut_logs(log, {P0: Cut(1, 0)}, "test") is not None
+    assert (offsets(log), offsets(log, P1), offsets(log, P2)) == ([], list(range(9)), [])
 
 
 @pytest.mark.parametrize("what", ["deletion", "retention"])
