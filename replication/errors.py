@@ -126,6 +126,10 @@ class OffsetOutOfRangeException(LakelogException):
     """An offset below the log start or above the log end."""
 
 
+class OffsetNotAvailableException(RetriableException):
+    """A new leader does not know yet how much is committed; it will soon."""
+
+
 class KafkaStorageException(RetriableException):
     """A root cannot be read or written."""
 

@@ -5,17 +5,17 @@ Kafka: `DelayedProduce`. The decision is in `protocol/delayed_operation.produce_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from replication.clients.delayed_operation import DelayedOperation, Purgatory
-from replication.clients.topic_view import Leadership, TopicView, TopicWatch
+from replication.clients.topic_view import Leadership, TopicView
 from replication.errors import (
     FencedLeaderEpochException,
     LakelogException,
-    NotEnoughReplicasAfterAppendException,
     NotLeaderOrFollowerException,
     RetriableException,
+    TimeoutException,
 )
 from replication.protocol.delayed_operation import produce_outcome
 from replication.protocol.high_watermark import effective_min_isr
@@ -63,8 +63,10 @@ def acknowledge(
     waiting = {p: a for p, a in appended.items() if a.error is None}
     if not waiting:
         return {}
-    watch, purgatory = TopicWatch(view, topic, waiting), Purgatory[int]()
-    produces = {p: _DelayedProduce(view, watch, p, records, timeout_ms, send_again) for p, records in waiting.items()}
+    watch, purgatory = _PatientWatch(view, topic, waiting), Purgatory[int]()
+    produces = {
+        p: _DelayedProduce(view, watch, topic, p, records, timeout_ms, send_again) for p, records in waiting.items()
+    }
     for partition, produce in produces.items():
         purgatory.try_complete_else_watch(DelayedOperation({partition}, deadline, produce.attempt))
     purgatory.wait(watch.moved, view.cluster.config.lakelog_poll_interval_ms)
@@ -76,16 +78,36 @@ def may_pass(error: LakelogException | None) -> bool:
     return isinstance(error, RetriableException | FencedLeaderEpochException)
 
 
+class _PatientWatch:
+    """Where the metadata cannot be read, what was seen last holds, and `error` says why it is not newer."""
+
+    def __init__(self, view: TopicView, topic: str, partitions: Iterable[int]) -> None:
+        self.error: LakelogException | None = None
+        self.seen: Mapping[int, Leadership] = {}
+        self._look = lambda: view.leaderships(topic, tuple(partitions))
+        self.moved()
+
+    def moved(self) -> set[int]:
+        """Looks again, and tells which partitions have moved since the last look."""
+        before = self.seen
+        try:
+            self.seen, self.error = self._look(), None
+        except LakelogException as error:
+            self.error = error
+        return {number for number, seen in self.seen.items() if seen != before.get(number)}
+
+
 class _DelayedProduce:
     """What was appended to one partition, until it is acknowledged or `error` says why it is not."""
 
     def __init__(
-        self, view: TopicView, watch: TopicWatch, partition: int, records: AppendedRecords, timeout_ms: int,
-        send_again: SendAgain | None,
+        self, view: TopicView, watch: _PatientWatch, topic: str, partition: int, records: AppendedRecords,
+        timeout_ms: int, send_again: SendAgain | None,
     ) -> None:  # fmt: skip
         self.error: LakelogException | None = None
         self._view = view
         self._watch = watch
+        self._name = f"{topic}-{partition}"
         self._partition = partition
         self._records = records
         self._timeout_ms = timeout_ms
@@ -93,7 +115,10 @@ class _DelayedProduce:
 
     def attempt(self, time_is_over: bool) -> bool:
         """One look, as `DelayedOperation` asks for it."""
-        seen, records = self._watch.seen[self._partition], self._records
+        seen, records = self._watch.seen.get(self._partition), self._records
+        if seen is None:
+            self.error = self._timeout(None) if time_is_over else None
+            return time_is_over
         if seen.error:  # its root cannot be read now; another broker may be leader soon
             self.error = seen.error if time_is_over or not seen.error.retriable else None
             return self.error is not None
@@ -105,7 +130,8 @@ class _DelayedProduce:
         if outcome.error is NotLeaderOrFollowerException and self._send_again and not time_is_over:
             return self._retry(self._send_again)
         if outcome.error:
-            self.error = outcome.error(self._explain(outcome.error, seen))
+            is_timeout = outcome.error is TimeoutException
+            self.error = self._timeout(seen) if is_timeout else outcome.error(self._explain(outcome.error, seen))
         return outcome.is_done
 
     def _retry(self, send_again: SendAgain) -> bool:
@@ -122,27 +148,41 @@ class _DelayedProduce:
 
     def _explain(self, error: type[LakelogException], seen: Leadership) -> str:
         registration = seen.registration
-        name = f"{registration.topic}-{registration.partition}"
-        offsets = f"offsets {self._records.base_offset} to {self._records.last_offset}"
         if error is NotLeaderOrFollowerException:
             return (
-                f"{name}: {offsets} of leader epoch {self._records.leader_epoch} are not in the log of leader "
-                f"{registration.leader} (epoch {registration.leader_epoch})"
-            )
-        if error is NotEnoughReplicasAfterAppendException:
-            return (
-                f"{name}: appended, but the ISR {registration.isr} has become smaller than min.insync.replicas "
-                f"({self._min_isr(registration)})"
+                f"{self._name}: {self._offsets} of leader epoch {self._records.leader_epoch} are not in the log of "
+                f"leader {registration.leader} (epoch {registration.leader_epoch})"
             )
         return (
-            f"{name}: {offsets} were appended but not acknowledged by all of the ISR {registration.isr} within "
-            f"{self._timeout_ms} ms: {self._lacking(registration)}"
+            f"{self._name}: appended, but the ISR {registration.isr} has become smaller than min.insync.replicas "
+            f"({self._min_isr(registration)})"
         )
+
+    @property
+    def _offsets(self) -> str:
+        return f"offsets {self._records.base_offset} to {self._records.last_offset}"
+
+    def _timeout(self, seen: Leadership | None) -> TimeoutException:
+        """Its cause is what stands in the way: the metadata cannot be read, or nobody leads."""
+        cause = self._watch.error or (seen.unavailable if seen else None)
+        replicas = f"all of the ISR {seen.registration.isr}" if seen else "the ISR"
+        lacking = [f"the last error was {cause.name}: {cause}"] if cause else []
+        lacking += [self._lacking(seen.registration)] if seen else []
+        timeout = TimeoutException(
+            f"{self._name}: {self._offsets} were appended but not acknowledged by {replicas} within "
+            f"{self._timeout_ms} ms: {'; '.join(lacking)}"
+        )
+        timeout.__cause__ = cause
+        return timeout
 
     def _lacking(self, registration: PartitionRegistration) -> str:
         parts = []
         for broker in (b for b in registration.isr if b != registration.leader):
-            row = self._view.replicas(broker).get(registration.topic_id_partition)
+            try:
+                row = self._view.replicas(broker).get(registration.topic_id_partition)
+            except LakelogException as error:
+                parts.append(f"broker {broker} cannot be asked ({error})")
+                continue
             end = row.log_end_offset if row else 0
             if end <= self._records.last_offset:
                 parts.append(f"broker {broker} ends at {end}" + (f" ({row.error})" if row and row.error else ""))

@@ -20,12 +20,16 @@ from replication.config import Config
 from replication.errors import (
     InvalidGroupIdException,
     LakelogException,
-    LeaderNotAvailableException,
     NotLeaderOrFollowerException,
-    OffsetOutOfRangeException,
     UnknownTopicOrPartitionException,
 )
-from replication.protocol.delayed_operation import batches_within, check_fetch_offset, check_log_leads, fetch_outcome
+from replication.protocol.delayed_operation import (
+    batches_within,
+    check_committed_offset,
+    check_fetch_offset,
+    check_log_leads,
+    fetch_outcome,
+)
 from replication.protocol.fencing import check_leader_row
 from replication.protocol.leader_epoch import end_offset_for
 from replication.protocol.partition_log import PartitionLog, PlacedBatch
@@ -113,7 +117,8 @@ class Consumer:
         Kafka: `GroupMetadataManager.storeOffsets`. [AP-04]
 
         Raises InvalidGroupIdException without a group, UnknownTopicOrPartitionException, OffsetOutOfRangeException for
-        a negative offset.
+        a negative offset or one above 2^63 - 1, and TimeoutException or KafkaStorageException where the commit could
+        not be made, or its outcome could not be learned, within `request.timeout.ms`.
         """
         group, rows = self._known_group(), []
         for topic, by_partition in offsets.items():
@@ -122,10 +127,10 @@ class Consumer:
                 name = f"{topic}-{partition}"
                 if partition not in registrations:
                     raise UnknownTopicOrPartitionException(f"{name}: no such partition, {topic} has {[*registrations]}")
-                if offset < 0:
-                    raise OffsetOutOfRangeException(f"{name}: offset {offset} cannot be committed, it is negative")
+                check_committed_offset(offset, name)
                 rows.append(CommittedOffset(group, topic, registrations[partition].topic_id, partition, offset))
-        self._view.cluster.groups.commit(rows)
+        deadline = time.monotonic() + self._view.cluster.config.request_timeout_ms / 1000
+        self._view.cluster.groups.commit(rows, deadline)
 
     def committed(self, topic: str) -> dict[int, int]:
         """The offsets that the group has committed last, of the partitions that have any.
@@ -156,10 +161,8 @@ def _led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> Partitio
     """The partition's log at its leader, read after the row; it leads under the epoch that metadata and row have."""
     registration, row = seen.registration, seen.row
     name = f"{registration.topic}-{registration.partition}"
-    if seen.error:
-        raise seen.error
-    if registration.leader == NO_LEADER:
-        raise LeaderNotAvailableException(f"{name}: no leader; replicas are {registration.replicas}")
+    if seen.unavailable and (seen.error or registration.leader == NO_LEADER):
+        raise seen.unavailable
     error = check_leader_row(row, registration.topic_id_partition, registration.leader_epoch)
     if error:
         raise error

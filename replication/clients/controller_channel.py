@@ -39,9 +39,10 @@ class ControllerChannel:
         """
         check_arguments(kind, arguments)
         check_limits(kind, arguments, PartitionLimits.of(self._cluster.config))
-        request = self._put(kind, arguments, validate_only)
+        deadline = time.monotonic() + self._cluster.config.request_timeout_ms / 1000
+        request = self._put(kind, arguments, validate_only, deadline)
         try:
-            decided = self._decided(request)
+            decided = self._decided(request, deadline)
         except BaseException:  # an interrupted notebook cell, too, does not want it any more
             with suppress(LakelogException):
                 self._withdraw(request, "its client was interrupted")
@@ -71,18 +72,18 @@ class ControllerChannel:
             )
         return found
 
-    def _put(self, kind: str, arguments: Mapping[str, Any], validate_only: bool) -> AdminRequest:
+    def _put(self, kind: str, arguments: Mapping[str, Any], validate_only: bool, deadline: float) -> AdminRequest:
         self._cluster.metadata.refresh()
         request = AdminRequest(
             uuid.uuid4().hex, kind, arguments, validate_only, self._requested_by, self._cluster.metadata.version,
             timeout_ms=self._cluster.config.request_timeout_ms,
         )  # fmt: skip
-        self._cluster.admin.add(request)
+        self._cluster.admin.add(request, deadline)
         return request
 
-    def _decided(self, request: AdminRequest) -> AdminRequest | None:
+    def _decided(self, request: AdminRequest, deadline: float) -> AdminRequest | None:
         """The request with its outcome; None if it has none in time."""
-        admin, deadline = self._cluster.admin, time.monotonic() + request.timeout_ms / 1000
+        admin = self._cluster.admin
         while time.monotonic() < deadline:
             found = admin.request(request.request_id)
             if found is None:

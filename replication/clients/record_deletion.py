@@ -20,7 +20,6 @@ from replication.errors import (
 )
 from replication.protocol.log_retention import delete_records_offset, low_watermark
 from replication.protocol.partition_log import PartitionLog
-from replication.protocol.partition_registration import NO_LEADER
 from replication.protocol.topic_name import check_not_internal
 from replication.storage.liveness import Liveness
 from replication.storage.log_cleaning import StartOf, raise_log_starts
@@ -89,7 +88,8 @@ class _Deletion:
                 raise UnknownTopicOrPartitionException(f"{self._topic} has no partition {number}")
             partition = found.registration.topic_id_partition
             log = self._view.log(self._leader(found))
-            outcome = raise_log_starts(log, {partition: self._start_of(number, found)}, "admin", "delete records")
+            starts = {partition: self._start_of(number, found)}
+            outcome = raise_log_starts(log, starts, "admin", "delete records", self._deadline)
             result = outcome[partition]
             if isinstance(result, LakelogException):
                 raise result
@@ -97,12 +97,8 @@ class _Deletion:
         return True
 
     def _leader(self, found: Leadership) -> int:
-        if found.error is not None:
-            raise found.error
-        if found.leader_row is None:
-            leader, name = found.registration.leader, f"{self._topic}-{found.registration.partition}"
-            why = "it has no leader" if leader == NO_LEADER else f"broker {leader} does not lead it yet"
-            raise LeaderNotAvailableException(f"{name}: {why}")
+        if found.unavailable is not None:
+            raise found.unavailable
         return found.registration.leader
 
     def _start_of(self, number: int, found: Leadership) -> StartOf:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from replication.config import TopicConfig
-from replication.errors import LakelogException, UnknownTopicOrPartitionException
+from replication.errors import LakelogException, LeaderNotAvailableException, UnknownTopicOrPartitionException
 from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import LEADER_ROLE, Replica
@@ -31,6 +31,17 @@ class Leadership(NamedTuple):
         row = self.row
         leads = row is not None and row.role == LEADER_ROLE and row.leader_epoch == self.registration.leader_epoch
         return row if leads else None
+
+    @property
+    def unavailable(self) -> LakelogException | None:
+        """Why nobody can be asked for the partition now; None if its leader can."""
+        registration = self.registration
+        if self.error or self.leader_row:
+            return self.error
+        why = f"broker {registration.leader} has not taken up its role under leader epoch {registration.leader_epoch}"
+        if registration.leader == NO_LEADER:
+            why = f"no leader; replicas are {registration.replicas}"
+        return LeaderNotAvailableException(f"{registration.topic}-{registration.partition}: {why}")
 
 
 class TopicView:

@@ -12,6 +12,7 @@ from replication.errors import (
     LakelogException,
     NotEnoughReplicasAfterAppendException,
     NotLeaderOrFollowerException,
+    OffsetNotAvailableException,
     OffsetOutOfRangeException,
     TimeoutException,
 )
@@ -28,6 +29,7 @@ class Outcome(NamedTuple):
 
 
 NOT_YET, DONE = Outcome(False), Outcome(True)
+_LARGEST_OFFSET = 2**63 - 1
 
 
 def produce_outcome(
@@ -122,6 +124,40 @@ def check_log_leads(role: Role, leader_epoch: int, name: str) -> None:
         what = "leads" if role.is_leader else "does not lead"
         raise NotLeaderOrFollowerException(
             f"{name}: leader epoch {leader_epoch} is over, the log {what} at leader epoch {role.leader_epoch}"
+        )
+
+
+def check_committed_offset(offset: int, name: str) -> None:
+    """A group commits the offset that it reads next: any that a log may come to.
+
+    Kafka: `GroupMetadataManager.storeOffsets`. [AP-04]
+
+    Raises:
+        OffsetOutOfRangeException: it is negative, above 2^63 - 1, or no whole number.
+    """
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _LARGEST_OFFSET:
+        raise OffsetOutOfRangeException(
+            f"{name}: offset {offset!r} cannot be committed, it must be a whole number from 0 to 2^63 - 1"
+        )
+
+
+def check_offset_available(offset: int | None, high_watermark: int, epoch_start: int, name: str) -> None:
+    """Where the committed records end is not known while the HW is below the start of the leader's epoch.
+
+    A new leader has all that was committed before, but its HW comes from its own past and lags behind: "latest" would
+    go back, and an offset that was committed would look as if it were not. Both become known once the ISR has told
+    the leader how far it is. `offset`: one that is asked for by its number; None for "latest".
+
+    Kafka: `Partition.fetchOffsetForTimestamp`. KIP-207.
+
+    Raises:
+        OffsetNotAvailableException: ask again.
+    """
+    may_be_committed = offset is None or high_watermark < offset <= epoch_start
+    if high_watermark < epoch_start and may_be_committed:
+        raise OffsetNotAvailableException(
+            f"{name}: the high watermark {high_watermark} is below offset {epoch_start}, where the leader's epoch "
+            "starts: how much is committed is not known yet"
         )
 
 

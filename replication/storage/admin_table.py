@@ -91,8 +91,11 @@ class AdminTable:
         """One request as last read."""
         return next((request for request in self.requests if request.request_id == request_id), None)
 
-    def add(self, request: AdminRequest) -> None:
-        """Puts a request to whoever is the controller. Raises InvalidRequestException if it is too long."""
+    def add(self, request: AdminRequest, deadline: float | None = None) -> None:
+        """Puts a request to whoever is the controller.
+
+        Raises InvalidRequestException if it is too long, TimeoutException at the `deadline`.
+        """
         added = _row(request)
         if len(added["arguments"]) > _MAX_ARGUMENTS:
             raise InvalidRequestException(f"{request.kind}: {_too_long(added['arguments'])}")
@@ -102,7 +105,7 @@ class AdminTable:
             return None if is_there else [*rows, added]
 
         cause = {"who": request.requested_by, "why": request.kind, "request": request.request_id}
-        self._table.update(cause, change)
+        self._table.update(cause, change, deadline=deadline, once=True)
 
     def withdraw(self, request_id: str, error: Outcome, who: str) -> AdminRequest | None:
         """Settles a request that no controller carries out yet, with `error`; one that only asked goes without a trace.

@@ -36,9 +36,11 @@ SegmentWriter = Callable[[Positions], Sequence[Segment]]
 
 
 def append(
-    log: ReplicaLog, appends: Sequence[PartitionAppend], write: SegmentWriter, who: str
+    log: ReplicaLog, appends: Sequence[PartitionAppend], write: SegmentWriter, who: str, deadline: float | None = None
 ) -> dict[TopicIdPartition, Appended | LakelogException]:
     """Appends to the partitions that this log leads; answers offsets or the error of each, and commits once.
+
+    `deadline` of the monotonic clock: a commit that others have overtaken is not attempted again after it.
 
     Raises KafkaStorageException when the log cannot be written; records may then be in it or not, and the same append
     sent again finds out: it adds nothing that is there already.
@@ -57,7 +59,7 @@ def append(
         return LogChange(adds=written[1])
 
     epochs = {f"{request.topic}-{request.partition}": request.leader_epoch for request in appends}
-    log.transact({"who": who, "why": "append", "leader_epochs": epochs}, decide)
+    log.transact({"who": who, "why": "append", "leader_epochs": epochs}, decide, deadline)
     return outcomes
 
 

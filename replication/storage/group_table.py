@@ -47,10 +47,11 @@ class GroupTable:
         self._table.refresh()
         self._table.keep_cheap()
 
-    def commit(self, offsets: Iterable[CommittedOffset]) -> None:
+    def commit(self, offsets: Iterable[CommittedOffset], deadline: float | None = None) -> None:
         """Replaces the offsets of these partitions, in one compare-and-set; those of others stay.
 
-        An offset may go back, as a consumer that reads again may commit. Of two commits the later one holds.
+        An offset may go back, as a consumer that reads again may commit. Of two commits the later one holds, also when
+        the answer of the earlier one was lost. Raises KafkaStorageException, and TimeoutException at the `deadline`.
         """
         wanted = {row.key: row for row in offsets}
         cause = {"who": "consumer", "why": "commit", "groups": sorted({group for group, _ in wanted})}
@@ -60,7 +61,7 @@ class GroupTable:
             merged = {**found, **wanted}
             return None if merged == found else [merged[key]._asdict() for key in sorted(merged)]
 
-        self._table.update(cause, change)
+        self._table.update(cause, change, deadline=deadline, once=True)
 
     def committed(self, group_id: str) -> dict[TopicIdPartition, int]:
         """The offsets of a group, as the table has them now."""

@@ -23,11 +23,11 @@ StartOf = Callable[[PartitionLog], int]
 
 
 def raise_log_starts(
-    log: ReplicaLog, starts: Mapping[TopicIdPartition, StartOf], who: str, why: str
+    log: ReplicaLog, starts: Mapping[TopicIdPartition, StartOf], who: str, why: str, deadline: float | None = None
 ) -> dict[TopicIdPartition, int | LakelogException]:
     """Raises log starts, in one commit that removes no file: that is for the log's broker to do.
 
-    Answers each partition's log start, or what `StartOf` has raised.
+    Answers each partition's log start, or what `StartOf` has raised. Raises TimeoutException at the `deadline`.
     """
     outcomes: dict[TopicIdPartition, int | LakelogException] = {}
 
@@ -45,7 +45,7 @@ def raise_log_starts(
                 txns[log_start_app_id(partition)] = start
         return LogChange(txns=txns) if txns else None
 
-    log.transact({"who": who, "why": why, "partitions": len(starts)}, decide)
+    log.transact({"who": who, "why": why, "partitions": len(starts)}, decide, deadline)
     return outcomes
 
 

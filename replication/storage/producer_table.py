@@ -43,19 +43,23 @@ class ProducerTable:
         self._table.refresh()
         self._table.keep_cheap()
 
-    def init_producer(self, name: str) -> ProducerIdAndEpoch:
-        """The id of a named producer, under an epoch above all that were given out before: those are fenced."""
+    def init_producer(self, name: str, deadline: float | None = None) -> ProducerIdAndEpoch:
+        """The id of a named producer, under an epoch above all that were given out before: those are fenced.
+
+        Raises KafkaStorageException, and TimeoutException at the `deadline`.
+        """
         given: list[ProducerIdAndEpoch] = []
+        new_id = new_producer_id()
 
         def change(rows: list[Row]) -> list[Row]:
             known = {row["name"]: row for row in rows}
             last = known.get(name)
             mine = ProducerIdAndEpoch(
-                last["producer_id"] if last else new_producer_id(), last["producer_epoch"] + 1 if last else 0
+                last["producer_id"] if last else new_id, last["producer_epoch"] + 1 if last else 0
             )
             given.append(mine)
             known[name] = {"name": name, **mine._asdict()}
             return [known[key] for key in sorted(known)]
 
-        self._table.update({"who": "producer", "why": "start", "name": name}, change)
+        self._table.update({"who": "producer", "why": "start", "name": name}, change, deadline=deadline, once=True)
         return given[-1]

@@ -162,11 +162,12 @@ class ReplicaLog:
         found = {segment.file.name: segment for segment in read}
         return [self._written.get(file.name) or found[file.name] for file in files]
 
-    def transact(self, cause: Mapping[str, Any], decide: Decision) -> int | None:
+    def transact(self, cause: Mapping[str, Any], decide: Decision, deadline: float | None = None) -> int | None:
         """Commits what `decide` makes of the newest state; asks it again as often as another commit comes between.
 
         Returns the version, or None if there was nothing to do. An outcome that cannot be told is decided anew on what
-        the log then holds. Raises what `decide` raises, and KafkaStorageException when the table cannot be written.
+        the log then holds. Raises what `decide` raises, KafkaStorageException when the table cannot be written, and
+        TimeoutException when the deadline has passed without a commit that won.
         """
 
         def attempt() -> int | None:
@@ -174,7 +175,7 @@ class ReplicaLog:
                 change = decide(self.refresh())
                 return None if change is None else self._commit(cause, change)
 
-        return compare_and_set(self.root.uri, attempt)
+        return compare_and_set(self.root.uri, attempt, deadline)
 
     def _commit(self, cause: Mapping[str, Any], change: LogChange) -> int:
         self._check(change)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from replication.errors import CorruptRecordException
-from replication.storage.commit import AddedFile
+from replication.storage.commit import AddedFile, commit_name, read_commit
 from replication.storage.compare_and_set import compare_and_set
 from replication.storage.delta_log import DeltaLog
 from replication.storage.file_cleaner import FileCleaner
@@ -20,6 +20,8 @@ from replication.storage.segment_name import is_data_file
 from schemas import Table
 
 Row = dict[str, Any]
+
+_UPDATE = "lakelog.update"  # names an update in its commits, of which only one can win
 
 
 class StateTable:
@@ -114,20 +116,44 @@ class StateTable:
         cause: Mapping[str, Any],
         change: Callable[[list[Row]], list[Row] | None],
         txns: Mapping[str, int] | None = None,
+        deadline: float | None = None,
+        once: bool = False,
     ) -> int | None:
         """Writes what `change` makes of the newest rows, asking again when somebody else has written in between.
 
         Returns the version written, or None if `change` answered None: nothing to do. Since an outcome that cannot be
-        told is decided anew, `change` must know its own work when it sees it. Raises KafkaStorageException.
+        told is decided anew, `change` must know its own work when it sees it. With `once` the table's log is looked at
+        first: what has landed is not written again over what others have made of it since; `change` must then answer
+        the same for the same rows. Raises KafkaStorageException, and TimeoutException where others have won until
+        `deadline`, of the monotonic clock.
         """
+        named, tried = {**cause, _UPDATE: uuid.uuid4().hex}, set[int]()
 
         def attempt() -> int | None:
             with self._lock:
                 self.refresh()
-                rows = change(list(self._rows))
-                return None if rows is None else self._commit(cause, rows, txns)
+                landed = self._landed(tried, named[_UPDATE]) if once else None
+                rows = None if landed is not None else change(list(self._rows))
+                if rows is None:
+                    return landed
+                tried.add(self._log.version + 1)
+                return self._commit(named, rows, txns)
 
-        return compare_and_set(self._log.root.uri, attempt)
+        return compare_and_set(self._log.root.uri, attempt, deadline)
+
+    def _landed(self, tried: Iterable[int], update: str) -> int | None:
+        """The version that is this update's own commit, of those that it has tried; None if none is, or none is left.
+
+        One without the commit before it may lie in the hole that a clean-up has left.
+        """
+        for version in sorted(tried):
+            try:
+                is_own = read_commit(self._log.root, version).info.get(_UPDATE) == update
+            except FileNotFoundError:
+                continue
+            if is_own and self._log.root.exists(commit_name(version - 1)):
+                return version
+        return None
 
     def _commit(self, cause: Mapping[str, Any], rows: list[Row], txns: Mapping[str, int] | None) -> int:
         files = [self._write(rows)] if rows else []

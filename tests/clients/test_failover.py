@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from replication.clients.producer import Producer
+from replication.clients.producer_identity import ProducerIdentity
 from replication.config import Config
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leader_election import new_partition, with_leader
@@ -117,12 +118,13 @@ def test_ap_07_a_duplicate_is_waited_for_under_the_epoch_that_it_lies_under(worl
     """It was sent again to the second leader, has been there since the first, and a third comes before the HW does."""
     producer = Producer(world.cluster.root.uri)
     first = Producer(world.cluster.root.uri, acks=1)
-    first._identity = producer._identity  # its answer of this send will not have come
+    identity = producer._identity
+    first._identity = ProducerIdentity(identity._given, True)  # its answer of this send will not have come
     first.send("t", pa.table({"value": [b"a"]}))
     world.copy()
     world.fail_over()
     answer = send_meanwhile(producer, b"a")
-    wait_until(lambda: producer._sequences, "the answer of the second leader")
+    wait_until(lambda: identity._next, "the answer of the second leader")
     world.lead(with_leader(world.registration, 1, (1,)), high_watermark=1)
     assert (answer().base_offset, answer().leader_epoch, answer().error) == (0, 0, None)
     assert world.values(1) == [b"a"]
@@ -152,7 +154,7 @@ def test_ap_06_a_retry_at_the_new_leader_adds_nothing(world):
     producer.send("t", pa.table({"value": [b"a", b"b"]}))
     world.copy()
     world.fail_over(high_watermark=2)
-    producer._sequences.clear()  # as if the answer of the first send had been lost
+    producer._identity._next.clear()  # as if the answer of the first send had been lost
     (answer,) = producer.send("t", pa.table({"value": [b"a", b"b"]})).values()
     assert (answer.base_offset, answer.last_offset, answer.error) == (0, 1, None)
     assert world.values(2) == [b"a", b"b"]

@@ -1,9 +1,13 @@
 """Committed offsets come back, and consumers that commit at the same time lose nothing of each other's."""
 
+import os
+
 import pytest
+from deltalake import DeltaTable
 
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.commit import last_version, read_commit
+from replication.storage.commit import commit_name, last_version, read_commit
+from replication.storage.delta_log import CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.group_table import CommittedOffset, GroupTable
 from tests.processes import race
@@ -49,6 +53,65 @@ def test_ap_04_a_commit_says_whose_it_is(storage):
     GroupTable.open(storage).commit([row(3)])
     info = read_commit(storage.child("groups"), 1).info
     assert (info["who"], info["why"], info["groups"]) == ("consumer", "commit", ["g"])
+
+
+def test_ap_04_a_commit_whose_answer_is_lost_is_not_made_again_over_a_later_one(storage, monkeypatch):
+    """The consumer that takes the partition over has come further by then."""
+    table, other = GroupTable.open(storage), GroupTable.open(storage)
+    table.commit([row(5)])
+    commit = DeltaLog.commit
+
+    def lands(log, cause, *args, **options):
+        monkeypatch.setattr(DeltaLog, "commit", commit)
+        commit(log, cause, *args, **options)
+        other.commit([row(20)])
+        raise CommitUnknown("the answer was lost")
+
+    monkeypatch.setattr(DeltaLog, "commit", lands)
+    table.commit([row(10)])
+    assert table.committed("g") == other.committed("g") == {key(): 20}
+    assert last_version(storage.child("groups")) == 3
+
+
+def test_ap_04_a_commit_that_lands_late_is_not_made_again_over_a_later_one(storage, monkeypatch):
+    """It is on its way when its answer is given up, and lands right before it is tried again."""
+    table, other = GroupTable.open(storage), GroupTable.open(storage)
+    commit, under_way = DeltaLog.commit, []
+
+    def is_late(log, *args, **options):
+        if not under_way:
+            under_way.append((args, options))
+            raise CommitUnknown("no answer")
+        monkeypatch.setattr(DeltaLog, "commit", commit)
+        commit(log, *under_way[0][0], **under_way[0][1])
+        other.commit([row(20)])
+        return commit(log, *args, **options)
+
+    monkeypatch.setattr(DeltaLog, "commit", is_late)
+    table.commit([row(10)])
+    assert other.committed("g") == {key(): 20}
+
+
+def test_ap_04_a_commit_that_fell_into_a_hole_is_made_again(storage, monkeypatch):
+    """A clean-up has removed the commits around it while it was on its way: nobody has ever read it."""
+    table, other, groups = GroupTable.open(storage), GroupTable.open(storage), storage.child("groups")
+    commit = DeltaLog.commit
+
+    def falls_into_a_hole(log, cause, *args, **options):
+        monkeypatch.setattr(DeltaLog, "commit", commit)
+        commit(log, cause, *args, **options)
+        late = groups.read(commit_name(1))
+        for offset in (17, 18, 19, 20):
+            other.commit([row(offset)])
+        DeltaTable(groups.uri).create_checkpoint()
+        for version in range(last_version(groups)):
+            groups.delete(commit_name(version))
+        groups.child("_delta_log").write(os.path.basename(commit_name(1)), late)
+        raise CommitUnknown("slow")
+
+    monkeypatch.setattr(DeltaLog, "commit", falls_into_a_hole)
+    table.commit([row(10)])
+    assert GroupTable.open(storage).committed("g") == {key(): 10}
 
 
 def commit_often(start, uri, partition):

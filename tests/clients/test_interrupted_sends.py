@@ -1,0 +1,161 @@
+"""A send that fails, raises or is interrupted uses its identity up: other records never pass for a repeat of it."""
+
+import pyarrow as pa
+import pytest
+
+from replication.clients.producer import Producer
+from replication.clients.topic_view import TopicView
+from replication.config import Config
+from replication.errors import KafkaStorageException, LeaderNotAvailableException
+from replication.storage.commit import last_version
+from replication.storage.delta_log import CommitUnknown, DeltaLog
+from replication.storage.replica_log import ReplicaLog
+from tests.clients.world import World
+from tests.storage.answers import lose_an_answer
+from tests.storage.logs import P0, P1, TOPIC, fill, follow, lead, values
+
+OUT_OF_REACH = KafkaStorageException("out of reach")
+
+
+@pytest.fixture
+def world(root):
+    made = World(root)
+    made.say(0)
+    return made
+
+
+def records(*given, partition=0):
+    return pa.table({"value": pa.array(given, pa.binary()), "partition": [partition] * len(given)})
+
+
+def is_append(_, cause):
+    return cause.get("why") == "append"
+
+
+def out_of_reach(*_):
+    raise OUT_OF_REACH
+
+
+def lose_all_after_an_append(monkeypatch):
+    """An append lands, its answer is lost, and from then on neither logs nor the metadata can be read."""
+
+    def lands(log, cause):
+        found = is_append(log, cause)
+        if found:
+            monkeypatch.setattr(ReplicaLog, "refresh", out_of_reach)
+            monkeypatch.setattr(TopicView, "partitions", out_of_reach)
+        return found
+
+    lose_an_answer(monkeypatch, lands)
+
+
+@pytest.mark.parametrize("name", [None, "importer"])
+@pytest.mark.parametrize("acks", [1, "all"])
+def test_ap_06_what_is_sent_after_a_lost_answer_and_an_outage_is_no_repeat(world, monkeypatch, acks, name):
+    producer = Producer(world.uri, acks, name)
+    with monkeypatch.context() as outage:
+        lose_all_after_an_append(outage)
+        (failed,) = producer.send(TOPIC, records(b"first"), timeout_ms=30).values()
+    assert isinstance(failed.error, KafkaStorageException)
+    assert failed.base_offset == -1
+    producer.send(TOPIC, records(b"second"), timeout_ms=30)
+    producer.send(TOPIC, records(b"third"), timeout_ms=30)
+    assert values(world.logs[1]) == [b"first", b"second", b"third"]
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit(), OSError("reset by peer"), MemoryError()])
+def test_ap_06_what_is_sent_after_an_interrupted_send_is_no_repeat(world, monkeypatch, interrupt):
+    producer = Producer(world.uri, acks=1)
+    with monkeypatch.context() as lost:
+        lose_an_answer(lost, is_append, error=interrupt)
+        with pytest.raises(type(interrupt)):
+            producer.send(TOPIC, records(b"first"))
+    (answer,) = producer.send(TOPIC, records(b"second")).values()
+    assert (answer.base_offset, answer.error) == (1, None)
+    assert values(world.logs[1]) == [b"first", b"second"]
+
+
+def test_ap_06_a_producer_whose_table_is_out_of_reach_sends_nothing_before_it_has_a_new_epoch(world, monkeypatch):
+    producer, producers = Producer(world.uri, acks=1, name="importer"), world.cluster.root.child("producers")
+    lose_an_answer(monkeypatch, is_append, error=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        producer.send(TOPIC, records(b"first"))
+    assert last_version(producers) == 1, "the next epoch is taken by the next send"
+    with monkeypatch.context() as outage:
+        outage.setattr(DeltaLog, "commit", refuse)
+        with pytest.raises(KafkaStorageException, match="refused"):
+            producer.send(TOPIC, records(b"never"))
+    producer.send(TOPIC, records(b"second"))
+    assert last_version(producers) == 2
+    assert values(world.logs[1]) == [b"first", b"second"]
+
+
+def refuse(*_, **__):
+    raise CommitUnknown("connection refused")
+
+
+def test_ap_06_only_a_send_that_succeeded_as_a_whole_leaves_its_identity_to_the_next(world):
+    producer, both = Producer(world.uri, acks=1), pa.table({"value": [b"a", b"b"], "partition": [0, 1]})
+    for _ in range(2):
+        producer.send(TOPIC, both)
+    follow(world.logs[1], P1, epoch=1)
+    for _ in range(2):
+        producer.send(TOPIC, both, timeout_ms=1)
+    headers = [batch.header for batch in world.logs[1].refresh().partition(P0).batches]
+    first, second, third, last = [(header.producer_id, header.base_sequence) for header in headers]
+    assert (first[0], second, third) == (second[0], (first[0], 1), (first[0], 2))
+    assert last[0] != first[0]
+
+
+def lead_elsewhere(world):
+    """Broker 2 leads with the first record of the producer alone."""
+    world.change(leader=2, leader_epoch=1, isr=(2,), partition_epoch=1)
+    lead(world.logs[2], P0, epoch=1)
+
+
+def test_ap_06_a_sequence_does_not_start_over_once_a_log_may_hold_the_send(world, monkeypatch):
+    """The new leader lacks an earlier record; the old one, which may lead again, has the send: it would be doubled."""
+    producer, commit = Producer(world.uri, acks=1), DeltaLog.commit
+    producer.send(TOPIC, records(b"a"))
+    identity = producer._identity._given
+    producer.send(TOPIC, records(b"b"))
+    lead(world.logs[2], P0, epoch=0)
+    fill(world.logs[2], P0, 1, producer_id=identity.producer_id)
+
+    def lands_and_fails(log, cause, *args, **options):
+        version = commit(log, cause, *args, **options)
+        if is_append(log, cause) and "broker-1" in log.root.uri:
+            lead_elsewhere(world)
+            raise OUT_OF_REACH
+        return version
+
+    monkeypatch.setattr(DeltaLog, "commit", lands_and_fails)
+    (answer,) = producer.send(TOPIC, records(b"c")).values()
+    assert answer.error is not None
+    assert answer.error.name == "OutOfOrderSequenceException"
+    assert (values(world.logs[1]), values(world.logs[2])) == ([b"a", b"b", b"c"], [b"0"])
+
+
+@pytest.mark.parametrize("acks", [1, "all"])
+def test_mc_04_without_a_leader_until_the_time_is_over(world, acks):
+    """As in Kafka it is a time-out, and it says what stood in the way."""
+    world.change(leader=-1, leader_epoch=1)
+    (answer,) = Producer(world.uri, acks).send(TOPIC, records(b"a"), timeout_ms=20).values()
+    assert answer.error is not None
+    assert answer.error.name == "TimeoutException"
+    assert isinstance(answer.error.__cause__, LeaderNotAvailableException)
+    for text in (f"{TOPIC}-0: 1 records", "within 20 ms", "LeaderNotAvailableException", "no leader; replicas are"):
+        assert text in str(answer.error)
+
+
+def test_ap_07_a_leader_that_goes_before_it_acknowledges_is_named(world, while_waiting):
+    producer = Producer(world.uri, config=Config.from_properties({"lakelog.poll.interval.ms": 1}))
+    identity = producer._identity
+    while_waiting(*[lambda: world.change(leader=-1, leader_epoch=1)], *[lambda: None] * 100_000)
+    (answer,) = producer.send(TOPIC, records(b"a"), timeout_ms=200).values()
+    assert answer.error is not None
+    assert (answer.base_offset, answer.error.name) == (0, "TimeoutException")
+    assert isinstance(answer.error.__cause__, LeaderNotAvailableException)
+    assert "were appended but not acknowledged" in str(answer.error)
+    assert "the last error was LeaderNotAvailableException: flights-0: no leader" in str(answer.error)
+    assert producer._identity is not identity
