@@ -162,8 +162,8 @@ def test_a_request_that_is_being_applied_is_not_withdrawn(cluster_uri, monkeypat
     client = AdminClient(cluster_uri, IMPATIENT)
     admin, add = Cluster.open(cluster_uri).admin, AdminTable.add
 
-    def add_and_take_up(table, request):
-        add(table, request)
+    def add_and_take_up(table, request, deadline):
+        add(table, request, deadline)
         admin.move(request.request_id, APPLYING, 3)
 
     monkeypatch.setattr(AdminTable, "add", add_and_take_up)
