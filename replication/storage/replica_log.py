@@ -90,10 +90,8 @@ class ReplicaLog:
             if self._state.broken and time.monotonic() - self._healed_at >= _HEAL_SECONDS:
                 self._heal()
             if self._broker_epoch is not None and self._state.broker_epoch > self._broker_epoch:
-                raise StaleBrokerEpochException(
-                    f"{self.root.uri}: broker epoch {self._broker_epoch} is fenced: "
-                    f"a newer process of this broker has claimed the log under epoch {self._state.broker_epoch}"
-                )
+                newer = f"a newer process of this broker has claimed it under epoch {self._state.broker_epoch}"
+                raise StaleBrokerEpochException(f"{self.root.uri}: epoch {self._broker_epoch} is fenced: {newer}")
             return self._state
 
     def current(self) -> LogState:
@@ -165,9 +163,8 @@ class ReplicaLog:
     def transact(self, cause: Mapping[str, Any], decide: Decision, deadline: float | None = None) -> int | None:
         """Commits what `decide` makes of the newest state; asks it again as often as another commit comes between.
 
-        Returns the version, or None if there was nothing to do. An outcome that cannot be told is decided anew on what
-        the log then holds. Raises what `decide` raises, KafkaStorageException when the table cannot be written, and
-        TimeoutException when the deadline has passed without a commit that won.
+        Returns the version, None if there was nothing to do. What cannot be told is decided anew on what is there then.
+        Raises what `decide` raises, KafkaStorageException, and TimeoutException where others win until the deadline.
         """
 
         def attempt() -> int | None:

@@ -338,7 +338,7 @@ def test_ap_06_of_a_send_that_was_replicated_in_part_only_the_rest_is_appended(l
     leader = new_log(f"{root}/2")
     follow(leader, P0, epoch=0)
     copied = [copy_segment(log.root, segment, leader.root) for segment in sent[:2]]
-    append_as_follower(leader, copied, {P0: 0}, {P0: 0}, "test")
+    append_as_follower(leader, copied, {P0: leader.refresh().partition(P0).log_end.chain}, {P0: 0}, "test")
     known = copied[-1].headers[-1].next_offset
     lead(leader, P0, epoch=1)
     fill(leader, P0, 2, epoch=1, producer_id=9)
