@@ -90,8 +90,8 @@ class ReplicaLog:
             if self._state.broken and time.monotonic() - self._healed_at >= _HEAL_SECONDS:
                 self._heal()
             if self._broker_epoch is not None and self._state.broker_epoch > self._broker_epoch:
-                newer = f"a newer process of this broker has claimed it under epoch {self._state.broker_epoch}"
-                raise StaleBrokerEpochException(f"{self.root.uri}: epoch {self._broker_epoch} is fenced: {newer}")
+                why = f"a newer process of this broker has claimed it under epoch {self._state.broker_epoch}"
+                raise StaleBrokerEpochException(f"{self.root.uri}: broker epoch {self._broker_epoch} is fenced: {why}")
             return self._state
 
     def current(self) -> LogState:
