@@ -53,6 +53,10 @@ class ClusterHealth:
             f"adding {found.adding_replicas}, removing {found.removing_replicas}"
         )
 
+    def is_alone(self, broker: int) -> bool:
+        """Whether a partition has this broker in its ISR, and no other."""
+        return any(set(found.isr) == {broker} for found in self.partitions())
+
     def bounds(self) -> Bounds:
         """Where the leaders' logs now begin and end."""
         logs = {r: self._view.log(r.leader).refresh().partition(r.topic_id_partition) for r in self.partitions()}

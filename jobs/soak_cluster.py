@@ -13,6 +13,7 @@ from jobs.broker_process import ServerProcess
 from jobs.cluster_processes import ClusterProcesses
 from jobs.soak_store_server import errors_file, port_file
 from jobs.waiting import wait_until
+from replication.storage.cluster import Cluster, format_broker
 
 BROKERS = (1, 2, 3)
 STORED = 3  # the broker whose root lies in the store
@@ -57,6 +58,7 @@ class SoakCluster:
     """Its processes, its store, and the folder that holds the files of each broker's root."""
 
     def __init__(self, folder: Path, cluster_uri: str, config: Path) -> None:
+        self._uri = cluster_uri
         bucket = folder / "store" / _BUCKET
         self.store = StoreProcess(bucket, folder / "store.log")
         self.processes = ClusterProcesses(
@@ -76,6 +78,11 @@ class SoakCluster:
                     yield self
             finally:
                 self.store.kill()
+
+    def format_root(self, broker: int) -> None:
+        """Formats a broker's empty root. Raises InconsistentClusterIdException if it holds anything."""
+        cluster = Cluster.open(self._uri)
+        format_broker(cluster.storage_of(broker, self.processes.brokers[broker].root), cluster.cluster_id, broker)
 
     def check(self) -> None:
         """Raises BrokerNotAvailableException if a process has ended by itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 import time
@@ -12,11 +13,13 @@ from jobs.log_files import log_files
 from jobs.soak_cluster import SoakCluster
 from jobs.soak_plan import Fault
 from jobs.storage_faults import bring_back, empty, forget_since, rot, take_away
+from replication.errors import InconsistentClusterIdException
 from replication.protocol.record_batch import BatchHeader
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from schemas import LOG
 
+_ATTEMPTS = 10
 _UNSYNCED_S = 5.0  # a disk is that far behind at most when its power is cut
 
 
@@ -24,13 +27,19 @@ class RootFaults:
     """Each is undone at its end, as far as it can be: what a root has lost comes back from other replicas.
 
     Rot strikes files with records of the topic `kept` only: those of another one may be deleted before they are read.
+    `is_alone` tells whether a broker is the only member of an ISR: then nothing is taken from it, as the partition
+    would wait for an unclean election.
     """
 
-    def __init__(self, cluster: SoakCluster, kept: str, let: Callable[[float], None]) -> None:
+    def __init__(
+        self, cluster: SoakCluster, kept: str, is_alone: Callable[[int], bool], let: Callable[[float], None]
+    ) -> None:
+        self._cluster = cluster
         self._brokers = cluster.processes.brokers
         self._store = cluster.store
         self._folders: Mapping[int, Path] = cluster.folders
         self._kept = kept
+        self._is_alone = is_alone
         self._let = let
         self._rotten: dict[Path, str] = {}
         self.rotted = 0
@@ -52,21 +61,37 @@ class RootFaults:
 
     def cut_power(self, fault: Fault) -> str:
         """The machine of a broker loses its power, and the disk what was not synced."""
-        process, lost = self._brokers[fault.broker], _UNSYNCED_S * fault.extent
-        process.kill()
-        commits = forget_since(self._folders[fault.broker], time.time() - lost)
-        self._let(fault.lasts_s)
-        process.start()
-        return f"{process.name}, {commits} commits of the last {lost:.1f} s are gone"
+        lost, begun = _UNSYNCED_S * fault.extent, time.time()
+
+        def deed() -> str:
+            commits = forget_since(self._folders[fault.broker], begun - lost)
+            self._let(fault.lasts_s)
+            return f"{commits} commits of the last {lost:.1f} s are gone"
+
+        return self._while_dead(fault, deed)
 
     def empty_root(self, fault: Fault) -> str:
-        """A broker comes back with an empty disk."""
+        """A broker comes back with an empty disk, which is formatted at once: a client that has noticed nothing may
+        write into it, and what holds anything is not formatted."""
+
+        def deed() -> str:
+            self._let(fault.lasts_s)
+            for _ in range(_ATTEMPTS):
+                empty(self._folders[fault.broker])
+                with contextlib.suppress(InconsistentClusterIdException):
+                    self._cluster.format_root(fault.broker)
+                    break
+            return "its root is empty"
+
+        return self._while_dead(fault, deed)
+
+    def _while_dead(self, fault: Fault, deed: Callable[[], str]) -> str:
+        """Whether it is alone is looked at once it is dead: from then on it cannot shrink an ISR to itself."""
         process = self._brokers[fault.broker]
         process.kill()
-        self._let(fault.lasts_s)
-        empty(self._folders[fault.broker])
+        done = "killed only, as it is alone in an ISR" if self._is_alone(fault.broker) else deed()
         process.start()
-        return f"root of {process.name}"
+        return f"{process.name}: {done}"
 
     def hang_store(self, fault: Fault) -> str:
         """The store takes requests and answers none."""

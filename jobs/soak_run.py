@@ -83,7 +83,7 @@ class Soak:
         self._health = ClusterHealth(self._view, processes, list(ASSIGNMENTS))
         self._admin = AdminClient(cluster_uri, requested_by="soak")
         self._load = SoakLoad(cluster_uri, {topic: len(found) for topic, found in ASSIGNMENTS.items()})
-        self._roots = RootFaults(cluster, KEPT, self._let)
+        self._roots = RootFaults(cluster, KEPT, self._health.is_alone, self._let)
         self._faults = SoakFaults(processes, self._roots, self._health, self._admin, TRIMMED, self._wait, self._let)
         self._course = Course(plan.faults, plan.seed)
         self._checked: dict[str, dict[str, Any]] = {}

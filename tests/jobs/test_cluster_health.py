@@ -59,6 +59,13 @@ def test_every_broker_is_in_sync_and_nothing_moves(cluster: Cluster, change: dic
     assert bool(lacking) == bool(found)
 
 
+@pytest.mark.parametrize(("isr", "alone"), [((1,), {1}), ((1, 2), set()), ((2,), {2})])
+def test_who_is_the_only_member_of_an_isr(cluster: Cluster, isr: tuple[int, ...], alone: set[int]) -> None:
+    (registration,) = TopicView(cluster).partitions(TOPIC).values()
+    cluster.metadata.put([replace(registration, isr=isr)], {"who": "test"})
+    assert {broker for broker in (1, 2) if health(cluster).is_alone(broker)} == alone
+
+
 @pytest.mark.parametrize(
     ("active", "stands", "lacking"),
     [(False, True, "no controller is active"), (True, False, "controller-1 does not stand for election")],

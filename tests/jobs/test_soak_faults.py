@@ -12,7 +12,7 @@ from jobs.soak_faults import SoakFaults
 from jobs.soak_plan import KINDS, Fault, plan_faults
 from jobs.soak_root_faults import RootFaults
 from jobs.storage_faults import is_away
-from replication.errors import TimeoutException
+from replication.errors import InconsistentClusterIdException, TimeoutException
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.storage.admin_table import Outcome
 
@@ -79,6 +79,8 @@ class FakeCluster:
         ]
         self.refuses: list[Exception | str] = []
         self.lacks: list[str] = []
+        self.alone: set[int] = set()
+        self.strangers: list[str] = []
         self.waited_for: list[str] = []
         self.most_away = 0
         self.asked: list[Any] = []
@@ -93,8 +95,10 @@ class FakeCluster:
         )
         processes: Any = SimpleNamespace(brokers=self.brokers, controllers=self.controllers)
         admin: Any = self
-        cluster: Any = SimpleNamespace(processes=processes, store=self.store, folders=self.folders)
-        self.roots = RootFaults(cluster, "kept", self._let)
+        cluster: Any = SimpleNamespace(
+            processes=processes, store=self.store, folders=self.folders, format_root=self._format_root
+        )
+        self.roots = RootFaults(cluster, "kept", lambda broker: broker in self.alone, self._let)
         return SoakFaults(processes, self.roots, health, admin, "trimmed", self._wait, self._let)
 
     def _wait(self, lacks: Callable[[], str], what: str) -> None:
@@ -102,6 +106,12 @@ class FakeCluster:
         if any(lacks() == "" for _ in range(3)):
             return
         raise TimeoutException(what)
+
+    def _format_root(self, broker: int) -> None:
+        if self.strangers:
+            (self.folders[broker] / self.strangers.pop()).write_text("of a client that has noticed nothing")
+            raise InconsistentClusterIdException("must be empty")
+        (self.folders[broker] / "formatted").touch()
 
     def _let(self, seconds: float) -> None:
         away = [b for b in self.brokers.values() if b.state != "running" or is_away(b.root)]
@@ -243,3 +253,23 @@ def test_pe_01_an_election_tells_its_outcomes(cluster: FakeCluster) -> None:
 def test_a_store_hangs_or_answers_errors_for_a_while(cluster: FakeCluster, kind: str, done: list[str]) -> None:
     assert cluster.faults().carry_out(fault(kind)) == "the store of broker 2"
     assert cluster.store.done == done
+
+
+@pytest.mark.parametrize("kind", ["cut-power", "empty-root"])
+def test_nothing_is_taken_from_the_only_member_of_an_isr(cluster: FakeCluster, kind: str) -> None:
+    """Nobody could lead until somebody elects uncleanly. It is asked once the broker is dead, and cannot shrink it."""
+    faults, file = cluster.faults(), cluster.folders[2] / "log" / "segment"
+    file.write_text("records")
+    cluster.alone = {2}
+    assert faults.carry_out(fault(kind)) == "broker 2: killed only, as it is alone in an ISR"
+    assert (file.read_text(), cluster.brokers[2].done) == ("records", ["kill", "start"])
+    cluster.alone = {3}
+    faults.carry_out(Fault(0.0, kind, 3.0, ALL, 0.0, 1.0))
+    assert not file.exists()
+
+
+def test_an_emptied_root_is_formatted_even_if_a_client_writes_into_it(cluster: FakeCluster) -> None:
+    cluster.strangers = ["one", "another"]
+    cluster.faults().carry_out(fault("empty-root"))
+    assert [path.name for path in cluster.folders[2].iterdir()] == ["formatted"]
+    assert cluster.brokers[2].done == ["kill", "start"]
