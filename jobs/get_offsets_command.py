@@ -1,6 +1,8 @@
 """What `lakelog get-offsets` does and prints. Kafka: `GetOffsetShell`."""
 
 import argparse
+import time
+from contextlib import suppress
 from typing import NamedTuple
 
 from jobs.admin_options import TEXT
@@ -9,8 +11,9 @@ from jobs.led_partition import led_partition
 from jobs.offset_lookup import TimestampAndOffset, offset_for
 from jobs.outcomes import say_refused
 from jobs.settings import settings
+from replication.clients.delayed_operation import until_available
 from replication.clients.topic_view import Leadership, TopicView
-from replication.errors import LakelogException
+from replication.errors import LakelogException, OffsetNotAvailableException
 from replication.storage.admin_table import Outcome
 from replication.storage.cluster import Cluster
 
@@ -27,12 +30,14 @@ class _Answer(NamedTuple):
 def get_offsets(args: argparse.Namespace) -> int:
     """A line for each partition that has the offset. FAILED if any is in error; the others are told all the same.
 
+    New leaders that do not know yet how much is committed are waited for, until `request.timeout.ms`.
     Raises UnknownTopicOrPartitionException if there is no such topic.
     """
     view = TopicView(Cluster.open(args.cluster, settings(args.command_config)))
+    deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
     known = sorted(topic.topic for topic in view.cluster.topics.topics.values() if not topic.deleting)
     topics = known if args.topic is None else [args.topic]
-    answers = [answer for topic in topics for answer in _answers(view, topic, args)]
+    answers = [answer for topic in topics for answer in _answers(view, topic, args, deadline)]
     if args.output == TEXT:
         print("".join(f"{a.topic}:{a.partition}:{a.found.offset}\n" for a in answers if a.found), end="", flush=True)
     else:
@@ -40,12 +45,23 @@ def get_offsets(args: argparse.Namespace) -> int:
     return _say_errors(answers)
 
 
-def _answers(view: TopicView, topic: str, args: argparse.Namespace) -> list[_Answer]:
+def _answers(view: TopicView, topic: str, args: argparse.Namespace, deadline: float) -> list[_Answer]:
     """Of the topic's partitions, or those that were asked for; of a topic that was not named, those that it has."""
     wanted = args.partitions or list(view.partitions(topic))
-    found = view.leaderships(topic, wanted)
-    named = wanted if args.topic else sorted(found)
-    return [_answer(view, topic, number, found.get(number), args.time) for number in named]
+    answers: dict[int, _Answer] = {}
+
+    def look() -> None:
+        found = view.leaderships(topic, wanted)
+        for number in wanted if args.topic else sorted(found):
+            if number not in answers or isinstance(answers[number].error, OffsetNotAvailableException):
+                answers[number] = _answer(view, topic, number, found.get(number), args.time)
+        for answer in answers.values():
+            if isinstance(answer.error, OffsetNotAvailableException):
+                raise answer.error
+
+    with suppress(OffsetNotAvailableException):  # the partition's answer says so
+        until_available(look, deadline, view.cluster.config.lakelog_poll_interval_ms)
+    return list(answers.values())
 
 
 def _answer(view: TopicView, topic: str, number: int, found: Leadership | None, time: int) -> _Answer:

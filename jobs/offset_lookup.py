@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.led_partition import LedPartition
+from replication.protocol.delayed_operation import check_offset_available
 from replication.protocol.partition_log import PlacedBatch
 from replication.storage.segment import read_records
 
@@ -27,13 +28,19 @@ class TimestampAndOffset(NamedTuple):
 def offset_for(led: LedPartition, time: int) -> TimestampAndOffset | None:
     """The offset that `time` stands for, None if no committed record is as late as that, or there is none at all.
 
-    Headers tell which batches may hold it; only their rows are read.
+    Headers tell which batches may hold it; only their rows are read. Raises OffsetNotAvailableException where that
+    depends on how much is committed, and a new leader does not know it yet. KIP-207.
     """
-    if time == LATEST:
-        return TimestampAndOffset(led.row.high_watermark)
     if time == EARLIEST:
         return TimestampAndOffset(led.log.log_start_offset)
-    return _latest_record(led) if time == MAX_TIMESTAMP else _first_record_since(led, time * _MICROSECONDS)
+    found = _first_record_since(led, time * _MICROSECONDS) if time >= 0 else None
+    if found is not None:
+        return found
+    name = f"{led.registration.topic}-{led.registration.partition}"
+    check_offset_available(None, led.row.high_watermark, led.log.epoch_start, name)
+    if time == LATEST:
+        return TimestampAndOffset(led.row.high_watermark)
+    return _latest_record(led) if time == MAX_TIMESTAMP else None
 
 
 def _first_record_since(led: LedPartition, time: int) -> TimestampAndOffset | None:

@@ -11,8 +11,25 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from replication.clients.topic_view import pause
+from replication.errors import OffsetNotAvailableException
 
 Key = TypeVar("Key", bound=Hashable)
+Answer = TypeVar("Answer")
+
+
+def until_available(look: Callable[[], Answer], deadline: float, poll_interval_ms: int) -> Answer:
+    """What `look` answers once a new leader knows how much is committed, which it soon does. KIP-207.
+
+    `deadline` is of the monotonic clock; one look is always made. Raises OffsetNotAvailableException at the deadline,
+    and whatever else `look` raises at once.
+    """
+    while True:
+        try:
+            return look()
+        except OffsetNotAvailableException:
+            if time.monotonic() >= deadline:
+                raise
+        pause(poll_interval_ms, deadline)
 
 
 class DelayedOperation(Generic[Key]):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
+from replication.clients.delayed_operation import until_available
 from replication.clients.topic_view import TopicView
 from replication.config import Config
 from replication.errors import (
@@ -16,7 +18,7 @@ from replication.errors import (
     OffsetOutOfRangeException,
 )
 from replication.frames.committed_records import committed_records
-from replication.protocol.delayed_operation import check_log_leads
+from replication.protocol.delayed_operation import check_log_leads, check_offset_available
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.replica import LEADER_ROLE, Replica
@@ -41,9 +43,16 @@ def read_committed(
     `starting` and `ending` (excluded) are "earliest", "latest" (the HW) or an offset for each partition; partitions
     that a mapping leaves out are read from the beginning, or to the HW. Raises UnknownTopicOrPartitionException,
     LeaderNotAvailableException, NotLeaderOrFollowerException when a leader is deposed meanwhile,
-    OffsetOutOfRangeException, and CorruptRecordException naming a data file that is gone.
+    OffsetOutOfRangeException, and CorruptRecordException naming a data file that is gone. A new leader that does not
+    know yet how much is committed is waited for; OffsetNotAvailableException after `request.timeout.ms`. KIP-207.
     """
     view = TopicView(Cluster.open(cluster_uri, config))
+    deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
+    poll_interval_ms = view.cluster.config.lakelog_poll_interval_ms
+    return until_available(lambda: _read(spark, view, topic, starting, ending), deadline, poll_interval_ms)
+
+
+def _read(spark: SparkSession, view: TopicView, topic: str, starting: Offsets, ending: Offsets) -> DataFrame:
     partitions = view.partitions(topic)
     _check_partitions(topic, partitions, starting, ending)
     by_leader: dict[int, list[PartitionRegistration]] = {}
@@ -100,8 +109,10 @@ def _bounds(
     registration: PartitionRegistration, row: Replica, log: PartitionLog, starting: Offsets, ending: Offsets
 ) -> tuple[int, int]:
     name = f"{registration.topic}-{registration.partition}"
-    start = _offset(starting, registration.partition, log.log_start_offset, row.high_watermark, EARLIEST)
-    stop = _offset(ending, registration.partition, log.log_start_offset, row.high_watermark, LATEST)
+    chosen = [
+        _chosen(given, registration.partition, default) for given, default in ((starting, EARLIEST), (ending, LATEST))
+    ]
+    start, stop = (_offset(choice, log, row.high_watermark, name) for choice in chosen)
     for offset in (start, stop):
         if not log.log_start_offset <= offset <= row.high_watermark:
             raise OffsetOutOfRangeException(
@@ -110,15 +121,19 @@ def _bounds(
     return start, stop
 
 
-def _offset(given: Offsets, partition: int, earliest: int, latest: int, default: str) -> int:
+def _chosen(given: Offsets, partition: int, default: str) -> int | str:
     chosen = given if isinstance(given, str) else given.get(partition, default)
-    if chosen == EARLIEST:
-        return earliest
-    if chosen == LATEST:
-        return latest
-    if isinstance(chosen, int):
+    if isinstance(chosen, int) or chosen in (EARLIEST, LATEST):
         return chosen
     raise OffsetOutOfRangeException(f"{chosen!r} is no offset; allowed are earliest, latest and {{partition: offset}}")
+
+
+def _offset(chosen: int | str, log: PartitionLog, high_watermark: int, name: str) -> int:
+    if chosen == EARLIEST:
+        return log.log_start_offset
+    number = chosen if isinstance(chosen, int) else None
+    check_offset_available(number, high_watermark, log.epoch_start, name)
+    return high_watermark if number is None else number
 
 
 def _check_files(log: ReplicaLog, partition_log: PartitionLog, start: int, stop: int) -> None:

@@ -64,7 +64,7 @@ class ArrowRecordSet:
 
     def __init__(self, topic: str, table: pa.Table, partitions: int, sticky: int, segment_bytes: int) -> None:
         check_columns(table.schema, topic)
-        records = to_records(table)
+        records = to_records(table, topic=topic)
         self._segment_bytes = segment_bytes
         self._parts = split(records, partitions_of(table, records, topic, partitions, sticky))
         self.counts: Mapping[int, int] = {partition: part.num_rows for partition, part in self._parts.items()}

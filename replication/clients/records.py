@@ -15,6 +15,7 @@ from schemas import LOG
 
 COLUMNS = ("key", "value", "timestamp", "headers")
 _PARTITION = "partition"
+_YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000  # in microseconds since 1970
 _ALLOWED = {name: LOG.arrow.field(name).type for name in COLUMNS} | {_PARTITION: pa.int32()}
 
 
@@ -62,18 +63,43 @@ def _is_headers(given: pa.DataType) -> bool:
     return {field.name for field in given.value_type} == {"key", "value"}
 
 
-def to_records(table: pa.Table, now: int | None = None) -> pa.Table:
+def to_records(table: pa.Table, now: int | None = None, topic: str = "") -> pa.Table:
     """The record columns in the log's types; a missing key or header is null, a missing timestamp is now.
 
-    `now` is in microseconds since the epoch, that of the clock if it is not given.
+    `now` is in microseconds since the epoch, that of the clock if it is not given. The log keeps microseconds: what is
+    finer in a timestamp is rounded down. Raises InvalidRecordException for values that the log's types cannot hold.
     """
     now = pa.scalar(now or time.time_ns() // 1000, pa.timestamp("us", tz="UTC"))
     columns = {}
     for name in COLUMNS:
         wanted = _ALLOWED[name]
-        column = table[name].cast(wanted) if name in table.column_names else pa.nulls(table.num_rows, wanted)
+        given = table[name] if name in table.column_names else pa.nulls(table.num_rows, wanted)
+        column = _cast(given, name, topic)
         columns[name] = pc.fill_null(column, now) if name == "timestamp" else column
     return pa.table(columns)
+
+
+def _cast(column: pa.ChunkedArray, name: str, topic: str) -> pa.ChunkedArray:
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = pc.floor_temporal(column, unit="microsecond")
+    try:
+        cast = column.cast(_ALLOWED[name])
+    except pa.ArrowInvalid as error:
+        raise InvalidRecordException(f"records for topic {topic}: column {name}: {error}") from error
+    if name == "timestamp":
+        bounds = pc.min_max(cast.cast(pa.int64()))
+        outside = [value for value in (bounds["min"].as_py(), bounds["max"].as_py()) if not _is_readable(value)]
+        if outside:
+            raise InvalidRecordException(
+                f"records for topic {topic}: column timestamp: {outside[0]} microseconds since 1970 are outside of the "
+                "years 1 to 9999, and could not be read"
+            )
+    return cast
+
+
+def _is_readable(timestamp: int | None) -> bool:
+    """Spark and Python know no other years."""
+    return timestamp is None or _YEAR_1 <= timestamp < _YEAR_10000
 
 
 def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: int, sticky: int) -> pa.ChunkedArray:
@@ -85,7 +111,12 @@ def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: in
     by_key = pa.chunked_array([partition_of_keys(records["key"], partitions, sticky)], pa.int32())
     if _PARTITION not in table.column_names:
         return by_key
-    told = table[_PARTITION].cast(pa.int64())
+    try:
+        told = table[_PARTITION].cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise InvalidPartitionsException(
+            f"records for topic {topic}: column partition: {error}; the topic has 0 to {partitions - 1}"
+        ) from error
     bounds = pc.min_max(told)
     for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
         if bound is not None and not 0 <= bound < partitions:

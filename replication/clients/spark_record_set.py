@@ -108,7 +108,7 @@ class _AssignPartitions:
         run = secrets.randbits(31)
         for batch in batches:
             table = pa.Table.from_batches([batch])
-            records = to_records(table, self.now)
+            records = to_records(table, self.now, self.topic)
             numbers = partitions_of(table, records, self.topic, self.partitions, self.sticky)
             runs = pa.repeat(pa.scalar(run, pa.int32()), len(records))
             yield from records.append_column("partition", numbers).append_column("run", runs).to_batches()

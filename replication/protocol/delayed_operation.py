@@ -156,7 +156,7 @@ def check_offset_available(offset: int | None, high_watermark: int, epoch_start:
     may_be_committed = offset is None or high_watermark < offset <= epoch_start
     if high_watermark < epoch_start and may_be_committed:
         raise OffsetNotAvailableException(
-            f"{name}: the high watermark {high_watermark} is below offset {epoch_start}, where the leader's epoch "
+            f"{name}: the high watermark {high_watermark} is below {epoch_start}, where the leader's epoch "
             "starts: how much is committed is not known yet"
         )
 

@@ -9,12 +9,14 @@ import pytest
 from replication.clients.admin import AdminClient
 from replication.clients.producer import Producer
 from replication.clients.reader import read_committed
+from replication.config import Config
 from replication.errors import (
     InvalidGroupIdException,
     InvalidTopicException,
     KafkaStorageException,
     LeaderNotAvailableException,
     NotLeaderOrFollowerException,
+    OffsetNotAvailableException,
     OffsetOutOfRangeException,
     UnknownTopicOrPartitionException,
 )
@@ -248,6 +250,28 @@ def test_fe_01_read_committed_asks_whether_the_log_still_leads(world):
         read_committed(None, world.uri, TOPIC)
 
 
+@pytest.mark.parametrize(
+    ("starting", "ending"), [({0: 5}, "latest"), ("latest", "latest"), ("earliest", "latest"), ({0: 1}, {0: 4})]
+)
+def test_kip_207_read_committed_waits_for_a_leader_that_does_not_know_yet_how_much_is_committed(
+    world, while_waiting, starting, ending
+):
+    """Partition 1 is asked for what it never had, so that Spark need not read."""
+    fill(world.logs[1], P0, 5)
+    lead(world.logs[1], P0, epoch=1)
+    world.change(leader_epoch=1)
+    world.say(3)
+    world.say(0, P1)
+    offsets = [{0: given, **({} if isinstance(given, str) else given), 1: 7} for given in (starting, ending)]
+    while_waiting(lambda: world.say(4), lambda: world.say(5))
+    with pytest.raises(OffsetOutOfRangeException, match=f"{TOPIC}-1: offset 7 is out of range"):
+        read_committed(None, world.uri, TOPIC, *offsets)
+    while_waiting(*[lambda: None] * 10_000)
+    world.say(3)
+    with pytest.raises(OffsetNotAvailableException, match=f"{TOPIC}-0: the high watermark 3 is below 5"):
+        read_committed(None, world.uri, TOPIC, *offsets, Config.from_properties({"request.timeout.ms": 1}))
+
+
 def test_ep_03_epochs_end_where_the_leader_says(world):
     fill(world.logs[1], P0, 3)
     lead(world.logs[1], P0, epoch=2)
@@ -309,6 +333,9 @@ def test_ap_04_without_a_group_there_is_nowhere_to_commit(world, group):
         ({TOPIC: {0: 1, 7: 1}}, UnknownTopicOrPartitionException, f"{TOPIC}-7"),
         ({TOPIC: {0: 1}, "nobody": {0: 1}}, UnknownTopicOrPartitionException, "no topic nobody"),
         ({TOPIC: {0: 1, 1: -1}}, OffsetOutOfRangeException, f"{TOPIC}-1: offset -1 cannot .* from 0 to"),
+        ({TOPIC: {0: 1, 1: 2**63}}, OffsetOutOfRangeException, f"{TOPIC}-1: offset {2**63} cannot .* from 0 to"),
+        ({TOPIC: {0: 1, 1: True}}, OffsetOutOfRangeException, f"{TOPIC}-1: offset True cannot .* whole number"),
+        ({TOPIC: {0: 1, 1: 1.5}}, OffsetOutOfRangeException, f"{TOPIC}-1: offset 1.5 cannot .* whole number"),
     ],
 )
 def test_ap_04_of_a_commit_that_is_refused_nothing_is_kept(world, offsets, error, message):

@@ -65,3 +65,29 @@ def test_split_keeps_the_order_within_a_partition():
     records = pa.table({"value": [b"0", b"1", b"2", b"3", b"4"]})
     parts = split(records, pa.chunked_array([pa.array([2, 0, 2, 0, 2], pa.int32())]))
     assert {p: part["value"].to_pylist() for p, part in parts.items()} == {0: [b"1", b"3"], 2: [b"0", b"2", b"4"]}
+
+
+EXTREME = {
+    "seconds beyond all": {"timestamp": pa.array([0, 0, 2**62], pa.timestamp("s"))},
+    "the year 10000": {"timestamp": pa.array([0, 253_402_300_800_000_000, 0], pa.timestamp("us"))},
+    "before the year 1": {"timestamp": pa.array([0, -62_135_596_800_000_001, 0], pa.timestamp("us", tz="UTC"))},
+}
+
+
+@pytest.mark.parametrize("case", EXTREME)
+def test_values_that_the_log_cannot_hold_are_named(case):
+    with pytest.raises(InvalidRecordException, match="records for topic flights: column timestamp: "):
+        to_records(pa.table({**VALUES, **EXTREME[case]}), topic="flights")
+
+
+def test_timestamps_of_the_first_and_last_year_and_finer_ones():
+    ends = [-62_135_596_800_000_000, 253_402_300_799_999_999, None]
+    found = to_records(pa.table({**VALUES, "timestamp": pa.array(ends, pa.timestamp("us"))}), now=7)
+    assert found["timestamp"].cast(pa.int64()).to_pylist() == [*ends[:2], 7]
+    fine = to_records(pa.table({**VALUES, "timestamp": pa.array([1_234_567_891, -1, None], pa.timestamp("ns"))}), now=7)
+    assert fine["timestamp"].cast(pa.int64()).to_pylist() == [1_234_567, -1, 7], "rounded down"
+
+
+def test_a_partition_that_is_no_number_of_64_bits():
+    with pytest.raises(InvalidPartitionsException, match=r"topic t: column partition: .* the topic has 0 to 2"):
+        numbers_of({"partition": pa.array([0, 2**63 + 5, 1], pa.uint64())})

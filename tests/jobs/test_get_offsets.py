@@ -13,7 +13,7 @@ from jobs import get_offsets
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.topic_table import Topic
 from tests.clients.world import World
-from tests.storage.logs import COLUMNS, NOON, P0, P1, TOPIC, follow, request, send, start_at
+from tests.storage.logs import COLUMNS, NOON, P0, P1, TOPIC, follow, lead, request, send, start_at
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 NOON_MS = int(NOON.timestamp() * 1000)
@@ -65,6 +65,42 @@ TIMES = {
     str(NOON_MS + 30): (4, 4, 4),
     str(NOON_MS + 31): (None, None, None),  # the record of 40 ms is not committed
 }
+
+
+def lead_anew(world: World, high_watermark: int) -> None:
+    """A new leader has all that was committed, five records of six, and knows it of fewer."""
+    lead(world.logs[1], P0, epoch=1)
+    world.change(P0, leader_epoch=1)
+    world.say(high_watermark)
+
+
+# Time, and what it stands for as long as the HW is 2, below the start of the leader's epoch; WAITS: nobody knows yet.
+WAITS = "OffsetNotAvailableException"
+LAGGING = {"latest": WAITS, "max-timestamp": WAITS, "earliest": 0, str(NOON_MS + 1): 1, str(NOON_MS + 11): WAITS}
+
+
+@pytest.mark.parametrize(("time", "expected"), LAGGING.items())
+def test_kip_207_a_new_leader_does_not_know_yet_how_much_is_committed(
+    show: Run, world: World, tmp_path: Path, while_waiting: Any, time: str, expected: int | str
+) -> None:
+    lead_anew(world, 2)
+    short = tmp_path / "short.properties"
+    short.write_text("request.timeout.ms=1\n")
+    while_waiting(*[lambda: None] * 10_000)
+    status, out, err = show("--topic", TOPIC, "--time", time, "--partitions", "0", "--command-config", str(short))
+    if expected == WAITS:
+        assert (status, out) == (1, "")
+        assert f"{WAITS}: {TOPIC}-0: the high watermark 2 is below 6" in err
+    else:
+        assert (status, out) == (0, f"{TOPIC}:0:{expected}\n")
+
+
+@pytest.mark.parametrize(("time", "offset"), [("latest", 6), ("max-timestamp", 5), (str(NOON_MS + 11), 2)])
+def test_kip_207_it_is_waited_for(show: Run, world: World, while_waiting: Any, time: str, offset: int) -> None:
+    lead_anew(world, 2)
+    while_waiting(lambda: world.say(4), lambda: world.say(6))
+    status, out, _ = show("--topic", TOPIC, "--time", time, "--partitions", "0")
+    assert (status, out) == (0, f"{TOPIC}:0:{offset}\n")
 
 
 @pytest.mark.parametrize(("time", "expected"), TIMES.items())

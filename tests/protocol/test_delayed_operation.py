@@ -8,6 +8,7 @@ from replication.errors import (
     FencedLeaderEpochException,
     NotEnoughReplicasAfterAppendException,
     NotLeaderOrFollowerException,
+    OffsetNotAvailableException,
     OffsetOutOfRangeException,
     TimeoutException,
 )
@@ -18,6 +19,7 @@ from replication.protocol.delayed_operation import (
     batches_within,
     check_fetch_offset,
     check_log_leads,
+    check_offset_available,
     fetch_outcome,
     produce_outcome,
 )
@@ -135,3 +137,27 @@ def test_fe_02_an_offset_lies_between_log_start_and_leo(offset, in_range):
         return
     with pytest.raises(OffsetOutOfRangeException, match=f"t-0: offset {offset} .* has 7 to 7"):
         check_fetch_offset(offset, log, "t-0")
+
+
+@pytest.mark.parametrize(
+    ("offset", "high_watermark", "epoch_start", "is_known"),
+    [
+        (None, 5, 5, True),
+        (None, 7, 5, True),
+        (None, 4, 5, False),
+        (5, 4, 5, False),
+        (4, 4, 5, True),
+        (6, 4, 5, True),
+        (6, 5, 5, True),
+    ],
+)
+def test_kip_207_how_much_is_committed_is_known_from_the_start_of_the_leaders_epoch_on(
+    offset, high_watermark, epoch_start, is_known
+):
+    """Of a lower HW, what lies below it is known to be committed, and what lies above the epoch's start not to be."""
+    if is_known:
+        check_offset_available(offset, high_watermark, epoch_start, "flights-3")
+        return
+    with pytest.raises(OffsetNotAvailableException, match="flights-3: the high watermark 4 is below 5") as raised:
+        check_offset_available(offset, high_watermark, epoch_start, "flights-3")
+    assert raised.value.retriable
