@@ -95,9 +95,8 @@ class ReplicaLog:
             return self._state
 
     def current(self) -> LogState:
-        """The state as last replayed, without a look at the table."""
-        with self._lock:
-            return self._state
+        """The state as last replayed, without a look at the table and without waiting for one under way."""
+        return self._state
 
     def keep_cheap(self) -> None:
         """Keeps opening cheap; for the owner of the table, now and then."""
@@ -116,12 +115,14 @@ class ReplicaLog:
             self._rebuild()
         self._written.clear()
 
-    def _rebuild(self) -> None:
+    def _rebuild(self, faults: Mapping[str, str] = {}) -> None:
+        """From the active files; `faults` are those of segments that were read before they broke."""
         check_commits(self.root, looked_at=1)
         segments = with_statistics(self._segments(self._log.active_files()), self._log.statistics)
         state = LogState(self._transaction_version)  # a new one: other threads may be looking at the old one
         state.learn(self._state.topics)
         state.rebuild(self._log.version, segments)
+        state.break_segments(faults)
         self._state = state
 
     def scrub(self) -> bool:
@@ -150,8 +151,7 @@ class ReplicaLog:
             was_read = {name for name in still if broken[name].partitions is not None}
             known = self._state.segments.items()
             self._written = {name: s for name, s in known if name not in broken or name in was_read}
-            self._rebuild()
-            self._state.break_segments({name: still[name] for name in was_read})
+            self._rebuild({name: still[name] for name in was_read})
             self._written.clear()
 
     def _segments(self, files: Iterable[AddedFile]) -> list[Segment | BrokenSegment]:

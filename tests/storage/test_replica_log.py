@@ -26,6 +26,7 @@ from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment import copy_segment, read_records, read_segment, write_segment
+from tests.hanging import Hanging, ends, in_background
 from tests.storage.answers import lose_an_answer, refuse_all
 from tests.storage.logs import (
     P0,
@@ -369,3 +370,14 @@ def test_a_partition_that_nobody_knows_is_empty(log):
     nobody = TopicIdPartition("nobody", 0)
     assert leo(log, nobody) == 0
     assert offsets(log, nobody) == []
+
+
+def test_the_state_is_there_while_a_look_at_the_table_hangs(log, monkeypatch):
+    """A heartbeat says how far the log was read, whatever its store does just now."""
+    sizes = Hanging(lambda *_: [None, 1])
+    monkeypatch.setattr(StorageRoot, "sizes", sizes)
+    look = in_background(log.refresh)
+    assert sizes.is_entered.wait(30)
+    assert ends(in_background(log.current))
+    sizes.let_go()
+    assert ends(look)

@@ -1,0 +1,36 @@
+"""A store that does not answer, as a call that hangs."""
+
+import threading
+from collections.abc import Callable
+
+SECONDS = 30.0
+
+
+class Hanging:
+    """Hangs until it is let go, and answers then."""
+
+    def __init__(self, answer: Callable[..., object] = lambda *_, **__: None) -> None:
+        self.is_entered = threading.Event()
+        self._go_on = threading.Event()
+        self._answer = answer
+
+    def __call__(self, *args: object, **options: object) -> object:
+        self.is_entered.set()
+        assert self._go_on.wait(SECONDS)
+        return self._answer(*args, **options)
+
+    def let_go(self) -> None:
+        self._go_on.set()
+
+
+def in_background(work: Callable[[], object]) -> threading.Thread:
+    """Work that may hang; it does not hold up the end of a test."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def ends(thread: threading.Thread) -> bool:
+    """Whether the work comes to its end."""
+    thread.join(SECONDS)
+    return not thread.is_alive()
