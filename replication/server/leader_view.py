@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection
 
 from replication.errors import LakelogException
 from replication.protocol.leadership import Surroundings
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
+from replication.server.follower_rows import FollowerRows, Rows
 from replication.server.metadata_cache import MetadataCache
 from replication.storage.replica_log import ReplicaLog
 
@@ -31,6 +31,7 @@ class LeaderView:
         self._clock = clock
         self._lag_looked_at = clock()
         self._unreadable: set[int] = set()
+        self._rows = FollowerRows(self._read_rows, self._replica_lag_time_max / 2, clock)
 
     def look(self, led: Collection[PartitionRegistration]) -> dict[TopicIdPartition, Surroundings]:
         """What each led partition's leader looks at now. The log comes last: it tells whether this process is still the
@@ -50,16 +51,19 @@ class LeaderView:
             for p, r in ((r.topic_id_partition, r) for r in led)
         }  # fmt: skip
 
-    def _follower_rows(self, brokers: Iterable[int]) -> dict[int, Mapping[TopicIdPartition, Replica]]:
-        rows: dict[int, Mapping[TopicIdPartition, Replica]] = {}
-        for broker in brokers:
-            try:
-                table = self._cache.replica_table(broker)
-                table.refresh()
-                rows[broker] = table.replicas
+    def _read_rows(self, broker: int) -> Rows:
+        table = self._cache.replica_table(broker)
+        table.refresh()
+        return table.replicas
+
+    def _follower_rows(self, brokers: Collection[int]) -> dict[int, Rows]:
+        rows: dict[int, Rows] = {}
+        for broker, found in self._rows.look(brokers).items():
+            if isinstance(found, LakelogException):
+                self._say_once(broker, found)
+            else:
+                rows[broker] = found
                 self._unreadable.discard(broker)
-            except LakelogException as error:
-                self._say_once(broker, error)
         return rows
 
     def _say_once(self, broker: int, error: LakelogException) -> None:

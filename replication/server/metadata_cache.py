@@ -10,6 +10,7 @@ from replication.protocol.high_watermark import effective_min_isr
 from replication.protocol.isr import IsrChange, Outcome
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import Replica
 from replication.storage.broker_table import BrokerRegistration
 from replication.storage.cluster import Cluster
 from replication.storage.filesystem import StorageRoot
@@ -118,6 +119,13 @@ class MetadataCache:
     def broker_root(self, broker_id: int) -> StorageRoot:
         """Where a broker keeps its log. Raises BrokerNotAvailableException."""
         return self.cluster.broker_root(broker_id)
+
+    def last_rows(self, broker_id: int) -> Mapping[TopicIdPartition, Replica]:
+        """What another broker has said of its replicas when its table was last read: no look at its root."""
+        registration = self.brokers().get(broker_id)
+        root = self.cluster.storage_of(broker_id, registration.root) if registration else None
+        table = self._replica_tables.get((broker_id, root.uri)) if root else None
+        return table.replicas if table else {}
 
     def replica_table(self, broker_id: int) -> ReplicaTable:
         """What another broker says of its replicas, as last read; a root that has moved is opened anew."""

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from replication.errors import LakelogException
 from replication.protocol.append_plan import ByteLimit
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.partition_registration import PartitionRegistration
@@ -129,10 +128,7 @@ class ReplicationQuotas:
         """How far each follower has come, throttled or not by now. What is Truncating may yet go back."""
         ends = {}
         for broker in registration.followers:
-            try:
-                row = self._cache.replica_table(broker).replicas.get(registration.topic_id_partition)
-            except LakelogException:
-                continue  # who looks after followers tells of it
+            row = self._cache.last_rows(broker).get(registration.topic_id_partition)
             if row and row.leader_epoch == registration.leader_epoch and row.state != ReplicaState.TRUNCATING:
                 ends[broker] = row.log_end_offset
         return ends

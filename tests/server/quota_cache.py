@@ -25,5 +25,5 @@ class QuotaCache:
         told = {f"{side}.replication.throttled.rate": rate for side, rate in self.rates.get(broker_id, {}).items()}
         return Config().dynamic(told)
 
-    def replica_table(self, broker_id):
-        return self.tables[broker_id]
+    def last_rows(self, broker_id):
+        return self.tables[broker_id].replicas if broker_id in self.tables else {}

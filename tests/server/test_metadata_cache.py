@@ -1,14 +1,18 @@
 """What a broker knows of the cluster; the clock is the test's."""
 
+from dataclasses import replace
+
 import pytest
 
 from replication.config import Config
 from replication.protocol.leader_election import new_partition
+from replication.protocol.replica import Replica
 from replication.server.metadata_cache import MetadataCache
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.config_table import Entity
 from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_table import ReplicaTable
 from replication.storage.topic_table import Topic
 from tests.clock import Clock
 
@@ -84,6 +88,22 @@ def test_th_02_what_topics_throttle(cluster, clock):
     cache.refresh()
     assert cache.throttled_replicas(key) == {"c": "*"}
     assert cache.throttled_replicas("follower.replication.throttled.replicas") == {}
+
+
+def test_what_a_broker_has_said_last_is_known_without_a_look_at_its_root(cluster, clock, root):
+    home = f"{root}/broker-2"
+    row = Replica("t", "id", 0, 2, 1, 0, "follower", "Fetching", 0, 5, 0, (), None, 1)
+    published = ReplicaTable.create(StorageRoot.of(home))
+    published.publish([row], "test")
+    BrokerTable.open_or_create(cluster.root, 2).register(
+        lambda _: BrokerRegistration(2, home, None, 1, 0, -1, False, None, "log", 0)
+    )
+    cache = MetadataCache(cluster, clock)
+    assert cache.last_rows(2) == {}, "it was not read yet"
+    cache.replica_table(2)
+    published.publish([replace(row, log_end_offset=6)], "test")
+    assert cache.last_rows(2) == {row.topic_id_partition: row}
+    assert cache.last_rows(9) == {}
 
 
 def test_bc_01_a_broker_lives_while_its_heartbeat_moves(cluster, clock):

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from replication.errors import KafkaStorageException
 from replication.protocol.replica import Replica
 from replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from tests.clock import Clock
@@ -124,13 +123,7 @@ class World:
         self.clock, self.cache = Clock(), QuotaCache({"leader": "0:1"}, brokers=(1, 2, 3))
         self.table = SimpleNamespace(replicas={})
         self.cache.tables[2] = self.table
-        self.cache.replica_table = self.replica_table
         self.quotas = ReplicationQuotas(1, self.cache, self.clock)
-
-    def replica_table(self, broker_id):
-        if broker_id not in self.cache.tables:
-            raise KafkaStorageException(f"the root of broker {broker_id} cannot be reached")
-        return self.cache.tables[broker_id]
 
     def rate(self, *ends, **told):
         """What it says, having seen a follower come to these offsets, one after the other."""

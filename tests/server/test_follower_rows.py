@@ -1,0 +1,98 @@
+"""Rows of followers, of which one's root hangs, fails, or is slow."""
+
+import pytest
+
+from replication.errors import KafkaStorageException, LakelogException
+from replication.server import follower_rows
+from replication.server.follower_rows import FollowerRows
+from tests.clock import Clock
+from tests.hanging import Hanging
+from tests.processes import wait_until
+
+MAX_AGE = 5.0
+
+
+class World:
+    """Brokers 2 and 3; what is read of them is what a test says."""
+
+    def __init__(self):
+        self.clock, self.reads, self.looks = Clock(), {2: lambda: "rows of 2", 3: lambda: "rows of 3"}, []
+        self.rows = FollowerRows(self.read, MAX_AGE, self.clock)
+
+    def read(self, broker):
+        self.looks.append(broker)
+        return self.reads[broker]()
+
+    def look(self):
+        return self.rows.look([2, 3])
+
+
+@pytest.fixture
+def world(monkeypatch):
+    monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 30.0)
+    return World()
+
+
+def impatient(monkeypatch):
+    monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 0.05)
+
+
+def test_fe_03_each_look_reads_the_rows_of_every_follower(world):
+    assert world.look() == {2: "rows of 2", 3: "rows of 3"}
+    world.reads[2] = lambda: "newer rows of 2"
+    assert world.look() == {2: "newer rows of 2", 3: "rows of 3"}
+    assert sorted(world.looks) == [2, 2, 3, 3]
+
+
+def test_fe_03_a_root_that_hangs_keeps_nobody_from_the_rows_of_the_others(world, monkeypatch):
+    """What it has said last counts for a while; it is looked at again when it has let go."""
+    world.look()
+    hanging = world.reads[2] = Hanging(lambda: "late rows of 2")
+    impatient(monkeypatch)
+    world.reads[3] = lambda: "newer rows of 3"
+    wait_until(lambda: world.look() == {2: "rows of 2", 3: "newer rows of 3"}, "the rows of broker 3")
+    world.clock.now += MAX_AGE + 1
+    wait_until(lambda: world.look()[3] == "newer rows of 3", "the rows of broker 3")
+    error = world.look()[2]
+    assert isinstance(error, KafkaStorageException)
+    assert str(error) == "its root has not answered for 6 s"
+    assert world.looks.count(2) == 2, "one look is enough"
+    hanging.let_go()
+    wait_until(lambda: world.look()[2] == "late rows of 2", "its rows")
+
+
+def test_fe_03_a_root_that_hangs_is_waited_for_once(world, monkeypatch):
+    hanging = world.reads[2] = Hanging()
+    impatient(monkeypatch)
+    assert world.look()[2] == {}, "nothing is known of it yet"
+    monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 1e6)
+    assert world.look() == {2: {}, 3: "rows of 3"}
+    hanging.let_go()
+
+
+def test_rows_that_were_read_long_ago_are_none_while_the_next_look_is_under_way(world, monkeypatch):
+    world.look()
+    world.clock.now += MAX_AGE + 1
+    hanging = world.reads[2] = Hanging()
+    impatient(monkeypatch)
+    assert world.look()[2] == {}
+    hanging.let_go()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(KafkaStorageException("no route"), "no route"), (TypeError("no such column"), "TypeError: no such column")],
+    ids=repr,
+)
+def test_fe_03_an_error_of_one_follower_is_told_and_costs_only_that_one(world, error, told):
+    def fail():
+        raise error
+
+    world.look()
+    world.reads[2] = fail
+    found = world.look()
+    assert isinstance(found[2], LakelogException)
+    assert str(found[2]) == told
+    assert found[3] == "rows of 3"
+    world.reads[2] = lambda: "rows again"
+    assert world.look()[2] == "rows again"
