@@ -94,12 +94,15 @@ class FetchRound:
 
     def run(self, headers: DataFrame | None) -> bool:
         """Fetches what may be fetched; tells whether there is more to be had at once. `headers` is None where the
-        stream has brought none."""
+        stream has brought none. Raises NoLongerFetched if the broker has stopped to fetch any of it meanwhile."""
         self._context.gate.pass_through()
         self._states.end_delays()
+        removals = self._states.removals
         self._delay_broken()
-        leaders = self._leaders()
-        self._carry_out(self._maybe_truncate(leaders))
+        leaders = self._leaders(removals)
+        truncations = self._maybe_truncate(leaders)
+        with self._states.held(removals):
+            self._carry_out(truncations)
         self._delay_broken()  # a cut may have found a file that cannot be read
         limits = self._throttle(leaders)
         fetchable = {p: s for p, s in self._states.fetchable().items() if p in leaders}
@@ -111,10 +114,11 @@ class FetchRound:
         self._context.quotas.record(plan.bytes_by_partition())
         followed = {p: leaders[p] for p in plan.log_ends}
         log = self._context.log.current()
-        self._carry_out(append_fetched(plan, followed, {p: log.partition(p) for p in followed}), copied)
-        return self._settle(plan, fetchable)
+        with self._states.held(removals):
+            self._carry_out(append_fetched(plan, followed, {p: log.partition(p) for p in followed}), copied)
+            return self._settle(plan, fetchable)
 
-    def _leaders(self) -> dict[TopicIdPartition, Replica]:
+    def _leaders(self, removals: int) -> dict[TopicIdPartition, Replica]:
         """The rows of the leaders that have taken up the epoch that we follow.
 
         One that is slower than we are (UNKNOWN_LEADER_EPOCH) is waited for: its row will move and wake us. Where we are
@@ -123,13 +127,14 @@ class FetchRound:
         table = self._context.leader_replicas()
         table.refresh()
         leaders: dict[TopicIdPartition, Replica] = {}
-        for partition, state in self._states.all().items():
-            row = table.replicas.get(partition)
-            error = check_leader_row(row, partition, state.leader_epoch)
-            if isinstance(error, FencedLeaderEpochException):
-                self._states.delay(partition, f"{error.name}: {error}", fetch_state.NEVER)
-            elif error is None and row is not None:
-                leaders[partition] = row
+        with self._states.held(removals):  # NEVER is for the leader epoch that was fetched under
+            for partition, state in self._states.all().items():
+                row = table.replicas.get(partition)
+                error = check_leader_row(row, partition, state.leader_epoch)
+                if isinstance(error, FencedLeaderEpochException):
+                    self._states.delay(partition, f"{error.name}: {error}", fetch_state.NEVER)
+                elif error is None and row is not None:
+                    leaders[partition] = row
         return leaders
 
     def _delay_broken(self) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from replication.protocol import fetch_state as rules
 from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
@@ -13,12 +14,21 @@ from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import InitialFetchState
 
 
+class NoLongerFetched(Exception):
+    """A partition was taken from its fetcher while a round was under way."""
+
+
 class FetchStates:
-    """A dictionary of `PartitionFetchState` whose entries only move by the rules of `protocol.fetch_state`."""
+    """A dictionary of `PartitionFetchState` whose entries only move by the rules of `protocol.fetch_state`.
+
+    `removals`: how often partitions were removed.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+        self._writing = threading.RLock()
+        self.removals = 0
         self._states: dict[TopicIdPartition, PartitionFetchState] = {}
 
     def __len__(self) -> int:
@@ -43,11 +53,26 @@ class FetchStates:
                 )
             return self._states != before
 
+    @contextmanager
+    def held(self, removals: int) -> Iterator[None]:
+        """What a round writes, it writes in such a block: no partition is removed meanwhile.
+
+        Raises NoLongerFetched, before the block, if there have been other removals than when the round began. So a
+        round that a hung source has held up writes nothing of what was removed, and nobody waits for its source.
+        """
+        with self._writing:
+            if self.removals != removals:
+                raise NoLongerFetched
+            yield
+
     def remove(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Forgets partitions."""
-        with self._lock:
-            for partition in partitions:
-                self._states.pop(partition, None)
+        """Forgets partitions, after what is being written of them; partitions that are not here wait for nothing."""
+        here = [partition for partition in partitions if partition in self._states]
+        if here:
+            with self._writing, self._lock:
+                self.removals += 1
+                for partition in here:
+                    self._states.pop(partition, None)
 
     def end_delays(self) -> bool:
         """Makes partitions ready whose delay is over; tells whether there were any."""

@@ -21,7 +21,7 @@ from replication.protocol.fetch_state import PartitionFetchState
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import InitialFetchState
 from replication.server.fetch_round import FetchRound
-from replication.server.fetch_states import FetchStates
+from replication.server.fetch_states import FetchStates, NoLongerFetched
 from replication.server.gate import BrokerKilled, Gate
 from replication.server.offset_log import OffsetLog
 from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
@@ -55,7 +55,8 @@ class ReplicaFetcher:
             source, key.broker_id, cluster, self._folder, "wake",
             config.replica_fetch_response_max_bytes, config.lakelog_poll_interval_ms, config.replica_fetch_wait_max_ms,
         )  # fmt: skip
-        self._lock, self._folder_lock = threading.RLock(), threading.RLock()
+        self._round_lock, self._folder_lock = threading.RLock(), threading.RLock()
+        self._ending: threading.Thread | None = None
         self._query: StreamingQuery | None = None
         self._wakes = 0
         self._failed_at: float | None = None
@@ -90,9 +91,8 @@ class ReplicaFetcher:
             self.wake()
 
     def remove_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Drops partitions, after the micro-batch that may be appending to them. [FM-07]"""
-        with self._lock:
-            self._states.remove(partitions)
+        """Drops partitions, after what is being appended to them. A source that hangs is not waited for. [FM-07]"""
+        self._states.remove(partitions)
 
     def partition_count(self) -> int:
         """Number of partitions."""
@@ -117,11 +117,13 @@ class ReplicaFetcher:
         self._fetch(headers if self._offsets.has_headers(batch_id) else None)
 
     def _fetch(self, headers: DataFrame | None) -> None:
-        with self._lock:
+        with self._round_lock:
             try:
                 again = self._round.run(headers)
             except BrokerKilled:
                 return
+            except NoLongerFetched:
+                again = self.partition_count() > 0
             except (LakelogException, OSError) as error:
                 logger.warning("%s: %s", self.name, error)
                 self._round.delay_all(error)
@@ -150,10 +152,24 @@ class ReplicaFetcher:
             self._start_query()
             self._failed_at = None
 
-    def shutdown(self) -> None:
-        """Ends the query, after the micro-batch that is running. [BR-04]"""
-        with self._lock:
-            self._states.remove(self._states.all())
-        self._thread.stop()
-        if self._query is not None:
-            self._query.stop()
+    def shutdown(self, seconds: float | None = None) -> None:
+        """Ends the query, after the micro-batch that is running. [BR-04]
+
+        Nothing more is appended from the beginning on, so that the end is waited for no longer than `seconds`, as long
+        as an operation of a store may take if None: a source that hangs for ever must not hang its followers.
+        """
+        self._states.remove(self._states.all())
+        if self._ending is None:
+            self._ending = threading.Thread(target=self._end, name=f"{self.name}-shutdown", daemon=True)
+            self._ending.start()
+        self._ending.join(self._config.lakelog_storage_timeout_ms / 1000 if seconds is None else seconds)
+        if self._ending.is_alive():
+            logger.warning("%s: its micro-batch has not ended yet, and is waited for no longer", self.name)
+
+    def _end(self) -> None:
+        try:
+            self._thread.stop()
+            if self._query is not None:
+                self._query.stop()
+        except Exception:  # Spark's errors too: nobody waits for this
+            logger.exception("%s: an error of what was ended", self.name)

@@ -14,6 +14,9 @@ from replication.protocol.fetcher_id import fetcher_id
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import InitialFetchState
 
+# How long a broker that goes on to lead waits for a fetcher that it needs no more: the source may hang.
+_SHUTDOWN_SECONDS = 1.0
+
 
 class BrokerIdAndFetcherId(NamedTuple):
     """The key of a fetcher. [FM-05]"""
@@ -42,8 +45,8 @@ class Fetcher(Protocol):
     def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
         """How far a partition has come; None if it is not here."""
 
-    def shutdown(self) -> None:
-        """Ends fetching for good."""
+    def shutdown(self, seconds: float | None = None) -> None:
+        """Ends fetching for good; nothing more is appended. Waits for the end, but no longer than `seconds`."""
 
 
 class FetcherFactory(Protocol):
@@ -94,7 +97,7 @@ class ReplicaFetcherManager:
         if fetcher is not None and fetcher.source_uri == source_uri:
             return fetcher
         if fetcher is not None:
-            fetcher.shutdown()
+            fetcher.shutdown(_SHUTDOWN_SECONDS)
         fetcher = self._create_fetcher(key, source_uri)
         with self._lock:
             self._fetchers[key] = fetcher
@@ -111,7 +114,7 @@ class ReplicaFetcherManager:
         """Stops and forgets the fetchers without partitions. [FM-08]"""
         idle = {key: fetcher for key, fetcher in self.fetchers().items() if fetcher.partition_count() == 0}
         for key, fetcher in idle.items():
-            fetcher.shutdown()
+            fetcher.shutdown(_SHUTDOWN_SECONDS)
             with self._lock:
                 del self._fetchers[key]
 

@@ -11,17 +11,21 @@ from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.replica import Replica
 from replication.protocol.steps import InitialFetchState
+from replication.server import fetch_round
 from replication.server.fetch_round import FetchContext, FetchRound, rows_table
-from replication.server.fetch_states import FetchStates
+from replication.server.fetch_states import FetchStates, NoLongerFetched
 from replication.server.follower_session import follower_session
 from replication.server.gate import Gate
 from replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from replication.server.segment_copier import SegmentCopier
+from replication.storage.append import append_as_follower
 from replication.storage.compaction import compact
 from replication.storage.filesystem import StorageRoot
 from replication.storage.record_batches import HeaderStream, RecordBatchReader
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from replication.storage.segment_name import leader_of
+from tests.hanging import Hanging, ends, in_background
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import (
     P0,
@@ -287,6 +291,46 @@ def test_fm_09_nothing_is_appended_after_the_replica_has_become_something_else(w
     with pytest.raises(Exception, match="no longer follows"):
         world.fetch()
     assert leo(world.follower) == 0
+
+
+def test_fm_07_fm_09_a_partition_may_be_taken_away_while_its_source_hangs_and_nothing_more_is_appended(
+    world, monkeypatch
+):
+    """Whoever stops to fetch waits for no source; what was copied meanwhile is committed by nobody."""
+    fill(world.leader, P0, 5)
+    before, raised = world.follower.refresh().version, []
+    copy = Hanging(SegmentCopier.copy)
+    monkeypatch.setattr(SegmentCopier, "copy", lambda *args: copy(*args))
+
+    def fetch():
+        with pytest.raises(NoLongerFetched) as caught:
+            world.fetch()
+        raised.append(caught)
+
+    hung = in_background(fetch)
+    assert copy.is_entered.wait(60)
+    assert ends(in_background(lambda: world.states.remove([P1])))
+    copy.let_go()
+    assert ends(hung)
+    assert len(raised) == 1
+    assert world.follower.refresh().version == before
+    world.fetch()
+    assert leo(world.follower) == 5, "what is still fetched comes with the next round"
+
+
+def test_fm_07_what_is_being_appended_is_waited_for(world, monkeypatch):
+    fill(world.leader, P0, 5)
+    append = Hanging(append_as_follower)
+    monkeypatch.setattr(fetch_round, "append_as_follower", append)
+    fetches = in_background(world.fetch)
+    assert append.is_entered.wait(60)
+    removal = in_background(lambda: world.states.remove([P0]))
+    removal.join(0.05)
+    assert removal.is_alive()
+    append.let_go()
+    assert ends(removal)
+    assert ends(fetches)
+    assert leo(world.follower) == 5
 
 
 def test_many_small_commits_are_one_commit_of_the_follower(world):

@@ -5,8 +5,9 @@ import pytest
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import InitialFetchState
-from replication.server.fetch_states import FetchStates
+from replication.server.fetch_states import FetchStates, NoLongerFetched
 from tests.clock import Clock
+from tests.hanging import ends, in_background
 
 P0, P1 = TopicIdPartition("t", 0), TopicIdPartition("t", 1)
 
@@ -69,3 +70,40 @@ def test_fm_07_a_removed_partition_is_not_moved_any_more(states):
     states.truncated(P0, 5)
     assert states.get(P0) is None
     assert len(states) == 1
+
+
+def assigned(*partitions):
+    states = FetchStates(Clock())
+    states.assign({p: InitialFetchState("t", 1, 0, 0) for p in partitions})
+    return states
+
+
+def test_fm_07_a_partition_is_removed_after_what_is_being_written_of_it():
+    states = assigned(P0, P1)
+    with states.held(states.removals):
+        removal = in_background(lambda: states.remove([P0]))
+        removal.join(0.05)
+        assert removal.is_alive(), "it waits"
+        assert states.get(P0) is not None
+    assert ends(removal)
+    assert (states.get(P0), states.get(P1) is None) == (None, False)
+
+
+def test_fm_07_who_has_none_of_the_partitions_is_not_waited_for():
+    states = assigned(P1)
+    with states.held(states.removals):
+        assert ends(in_background(lambda: states.remove([P0])))
+    with states.held(0):
+        pass
+
+
+@pytest.mark.parametrize("is_given_back", [False, True])
+def test_fm_09_a_round_writes_nothing_once_any_of_its_partitions_was_removed(is_given_back):
+    """Also one that is fetched again by then: what the round has decided was decided on the time before."""
+    states = assigned(P0, P1)
+    removals = states.removals
+    states.remove([P0])
+    if is_given_back:
+        states.assign({P0: InitialFetchState("t", 1, 0, 0)})
+    with pytest.raises(NoLongerFetched), states.held(removals):
+        raise AssertionError("nothing may be written")

@@ -12,7 +12,7 @@ from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.steps import InitialFetchState
 from replication.server import replica_fetcher
 from replication.server.fetch_round import FetchContext, FetchRound
-from replication.server.fetch_states import FetchStates
+from replication.server.fetch_states import FetchStates, NoLongerFetched
 from replication.server.gate import BrokerKilled, Gate
 from replication.server.replica_fetcher import ReplicaFetcher
 from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
@@ -20,6 +20,7 @@ from replication.server.replication_quotas import FetcherQuotas, ReplicationQuot
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_table import ReplicaTable
 from tests.clock import Clock
+from tests.hanging import Hanging, ends, in_background
 from tests.processes import wait_until
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
@@ -41,7 +42,7 @@ def fetch(root):
         FetcherQuotas(ReplicationQuotas(2, QuotaCache()), 1),
     )  # fmt: skip
     return SimpleNamespace(
-        round=FetchRound(context, states), states=states, gate=gate, published=published, looks=looks
+        round=FetchRound(context, states), states=states, gate=gate, published=published, looks=looks, log=log
     )
 
 
@@ -66,6 +67,33 @@ def test_a_fetcher_of_a_broker_that_was_killed_does_nothing_more(fetch):
     with pytest.raises(BrokerKilled):
         fetch.round.run(None)
     assert (fetch.looks, fetch.published) == ([], []), "not even a look at its leader"
+
+
+@pytest.mark.parametrize("stop", ["remove", "shutdown"])
+def test_fm_07_br_04_a_source_that_hangs_does_not_keep_a_broker_from_stopping_to_fetch(fetch, root, monkeypatch, stop):
+    """A round of another leader's partitions is not waited for anyway, and this one writes nothing when it goes on."""
+    fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
+    source = Hanging(lambda *_: False)
+    monkeypatch.setattr(ReplicaTable, "refresh", source)
+    made = fetcher_of(root, fetch.states, fetch.round)
+    hung = in_background(lambda: made._fetch(None))
+    assert source.is_entered.wait(30)
+    assert ends(in_background({"remove": lambda: made.remove_partitions([P0]), "shutdown": made.shutdown}[stop]))
+    assert made.partition_count() == 0
+    source.let_go()
+    assert ends(hung)
+    assert (fetch.log.refresh().version, fetch.published) == (0, [])
+
+
+def test_ft_01_a_round_that_was_overtaken_is_done_again_for_what_is_left(fetcher):
+    fetcher.it.add_partitions({p: InitialFetchState("flights", 1, 0, 0) for p in (P0, P1)})
+    fetcher.work.answer = NoLongerFetched()
+    for left, wakes in (([P0], 1), ([], 0)):
+        fetcher.it.remove_partitions([p for p in fetcher.states.all() if p not in left])
+        before = fetcher.wakes()
+        fetcher.writer.process(None, 0)
+        assert fetcher.wakes() == before + wakes
+    assert fetcher.work.delayed == []
 
 
 class Query:
@@ -120,15 +148,19 @@ class Round:
         self.delayed.append(error)
 
 
+def fetcher_of(root, states, work, config=None):
+    home = StorageRoot.of(root)
+    key, checkpoints = BrokerIdAndFetcherId(1, 0), home.child("checkpoints")
+    return ReplicaFetcher(None, 2, key, home, home, checkpoints, config or Config(), states, work, Gate())
+
+
 @pytest.fixture
 def fetcher(root, monkeypatch):
     """A fetcher whose query is the test's, and whose thread has not been started."""
     home, writer, work, states = StorageRoot.of(root), Writer(), Round(), FetchStates(Clock())
     monkeypatch.setattr(replica_fetcher, "read_headers", lambda _spark, _stream: writer)
     config = Config.from_properties({"replica.fetch.backoff.ms": 0})
-    made = ReplicaFetcher(
-        None, 2, BrokerIdAndFetcherId(1, 0), home, home, home.child("checkpoints"), config, states, work, Gate()
-    )  # fmt: skip
+    made = fetcher_of(root, states, work, config)
     made.attend()
     wakes = home.child("checkpoints", "ReplicaFetcherThread-0-1")
     return SimpleNamespace(it=made, writer=writer, work=work, states=states, wakes=lambda: int(wakes.read("wake")))
@@ -208,3 +240,18 @@ def test_ft_10_what_came_before_the_stream_began_is_read_from_the_snapshot(fetch
     fetcher.states.caught_up(P0)
     fetcher.writer.process("headers", 0)
     assert fetcher.it.fetch_state(P0).lagging
+
+
+def test_br_04_a_query_that_hangs_is_waited_for_no_longer_than_it_is_said(fetcher, caplog):
+    stop = Hanging()
+    fetcher.writer.queries[0].stop = stop
+    assert ends(in_background(lambda: fetcher.it.shutdown(0.05)))
+    assert "its micro-batch has not ended yet" in caplog.text
+    stop.let_go()
+    fetcher.it.shutdown()
+
+
+def test_br_04_an_error_of_a_query_that_is_ended_is_told(fetcher, caplog):
+    fetcher.writer.queries[0].stop = lambda: 1 / 0
+    fetcher.it.shutdown()
+    assert "ZeroDivisionError" in caplog.text

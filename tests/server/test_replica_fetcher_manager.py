@@ -35,7 +35,7 @@ class RecordingFetcher:
     def fetch_state(self, partition):
         return self.partitions.get(partition)
 
-    def shutdown(self):
+    def shutdown(self, seconds=None):
         self._events.append(("shutdown", self.key))
 
 
