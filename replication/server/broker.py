@@ -23,7 +23,7 @@ from replication.server.id_watch import IdWatch
 from replication.server.metadata_cache import MetadataCache
 from replication.server.registration import Registration
 from replication.server.replica_fetcher_manager import ReplicaFetcherManager
-from replication.server.rounds import Rounds
+from replication.server.rounds import Rounds, WhileMoving
 from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster
 from replication.storage.replica_log import ReplicaLog
@@ -32,6 +32,8 @@ from replication.storage.root_probe import probe_root, storage_error, works_as_b
 from schemas import LOG
 
 logger = logging.getLogger(__name__)
+
+_SESSIONS_WITHOUT_A_STEP = 2  # session time-outs without a step of its own thread after which a broker shows no life
 
 
 class Broker:
@@ -56,8 +58,10 @@ class Broker:
         self.session: BrokerSession | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"broker-{self.broker_id}", daemon=True)
-        interval = self._config.broker_heartbeat_interval_ms
-        self._heartbeat = Rounds(f"broker-{self.broker_id}", "heartbeat", interval, self.gate, self._beat)
+        interval, poll = self._config.broker_heartbeat_interval_ms, self._config.lakelog_poll_interval_ms
+        longest = (_SESSIONS_WITHOUT_A_STEP * self._config.broker_session_timeout_ms + poll) / 1000
+        beat = WhileMoving(f"broker-{self.broker_id}", self.gate, longest, self._beat)
+        self._heartbeat = Rounds(f"broker-{self.broker_id}", "heartbeat", interval, self.gate, beat)
         self._failure: LakelogException | None = None
         self._is_doubtful, self._probed_at = False, time.monotonic()
         self._is_leaving = False
@@ -83,6 +87,7 @@ class Broker:
         else:
             self._registration.register_without_storage(f"{error.name}: {error}")
             logger.error("broker %d begins without its storage: %s", self.broker_id, error)
+        self.gate.watch(self._thread)
         self._heartbeat.start()
         self._thread.start()
 

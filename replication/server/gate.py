@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 
 
 class BrokerKilled(Exception):
@@ -10,9 +12,15 @@ class BrokerKilled(Exception):
 
 
 class Gate:
-    """Every step of a broker passes through it. For brokers that share a process; others get signals."""
+    """Every step of a broker passes through it. For brokers that share a process; others get signals.
 
-    def __init__(self) -> None:
+    It notices, for one thread that it watches, when that has passed last: a thread that hangs passes no more.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._watched: threading.Thread | None = None
+        self._passed_at = clock()
         self._open = threading.Event()
         self._open.set()
         self._killed = False
@@ -22,6 +30,16 @@ class Gate:
         self._open.wait()
         if self._killed:
             raise BrokerKilled
+        if threading.current_thread() is self._watched:
+            self._passed_at = self._clock()
+
+    def watch(self, thread: threading.Thread) -> None:
+        """From now on notices when this thread passes."""
+        self._watched, self._passed_at = thread, self._clock()
+
+    def seconds_since_passed(self) -> float:
+        """How long ago the watched thread passed last, or began to be watched."""
+        return self._clock() - self._passed_at
 
     @property
     def is_killed(self) -> bool:

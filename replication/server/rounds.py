@@ -12,6 +12,30 @@ from replication.server.gate import BrokerKilled, Gate
 logger = logging.getLogger(__name__)
 
 
+class WhileMoving:
+    """Work that is done only while the thread moves that a gate watches.
+
+    A heartbeat is: a broker whose own thread hangs in a call of its store leads nobody, and others are to take over.
+    """
+
+    def __init__(self, name: str, gate: Gate, seconds: float, work: Callable[[], object]) -> None:
+        self._name = name
+        self._gate = gate
+        self._seconds = seconds
+        self._work = work
+        self._has_said = False
+
+    def __call__(self) -> None:
+        """Does the work, unless the thread was last seen longer ago than it may be."""
+        since = self._gate.seconds_since_passed()
+        hangs = since > self._seconds
+        if hangs and not self._has_said:
+            logger.error("%s: its own thread has not moved for %.0f s: it shows no life until then", self._name, since)
+        self._has_said = hangs
+        if not hangs:
+            self._work()
+
+
 class Rounds:
     """Calls `work` again and again until it is stopped, fenced or killed; an error that may pass does not end it.
 

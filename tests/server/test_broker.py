@@ -1,13 +1,18 @@
 """A broker's start: whose id it is, and whose root."""
 
+import threading
+
 import pytest
 
 from replication.config import Config
 from replication.errors import DuplicateBrokerRegistrationException, InconsistentClusterIdException
 from replication.server.broker import Broker
+from replication.server.broker_session import BrokerSession
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
+from tests.hanging import Hanging
+from tests.processes import wait_until
 
 SHORT = {"broker.id": 1, "broker.heartbeat.interval.ms": 50, "broker.session.timeout.ms": 400}
 
@@ -64,3 +69,26 @@ def test_br_01_a_root_of_another_broker_is_refused(spark, cluster, root):
     config = Config.from_properties({**SHORT, "broker.id": 2})
     with pytest.raises(InconsistentClusterIdException, match=r"belongs to broker 1 of cluster .*, not to broker 2"):
         Broker(spark, cluster.root.uri, f"{root}/broker-1", config).start()
+
+
+def test_bc_01_a_broker_whose_own_thread_hangs_shows_no_life_until_it_goes_on(
+    spark, cluster, root, monkeypatch, caplog
+):
+    """A store may hang and not fail: others are to lead then, and not to wait for it."""
+    tick = Hanging(BrokerSession.tick)
+    monkeypatch.setattr(BrokerSession, "tick", lambda session: tick(session))
+    started = broker(spark, cluster, root)
+    started.start()
+    try:
+        assert tick.is_entered.wait(30)
+        wait_until(lambda: "broker-1: its own thread has not moved" in caplog.text, "it is noticed")
+        seen = BrokerTable.open(cluster.root, 1)
+        last = seen.registration.heartbeat
+        assert not threading.Event().wait(0.3)
+        seen.refresh()
+        assert seen.registration.heartbeat == last
+        tick.let_go()
+        wait_until(lambda: seen.refresh() and seen.registration.heartbeat > last + 2, "its heartbeat")
+    finally:
+        tick.let_go()
+        started.stop(controlled=False)

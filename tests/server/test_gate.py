@@ -5,6 +5,8 @@ import threading
 import pytest
 
 from replication.server.gate import BrokerKilled, Gate
+from tests.clock import Clock
+from tests.hanging import ends, in_background
 
 
 def killed(gate):
@@ -50,3 +52,14 @@ def test_who_is_paused_waits_until_it_is(end):
     thread.join()
     assert outcomes == ["killed" if end is Gate.kill else "passed"]
     assert not gate.is_paused
+
+
+def test_of_the_thread_that_it_watches_a_gate_knows_when_it_passed_last():
+    clock = Clock()
+    gate, watched = Gate(clock), threading.current_thread()
+    gate.watch(watched)
+    clock.now += 3
+    assert ends(in_background(gate.pass_through))
+    assert gate.seconds_since_passed() == 3, "another thread has passed"
+    gate.pass_through()
+    assert gate.seconds_since_passed() == 0

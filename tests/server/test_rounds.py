@@ -6,7 +6,8 @@ import pytest
 
 from replication.errors import KafkaStorageException, StaleBrokerEpochException
 from replication.server.gate import BrokerKilled, Gate
-from replication.server.rounds import Rounds
+from replication.server.rounds import Rounds, WhileMoving
+from tests.clock import Clock
 from tests.processes import wait_until
 
 
@@ -116,3 +117,21 @@ def test_bc_01_who_is_killed_while_it_is_paused_never_beats(start, gate):
 def test_one_that_was_never_started_may_be_stopped(gate):
     Rounds("broker-77", "heartbeat", 1, gate, Beats()).stop()
     assert threads() == []
+
+
+def test_bc_01_a_heartbeat_stops_while_the_thread_hangs_that_does_the_work_and_says_so_once(caplog):
+    clock, beats = Clock(), Beats()
+    gate = Gate(clock)
+    gate.watch(threading.current_thread())
+    beat = WhileMoving("broker-77", gate, 12.0, beats)
+    counts = []
+    for seconds in (12.0, 0.1, 30.0):
+        clock.now += seconds
+        beat()
+        counts.append(beats.count)
+    gate.pass_through()
+    beat()
+    assert [*counts, beats.count] == [1, 1, 1, 2]
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker-77: its own thread has not moved for 12 s: it shows no life until then"
+    ]
