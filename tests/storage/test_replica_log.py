@@ -374,10 +374,10 @@ def test_a_partition_that_nobody_knows_is_empty(log):
 
 def test_the_state_is_there_while_a_look_at_the_table_hangs(log, monkeypatch):
     """A heartbeat says how far the log was read, whatever its store does just now."""
-    sizes = Hanging(lambda *_: [None, 1])
-    monkeypatch.setattr(StorageRoot, "sizes", sizes)
+    has_moved = Hanging(lambda: False)
+    monkeypatch.setattr(DeltaLog, "has_moved", has_moved)
     look = in_background(log.refresh)
-    assert sizes.is_entered.wait(30)
+    assert has_moved.is_entered.wait(30)
     assert ends(in_background(log.current))
-    sizes.let_go()
+    has_moved.let_go()
     assert ends(look)
