@@ -149,7 +149,7 @@ class FetchRound:
         """The truncations that are due. A partition whose leader's batches cannot be read is delayed, and left out of
         `leaders`."""
         log = self._context.log.refresh()
-        logs = {p: log.known(p) for p in self._states.all()}
+        logs = {p: log.known(p) for p in leaders}
         self._matching.compare_rows(logs, leaders)
         batches, failed = self._matching.leader_batches(logs, leaders)
         for partition, error in failed.items():
