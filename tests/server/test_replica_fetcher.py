@@ -38,7 +38,7 @@ def fetch(root):
     leaders = ReplicaTable.create(storage)
     context = FetchContext(
         None, Config(), "broker-2", log, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
-        lambda _: None, published.append, gate,
+        lambda _: None, lambda _: None, published.append, gate,
         FetcherQuotas(ReplicationQuotas(2, QuotaCache()), 1),
     )  # fmt: skip
     return SimpleNamespace(
