@@ -20,18 +20,20 @@ STEPS = 50
 
 
 class Appending:
-    """A round that takes its time to append what its states held when it began."""
+    """A round that takes its time to append, in the block in which rounds write."""
 
     def __init__(self, states):
         self.begun, self.appended = threading.Event(), []
         self._states = states
 
     def run(self, _headers):
-        fetched, pause = set(self._states.all()), threading.Event()
-        self.begun.set()
-        for _ in range(STEPS):
-            pause.wait(0.002)
-            self.appended.append(fetched)
+        pause = threading.Event()
+        with self._states.held(self._states.removals):
+            fetched = set(self._states.all())
+            self.begun.set()
+            for _ in range(STEPS):
+                pause.wait(0.002)
+                self.appended.append(fetched)
         return False
 
 
@@ -51,7 +53,7 @@ def world(root):
 
 @pytest.mark.parametrize("stop", ["one partition", "the fetcher"])
 def test_fm_07_fm_09_once_fetching_is_stopped_nothing_more_is_appended(world, stop):
-    """The micro-batch that is appending is waited for, by a thread that is not its own."""
+    """What is being appended is waited for, by a thread that is not the fetcher's."""
     batch = threading.Thread(target=world.fetcher._fetch, args=(None,))
     batch.start()
     wait_until(world.work.begun.is_set, "the micro-batch appends")
