@@ -106,6 +106,9 @@ class Settings:
         Integer(1),
         "Most partitions that one request may make, move or elect leaders of; Kafka has no key for it.",
     )
+    offsets_retention_check_interval_ms: int = key(
+        600000, Integer(1), "How often the controller removes what groups have committed of topics that are gone."
+    )
     lakelog_admin_requests_kept: int = key(
         200, Integer(1), "Decided requests that stay in the admin table, at most; the oldest go first."
     )

@@ -6,7 +6,7 @@ GROUPS = Table(
     name="groups",
     description="A row a group and partition: the offset that its consumers have committed",
     key=("group_id", "topic_id", "partition"),
-    writers="any consumer that has a group",
+    writers="any consumer that has a group; the controller removes rows of deleted topics",
     columns=(
         Column("group_id", "string", "Name of the group"),
         Column("topic", "string", "Topic name"),

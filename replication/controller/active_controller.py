@@ -26,6 +26,7 @@ from replication.controller.events import (
     IsrChangeNotification,
     LogDirEventNotification,
 )
+from replication.controller.offset_retention import OffsetRetention
 from replication.errors import LakelogException, UnknownServerException
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
@@ -57,6 +58,7 @@ class ActiveController:
         self._keep_office = keep_office
         self._requests = AdminRequests(cluster.admin, cluster.config, self._epoch, clock)
         self._events = ControllerEventManager(self._process, clock)
+        self._offsets = OffsetRetention(cluster, self._epoch, clock)
         self._rebalance_at = clock() + _FIRST_REBALANCE_SECONDS
         self.context = ControllerContext(self._epoch, cluster.config)
 
@@ -95,6 +97,7 @@ class ActiveController:
             self._rebalance_at = self._clock() + config.leader_imbalance_check_interval_seconds
             self._events.put(AutoPreferredReplicaLeaderElection())
         self._events.process_all()
+        self._offsets.look_if_due()
 
     def _views(self) -> dict[int, BrokerView]:
         return views(self._cluster.refresh_brokers(), self._liveness)
@@ -170,6 +173,7 @@ class ActiveController:
             self._events.put(BrokerModifications())  # brokers may have carried it out before this was known
         if batch.dropped:
             self._cluster.topics.change((), batch.dropped, cause, self._epoch)
+            self._offsets.topic_has_gone()
         return batch
 
     def _commit(self, event: Event, cause: dict[str, Any], request: AdminRequest | None) -> Batch:

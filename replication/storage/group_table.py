@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.filesystem import StorageRoot
@@ -68,6 +68,16 @@ class GroupTable:
         self._table.refresh()
         rows = [_committed(row) for row in self._table.rows]
         return {row.key[1]: row.committed_offset for row in rows if row.group_id == group_id}
+
+    def forget_all_but(self, topic_ids: Callable[[], Collection[str]], cause: Mapping[str, Any]) -> None:
+        """Removes the offsets of all topics but these, which are asked for once the offsets are read."""
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            known = topic_ids() if rows else ()
+            kept = [row for row in rows if row["topic_id"] in known]
+            return None if len(kept) == len(rows) else kept
+
+        self._table.update(cause, change)
 
 
 def _committed(row: Row) -> CommittedOffset:

@@ -126,3 +126,31 @@ def test_ap_04_two_processes_commit_at_the_same_time(storage):
     assert race(commit_often, (storage.uri, 0), (storage.uri, 1)) == [COMMITS, COMMITS]
     assert GroupTable.open(storage).committed("g") == {key(0): COMMITS, key(1): COMMITS}
     assert last_version(storage.child("groups")) == 2 * COMMITS
+
+
+def test_td_03_ap_04_offsets_of_topics_that_are_gone_are_forgotten(storage):
+    table = GroupTable.open(storage)
+    table.commit([row(3), row(7, topic_id="another"), row(9, group="h")])
+    table.forget_all_but(lambda: {"id"}, {"who": "test"})
+    assert (table.committed("g"), table.committed("h")) == ({key(): 3}, {key(): 9})
+    before = last_version(storage.child("groups"))
+    table.forget_all_but(lambda: {"id"}, {"who": "test"})
+    assert last_version(storage.child("groups")) == before, "nothing to write"
+
+
+def test_td_03_ap_04_a_topic_that_comes_meanwhile_is_asked_for_once_its_offsets_are_read(storage):
+    """It is there before anybody commits offsets of it: they are seen only together with it."""
+    table, consumer = GroupTable.open(storage), GroupTable.open(storage)
+    table.commit([row(3)])
+    topics = {"id"}
+
+    def ask():
+        asked = set(topics)
+        if "new" not in topics:
+            topics.add("new")
+            consumer.commit([row(1, topic_id="new")])
+        return asked
+
+    consumer.commit([row(5, topic_id="gone")])
+    table.forget_all_but(ask, {"who": "test"})
+    assert table.committed("g") == {key(): 3, key(0, "new"): 1}

@@ -1,0 +1,66 @@
+"""Offsets of groups, as the controller looks after them."""
+
+import pytest
+
+from replication.errors import KafkaStorageException
+from replication.protocol.record_batch import TopicIdPartition
+from replication.storage.admin_table import AdminRequest
+from replication.storage.group_table import CommittedOffset, GroupTable
+from tests.controller.world import World
+
+INTERVAL = 600
+
+
+@pytest.fixture
+def world(root):
+    return World(root)
+
+
+def commit(world, *topics):
+    world.cluster.groups.commit([CommittedOffset("g", topic, f"{topic}-id", 0, 5) for topic in topics])
+
+
+def committed(world):
+    return sorted(partition.topic_id for partition in world.cluster.groups.committed("g"))
+
+
+def delete_flights(world):
+    world.cluster.admin.add(AdminRequest("request", "delete_topic", {"topic": "flights"}))
+    world.controller.look()
+    for beat in world.beats.values():
+        beat.update(1, "applied", metadata_version=world.controller.context.deletions["flights-id"])
+    world.controller.look()
+
+
+def test_td_03_ap_04_what_groups_have_committed_goes_with_its_topic(world):
+    world.add_topic("other", (1, 2))
+    commit(world, "flights", "other")
+    world.fail_over()
+    world.controller.look()
+    assert committed(world) == ["flights-id", "other-id"]
+    delete_flights(world)
+    assert committed(world) == ["other-id"]
+
+
+def test_td_03_ap_04_what_is_committed_late_goes_at_the_next_look(world):
+    world.controller.look()
+    commit(world, "gone", "flights")
+    world.look(1, 2, 3, after=INTERVAL - 1)
+    assert committed(world) == ["flights-id", "gone-id"]
+    world.look(1, 2, 3, after=1)
+    assert committed(world) == ["flights-id"]
+
+
+def test_td_03_ap_04_what_cannot_be_removed_now_holds_up_nobody(world, monkeypatch, caplog):
+    commit(world, "gone")
+
+    def refuse(*_):
+        raise KafkaStorageException("503")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupTable, "forget_all_but", refuse)
+        world.controller.look()
+    assert "offsets of deleted topics stay for now: 503" in caplog.text
+    world.look(1, 2, 3, after=INTERVAL)
+    assert world.cluster.groups.committed("g") == {}
+    assert TopicIdPartition("flights-id", 0) in world.all()
