@@ -62,7 +62,7 @@ class World:
             row = Replica(
                 "t", "id", 0, broker, 1, self.registration.leader_epoch, LEADER_ROLE if leads else FOLLOWER_ROLE,
                 ReplicaState.FETCHING, 0, own.log_end_offset, min(high_watermark, own.log_end_offset), own.lineage,
-                None, state.version,
+                None, state.version, chain=own.log_end.chain,
             )  # fmt: skip
             self.tables[broker].publish([row], "test")
 
@@ -73,11 +73,11 @@ class World:
     def copy(self):
         """The follower fetches all that it lacks from the leader."""
         leader, follower = self.logs[1].refresh(), self.logs[2]
-        end = follower.refresh().partition(self.partition).log_end_offset
-        missing = [b for b in leader.partition(self.partition).batches if b.base_offset >= end]
+        end = follower.refresh().partition(self.partition).log_end
+        missing = [b for b in leader.partition(self.partition).batches if b.base_offset >= end.offset]
         source, target = self.logs[1].root, follower.root
         segments = [copy_segment(source, leader.segments[b.segment], target) for b in missing]
-        append_as_follower(follower, segments, {self.partition: end}, {self.partition: 0}, "test")
+        append_as_follower(follower, segments, {self.partition: end.chain}, {self.partition: 0}, "test")
 
     def values(self, broker):
         return self.logs[broker].read(self.partition, 0)["value"].to_pylist()

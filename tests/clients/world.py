@@ -51,6 +51,7 @@ class World:
         row = Replica(
             TOPIC, TOPIC_ID, partition.partition, broker, 1, log.role.leader_epoch, role, "Fetching",
             log.log_start_offset, log.log_end_offset, high_watermark, log.lineage, None, state.version,
+            chain=log.log_end.chain,
         )  # fmt: skip
         self.rows[broker][partition] = dataclasses.replace(row, **changes)
         ReplicaTable.open(self.roots[broker]).publish(self.rows[broker].values(), "test")

@@ -10,18 +10,18 @@ from replication.protocol.replica import Replica
 from schemas import FETCH_STATES, RECORD_BATCHES
 
 COLUMNS = """topic_id string, partition int, base_offset bigint, last_offset bigint, leader_epoch int, segment string,
-    segment_bytes bigint, bytes bigint, action string NOT NULL, gap string"""
+    segment_bytes bigint, bytes bigint, previous string, chain string, action string NOT NULL, gap string"""
 
 # P0 is fetched from offset 10 on; its leader wrote 0-9 under epoch 1 and 10-29 under epoch 3.
 STATE = ("id", 0, 10, [(1, 0, 10), (3, 10, 30)])
 
 
 def header(base, last, epoch, topic_id="id", partition=0, segment="a"):
-    return (7, segment, 100, "t", topic_id, partition, epoch, base, last, 40, None)
+    return (7, segment, 100, "t", topic_id, partition, epoch, base, last, 40, f"@{base}", f"@{last + 1}", None)
 
 
 def gap(reason, segment=None):
-    return (7, segment, None, None, None, None, None, None, None, None, reason)
+    return (7, segment, *[None] * 10, reason)
 
 
 def plan(spark, headers, states):
@@ -31,7 +31,7 @@ def plan(spark, headers, states):
 
 
 def planned(base, last, epoch, action, topic_id="id", partition=0, segment="a"):
-    return (topic_id, partition, base, last, epoch, segment, 100, 40, action, None)
+    return (topic_id, partition, base, last, epoch, segment, 100, 40, f"@{base}", f"@{last + 1}", action, None)
 
 
 CASES = {
@@ -75,7 +75,7 @@ def test_ft_07_batches_of_partitions_that_are_not_fetched_are_left_out(spark):
 
 def test_a_gap_in_the_stream_stays_a_gap(spark):
     """Whatever is fetched, and also if nothing is."""
-    expected = spark.createDataFrame([(None, None, None, None, None, None, None, None, "gap", "cleaned up")], COLUMNS)
+    expected = spark.createDataFrame([(*[None] * 10, "gap", "cleaned up")], COLUMNS)
     assert_df_equality(plan(spark, [gap("cleaned up")], [STATE]), expected)
     assert_df_equality(plan(spark, [gap("cleaned up")], []), expected)
 
