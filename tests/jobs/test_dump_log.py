@@ -1,20 +1,24 @@
 """`lakelog dump-log` on real logs: what it shows, and which file it calls broken."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from jobs import dump_log
+from replication.protocol.chain import linked
 from replication.protocol.producer_state import ProducerEntry, SequenceRun
 from replication.protocol.record_batch import BatchHeader
 from replication.storage.producer_snapshot import RememberedProducer
+from replication.storage.record_digest import record_digest
 from replication.storage.replica_log import LogChange, ReplicaLog
-from replication.storage.segment import Segment, headers_of, write_segment, write_snapshot
+from replication.storage.segment import Segment, record_bytes, write_segment, write_snapshot
 from tests.storage.logs import (
     NOON,
     P0,
@@ -22,6 +26,7 @@ from tests.storage.logs import (
     PRODUCER,
     TOPIC,
     TOPIC_ID,
+    chain,
     fill,
     lead,
     log_rows,
@@ -53,6 +58,11 @@ def dump(lakelog: Run, log: ReplicaLog, tmp_path: Path) -> Run:
     return lambda *words: lakelog(dump_log, "--root", tmp_path, *words)
 
 
+def without_hashes(text: str) -> str:
+    """Lines without the digests and chains at their ends."""
+    return re.sub(r" digest: [0-9a-f]{32} chain: [0-9a-f]{32}$", "", text, flags=re.M)
+
+
 def names(log: ReplicaLog) -> list[str]:
     """Files of the log by their first offset of flights-0."""
     segments = (segment for segment in log.refresh().segments.values() if segment.headers)
@@ -80,14 +90,17 @@ SECOND = (
 def test_batches_are_shown_file_by_file_as_kafka_prints_them(dump: Run, log: ReplicaLog) -> None:
     first, second = (log.root.path(name) for name in names(log))
     lines = [f"Dumping {first}", FIRST, TOMBSTONE, f"Dumping {second}", SECOND]
-    assert dump() == (0, "".join(f"{line}\n" for line in lines), "")
+    status, out, err = dump()
+    assert (status, without_hashes(out), err) == (0, "".join(f"{line}\n" for line in lines), "")
+    (header,) = log.refresh().segments[names(log)[1]].headers
+    assert out.endswith(f" digest: {header.digest} chain: {header.chain}\n")
 
 
 def test_records_are_shown_under_their_batches(dump: Run) -> None:
     status, out, _ = dump("--print-data-log", "--offsets", ":3")
     head, key = f"| offset: 0 CreateTime: {NOON_MS} keySize: 1", "headerKeys: [] key: k"
     assert status == 0
-    assert out.splitlines()[1:] == [
+    assert without_hashes(out).splitlines()[1:] == [
         FIRST,
         f"{head} valueSize: 1 sequence: 0 {key} payload: a",
         f"| offset: 1 CreateTime: {NOON_MS + 1} keySize: 1 valueSize: 2 sequence: 1 {key} payload: b\\xff",
@@ -132,7 +145,7 @@ def test_ap_06_what_is_remembered_of_producers_is_shown(dump: Run, log: ReplicaL
     status, out, _ = dump("--offsets", "9:", "--partition", 0, "--verify")
     head = f"partition: {TOPIC}-0 producerId: 9 producerEpoch: 3 lastTimestamp: {NOON_MS}"
     assert status == 0
-    assert out.splitlines()[1:] == [
+    assert without_hashes(out).splitlines()[1:] == [
         f"{head} firstSequence: 0 lastSequence: 4 baseOffset: 10",
         f"{head} firstSequence: 7 lastSequence: 8 baseOffset: 20",
     ]
@@ -144,10 +157,25 @@ def test_a_log_that_is_whole_is_verified(dump: Run) -> None:
     assert [file["fault"] for file in json.loads(out)["files"]] == [None, None]
 
 
+def header_of(rows: pa.Table) -> BatchHeader:
+    """What the header of a batch of these rows says."""
+    (first,), last = rows.slice(0, 1).to_pylist(), rows["offset"][-1].as_py()
+    return BatchHeader(
+        first["topic"], first["topic_id"], first["partition"], first["leader_epoch"], first["offset"], last,
+        pc.max(rows["timestamp"]).value, pc.sum(record_bytes(rows)).as_py(), digest=record_digest(rows),
+    )  # fmt: skip
+
+
+def at_the_end(log: ReplicaLog, header: BatchHeader) -> BatchHeader:
+    """The header, linked to the log's end."""
+    return linked(header, chain(log, header.topic_id_partition))
+
+
 def wrong(rows: pa.Table, *headers: BatchHeader, **changes: Any) -> Callable[[ReplicaLog], None]:
     """Adds a file whose first header is not what the rows say."""
-    first, *others = headers or headers_of(rows)
-    return lambda log: add(log, write_segment(log.root, 1, rows, [replace(first, **changes), *others]))
+    first, *others = headers or [header_of(rows)]
+    told = [replace(first, **changes), *others]
+    return lambda log: add(log, write_segment(log.root, 1, rows, [at_the_end(log, header) for header in told]))
 
 
 def rows_of_offsets(offsets: Sequence[int]) -> pa.Table:
@@ -157,12 +185,12 @@ def rows_of_offsets(offsets: Sequence[int]) -> pa.Table:
 
 FOUR = log_rows(P0, 5, 4, epoch=2)
 OTHER = log_rows(P1, 1, 2, epoch=2)
-(OF_FOUR,), (OF_OTHER,) = headers_of(FOUR), headers_of(OTHER)
+OF_FOUR, OF_OTHER = header_of(FOUR), header_of(OTHER)
 
 WRONG = {
     # A file that ends the log with what is wrong, and words of what is said of it.
     "records missing": (wrong(FOUR.slice(0, 3), OF_FOUR), "3 rows are left for it, its header says 4"),
-    "records too many": (wrong(FOUR, *headers_of(FOUR.slice(0, 3))), "4 rows, but its headers are of 3 records"),
+    "records too many": (wrong(FOUR, header_of(FOUR.slice(0, 3))), "4 rows, but its headers are of 3 records"),
     "a header that ends before it begins": (wrong(FOUR, last_offset=3), "its header says -1"),
     "an offset missing": (wrong(rows_of_offsets([5, 6, 8, 9]), OF_FOUR), "offsets is [5, 8, 4] in its header"),
     "an offset twice": (wrong(rows_of_offsets([5, 6, 6, 8]), OF_FOUR), "[5, 8, 3] in its rows"),
@@ -171,6 +199,7 @@ WRONG = {
     "another topic id": (wrong(FOUR, topic_id="z"), "topic_id is ['z'] in its header"),
     "another size": (wrong(FOUR, bytes=1), "bytes is [1] in its header, [8] in its rows"),
     "another time": (wrong(FOUR, max_timestamp=1), "max_timestamp is [1] in its header"),
+    "another value": (wrong(FOUR, digest="0" * 32), "digest is ['00000000000000000000000000000000'] in its header"),
     "the second batch": (wrong(pa.concat_tables([FOUR, OTHER]), OF_FOUR, replace(OF_OTHER, bytes=1)), f"{TOPIC}-1"),
     "no batch in the headers": (wrong(FOUR, OF_FOUR, last_offset=4, bytes=0), "its header says 0"),
 }
@@ -189,11 +218,11 @@ def test_a_file_whose_rows_are_not_what_its_headers_say_is_named(
     assert broken.startswith(f"lakelog: CorruptRecordException: {log.root.path(third)}: ")
     assert words in broken
     assert others[-1].startswith("files: 3, broken: 1, ")
-    assert {FIRST, TOMBSTONE, SECOND} <= set(out.splitlines())
+    assert {FIRST, TOMBSTONE, SECOND} <= set(without_hashes(out).splitlines())
 
 
 def test_several_batches_of_several_partitions_in_any_order_are_whole(dump: Run, log: ReplicaLog) -> None:
-    """As a file lies that another tool has written: headers and rows are sorted, whatever the order in the file."""
+    """Headers and rows are sorted, whatever their order in the file."""
     wrong(pa.concat_tables([OTHER, FOUR]), OF_FOUR, OF_OTHER)(log)
     assert dump("--verify")[::2] == (0, "files: 3, broken: 0, gaps between batches: 0\n")
 
@@ -226,7 +255,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_shown(
     first, _ = names(log)
     happens(log, first)
     status, out, err = dump(*options)
-    assert (status, SECOND in out.splitlines(), first in out) == (1, True, False)
+    assert (status, SECOND in without_hashes(out).splitlines(), first in out) == (1, True, False)
     assert err.startswith(f"lakelog: CorruptRecordException: {log.root.path(first)}: ")
     assert words in err
     assert err.count(first) == 1
@@ -241,7 +270,7 @@ def test_pages_that_cannot_be_read_are_found_when_rows_are_wanted(dump: Run, log
     assert dump()[0] == 0
     for option in ("--verify", "--print-data-log"):
         status, out, err = dump(option)
-        assert (status, SECOND in out.splitlines()) == (1, True)
+        assert (status, SECOND in without_hashes(out).splitlines()) == (1, True)
         assert err.startswith(f"lakelog: CorruptRecordException: {log.root.path(second)}: ")
 
 
@@ -252,12 +281,22 @@ GAPS = {
 }
 
 
+def test_a_batch_that_was_written_after_another_one_than_lies_there_is_named(dump: Run, log: ReplicaLog) -> None:
+    """As from a log that lost its tail and was then written to."""
+    _, second = names(log)
+    third = write_segment(log.root, 1, FOUR, [linked(OF_FOUR, "0" * 32)])
+    add(log, third)
+    status, out, _ = dump("--verify", "-o", "json")
+    assert status == 1
+    assert json.loads(out)["gaps"][0].startswith(f"{TOPIC}-0: {third.name} does not follow {second} at offset 5: ")
+
+
 @pytest.mark.parametrize(("rows", "words"), GAPS.values(), ids=GAPS)
 def test_batches_of_two_files_that_do_not_follow_each_other_are_named(
     dump: Run, log: ReplicaLog, rows: pa.Table, words: str
 ) -> None:
     _, second = names(log)
-    third = write_segment(log.root, 1, rows, headers_of(rows))
+    third = write_segment(log.root, 1, rows, [at_the_end(log, header_of(rows))])
     add(log, third)
     status, out, err = dump("--verify", "-o", "json")
     (gap,) = json.loads(out)["gaps"]

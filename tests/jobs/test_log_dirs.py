@@ -11,7 +11,7 @@ import pytest
 from jobs import log_dirs
 from replication.storage.broker_table import BrokerTable
 from tests.clients.world import World
-from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, records, request, send, start_at
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, chain, fill, records, request, send, start_at
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 ASKED = "Querying brokers for log directories information\n"
@@ -53,7 +53,7 @@ def test_a_partition_has_its_share_of_the_files_that_it_lies_in(show: Run, world
     assert rows[1, 0] == {
         "broker": 1, "root": world.roots[1].uri, "topic": TOPIC, "partition": 0, "topic_id": TOPIC_ID,
         "size": both * 15 // 25 + one, "files": 2, "log_start_offset": 1, "log_end_offset": 5, "high_watermark": 4,
-        "lag": 0, "role": "leader", "error": None,
+        "lag": 0, "role": "leader", "chain": chain(world.logs[1]), "history": "same", "error": None,
     }  # fmt: skip
     assert (rows[1, 1]["size"], rows[1, 1]["files"]) == (both * 10 // 25, 1)
     facts = ("size", "files", "log_end_offset", "high_watermark", "lag", "role")
