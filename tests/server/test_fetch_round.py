@@ -9,13 +9,17 @@ import pytest
 from replication.config import Config
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leader_epoch import EpochEntry
+from replication.protocol.leadership import HostedPartition
+from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.replica import Replica
 from replication.protocol.steps import InitialFetchState
 from replication.server import fetch_round
-from replication.server.fetch_round import FetchContext, FetchRound, rows_table
+from replication.server.fetch_round import FetchContext, FetchRound
 from replication.server.fetch_states import FetchStates, NoLongerFetched
+from replication.server.fetch_tables import rows_table
 from replication.server.follower_session import follower_session
 from replication.server.gate import Gate
+from replication.server.replica_rows import replica_row
 from replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from replication.server.segment_copier import SegmentCopier
 from replication.storage.append import append_as_follower
@@ -31,6 +35,8 @@ from tests.storage.logs import (
     P0,
     P1,
     TOPIC,
+    chain,
+    epochs,
     fill,
     follow,
     lead,
@@ -54,12 +60,12 @@ class World:
         self.table = ReplicaTable.create(self.source)
         self.follower = ReplicaLog.create(StorageRoot.of(root).child("broker-2").child("log"))
         follow(self.follower, P0, P1, epoch=0)
-        self.progress, self.truncated = [], []
+        self.progress, self.truncated, self.divergences, self.told = [], [], [], []
         self.states = FetchStates(clock)
         self.states.assign({p: InitialFetchState(TOPIC, 1, 0, 0) for p in followed})
         context = FetchContext(
             self.spark, Config.from_properties(config), "broker-2", self.follower, self.source,
-            lambda: self.table, self.progress.append, self.truncated.extend, lambda _: None, Gate(),
+            lambda: self.table, self.progress.append, self.truncated.extend, self.divergences.append, self.tell, Gate(),
             FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1),
         )  # fmt: skip
         self.round = FetchRound(context, self.states)
@@ -67,17 +73,32 @@ class World:
         self._offset = self._reader.initialOffset()
         self.publish()
 
-    def publish(self, epoch=0, high_watermark=0, log_start=0):
+    def publish(self, epoch=0, high_watermark=0):
         """The leader says what it has."""
         state = self.leader.refresh()
+        logs = {p: state.partition(p) for p in (P0, P1)}
         rows = [
             Replica(
-                TOPIC, p.topic_id, p.partition, 1, 1, epoch, "leader", "Fetching", log_start,
-                state.partition(p).log_end_offset, high_watermark, state.partition(p).lineage, None, state.version,
+                TOPIC, p.topic_id, p.partition, 1, 1, epoch, "leader", "Fetching", log.log_start_offset,
+                log.log_end_offset, high_watermark, log.lineage, None, state.version, chain=log.log_end.chain,
             )
-            for p in (P0, P1)
+            for p, log in logs.items()
         ]  # fmt: skip
         self.table.publish(rows, "test")
+
+    def tell(self, why):
+        """The follower says what it has: `told` keeps all that it has ever said."""
+        state = self.follower.current()
+        self.told.append((why, {p: self.row(p, state) for p in self.states.all()}))
+
+    def row(self, partition, state):
+        registration = PartitionRegistration(
+            TOPIC, partition.topic_id, partition.partition, (1, 2), 1, self.states.get(partition).leader_epoch, (1, 2)
+        )
+        hosted = HostedPartition(registration, 0)
+        return replica_row(
+            2, 20, hosted, state.partition(partition), self.states.get(partition), None, state.version
+        )  # fmt: skip
 
     def stream(self):
         """What the header stream brings since the last call, as Spark would hand it over; None if nothing."""
@@ -214,14 +235,15 @@ def test_tr_06_a_follower_is_cut_to_its_leaders_lineage_before_it_fetches(world)
     world.publish(epoch=2)
     world.fetch()
     assert values(world.follower) == values(world.leader)
-    assert world.follower.refresh().partition(P0).lineage == (EpochEntry(0, 0), EpochEntry(2, 4))
+    assert epochs(world.follower) == [(0, 0), (2, 4)]
+    assert chain(world.follower) == chain(world.leader)
 
 
 def test_ap_03_an_empty_replica_begins_at_its_leaders_log_start(spark, root):
     world = World(spark, root)
     start_at(world.leader, P0, 100)
     fill(world.leader, P0, 5)
-    world.publish(log_start=100)
+    world.publish()
     world.fetch()
     assert offsets(world.follower) == [100, 101, 102, 103, 104]
 

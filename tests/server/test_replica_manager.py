@@ -1,5 +1,6 @@
 """The replica manager carries out steps in their order, and may be ended between any two."""
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -8,12 +9,23 @@ from types import SimpleNamespace
 import pytest
 
 from replication.errors import KafkaStorageException
+from replication.protocol import fetch_state
+from replication.protocol.chain import genesis
+from replication.protocol.fetch_state import PartitionFetchState
 from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.steps import InitialFetchState, PublishReplicas, RaiseHighWatermarks, StopIdleFetchers
+from replication.protocol.steps import (
+    HostPartitions,
+    InitialFetchState,
+    PublishReplicas,
+    RaiseHighWatermarks,
+    StopIdleFetchers,
+)
+from replication.protocol.truncation import Cut
 from replication.server.gate import BrokerKilled, Gate
 from replication.server.replica_manager import ReplicaManager
+from replication.storage.cut import cut_logs
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
@@ -190,7 +202,7 @@ def test_br_03_is_01_lags_are_looked_at_every_half_lag_time(world):
 def test_tr_05_hw_03_after_a_cut_no_hw_is_above_its_log(world):
     """Else what the follower appends next would count as committed before its leader says so."""
     lead(world.log, P1, epoch=0)
-    fill(world.log, P1, 5)
+    fill(world.log, P1, 3, 2)
     world.tell(dataclasses.replace(FOLLOWED, leader_epoch=1))
     world.manager.apply()
     world.manager.update_follower_high_watermarks({P1: 5})
@@ -239,3 +251,108 @@ def test_fe_03_a_follower_whose_rows_cannot_be_read_is_told_of_once(world, caplo
     assert [r.getMessage() for r in caplog.records if "replicas of broker 2 cannot be read" in r.getMessage()] == [
         "broker 1: replicas of broker 2 cannot be read: the root of broker 2 cannot be reached"
     ]
+
+
+class WatchedLock:
+    """The manager's lock; tells when somebody waits for it."""
+
+    def __init__(self, lock):
+        self._lock, self.wanted = lock, threading.Event()
+
+    def __enter__(self):
+        self.wanted.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
+@contextlib.contextmanager
+def published_after(world, why):
+    """What is done here happens between the call of `publish` by another thread and its turn."""
+    world.manager._lock.acquire()
+    watched = world.manager._lock = WatchedLock(world.manager._lock)
+    thread = threading.Thread(target=world.manager.publish, args=(why,), daemon=True)
+    thread.start()
+    assert watched.wanted.wait(30)
+    try:
+        yield
+    finally:
+        watched._lock.release()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def finish_truncation(world, offset):
+    """What a fetcher does, which does not wait for the manager: the cut, and then its state."""
+    cut_logs(world.log, {P1: Cut(1, offset)}, "fetcher")
+    world.fetchers.fetch_state = lambda _: fetch_state.truncated(TRUNCATING, offset)
+
+
+TRUNCATING = PartitionFetchState("flights-id", 1, 1, 9)
+
+
+@pytest.fixture
+def truncating(world):
+    """Broker 1 follows P1 at epoch 1 with nine records, of which five are its new leader's."""
+    lead(world.log, P1, epoch=0)
+    fill(world.log, P1, 5, 4)
+    world.tell(dataclasses.replace(FOLLOWED, leader_epoch=1))
+    world.manager.apply()
+    world.fetchers.fetch_state = lambda _: TRUNCATING
+    world.manager.publish("test")
+    assert (world.table.replicas[P1].state, world.table.replicas[P1].log_end_offset) == ("Truncating", 9)
+    return world
+
+
+def is_true_of(row, log):
+    own = log.current().partition(row.topic_id_partition)
+    return (row.log_end_offset, row.chain, row.epochs) == (*own.log_end, own.lineage)
+
+
+def test_hw_02_a_row_never_says_that_it_fetches_with_the_end_from_before_its_cut(truncating):
+    """The cut happens while a publish waits for its turn."""
+    with published_after(truncating, "kept up"):
+        finish_truncation(truncating, 5)
+    row = truncating.table.replicas[P1]
+    assert (row.state, row.log_end_offset) == ("Fetching", 5)
+    assert is_true_of(row, truncating.log)
+
+
+def test_hw_02_a_fetch_state_is_read_before_the_log(truncating):
+    """The cut happens while a publish is at work: the last thing that it reads is the log."""
+    fetchers = truncating.fetchers
+
+    def asked_for(partition):
+        fetcher = threading.Thread(target=finish_truncation, args=(truncating, 5), daemon=True)
+        fetcher.start()
+        fetcher.join(30)
+        return fetchers.fetch_state(partition)
+
+    fetchers.fetch_state = asked_for
+    truncating.manager.publish("kept up")
+    row = truncating.table.replicas[P1]
+    assert (row.state, row.log_end_offset) == ("Fetching", 5)
+    assert is_true_of(row, truncating.log)
+
+
+def test_hw_02_ep_05_a_row_that_leads_has_the_start_of_its_epoch(world):
+    """The role is committed and hosted while a publish of another thread waits for its turn."""
+    world.manager.apply()
+    fill(world.log, P0, 8)
+    later = dataclasses.replace(LED, leader_epoch=7, partition_epoch=1)
+    with published_after(world, "fetched"):
+        world.log.become({P0: Role(7, LEADER)}, "test")
+        world.manager.carry_out([HostPartitions({P0: later}, (), frozenset())])
+    row = world.table.replicas[P0]
+    assert (row.role, row.leader_epoch) == ("leader", 7)
+    assert [(entry.leader_epoch, entry.start_offset) for entry in row.epochs] == [(0, 0), (7, 8)]
+    assert is_true_of(row, world.log)
+
+
+def test_tr_08_a_row_has_the_chain_of_its_log(world):
+    world.manager.apply()
+    assert world.table.replicas[P0].chain == genesis(P0)
+    fill(world.log, P0, 3)
+    world.manager.publish("test")
+    assert is_true_of(world.table.replicas[P0], world.log)

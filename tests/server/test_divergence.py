@@ -1,0 +1,148 @@
+"""A leader whose log was emptied, or lost its end, and was written to again under the same epoch: its follower finds
+out, says so before anything is cut, and has the same records in the end."""
+
+import logging
+
+import pytest
+
+from replication.protocol.fetch_state import ReplicaState
+from replication.storage.append import Appended
+from replication.storage.log_cleaning import raise_log_starts
+from tests.clock import Clock
+from tests.server.test_fetch_round import World
+from tests.storage.logs import P0, P1, chain, fill, leo, records, request, send, truncate, values
+
+REWRITTEN = 77  # another producer, so that nothing is a duplicate
+
+
+@pytest.fixture
+def world(spark, root):
+    """Both logs have 0-2 | 3-5 | 6-9 of P0, and three records of P1."""
+    clock = Clock()
+    made = World(spark, root, clock=clock)
+    made.clock = clock
+    fill(made.leader, P0, 3, 3, 4)
+    fill(made.leader, P1, 3)
+    made.publish()
+    made.fetch()
+    made.fetch()
+    assert (chain(made.follower), made.states.get(P0).lagging) == (chain(made.leader), False)
+    made.told.clear()
+    return made
+
+
+def lose_and_write(world, left, *new):
+    """The leader's log keeps what lies below `left`, and batches of other records are appended, under its epoch."""
+    truncate(world.leader, {P0: left})
+    for number, batch in enumerate(new):
+        sequence = sum(map(len, new[:number]))
+        sent = request(P0, len(batch), sequence, producer_id=REWRITTEN)
+        (outcome,) = send(world.leader, sent, tables={P0: records(*batch)})
+        assert isinstance(outcome, Appended), outcome
+    world.publish()
+
+
+def catch_up(world):
+    """Rounds until there is nothing more to be had at once."""
+    while world.fetch():
+        pass
+
+
+def is_equal(world):
+    logs = world.leader, world.follower
+    return len({(tuple(values(log)), leo(log), chain(log)) for log in logs}) == 1
+
+
+OTHERS = [b"other", b"records", b"than", b"before"]
+
+
+@pytest.mark.parametrize(
+    ("left", "new", "cut"),
+    [
+        pytest.param(6, [OTHERS], 6, id="r28: it lost its last batch, and has as much again"),
+        pytest.param(6, [OTHERS[:2]], 6, id="the follower is above its leader's LEO"),
+        pytest.param(3, [OTHERS[:1]], 3, id="two batches"),
+        pytest.param(0, [OTHERS[:2]], 0, id="r27: it was emptied"),
+        pytest.param(6, [OTHERS, OTHERS], 6, id="the follower is below its leader's LEO by now"),
+        pytest.param(0, [OTHERS] * 4, 0, id="emptied, and has more than before"),
+        pytest.param(3, [OTHERS[:3], OTHERS], 3, id="the same offsets from batch to batch"),
+    ],
+)
+def test_tr_08_a_follower_says_that_histories_differ_cuts_what_does_and_fetches_again(world, left, new, cut, caplog):
+    before = chain(world.follower)
+    lose_and_write(world, left, *new)
+    with caplog.at_level(logging.ERROR):
+        catch_up(world)
+    assert is_equal(world)
+    why, rows = world.told[0]
+    assert (why, rows[P0].state, rows[P0].error.partition(":")[0]) == ("diverged", ReplicaState.TRUNCATING, "DIVERGED")
+    assert (rows[P0].log_end_offset, rows[P0].chain) == (10, before), "nothing has been cut yet"
+    assert (rows[P1].state, rows[P1].error) == (ReplicaState.FETCHING, None)
+    ends = [rows[P0].log_end_offset for why, rows in world.told if why == "truncated"]
+    assert ends == [cut], "at the last batch of both"
+    _, last = world.told[-1]
+    assert (last[P0].state, last[P0].error, last[P0].chain) == (ReplicaState.FETCHING, None, chain(world.leader))
+    assert world.divergences == [[P0]]
+    (told,) = [r.getMessage() for r in caplog.records if "DIVERGED" in r.getMessage()]
+    assert told.startswith("broker-2: flights-id-0: DIVERGED")
+
+
+def test_tr_08_a_leader_that_has_lost_its_end_and_written_nothing_has_no_other_history(world):
+    """The follower keeps what it has: it may be the next leader. Its row counts for nothing as long as it has more."""
+    version = world.follower.refresh().version
+    lose_and_write(world, 6)
+    catch_up(world)
+    assert (leo(world.follower), world.follower.refresh().version, world.divergences) == (10, version, [])
+
+
+def test_tr_08_a_header_that_was_read_long_ago_cuts_nothing(world):
+    """The stream may bring what the leader has since cut: what its log says now decides."""
+    fill(world.leader, P0, 2)
+    world.stream()
+    fill(world.leader, P0, 1)
+    late = world.stream()
+    lose_and_write(world, 10, OTHERS[:2])
+    world.states.fell_behind([P0])
+    catch_up(world)
+    assert is_equal(world)
+    version = world.follower.refresh().version
+    world.told.clear()
+    assert world.round.run(late) is True, "it looks at the leader's log at once"
+    assert [rows[P0].state for _, rows in world.told] == [ReplicaState.TRUNCATING] * len(world.told)
+    assert world.told
+    catch_up(world)
+    assert (world.follower.refresh().version, world.states.get(P0).shown_state) == (version, ReplicaState.FETCHING)
+    assert is_equal(world)
+
+
+def test_tr_08_ft_12_where_the_leaders_batches_cannot_be_read_nothing_is_cut(world):
+    """Which of them are common cannot be told: the partition waits, and the other one goes on."""
+    lose_and_write(world, 6, OTHERS)
+    broken = world.leader.current().partition(P0).batches[0].segment
+    content = world.leader.root.read(broken)
+    world.leader.root.delete(broken)
+    fill(world.leader, P1, 2)
+    world.publish()
+    version = world.follower.refresh().version
+    world.fetch()
+    state = world.states.get(P0)
+    assert (state.shown_state, leo(world.follower), leo(world.follower, P1)) == (ReplicaState.DELAYED, 10, 5)
+    assert broken in state.error
+    assert {p for _, rows in world.told for p in rows if rows[p].log_end_offset < 3} == set()
+    assert world.follower.refresh().version == version + 1, "P1's records alone"
+    world.leader.root.write(broken, content)
+    world.clock.now += 60
+    catch_up(world)
+    assert is_equal(world)
+
+
+def test_tr_07_tr_08_a_leader_whose_beginning_was_deleted_tells_by_its_log_start(world):
+    """What it kept follows other records than the follower's: all of that goes, and begins where the leader's does."""
+    lose_and_write(world, 0, OTHERS, OTHERS, OTHERS)
+    raise_log_starts(world.leader, {P0: lambda _: 6}, "test", "test")
+    world.publish()
+    catch_up(world)
+    own, leader = (log.refresh().partition(P0) for log in (world.follower, world.leader))
+    assert (own.log_start_offset, own.log_end) == (6, leader.log_end)
+    assert values(world.follower, start=6) == values(world.leader, start=6)
+    assert own.batches[0].header == leader.batches[1].header, "the batch that holds the log start is here as a whole"
