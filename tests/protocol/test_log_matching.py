@@ -48,11 +48,34 @@ OWN_START = 5  # within B
         pytest.param((OTHER_A, LATER_B), (A, LATER_B, LATER_C), True, id="at the start of an epoch"),
         pytest.param((A, dataclasses.replace(LATER_B, digest="x")), (A, LATER_B, LATER_C), False, id="within an epoch"),
         pytest.param((A, LATER_B), (A, B, C), False, id="another epoch: that is what epochs tell"),
+        pytest.param((A, LATER_B, LATER_C), (A, B, C), False, id="another epoch, as far as the leader's LEO"),
         pytest.param((header(0, 6), C), (A, B, C), True, id="the same offsets in other batches"),
     ],
 )
 def test_tr_08_histories_differ_where_the_leaders_row_has_another_chain(own, leader, is_told):
     assert has_other_history(chained_log(*own), leader_row(chained_log(*leader))) is is_told
+
+
+@pytest.mark.parametrize(
+    ("own", "leader", "is_told"),
+    [
+        pytest.param((A, B, C), (A, B, C), False, id="the same"),
+        pytest.param((A, B, OTHER_C), (A, B, C), True, id="at the leader's LEO"),
+        pytest.param((A, OTHER_B, C), (A, B), True, id="above it"),
+        pytest.param((A, OTHER_B), (A, B, C), False, id="below it"),
+        pytest.param((A, B, C), (A, B), False, id="longer"),
+        pytest.param((OTHER_A,), (), False, id="of an empty leader only the epochs tell"),
+    ],
+)
+def test_tr_08_the_leaders_end_tells_where_one_epoch_wrote_all_of_it(own, leader, is_told):
+    of_leader = chained_log(*leader)
+    row = leader_row(of_leader, leader_epoch=0, epochs=of_leader.lineage or (EpochEntry(0, 0, GENESIS),))
+    assert has_other_history(chained_log(*own), row) is is_told
+
+
+def test_tr_08_a_row_that_is_newer_than_the_batches_that_were_read_is_believed_too():
+    own = chained_log(A, B, C)
+    assert cut_for(own, leader_row(chained_log(A, LATER_B)), ends_of(own)) == Cut(9, 4)
 
 
 def test_tr_08_where_logs_begin_elsewhere_they_are_compared_at_what_both_know():
@@ -178,6 +201,15 @@ def test_tr_01_tr_05_a_cut_within_a_batch_takes_all_of_it(start, leader, cut):
     """The leader's next epoch begins within a batch of the follower's, which it does not have whole."""
     own = late_log(A, B, C, start=start)
     assert cut_for(own, leader_row(leader)) == cut
+
+
+@pytest.mark.parametrize("end", [LogEnd(0, GENESIS), LogEnd(20, "at 20")])
+def test_tr_07_tr_08_a_leader_without_a_lineage_has_the_chain_of_its_log_start_at_its_end(end):
+    """So says the row of a leader whose log has no records, and another role by now."""
+    row = leader_row(PartitionLog(log_start_offset=end.offset, start_chain=end.chain), epochs=())
+    own = PartitionLog(start_chain=GENESIS)
+    assert row.log_start_chain == end.chain
+    assert cut_for(own, row) == Cut(9, 0, None if end == own.log_end else end)
 
 
 def histories(batches=3):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from replication.config import Config
+from replication.protocol.chain import genesis
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.leadership import HostedPartition
@@ -214,7 +215,7 @@ def test_a_batch_that_the_leaders_lineage_does_not_hold_is_not_appended(world):
     fill(world.leader, P0, 3)
     headers = world.stream()
     row = world.table.replicas[P0]
-    forged = dataclasses.replace(row, epochs=(EpochEntry(5, 0),))
+    forged = dataclasses.replace(row, epochs=(EpochEntry(5, 0, genesis(P0)),))
     world.table.publish([forged, world.table.replicas[P1]], "test")
     world.states.truncated(P0, 0)
     world.states.caught_up(P0)
