@@ -7,6 +7,7 @@ from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Partit
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.protocol.truncation import Cut
 from replication.storage import log_facts
+from replication.storage.commit import read_commit
 from replication.storage.compaction import compact
 from replication.storage.cut import cut_logs, delete_logs
 from replication.storage.log_cleaning import delete_old_segments, raise_log_starts
@@ -180,3 +181,9 @@ def test_tr_08_a_follower_under_a_new_role_keeps_its_chain(log):
     for role in (Role(2, FOLLOWER), Role(3, LEADER), Role(4, STOPPED)):
         log.become({P0: role}, "test")
         assert chain(log) == chain(ReplicaLog.open(log.root)) == before
+
+
+def test_tr_08_only_what_takes_the_beginning_of_a_log_records_a_chain(log):
+    """The second file goes, and P1's batch in it is written again: both logs keep their beginnings."""
+    assert read_commit(log.root, truncate(log, {P0: 4})).txns == {}
+    assert read_commit(log.root, truncate(log, {P0: 0})).txns == chain_txns(P0, genesis(P0))

@@ -1,5 +1,6 @@
 """The digest of records: the same however they lie, another as soon as one of them is another."""
 
+import dataclasses
 import datetime as dt
 import io
 
@@ -162,6 +163,8 @@ def test_tr_08_records_that_are_not_those_of_the_header_name_file_partition_and_
     rows = log_rows(P0, 5, 2)
     path = write_segment(storage, 1, rows, [sound]).name
     check_digest(sound, rows, path)
+    with pytest.raises(CorruptRecordException, match="offsets 5 to 7 do not"):
+        check_digest(dataclasses.replace(sound, last_offset=7), rows, path)
     other = rows.set_column(rows.schema.get_field_index("value"), LOG.arrow.field("value"), pa.array([b"0", b"!"]))
     for wrong in (other, rows.slice(0, 1), pa.concat_tables([rows, rows])):
         with pytest.raises(CorruptRecordException, match=f"{path}: flights-0: the records at offsets 5 to 6 do not"):
