@@ -54,8 +54,11 @@ def _hash(*fields: object) -> str:
 
 
 def halves(chain: str) -> tuple[int, int]:
-    """A chain as two signed numbers of 64 bits, as a table's `txn` can hold them."""
-    whole = int(chain, 16)
+    """A chain as two signed numbers of 64 bits, as a table's `txn` can hold them. Raises CorruptRecordException."""
+    try:
+        whole = int(chain, 16)
+    except ValueError:
+        raise CorruptRecordException(f"{chain!r} is no chain: it must be {2 * HASH_BYTES} hexadecimal digits") from None
     return _signed(whole // _HALF), _signed(whole % _HALF)
 
 

@@ -182,10 +182,16 @@ class PartitionLog:
             self.producers[header.producer_id] = record(self.producers.get(header.producer_id), header)
 
     def check(self, partition: TopicIdPartition) -> None:
-        """Raises CorruptRecordException unless the offsets are without gaps and doubles."""
+        """Raises CorruptRecordException unless the offsets are without gaps and doubles, and each batch follows the one
+        before it."""
         for before, after in zip(self.batches, self.batches[1:], strict=False):
             if after.base_offset != before.header.next_offset:
                 raise CorruptRecordException(
                     f"{partition}: {after.segment} begins at offset {after.base_offset}, "
                     f"but {before.segment} ends before {before.header.next_offset}"
+                )
+            if after.header.previous != before.header.chain:
+                raise CorruptRecordException(
+                    f"{partition}: {after.segment} does not follow the chain of {before.segment} at offset "
+                    f"{after.base_offset}"
                 )

@@ -41,5 +41,5 @@ class Replica:
 
     @property
     def log_start_chain(self) -> str:
-        """The chain of all that lies before the log start: the lineage begins there."""
-        return self.epochs[0].chain if self.epochs else ""
+        """The chain of all that lies before the log start: the lineage begins there. Without one the log is empty."""
+        return self.epochs[0].chain if self.epochs else self.chain

@@ -28,15 +28,12 @@ Decision = Callable[[LogState], LogChange | None]
 
 def start_chains(state: LogState, change: LogChange) -> dict[str, int]:
     """The `txn`s by which a log knows the chain of what lay before its first batch, once that is gone."""
-    if not change.data_change:
-        return {}
     kept = {header for segment in change.adds for header in segment.headers}
     going = {header for segment in change.removes for header in segment.headers} - kept
     txns: dict[str, int] = {}
     for partition in {header.topic_id_partition for header in going}:
         log = state.known(partition)
-        left = next((batch.header for batch in log.batches if batch.header not in going), None)
-        chain = left.previous if left else log.chain_at(log.log_start_offset)
+        chain = log.chain_at(log.log_start_offset)
         if chain is not None and log.batches and log.batches[0].header in going:
             txns.update(chain_txns(partition, chain))
     return txns

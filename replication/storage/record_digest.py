@@ -43,7 +43,7 @@ def check_digest(header: BatchHeader, records: pa.Table, path: str) -> None:
 def _canonical(records: pa.Table) -> Iterator[pa.ChunkedArray]:
     yield pc.cast(records["timestamp"], pa.int64())
     for name in ("key", "value"):
-        yield from _lengths_and_values(records[name])
+        yield from _lengths_and_values(records[name].cast(pa.binary()))
     headers = records["headers"].cast(_HEADERS)
     yield _or_null(pc.cast(pc.list_value_length(headers), pa.int64()))
     if headers.null_count < len(headers):

@@ -91,3 +91,8 @@ def test_tr_08_any_chain_comes_back_from_its_halves(number):
     chain = genesis(TopicIdPartition("any", number))
     assert joined(*halves(chain)) == chain
     assert all(-(2**63) <= half < 2**63 for half in halves(chain))
+
+
+def test_tr_08_a_chain_that_is_none_is_named() -> None:
+    with pytest.raises(CorruptRecordException, match="'' is no chain: it must be 32 hexadecimal digits"):
+        halves("")
