@@ -26,7 +26,11 @@ def produce(
     scene: Scene, *, topic: str, partition: int, count: int, acks: int | str, prefix: str, timeout_s: float,
     retries: int | None, expect: str,
 ) -> Outcome:  # fmt: skip
-    """Sends records, all at once: they are one batch, as those that gather while another is under way."""
+    """Sends records, all at once: they are one batch, as those that gather while another is under way.
+
+    To a partition without a leader it ends with TimeoutException, as in Kafka, and with what stood in the way in words;
+    without retries with LeaderNotAvailableException.
+    """
     values = scene.next_values(topic, partition, prefix, count)
     started = time.monotonic()
     answer = _send(scene, acks, topic, partition, values, timeout_s, retries)

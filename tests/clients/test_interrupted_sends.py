@@ -10,7 +10,7 @@ from replication.errors import KafkaStorageException, LeaderNotAvailableExceptio
 from replication.storage.commit import last_version
 from replication.storage.delta_log import CommitUnknown, DeltaLog
 from replication.storage.replica_log import ReplicaLog
-from tests.clients.world import World
+from tests.clients.world import LONG, World
 from tests.storage.answers import lose_an_answer
 from tests.storage.logs import P0, P1, TOPIC, fill, follow, lead, values
 
@@ -159,3 +159,55 @@ def test_ap_07_a_leader_that_goes_before_it_acknowledges_is_named(world, while_w
     assert "were appended but not acknowledged" in str(answer.error)
     assert "the last error was LeaderNotAvailableException: flights-0: no leader" in str(answer.error)
     assert producer._identity is not identity
+
+
+def test_ap_07_metadata_that_cannot_be_read_for_a_while_is_waited_for(world, monkeypatch, while_waiting):
+    leaderships = TopicView.leaderships
+
+    def is_back():
+        monkeypatch.setattr(TopicView, "leaderships", leaderships)
+        world.say(1)
+
+    monkeypatch.setattr(TopicView, "leaderships", out_of_reach)
+    while_waiting(lambda: None, is_back)
+    (answer,) = Producer(world.uri).send(TOPIC, records(b"a"), timeout_ms=LONG).values()
+    assert (answer.base_offset, answer.error) == (0, None)
+
+
+def test_ap_07_metadata_that_cannot_be_read_until_the_time_is_over_is_named(world, monkeypatch, while_waiting):
+    monkeypatch.setattr(TopicView, "leaderships", out_of_reach)
+    while_waiting(*[lambda: None] * 100_000)
+    (answer,) = Producer(world.uri).send(TOPIC, records(b"a"), timeout_ms=50).values()
+    assert answer.error is not None
+    assert (answer.base_offset, answer.error.name, answer.error.__cause__) == (0, "TimeoutException", OUT_OF_REACH)
+    assert "the last error was KafkaStorageException: out of reach" in str(answer.error)
+
+
+def test_ap_07_a_follower_that_cannot_be_asked_is_named(world, monkeypatch, while_waiting):
+    replicas = TopicView.replicas
+
+    def of_broker_1(view, broker):
+        return replicas(view, broker) if broker == 1 else out_of_reach()
+
+    monkeypatch.setattr(TopicView, "replicas", of_broker_1)
+    while_waiting(*[lambda: None] * 100_000)
+    (answer,) = Producer(world.uri).send(TOPIC, records(b"a"), timeout_ms=50).values()
+    assert answer.error is not None
+    assert str(answer.error).endswith("within 50 ms: broker 2 cannot be asked (out of reach)")
+
+
+def test_ap_06_a_partition_that_goes_while_it_is_sent_to(world, monkeypatch):
+    """Its topic was made again with fewer partitions."""
+    partitions, looks = TopicView.partitions, []
+
+    def fewer(view, topic):
+        looks.append(topic)
+        found = partitions(view, topic)
+        return found if len(looks) == 1 else {0: found[0]}
+
+    monkeypatch.setattr(TopicView, "partitions", fewer)
+    (answer,) = Producer(world.uri, acks=1).send(TOPIC, records(b"a", partition=1), timeout_ms=0).values()
+    assert answer.error is not None
+    assert (answer.error.name, str(answer.error)) == (
+        "UnknownTopicOrPartitionException", f"{TOPIC}-1: no such partition any more",
+    )  # fmt: skip
