@@ -5,7 +5,6 @@ import pytest
 
 from replication.clients.producer import Producer
 from replication.clients.topic_view import TopicView
-from replication.config import Config
 from replication.errors import KafkaStorageException, LeaderNotAvailableException
 from replication.storage.commit import last_version
 from replication.storage.delta_log import CommitUnknown, DeltaLog
@@ -148,11 +147,18 @@ def test_mc_04_without_a_leader_until_the_time_is_over(world, acks):
         assert text in str(answer.error)
 
 
-def test_ap_07_a_leader_that_goes_before_it_acknowledges_is_named(world, while_waiting):
-    producer = Producer(world.uri, config=Config.from_properties({"lakelog.poll.interval.ms": 1}))
+def test_ap_07_a_leader_that_goes_before_it_acknowledges_is_named(world, monkeypatch):
+    producer, commit = Producer(world.uri), DeltaLog.commit
     identity = producer._identity
-    while_waiting(*[lambda: world.change(leader=-1, leader_epoch=1)], *[lambda: None] * 100_000)
-    (answer,) = producer.send(TOPIC, records(b"a"), timeout_ms=200).values()
+
+    def lands_and_goes(log, cause, *args, **options):
+        version = commit(log, cause, *args, **options)
+        if is_append(log, cause):
+            world.change(leader=-1, leader_epoch=1)
+        return version
+
+    monkeypatch.setattr(DeltaLog, "commit", lands_and_goes)
+    (answer,) = producer.send(TOPIC, records(b"a"), timeout_ms=0).values()
     assert answer.error is not None
     assert (answer.base_offset, answer.error.name) == (0, "TimeoutException")
     assert isinstance(answer.error.__cause__, LeaderNotAvailableException)
