@@ -246,3 +246,10 @@ def test_ev_05_le_02_where_unclean_elections_are_allowed_they_are_held_at_once(a
     active = Active(context(*rows, live=(2, 3)))
     batch = active.ask("alter_configs", topic="flights", put={"unclean.leader.election.enable": allowed}, delete=[])
     assert (errors(batch), changed(batch)) == ({"flights": None}, elected)
+
+
+def test_ev_05_the_controller_too_counts_the_partitions_that_a_request_names():
+    active = Active(context(partition((1, 2)), partition((1, 2), number=1), lakelog_max_partitions_per_request=1))
+    for wanted, error in (({"flights-0": [2, 1]}, None), ({"flights-0": [1], "flights-1": [1]}, "PolicyViolation")):
+        batch = active.ask("alter_partition_reassignments", reassignments=wanted)
+        assert [(told or "").removesuffix("Exception") or None for told in errors(batch).values()] == [error]
