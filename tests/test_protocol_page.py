@@ -29,8 +29,9 @@ def resolve(path):
 
 
 # Every behaviour of Kafka's subsystem that there is, by area and number; those that have no counterpart have rows too.
+# TR-08 is not Kafka's but Raft's: logs are matched by their chains.
 AREAS = {
-    "TM": 2, "BR": 4, "FM": 10, "FT": 15, "FS": 2, "TR": 7, "EP": 6, "BL": 12, "SR": 3, "OL": 2, "AP": 7, "FE": 3,
+    "TM": 2, "BR": 4, "FM": 10, "FT": 15, "FS": 2, "TR": 8, "EP": 6, "BL": 12, "SR": 3, "OL": 2, "AP": 7, "FE": 3,
     "DO": 2, "DR": 2, "HW": 3, "IS": 6, "MC": 4, "TH": 2, "CE": 6, "EV": 5, "FO": 5, "LI": 7, "BC": 3, "BU": 2,
     "BD": 3, "CS": 8, "PS": 4, "RS": 4, "LE": 6, "CH": 2, "RA": 3, "PE": 1, "AR": 2, "TD": 5,
 }  # fmt: skip
