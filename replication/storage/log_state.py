@@ -64,7 +64,8 @@ class LogState:
 
     def broken_for_nobody(self) -> list[Segment]:
         """The broken segments that hold only what has been stopped: they may go, as nothing of them is wanted."""
-        wanted = [(p, self.topics.get(p.topic_id)) for p, log in self._partitions.items() if log.role.kind != STOPPED]
+        known = dict(self._partitions)  # other threads may be asking about new ones
+        wanted = [(p, self.topics.get(p.topic_id)) for p, log in known.items() if log.role.kind != STOPPED]
         return [
             self.segments[name]
             for name, broken in self.broken.items()

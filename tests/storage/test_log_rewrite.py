@@ -8,6 +8,7 @@ import pytest
 
 from replication.errors import KafkaStorageException
 from replication.protocol.partition_log import STOPPED, Role
+from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.truncation import Cut
 from replication.storage import log_rewrite
 from replication.storage.cut import cut_logs, delete_logs, without_ends
@@ -267,3 +268,23 @@ def test_ev_01_segments_may_be_looked_through_while_a_producer_appends(log):
     state = log.refresh()
     state.broken = Growing(state)
     assert len(readable(state)) == 3
+
+
+class Recalling(dict):
+    """Asked for a topic's name, it lets another thread ask about a partition that the log has not met yet."""
+
+    def __init__(self, state):
+        super().__init__()
+        self._state = state
+
+    def get(self, name, default=None):
+        self._state.known(TopicIdPartition("another-id", len(self._state.partitions())))
+        return default
+
+
+def test_ev_01_partitions_may_be_looked_through_while_others_are_asked_about(log):
+    state = log.refresh()
+    log.root.delete(shared(log))
+    log.scrub()
+    state.topics = Recalling(state)
+    assert state.broken_for_nobody() == []
