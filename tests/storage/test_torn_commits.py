@@ -11,7 +11,7 @@ from replication.storage.cluster import format_broker
 from replication.storage.commit import AddedFile, commit_name, read_commit
 from replication.storage.delta_log import CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_state import role_app_id
+from replication.storage.log_facts import role_app_id
 from replication.storage.record_batches import HeaderStream, RecordBatchReader
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.root_probe import storage_error
