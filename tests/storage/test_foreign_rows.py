@@ -42,7 +42,9 @@ def with_column(table, name, values):
     return found.append_column(name, values)
 
 
-EPOCHS = pa.list_(pa.struct([("why", pa.string()), ("start_offset", pa.int64()), ("leader_epoch", pa.int32())]))
+_FIELDS = {"why": pa.string(), "start_offset": pa.int64(), "chain": pa.string(), "leader_epoch": pa.int32()}
+EPOCHS = pa.list_(pa.struct(list(_FIELDS.items())))
+EPOCH = {"why": "x", "start_offset": 4, "leader_epoch": 3, "chain": "c"}
 
 
 @pytest.mark.parametrize(
@@ -53,8 +55,8 @@ EPOCHS = pa.list_(pa.struct([("why", pa.string()), ("start_offset", pa.int64()),
         pytest.param(rows().select(sorted(REPLICAS.names)), {}, id="another order"),
         pytest.param(with_column(rows(), "partition", pa.array([0], pa.int64())), {}, id="a wider type"),
         pytest.param(
-            with_column(rows(), "epochs", pa.array([[{"why": "x", "start_offset": 4, "leader_epoch": 3}]], EPOCHS)),
-            {"epochs": ((3, 4),)}, id="more of an epoch",
+            with_column(rows(), "epochs", pa.array([[EPOCH]], EPOCHS)),
+            {"epochs": ((3, 4, "c"),)}, id="more of an epoch",
         ),
     ],
 )  # fmt: skip

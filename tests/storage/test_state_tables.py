@@ -16,7 +16,7 @@ from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.storage import state_table
-from replication.storage.admin_table import AdminRequest, AdminTable, Outcome, _row
+from replication.storage.admin_table import DECIDED, AdminRequest, AdminTable, Outcome, _row
 from replication.storage.broker_table import BrokerRegistration, BrokerTable, broker_ids
 from replication.storage.commit import last_version, read_commit
 from replication.storage.filesystem import StorageRoot
@@ -208,7 +208,7 @@ def test_requests_and_their_outcomes_come_back(storage):
     outcomes = {"t": Outcome("TopicExistsException", "topic t exists already")}
     table.decide({"r": outcomes, "another": outcomes}, 3)
     table.decide({"r": {}}, 4)
-    decided = replace(REQUEST, outcomes=outcomes, controller_epoch=3)
+    decided = replace(REQUEST, outcomes=outcomes, controller_epoch=3, state=DECIDED)
     assert AdminTable.open(storage).requests == [decided], "what is decided stays so"
 
 
