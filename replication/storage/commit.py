@@ -27,7 +27,8 @@ class LogGap(Exception):
 class AddedFile:
     """A data file of a commit: name relative to the table, size in bytes, Delta's statistics as JSON.
 
-    `data_change`: whether it brings rows that the table did not have; one that was compacted does not.
+    `data_change`: of one that is added, whether it brings rows that the table did not have, and of one that is removed,
+    whether rows go with it. A compaction does neither; what is written again of a segment brings none.
     """
 
     name: str
@@ -88,9 +89,13 @@ def _parsed(version: int, content: bytes) -> Commit:
     if not found or counts != info.get(ACTIONS, {}):
         raise ValueError(f"{len(content)} bytes, actions {counts}")
     adds = (_added(body) for body in found.get("add", ()))
-    removes = (AddedFile(_text(body["path"]), _count(body.get("size") or 0)) for body in found.get("remove", ()))
+    removes = (_removed(body) for body in found.get("remove", ()))
     txns = {_text(body["appId"]): int(body["version"]) for body in found.get("txn", ())}
     return Commit(version, tuple(adds), tuple(removes), txns, info)
+
+
+def _removed(body: Mapping[str, Any]) -> AddedFile:
+    return AddedFile(_text(body["path"]), _count(body.get("size") or 0), data_change=bool(body.get("dataChange", True)))
 
 
 def _added(body: Mapping[str, Any]) -> AddedFile:

@@ -242,6 +242,8 @@ class DeltaLog:
 def _actions(
     adds: Sequence[AddedFile], removes: Sequence[AddedFile], data_change: bool
 ) -> list[AddAction | RemoveAction]:
-    now = int(time.time() * 1000)
+    """A commit that removes files adds none with new rows: what it adds was in them. To say otherwise would end every
+    stream of Spark's that ignores deletes."""
+    now, has_new_rows = int(time.time() * 1000), data_change and not removes
     removed = [RemoveAction(f.name, data_change, now, f.size, {}) for f in removes]
-    return [*removed, *(AddAction(f.name, f.size, {}, now, data_change, f.stats) for f in adds)]
+    return [*removed, *(AddAction(f.name, f.size, {}, now, has_new_rows, f.stats) for f in adds)]

@@ -14,7 +14,8 @@ from replication.storage.segment import Segment
 class LogChange:
     """What one commit is to change: segments in and out, and facts that must last (`txn`).
 
-    Without `data_change` the same batches lie in other segments from then on, and nobody who follows has to know.
+    Without `data_change` the same batches lie in other segments from then on, and nobody who follows has to know. With
+    it, records go with the segments in `removes`, and those in `adds` bring none if there are any removes.
     """
 
     adds: tuple[Segment, ...] = ()

@@ -115,7 +115,7 @@ class LogState:
         """
         is_append = not commit.removes and not commit.txns
         state = self if is_append else self._without_sharing(self._touched(commit, added))
-        is_compaction = bool(commit.adds) and not any(file.data_change for file in commit.adds)
+        is_compaction = bool(commit.removes) and not any(file.data_change for file in commit.removes)
         if is_compaction and not state.broken and all(isinstance(segment, Segment) for segment in added):
             state._relocate(commit, added)
         else:

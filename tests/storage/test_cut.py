@@ -70,6 +70,7 @@ def test_tr_05_a_cut_removes_and_rewrites_whole_batches_in_one_commit(log, offse
         commit = read_commit(log.root, cut)
         assert (len(commit.removes), len(commit.adds)) == (removed, added)
         assert all(leader_of(file.name) == 1 for file in commit.adds)
+        assert (any(f.data_change for f in commit.adds), all(f.data_change for f in commit.removes)) == (False, True)
     assert last_version(log.root) == version + bool(removed)
     assert offsets(log) == list(range(end))
     assert (leo(log), chain(log), values(log, P1)) == (end, before, bystander)

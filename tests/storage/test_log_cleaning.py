@@ -56,6 +56,7 @@ def test_dr_01_segments_go_of_which_nothing_is_left(log, offset, removed, added,
         commit = read_commit(log.root, version)
         rows = [file for file in commit.adds if not is_snapshot(file.name)]
         assert (len(commit.removes), len(rows)) == (removed, added)
+        assert (any(f.data_change for f in commit.adds), all(f.data_change for f in commit.removes)) == (False, True)
     assert len([s for s in log.current().segments.values() if s.headers]) == left
     assert (offsets(log), offsets(log, P1), leo(log)) == (list(range(offset, 12)), others, 12)
     assert is_same_when_opened_anew(log)
