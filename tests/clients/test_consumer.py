@@ -211,7 +211,8 @@ def test_fe_02_the_first_batch_ignores_the_limit_of_a_fetch(world, max_bytes, ex
 
 def test_fe_02_the_rest_of_a_file_is_left_for_the_next_fetch(world):
     log = world.logs[1]
-    segment = write_segment(log.root, 1, log_rows(P0, 0, 4), [header(P0, 0, 1), header(P0, 2, 3)])
+    first = header(P0, 0, 1)
+    segment = write_segment(log.root, 1, log_rows(P0, 0, 4), [first, header(P0, 2, 3, previous=first.chain)])
     log.transact({"who": "test"}, lambda _: LogChange(adds=(segment,)))
     world.say(4)
     (fetched,) = world.consumer().fetch(TOPIC, {0: 0}, max_bytes=1).values()
