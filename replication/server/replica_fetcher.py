@@ -27,7 +27,8 @@ from replication.server.offset_log import OffsetLog
 from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from replication.server.rounds import Rounds
 from replication.storage.filesystem import StorageRoot
-from replication.storage.record_batches import HeaderStream, read_headers
+from replication.storage.header_source import read_headers
+from replication.storage.record_batches import HeaderStream
 
 logger = logging.getLogger(__name__)
 

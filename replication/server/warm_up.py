@@ -17,7 +17,8 @@ from replication.frames.fetch_plan import fetch_plan
 from replication.protocol.record_batch import BatchHeader
 from replication.server.fetch_tables import rows_table
 from replication.storage.filesystem import StorageRoot
-from replication.storage.record_batches import HeaderStream, header_row, read_headers
+from replication.storage.header_source import read_headers
+from replication.storage.record_batches import HeaderStream, header_row
 from schemas import FETCH_STATES
 
 logger = logging.getLogger(__name__)

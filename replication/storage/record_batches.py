@@ -1,4 +1,4 @@
-"""The stream of batch headers: a Python data source that tails the commits of a leader's log.
+"""The stream of batch headers, as it is read: the tail of the commits of a leader's log.
 
 Kafka: what a fetch request asks and a fetch response answers, without the records [FT-05]. The offset is where in
 the leader's log the stream stands, and the versions of `metadata`, of the leader's `replicas` and of a wake file: an
@@ -7,17 +7,13 @@ idle stream calls nobody, so whatever a follower has to react to must move the o
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.datasource import SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
 
 from replication.errors import CorruptRecordException
 from replication.storage.commit import last_version, read_commit
@@ -26,11 +22,9 @@ from replication.storage.known_commits import KnownCommits
 from replication.storage.leader_facts import LeaderFacts
 from replication.storage.segment import read_segment
 from replication.storage.segment_name import leader_of
-from schemas import LOG, METADATA, RECORD_BATCHES, REPLICAS
+from schemas import LOG, METADATA, REPLICAS
 
-FORMAT = "lakelog_record_batches"
-_UNBOUNDED = 2**62
-_registered: WeakSet[SparkSession] = WeakSet()  # Spark warns when a source is registered twice
+UNBOUNDED = 2**62
 
 
 @dataclass(frozen=True)
@@ -47,66 +41,9 @@ class HeaderStream:
     cluster: StorageRoot | None = None
     wake: StorageRoot | None = None
     wake_name: str = ""
-    max_bytes: int = _UNBOUNDED
+    max_bytes: int = UNBOUNDED
     poll_interval_ms: int = 0
     wait_max_ms: int = 0
-
-
-def read_headers(spark: SparkSession, stream: HeaderStream) -> DataFrame:
-    """A streaming DataFrame of header rows (`schemas.RECORD_BATCHES`), from the newest commit on."""
-    if spark not in _registered:
-        spark.dataSource.register(RecordBatchSource)
-        _registered.add(spark)
-    options = {
-        "source": _encode(stream.source),
-        "leader": str(stream.leader),
-        "cluster": _encode(stream.cluster),
-        "wake": _encode(stream.wake),
-        "wakeName": stream.wake_name,
-        "maxBytes": str(stream.max_bytes),
-        "pollIntervalMs": str(stream.poll_interval_ms),
-        "waitMaxMs": str(stream.wait_max_ms),
-    }
-    return spark.readStream.format(FORMAT).options(**options).load()
-
-
-def _encode(root: StorageRoot | None) -> str:
-    return json.dumps([root.uri, dict(root.options)]) if root else ""
-
-
-def _decode(text: str | None) -> StorageRoot | None:
-    return StorageRoot.of(*json.loads(text)) if text else None
-
-
-class RecordBatchSource(DataSource):
-    """`spark.readStream.format("lakelog_record_batches")`. Options: source, leader, cluster, wake, wakeName, maxBytes,
-    pollIntervalMs, waitMaxMs; `source` may be a plain URI of a broker root."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The format's name."""
-        return FORMAT
-
-    def schema(self) -> str:
-        """The header rows' columns as DDL."""
-        return RECORD_BATCHES.types
-
-    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """The reader: headers are few and small, so that the driver reads them itself."""
-        options = self.options
-        source = options["source"]
-        return RecordBatchReader(
-            HeaderStream(
-                _decode(source) if source.startswith("[") else StorageRoot.of(source),  # type: ignore[arg-type]
-                int(options["leader"]),
-                _decode(options.get("cluster")),
-                _decode(options.get("wake")),
-                options.get("wakeName", ""),
-                int(options.get("maxBytes", _UNBOUNDED)),
-                int(options.get("pollIntervalMs", 0)),
-                int(options.get("waitMaxMs", 0)),
-            )
-        )
 
 
 Offset = dict[str, int]
@@ -149,7 +86,7 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
     def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[tuple[Any, ...]]:  # noqa: N802 (Spark's name)
         """The same headers once more, after a restart."""
         newest = end["log"] + (1 if end["files"] else 0)
-        rows, _ = self._headers(start, newest, _UNBOUNDED, end["files"] or None)
+        rows, _ = self._headers(start, newest, UNBOUNDED, end["files"] or None)
         return iter(rows)
 
     def _is_due(self) -> bool:

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from replication.storage.filesystem import StorageRoot
-from replication.storage.record_batches import HeaderStream, read_headers
+from replication.storage.header_source import read_headers
+from replication.storage.metadata_table import MetadataTable
+from replication.storage.record_batches import HeaderStream
 from replication.storage.replica_table import ReplicaTable
 from schemas import RECORD_BATCHES
 from tests.processes import wait_until
@@ -86,3 +88,26 @@ def test_a_wake_starts_an_empty_micro_batch(spark, root, log):
         assert json.loads(query.lastProgress["sources"][0]["endOffset"])["wake"] == 1
     finally:
         query.stop()
+
+
+def test_credentials_reach_the_reader_and_no_plan(spark, s3_options, root):
+    """Spark shows plans in its UI, in event logs and in `explain`. The reader runs in a process of its own."""
+    options = {**s3_options, "AWS_SESSION_TOKEN": "hunter2hunter2"}
+    leader = StorageRoot.of("s3://bucket/credentials", options)
+    log, seen = new_log(leader.child("log"), P0), []
+    stream = HeaderStream(leader, 1, leader, StorageRoot.of(root), "wake")
+    ReplicaTable.create(leader)
+    MetadataTable.create(leader)
+    frame = read_headers(spark, stream)
+    writer = frame.writeStream.option("checkpointLocation", f"{root}/checkpoint")
+    query = writer.foreachBatch(lambda batch, _: seen.extend(batch.collect())).start()
+    try:
+        wait_until(lambda: query.lastProgress is not None, "the first micro-batch", 120)
+        fill(log, P0, 2)
+        wait_until(lambda: seen, "the header of the batch", 120)
+        shown = (frame._jdf.queryExecution().toString(), query._jsq.explainInternal(True), query.lastProgress.json)
+    finally:
+        query.stop()
+    assert [row.base_offset for row in seen] == [0]
+    assert "s3://bucket/credentials" in shown[0]
+    assert "hunter2hunter2" not in "".join(shown)

@@ -3,13 +3,15 @@
 from types import SimpleNamespace
 
 import pytest
+from pyspark import cloudpickle
 
 from replication.protocol.partition_log import Role
-from replication.storage import leader_facts, record_batches
+from replication.storage import header_source, leader_facts, record_batches
 from replication.storage.commit import last_version
 from replication.storage.filesystem import StorageRoot
+from replication.storage.header_source import RecordBatchSource
 from replication.storage.metadata_table import MetadataTable
-from replication.storage.record_batches import HeaderStream, RecordBatchReader, RecordBatchSource, read_counter
+from replication.storage.record_batches import HeaderStream, RecordBatchReader, read_counter
 from replication.storage.replica_log import LogChange
 from replication.storage.replica_table import ReplicaTable
 from replication.storage.segment import write_segment
@@ -279,6 +281,38 @@ def test_a_reader_is_made_of_options(root):
     options = {"source": f"{root}/a", "leader": "3"}
     stream = RecordBatchSource(options).simpleStreamReader(None)._stream
     assert stream == HeaderStream(StorageRoot.of(f"{root}/a"), 3)
+
+
+def test_a_source_takes_what_it_knows_of_its_roots_along_to_a_worker(root):
+    """Options have the URI alone; a class that is pickled by its name would have nothing else."""
+    known = StorageRoot.of("s3://bucket/broker-3", {"AWS_SECRET_ACCESS_KEY": "secret"}, timeout_ms=2000)
+    source = cloudpickle.loads(cloudpickle.dumps(header_source._source_with("a_format", {known.uri: known})))
+    assert source.name() == "a_format"
+    options = {"source": known.uri, "cluster": f"{root}/cluster", "wake": "", "leader": "3"}
+    stream = source(options).simpleStreamReader(None)._stream
+    assert (stream.source, stream.source.options, stream.cluster) == (
+        known, {"AWS_SECRET_ACCESS_KEY": "secret"}, StorageRoot.of(f"{root}/cluster"),
+    )  # fmt: skip
+    assert stream.wake is None
+
+
+def test_sources_are_registered_once_for_the_same_roots_and_credentials():
+    class Session:
+        def __init__(self):
+            self.names, self.dataSource = [], self
+
+        def register(self, source):
+            self.names.append(source.name())
+
+    session, other = Session(), Session()
+    disk, bucket = StorageRoot.of("/a"), StorageRoot.of("s3://bucket/b", {"AWS_REGION": "eu"})
+    moved = StorageRoot.of("s3://bucket/b", {"AWS_REGION": "us"})
+    wanted = [(session, [disk]), (session, [disk]), (session, [disk, bucket]), (session, [bucket]), (session, [moved])]
+    names = [header_source._format_for(at, roots) for at, roots in [*wanted, (other, [bucket])]]
+    assert names[:2] == [header_source.FORMAT] * 2
+    assert names[2] == names[3]
+    assert len(set(names)) == 4, "sessions share no name for what they know"
+    assert (session.names, other.names) == ([names[0], names[2], names[4]], [names[5]])
 
 
 def test_a_role_of_another_partition_is_no_record(log, reader):
