@@ -98,7 +98,7 @@ class World:
         )
         hosted = HostedPartition(registration, 0)
         return replica_row(
-            2, 20, hosted, state.partition(partition), self.states.get(partition), None, state.version
+            2, 20, hosted, state.known(partition), self.states.get(partition), None, state.version
         )  # fmt: skip
 
     def stream(self):
