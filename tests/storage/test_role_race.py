@@ -9,7 +9,6 @@ from collections import Counter
 
 from replication.errors import LakelogException
 from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
-from replication.protocol.record_batch import BatchHeader
 from replication.protocol.truncation import Cut
 from replication.storage import replica_log
 from replication.storage.append import Appended, append_as_follower
@@ -20,7 +19,7 @@ from replication.storage.log_state import LogState
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment import read_segment, write_segment
 from tests.processes import race, wait_until
-from tests.storage.logs import P0, TOPIC, follow, log_rows, new_log, request, send
+from tests.storage.logs import P0, follow, header, log_rows, new_log, request, send
 
 ROLE_CHANGES, COMMITS_BETWEEN = 200, 3
 END = Role(ROLE_CHANGES, STOPPED)
@@ -69,16 +68,16 @@ def fetch(start, uri):
     start()
     outcomes, cut_at = Counter(), -1
     while (state := log.current().partition(P0)).role != END:
-        epoch, end, decided_at = state.role.leader_epoch, state.log_end_offset, log.current().version
+        epoch, end, decided_at = state.role.leader_epoch, state.log_end, log.current().version
         if epoch % 2 == 1 and cut_at != epoch:
             cut_at = epoch
-            cut_logs(log, {P0: Cut(epoch, end // 4)}, "fetcher")
+            cut_logs(log, {P0: Cut(epoch, end.offset // 4)}, "fetcher")
             outcomes["cut"] += 1
-            end = log.current().partition(P0).log_end_offset
-        header = BatchHeader(TOPIC, P0.topic_id, 0, epoch, end, end + 2, 0, 0)
-        copied = write_segment(log.root, 2, log_rows(P0, end, 3, epoch), [header])
+            end = log.current().partition(P0).log_end
+        following = header(P0, end.offset, end.offset + 2, epoch, previous=end.chain)
+        copied = write_segment(log.root, 2, log_rows(P0, end.offset, 3, epoch), [following])
         try:
-            append_as_follower(log, [copied], {P0: end}, {P0: epoch}, "fetcher")
+            append_as_follower(log, [copied], {P0: end.chain}, {P0: epoch}, "fetcher")
             outcomes["appended"] += 1
         except LakelogException as error:
             outcomes[error.name] += 1
@@ -112,11 +111,11 @@ def test_ep_06_nothing_lands_in_a_log_after_its_replica_was_told_to_follow_a_new
     assert deposed["FencedLeaderEpochException"] > ROLE_CHANGES, "the deposed leader has not raced"
     kinds, sent = {}, Counter()
     for commit, before, headers in replay(log):
-        for header in headers if not commit.removes else ():
-            assert (header.leader_epoch, header.base_offset) == (before.role.leader_epoch, before.log_end_offset)
-            assert before.role.kind == (LEADER if header.producer_id > 0 else FOLLOWER)
-            kinds[header.leader_epoch] = before.role.kind
-            sent[header.producer_id, header.base_sequence] += header.producer_id > 0
+        for appended in headers if not commit.removes else ():
+            assert (appended.leader_epoch, appended.base_offset) == (before.role.leader_epoch, before.log_end_offset)
+            assert before.role.kind == (LEADER if appended.producer_id > 0 else FOLLOWER)
+            kinds[appended.leader_epoch] = before.role.kind
+            sent[appended.producer_id, appended.base_sequence] += appended.producer_id > 0
     assert max(sent.values()) == 1, "a batch was appended twice"
     assert len(kinds) > ROLE_CHANGES / 2, "most epochs have written"
     end = log.current().partition(P0)
