@@ -141,6 +141,9 @@ class Settings:
     log_cleaner_max_bytes: int = key(
         268435456, Integer(1), "Bytes of files that one compaction reads at most: its memory and its time."
     )
+    lakelog_scrub_bytes_per_second: int = key(
+        4194304, Integer(0), "Bytes a second of the log that are read again to find rot; 0: none are."
+    )
     log_segment_delete_delay_ms: int = key(
         3600000, Integer(0), "How long files outlive their removal from the log, for readers of older versions."
     )

@@ -7,8 +7,9 @@ replaying what has landed, so that the same commits make the same log everywhere
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from replication.errors import CorruptRecordException
@@ -143,10 +144,13 @@ class PartitionLog:
             self._derive()
 
     def relocate(self, batches: Iterable[PlacedBatch]) -> None:
-        """The same batches lie in other segments now."""
+        """The same batches lie in other segments now. Raises CorruptRecordException if one is not among them."""
         moved = list(self.batches)
         for batch in batches:
-            moved[bisect_left(moved, batch.base_offset, key=lambda placed: placed.base_offset)] = batch
+            index = bisect_left(moved, batch.base_offset, key=lambda placed: placed.base_offset)
+            if index == len(moved) or moved[index].header != batch.header:
+                raise CorruptRecordException(f"{batch.segment} has a batch at offset {batch.base_offset} that is new")
+            moved[index] = batch
         self.batches = moved
 
     def drop(self, segments: Collection[str]) -> None:
@@ -181,17 +185,33 @@ class PartitionLog:
         if header.producer_id != NO_PRODUCER_ID:
             self.producers[header.producer_id] = record(self.producers.get(header.producer_id), header)
 
-    def check(self, partition: TopicIdPartition) -> None:
-        """Raises CorruptRecordException unless the offsets are without gaps and doubles, and each batch follows the one
-        before it."""
-        for before, after in zip(self.batches, self.batches[1:], strict=False):
-            if after.base_offset != before.header.next_offset:
+    @property
+    def sound_end(self) -> int:
+        """Up to where the batches make a log: the LEO if all do, else where the first two begin that do not fit."""
+        for before, after in pairwise(self.batches):
+            if not _follows(before.header, after.header):
+                return before.base_offset
+        return self.log_end_offset
+
+    def check(self, partition: TopicIdPartition, added: Sequence[PlacedBatch] = ()) -> None:
+        """Raises CorruptRecordException unless each batch follows the one before it, in offsets, epoch and chain: those
+        of the whole log, or batches that are to follow its end."""
+        batches = [*self.batches[-1:], *added] if added else self.batches
+        if batches and batches[0].base_offset > self.log_start_offset and not (added and self.batches):
+            raise CorruptRecordException(
+                f"{partition}: {batches[0].segment} begins at offset {batches[0].base_offset}, but the log starts at "
+                f"{self.log_start_offset}"
+            )
+        for before, after in pairwise(batches):
+            if not _follows(before.header, after.header):
                 raise CorruptRecordException(
-                    f"{partition}: {after.segment} begins at offset {after.base_offset}, "
-                    f"but {before.segment} ends before {before.header.next_offset}"
+                    f"{partition}: {after.segment} begins at offset {after.base_offset}, but {before.segment} ends "
+                    f"before {before.header.next_offset}; it has leader epoch {after.header.leader_epoch} after "
+                    f"{before.header.leader_epoch}, and follows the chain {after.header.previous} where that of the "
+                    f"log is {before.header.chain}"
                 )
-            if after.header.previous != before.header.chain:
-                raise CorruptRecordException(
-                    f"{partition}: {after.segment} does not follow the chain of {before.segment} at offset "
-                    f"{after.base_offset}"
-                )
+
+
+def _follows(before: BatchHeader, after: BatchHeader) -> bool:
+    is_next = after.base_offset == before.next_offset and after.previous == before.chain
+    return is_next and after.leader_epoch >= before.leader_epoch

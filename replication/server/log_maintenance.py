@@ -20,6 +20,7 @@ from replication.server.gate import BrokerKilled, Gate
 from replication.server.metadata_cache import MetadataCache
 from replication.server.rounds import Rounds
 from replication.storage.compaction import compact
+from replication.storage.digest_scrub import DigestScrub
 from replication.storage.file_cleaner import FileCleaner
 from replication.storage.log_cleaning import StartOf, delete_old_segments, raise_log_starts
 from replication.storage.replica_log import ReplicaLog
@@ -47,11 +48,13 @@ class LogMaintenance:
         self._gate = gate
         self._wall_clock = wall_clock
         self._cleaner = FileCleaner(log.root, config.log_segment_delete_delay_ms / 1000)
+        self._digests = DigestScrub(log, config.lakelog_scrub_bytes_per_second)
         self._known = set(log.current().segments)
         self._retained_at = float("-inf")
         self._rounds = 0
         self._parts: Mapping[str, Callable[[], None]] = {
             "scrub": self._scrub,
+            "scrub of digests": self._scrub_digests,
             "retention": self._retain,
             "deletion of old segments": self._delete_old_segments,
             "compaction": self._compact,
@@ -85,6 +88,11 @@ class LogMaintenance:
         if self._rounds % _SCRUB_ROUNDS == 0 and self._log.scrub():
             logger.error("%s: files of the log have broken, or are whole again", self._name)
         self._rounds += 1
+
+    def _scrub_digests(self) -> None:
+        broken = self._digests.run_once()
+        if broken:
+            logger.error("%s: %d files of the log are not what was committed", self._name, broken)
 
     def _delete_old_segments(self) -> None:
         expiration = self._config.producer_id_expiration_ms

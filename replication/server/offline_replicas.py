@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leadership import HostedPartition
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
+from replication.server.gate import Gate
 from replication.server.state_changes import state_changes
 from replication.storage.log_state import LogState
+from replication.storage.repair import repair_logs
+from replication.storage.replica_log import ReplicaLog
 
 Value = TypeVar("Value")
 Registrations = Mapping[TopicIdPartition, PartitionRegistration]
@@ -25,22 +29,22 @@ class OfflineReplicas:
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id
-        self._broken: frozenset[str] = frozenset()
+        self._faulty: frozenset[object] = frozenset()
         self._registrations: Registrations = {}
         self.faults: Mapping[TopicIdPartition, str] = {}
 
     def is_due(self, state: LogState) -> bool:
         """Whether segments have broken, or been healed, since the last look."""
-        return state.broken.keys() != self._broken
+        return state.faulty() != self._faulty
 
     def look(self, state: LogState, metadata: Registrations) -> bool:
         """Finds the replicas with broken files; tells whether there are others than before.
 
         One whose topic is being deleted is none: it is to be stopped, which needs no file of it. [SR-03]
         """
-        self._broken = frozenset(state.broken)
+        self._faulty = state.faulty()
         state.learn({registration.topic_id: registration.topic for registration in metadata.values()})
-        found = {p: state.fault(p) for p, r in metadata.items() if self._is_assigned(r)} if self._broken else {}
+        found = {p: state.fault(p) for p, r in metadata.items() if self._is_assigned(r)} if self._faulty else {}
         before, self.faults = self.faults, {p: fault for p, fault in found.items() if fault is not None}
         self._registrations = {p: metadata[p] for p in self.faults}
         for partition in self.faults.keys() - before.keys():
@@ -65,6 +69,23 @@ class OfflineReplicas:
             p: HostedPartition(registration, told[p].high_watermark if p in told else 0)
             for p, registration in self._registrations.items()
         }
+
+    def repairable(self, told: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, int]:
+        """The offline replicas that can be fetched again, with the leader epoch that they follow at: another broker
+        leads, the ISR does without this one, and `told`, its rows, have it offline, so that nobody counts on it."""
+        return {
+            p: registration.leader_epoch
+            for p, registration in self._registrations.items()
+            if registration.leader not in (NO_LEADER, self._broker_id) and self._broker_id not in registration.isr
+            if p in told and told[p].state == ReplicaState.OFFLINE
+        }
+
+    def repair(self, log: ReplicaLog, told: Mapping[TopicIdPartition, Replica], gate: Gate) -> None:
+        """Drops what is broken of replicas that can be fetched again."""
+        repairable = self.repairable(told)
+        if repairable:
+            gate.pass_through()
+            repair_logs(log, repairable, f"broker-{self._broker_id}")
 
     def names(self) -> tuple[str, ...]:
         """The offline replicas as the broker's row has them. [LI-04]"""

@@ -103,13 +103,12 @@ class ReplicaManager:
             registrations = {p: hosted.registration for p, hosted in self._hosted.items()}
         logs = self._known_logs(metadata)
         has_changed = self._offline.look(self._log.current(), metadata)
-        without_led = self._offline.without_led
-        steps = become_leader_or_follower(
-            self._broker_id, without_led(registrations), without_led(metadata), without_led(logs)
-        )
+        kept = self._offline.without_led
+        steps = become_leader_or_follower(self._broker_id, kept(registrations), kept(metadata), kept(logs))
         if has_changed:
             steps = [StopFetching(tuple(self._offline.faults)), *steps, PublishReplicas("offline replicas")]
         self.carry_out(steps)
+        self._offline.repair(self._log, self._table.replicas, self._gate)
 
     def _known_logs(
         self, metadata: Mapping[TopicIdPartition, PartitionRegistration]

@@ -16,8 +16,8 @@ from replication.errors import CorruptRecordException
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
-from replication.storage.segment import Segment, read_records, read_segment
-from replication.storage.segment_name import is_data_file, is_snapshot
+from replication.storage.segment import Segment, read_file, read_records, read_segment
+from replication.storage.segment_name import is_data_file, is_snapshot, named_digest
 
 _READERS = 8
 
@@ -40,16 +40,26 @@ class BrokenSegment:
             return False
         if self.partitions is not None:
             return partition in self.partitions
-        stats = json.loads(self.file.stats)
+        stats = _parsed(self.file.stats)
         is_in_range = _lies_within(stats, "partition", partition.partition)
         ends_before = not _lies_within({"maxValues": stats.get("maxValues", {})}, "offset", offset)
         return is_in_range and not ends_before and (topic is None or _lies_within(stats, "topic", topic))
 
 
-def _lies_within(stats: Mapping[str, Any], column: str, value: object) -> bool:
-    """By the range that a commit gives; a column without one may hold anything."""
+def _lies_within(stats: Mapping[str, Any], column: str, value: Any) -> bool:
+    """By the range that a commit gives; a column without one, or with nonsense for one, may hold anything."""
     least, most = (stats.get(end, {}).get(column) for end in ("minValues", "maxValues"))
+    least, most = (limit if type(limit) is type(value) else None for limit in (least, most))
     return bool((least is None or least <= value) and (most is None or value <= most))
+
+
+def _parsed(stats: str) -> dict[str, dict[str, Any]]:
+    try:
+        found = json.loads(stats)
+    except ValueError:
+        return {}
+    given = found.items() if isinstance(found, dict) else ()
+    return {name: part for name, part in given if isinstance(part, dict)}
 
 
 def ranges(file: Mapping[str, Any]) -> str:
@@ -97,10 +107,19 @@ def read_or_broken(root: StorageRoot, file: AddedFile) -> Segment | BrokenSegmen
         return BrokenSegment(file, str(error))
 
 
+def check_content(root: StorageRoot, file: AddedFile) -> None:
+    """Raises CorruptRecordException, naming the file, unless its bytes are those that were committed. One of another
+    tool tells no digest: its pages are read."""
+    if named_digest(file.name) is None:
+        read_records(root, file.name)
+    else:
+        read_file(root, file)
+
+
 def is_whole(root: StorageRoot, broken: BrokenSegment) -> bool:
-    """Whether a broken segment can be read again, to its last row: a footer alone may be in order all along."""
+    """Whether a broken segment can be read again, to its last byte: a footer alone may be in order all along."""
     try:
-        read_records(root, broken.file.name)
+        check_content(root, broken.file)
     except CorruptRecordException:
         return False
     return isinstance(read_or_broken(root, broken.file), Segment)

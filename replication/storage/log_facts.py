@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from replication.protocol.chain import halves, joined
 from replication.protocol.partition_log import PartitionLog, role_of
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
+from replication.storage.commit import Commit
+from replication.storage.segment import Segment
 
 BROKER_EPOCH = "broker-epoch"
 _ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW = "role", "start", "log-start", "chain-high", "chain-low"
 _OF_A_PARTITION = (_ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW)
+_FACT = re.compile(rf"(?:{'|'.join(_OF_A_PARTITION)})/(.+)/([0-9]{{1,9}})")
 
 
 def _app_id(kind: str, partition: TopicIdPartition) -> str:
@@ -48,9 +54,18 @@ def app_ids(partition: TopicIdPartition) -> tuple[str, ...]:
 
 def partition_of(app_id: str) -> TopicIdPartition | None:
     """The partition that a `txn` tells of, None for one that tells of something else."""
-    kind, _, rest = app_id.partition("/")
-    topic_id, _, number = rest.rpartition("/")
-    return TopicIdPartition(topic_id, int(number)) if kind in _OF_A_PARTITION and number.isdigit() else None
+    found = _FACT.fullmatch(app_id)
+    return TopicIdPartition(found[1], int(found[2])) if found else None
+
+
+def touched_partitions(commit: Commit, segments: Iterable[object]) -> set[TopicIdPartition]:
+    """The partitions that a commit is about: those of its `txn`s, and of its segments as far as these are known."""
+    known = [segment for segment in segments if isinstance(segment, Segment)]
+    return {
+        *(header.topic_id_partition for segment in known for header in segment.headers),
+        *(remembered.partition for segment in known for remembered in segment.producers),
+        *(partition for partition in map(partition_of, commit.txns) if partition is not None),
+    }
 
 
 def may_go_back(app_id: str) -> bool:
@@ -60,8 +75,10 @@ def may_go_back(app_id: str) -> bool:
 
 
 def record(log: PartitionLog, app_id: str, version: int) -> None:
-    """Takes in what a `txn` tells of the log's partition."""
+    """Takes in what a `txn` tells of the log's partition. Below zero it is nobody's role or offset."""
     kind = app_id.partition("/")[0]
+    if version < 0 and kind in (_ROLE, _START, _LOG_START):
+        return
     if kind == _ROLE:
         log.role = role_of(version)
     elif kind == _START:

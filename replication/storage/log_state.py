@@ -16,23 +16,29 @@ from replication.protocol.partition_log import STOPPED, PartitionLog, PlacedBatc
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.broken_segments import BrokenSegment
 from replication.storage.commit import Commit
-from replication.storage.log_facts import BROKER_EPOCH, app_ids, partition_of, record
+from replication.storage.log_facts import BROKER_EPOCH, app_ids, partition_of, record, touched_partitions
 from replication.storage.producer_snapshot import by_partition
 from replication.storage.segment import Segment
 from replication.storage.segment_name import is_data_file
 
 
+def _refuse(_: TopicIdPartition, error: CorruptRecordException) -> None:
+    raise error
+
+
 class LogState:
     """All partitions of one log table at one version.
 
-    `broken` are segments that cannot be read; the partitions that they may hold are known in part only. It is replaced
-    and never changed, as other threads look at it. [OL-01]
+    `broken` are segments that cannot be read; the partitions that they may hold are known in part only. `unsound` are
+    partitions whose batches do not make a log, and why. Both are replaced and never changed, as other threads look at
+    them. [OL-01]
     """
 
     def __init__(self, transaction_version: Callable[[str], int | None]) -> None:
         self.version = -1
         self.segments: dict[str, Segment] = {}
         self.broken: dict[str, BrokenSegment] = {}
+        self.unsound: dict[TopicIdPartition, str] = {}
         self.broker_epoch = -1
         self._partitions: dict[TopicIdPartition, PartitionLog] = {}
         self.topics: dict[str, str] = {}
@@ -41,7 +47,8 @@ class LogState:
     def partition(self, partition: TopicIdPartition) -> PartitionLog:
         """The partition's log; an empty one if the table knows nothing of it.
 
-        Raises CorruptRecordException, naming the file, where a broken segment may hold records of it. [OL-01]
+        Raises CorruptRecordException, naming the file, where a broken segment may hold records of it, or a batch does
+        not follow the one before it. [OL-01]
         """
         fault = self.fault(partition)
         if fault is not None:
@@ -55,8 +62,15 @@ class LogState:
 
     def fault(self, partition: TopicIdPartition) -> str | None:
         """What is wrong with the partition's segments, None if nothing is."""
+        return self._broken_fault(partition, self.broken) or self.unsound.get(partition)
+
+    def _broken_fault(self, partition: TopicIdPartition, broken: Mapping[str, BrokenSegment]) -> str | None:
         topic = self.topics.get(partition.topic_id)
-        return next((b.fault for b in self.broken.values() if b.may_hold(partition, topic)), None)
+        return next((b.fault for b in broken.values() if b.may_hold(partition, topic)), None)
+
+    def faulty(self) -> frozenset[object]:
+        """The files and the partitions that something is wrong with: they change when anything of that does."""
+        return frozenset(self.broken) | frozenset(self.unsound)
 
     def learn(self, topics: Mapping[str, str]) -> None:
         """Names of topics by id. Headers tell them too, but not of a topic whose segments are all broken."""
@@ -64,13 +78,14 @@ class LogState:
 
     def broken_for_nobody(self) -> list[Segment]:
         """The broken segments that hold only what has been stopped: they may go, as nothing of them is wanted."""
+        names = [name for name, broken in self.broken.items() if is_data_file(name) and not self.holders(broken)]
+        return [self.segments[name] for name in names]
+
+    def holders(self, broken: BrokenSegment) -> set[TopicIdPartition]:
+        """The partitions that have not been stopped here and that a broken segment may hold records of."""
         known = dict(self._partitions)  # other threads may be asking about new ones
-        wanted = [(p, self.topics.get(p.topic_id)) for p, log in known.items() if log.role.kind != STOPPED]
-        return [
-            self.segments[name]
-            for name, broken in self.broken.items()
-            if is_data_file(name) and not any(broken.may_hold(partition, topic) for partition, topic in wanted)
-        ]
+        wanted = [p for p, log in known.items() if log.role.kind != STOPPED]
+        return {p for p in wanted if broken.may_hold(p, self.topics.get(p.topic_id))}
 
     def break_segments(self, faults: Mapping[str, str]) -> None:
         """Takes note of segments that were read once and have broken since: what their headers say stays known."""
@@ -95,17 +110,26 @@ class LogState:
 
     def rebuild(self, version: int, segments: Iterable[Segment | BrokenSegment]) -> None:
         """Starts over from the active files of a version."""
-        self.segments, self.broken, self._partitions = {}, {}, {}
+        self.segments, self.broken, self.unsound, self._partitions = {}, {}, {}, {}
         claimed = self._transaction_version(BROKER_EPOCH)
         self.broker_epoch = -1 if claimed is None else claimed
-        self._check(self._place(segments))
+        self._place(segments, self._note_unsound)
         self.version = version
+
+    def _note_unsound(self, partition: TopicIdPartition, error: CorruptRecordException) -> None:
+        self.unsound = {**self.unsound, partition: str(error)}
 
     def _check(self, partitions: Iterable[TopicIdPartition]) -> None:
         """What a broken segment may have been a part of has gaps, and is refused as a whole anyway."""
         for partition in partitions:
-            if self.fault(partition) is None:
-                self.known(partition).check(partition)
+            if self._broken_fault(partition, self.broken) is None:
+                try:
+                    self.known(partition).check(partition)
+                except CorruptRecordException:
+                    if partition not in self.unsound:
+                        raise
+                else:
+                    self.unsound = {p: fault for p, fault in self.unsound.items() if p != partition}
 
     def after(self, commit: Commit, added: Sequence[Segment | BrokenSegment]) -> LogState:
         """The state once a commit has been replayed; `added` are the segments of its added files, with their headers.
@@ -114,23 +138,14 @@ class LogState:
         this one: they must not see a log that has lost its end for a moment, or an epoch without its start.
         """
         is_append = not commit.removes and not commit.txns
-        state = self if is_append else self._without_sharing(self._touched(commit, added))
+        known = (self.segments.get(file.name) for file in commit.removes)
+        state = self if is_append else self._without_sharing(touched_partitions(commit, (*known, *added)))
         is_compaction = bool(commit.removes) and not any(file.data_change for file in commit.removes)
         if is_compaction and not state.broken and all(isinstance(segment, Segment) for segment in added):
             state._relocate(commit, added)
         else:
             state._apply(commit, added)
         return state
-
-    def _touched(self, commit: Commit, added: Iterable[Segment | BrokenSegment]) -> set[TopicIdPartition]:
-        known = (self.segments.get(file.name) for file in commit.removes)
-        segments = [s for s in (*known, *added) if isinstance(s, Segment)]
-        named = (partition_of(app_id) for app_id in commit.txns)
-        return {
-            *(header.topic_id_partition for segment in segments for header in segment.headers),
-            *(remembered.partition for segment in segments for remembered in segment.producers),
-            *(partition for partition in named if partition is not None),
-        }
 
     def _without_sharing(self, partitions: Iterable[TopicIdPartition]) -> LogState:
         """A state of its own, but for the partitions that will stay as they are."""
@@ -158,14 +173,18 @@ class LogState:
         touched = self._drop(file.name for file in commit.removes)
         for app_id, version in commit.txns.items():
             self._apply_transaction(app_id, version)
-        touched |= self._place(added)
+        touched |= self._place(added, None if commit.removes else _refuse)
         self._check(touched if commit.removes else ())
         self.version = commit.version
 
-    def _place(self, segments: Iterable[Segment | BrokenSegment]) -> set[TopicIdPartition]:
+    def _place(
+        self, segments: Iterable[Segment | BrokenSegment],
+        when_unsound: Callable[[TopicIdPartition, CorruptRecordException], None] | None = None,
+    ) -> set[TopicIdPartition]:  # fmt: skip
         """Takes segments in; the order of files in a commit says nothing, that of offsets does.
 
-        All logs are looked up first: that may fail, and then nothing has been taken in.
+        `when_unsound` is told of batches that do not follow the end of their log, if that is to be looked at. This and
+        looking up all logs come first: either may fail, and then nothing has been taken in.
         """
         given = list(segments)
         whole = [found for found in given if isinstance(found, Segment)]
@@ -176,7 +195,14 @@ class LogState:
             batches.setdefault(batch.header.topic_id_partition, []).append(batch)
         logs = {partition: self.known(partition) for partition in (*batches, *producers)}
         broken = {found.file.name: found for found in given if isinstance(found, BrokenSegment)}
-        self.broken = {**self.broken, **broken} if broken else self.broken
+        broken = {**self.broken, **broken} if broken else self.broken
+        for partition, added in batches.items():
+            if when_unsound and partition not in self.unsound and self._broken_fault(partition, broken) is None:
+                try:
+                    logs[partition].check(partition, added)
+                except CorruptRecordException as error:
+                    when_unsound(partition, error)
+        self.broken = broken
         self.segments.update({f.file.name: f if isinstance(f, Segment) else Segment(f.file, ()) for f in given})
         self.topics.update({batch.header.topic_id: batch.header.topic for batch in placed})
         for partition, remembered in producers.items():
@@ -197,7 +223,7 @@ class LogState:
                 names_of.setdefault(header.topic_id_partition, set()).add(segment.name)
         for partition, gone in names_of.items():
             self.known(partition).drop(gone)
-            if was_broken and not self.known(partition).batches:
+            if (was_broken or partition in self.unsound) and not self.known(partition).batches:
                 del self._partitions[partition]  # where it began was a guess: what is recorded of it holds again
         for partition in {p.partition for segment in removed for p in segment.producers}:
             self.known(partition).remember({})

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from replication.errors import CorruptRecordException
-from replication.protocol.chain import check_link
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
 from replication.storage.producer_snapshot import SNAPSHOT_KEY, RememberedProducer, from_json, to_json
+from replication.storage.segment_check import check_footer
 from replication.storage.segment_name import (
     digest_of,
     is_data_file,
@@ -134,21 +134,26 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
         raise CorruptRecordException(f"{root.path(file.name)}: {found}, its commit says {file.size} bytes")
     try:
         with root.filesystem.open_input_file(root.path(file.name)) as source:
-            metadata = pq.read_metadata(source).metadata or {}
-    except (OSError, pa.ArrowInvalid) as error:
+            footer = pq.read_metadata(source)
+    except (OSError, pa.ArrowException) as error:
         raise CorruptRecordException(f"{root.path(file.name)}: {error}") from error
-    if FOOTER_KEY not in metadata:
+    if FOOTER_KEY not in (footer.metadata or {}):
         raise CorruptRecordException(f"{root.path(file.name)}: has no batch headers in its footer: it is no segment")
     try:
-        headers = tuple(BatchHeader(*values) for values in json.loads(metadata[FOOTER_KEY]))
-        for header in headers:
-            check_link(header)
-        known = AddedFile(file.name, file.size, metadata[STATISTICS_KEY].decode())
-        return Segment(known, headers, from_json(metadata[SNAPSHOT_KEY]) if is_snapshot(file.name) else ())
-    except CorruptRecordException as error:
-        raise CorruptRecordException(f"{root.path(file.name)}: {error}") from None
-    except (ValueError, TypeError, KeyError) as error:
+        return _from_footer(file, footer.metadata, footer.num_rows)
+    except (ValueError, TypeError, KeyError, CorruptRecordException) as error:
         raise CorruptRecordException(f"{root.path(file.name)}: its footer cannot be read: {error!r}") from error
+
+
+def _from_footer(file: AddedFile, metadata: Mapping[bytes, bytes], rows: int) -> Segment:
+    headers = tuple(BatchHeader(*values) for values in json.loads(metadata[FOOTER_KEY]))
+    known = AddedFile(file.name, file.size, metadata[STATISTICS_KEY].decode())
+    check_footer(headers, known.stats, rows)
+    if not is_snapshot(file.name):
+        return Segment(known, headers)
+    if headers:
+        raise CorruptRecordException("its name says that it has no records, and it has some")
+    return Segment(known, (), from_json(metadata[SNAPSHOT_KEY]))
 
 
 def _check_name(root: StorageRoot, name: str) -> None:

@@ -163,3 +163,15 @@ def test_br_04_a_killed_broker_writes_nothing_more(world):
     with pytest.raises(BrokerKilled):
         world.maintenance.run_once()
     assert offsets(world.log) == list(range(8))
+
+
+def test_ol_01_files_are_read_again_now_and_then(root, caplog):
+    """The settings say how much a second."""
+    world = World(root, **{"lakelog.scrub.bytes.per.second": 2**31 - 1})
+    name = next(iter(world.log.refresh().segments))
+    content = bytearray(world.log.root.read(name))
+    content[100] ^= 1
+    world.log.root.write(name, bytes(content))
+    world.maintenance.run_once()
+    assert name in world.log.refresh().broken
+    assert "1 files of the log are not what was committed" in caplog.text

@@ -8,6 +8,7 @@ import pytest
 from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
 from replication.protocol.partition_registration import LEADER_DURING_DELETE
 from replication.server.gate import Gate
+from replication.server.offline_replicas import OfflineReplicas
 from replication.server.replica_manager import ReplicaManager
 from replication.storage.replica_log import ReplicaLog
 from tests.server.test_replica_manager import FOLLOWED, LED, Fetchers, World
@@ -23,7 +24,7 @@ def world(root):
     made = World(root)
     lead(made.log, P1, epoch=0)
     fill(made.log, P1, 2)
-    made.tell(LED, replace(FOLLOWED, leader_epoch=1), OTHER)
+    made.tell(LED, replace(FOLLOWED, leader_epoch=1, isr=(1, 2)), OTHER)
     made.manager.apply()
     for partition in (P0, P2):
         fill(made.log, partition, 2)
@@ -184,3 +185,51 @@ def test_ft_13_sr_02_a_page_that_makes_no_sense_stops_no_leader_when_a_replica_i
     world.manager.apply()
     assert (world.manager.offline(), world.log.refresh().known(P1).batches) == ((), [])
     assert {*world.manager.led()} == {P0, P2}
+
+
+def test_ol_01_a_broken_follower_is_repaired_once_nobody_counts_on_it(world):
+    """As long as it is in the ISR, it may have what no other has. Then it begins again where its log is whole."""
+    name = file_of(world, P1).name
+    harm(world, P1)
+    assert name in world.log.refresh().segments
+    world.fetchers.told.clear()
+    world.tell(LED, replace(FOLLOWED, leader_epoch=1, isr=(2,)), OTHER)
+    world.manager.apply()
+    assert (name in world.log.refresh().segments, world.log.refresh().fault(P1)) == (False, None)
+    assert shown(world)[P1] == ("follower", "Offline"), "it counts for nothing until it fetches"
+    assert world.manager.is_due()
+    world.manager.apply()
+    assert shown(world) == WELL
+    assert world.table.replicas[P1].log_end_offset == 0
+    started = [what for kind, *what in world.fetchers.told if kind == "start"]
+    assert P1 in started[-1][0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"leader": 2, "isr": (1, 2)}, id="it is in the ISR"),
+        pytest.param({"leader": -1, "isr": (2,)}, id="nobody leads"),
+        pytest.param({"leader": 1, "isr": (2,)}, id="it is to lead"),
+        pytest.param({"leader": LEADER_DURING_DELETE, "isr": (2,)}, id="its topic is being deleted"),
+    ],
+)
+def test_ol_01_what_may_be_the_last_copy_is_not_dropped(world, changes):
+    name = file_of(world, P1).name
+    harm(world, P1)
+    world.tell(LED, replace(FOLLOWED, leader_epoch=2, **changes), OTHER)
+    world.manager.apply()
+    world.manager.apply()
+    assert name in world.log.refresh().segments or changes["leader"] == LEADER_DURING_DELETE
+
+
+def test_ol_01_nothing_is_dropped_before_its_row_says_that_it_is_offline(world):
+    """A leader that still believes the row would count records that are gone."""
+    told = world.table.replicas
+    replicas = OfflineReplicas(1)
+    file_of(world, P1).unlink()
+    world.log.scrub()
+    replicas.look(world.log.refresh(), {P1: replace(FOLLOWED, leader_epoch=1, isr=(2,))})
+    assert replicas.repairable(told) == {}
+    assert replicas.repairable({}) == {}
+    assert replicas.repairable({P1: replace(told[P1], state="Offline")}) == {P1: 1}

@@ -362,8 +362,9 @@ def test_offsets_that_were_given_twice_by_another_tool_are_named(log):
     fill(log, P0, 3)
     segment = write_segment(log.root, 1, log_rows(P0, 0, 2, epoch=5), [header(P0, 0, 1, epoch=5)])
     DeltaLog.open(log.root).commit({"why": "another tool"}, [segment.file])
-    with pytest.raises(CorruptRecordException, match="begins at offset 0, but"):
-        ReplicaLog.open(log.root)
+    for handle in (log, ReplicaLog.open(log.root)):
+        with pytest.raises(CorruptRecordException, match="begins at offset 0, but"):
+            handle.refresh().partition(P0)
 
 
 def test_a_partition_that_nobody_knows_is_empty(log):
