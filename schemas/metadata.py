@@ -19,6 +19,7 @@ METADATA = Table(
         Column("leader", "int", "Broker that leads; -1 none"),
         Column("leader_epoch", "int", "Counts the changes of leader, ISR or replicas by the controller"),
         Column("isr", "array<int>", "Brokers in sync, the leader among them"),
+        Column("isr_epochs", "array<bigint>", "Broker epoch of each member of isr when it joined, or was elected"),
         Column("partition_epoch", "int", "Counts every change of this row"),
         Column("controller_epoch", "int", "Epoch of the controller that wrote last"),
     ),

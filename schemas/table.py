@@ -21,6 +21,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "int": pa.int32(),
     "bigint": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    "array<bigint>": pa.list_(pa.int64()),
     "array<int>": pa.list_(pa.int32()),
     "array<string>": pa.list_(pa.string()),
     "array<struct<key:string,value:binary>>": _HEADERS,

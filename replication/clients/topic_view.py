@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from replication.config import TopicConfig
 from replication.errors import LakelogException, LeaderNotAvailableException, UnknownTopicOrPartitionException
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_EPOCH, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import LEADER_ROLE, Replica
 from replication.storage.cluster import Cluster
+from replication.storage.log_identity import continues
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from schemas import LOG
+
+Process: TypeAlias = tuple[str, int]  # the root of a broker, and its broker epoch
 
 
 class Leadership(NamedTuple):
@@ -49,8 +52,9 @@ class TopicView:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._logs: dict[str, ReplicaLog] = {}
-        self._replicas: dict[str, ReplicaTable] = {}
+        self._logs: dict[int, tuple[Process, ReplicaLog]] = {}
+        self._replicas: dict[int, tuple[Process, ReplicaTable]] = {}
+        self._in_sync: dict[int, int] = {}  # the newest broker epochs that the metadata has named
 
     def partitions(self, topic: str) -> dict[int, PartitionRegistration]:
         """The topic's partitions by number, as the metadata has them now.
@@ -69,6 +73,8 @@ class TopicView:
         if not partitions:
             known = ", ".join(sorted(self.cluster.topics.topics)) or "none"
             raise UnknownTopicOrPartitionException(f"no topic {topic}; there are: {known}")
+        for member, epoch in (pair for r in partitions.values() for pair in r.isr_epochs.items()):
+            self._in_sync[member] = max(epoch, self._in_sync.get(member, NO_EPOCH))
         return dict(sorted(partitions.items()))
 
     def config(self, topic: str) -> TopicConfig:
@@ -76,19 +82,42 @@ class TopicView:
         return self.cluster.config.topic(self.cluster.topics.topics[topic].configs)
 
     def log(self, broker_id: int) -> ReplicaLog:
-        """A handle on a broker's log."""
-        root = self.cluster.broker_root(broker_id)
-        if root.uri not in self._logs:
-            self._logs[root.uri] = ReplicaLog.open(root.child(LOG.name))
-        return self._logs[root.uri]
+        """A handle on a broker's log, opened anew for each of its processes.
+
+        Raises LeaderNotAvailableException while the log is not the one that the broker has registered: what is appended
+        to it could take the place of what others have. [LI-04]
+        """
+        process = self._process(broker_id)
+        known = self._logs.get(broker_id)
+        if known is None or known[0] != process:
+            known = self._logs[broker_id] = process, self._open_log(broker_id)
+        return known[1]
+
+    def _open_log(self, broker_id: int) -> ReplicaLog:
+        log = ReplicaLog.open(self.cluster.broker_root(broker_id).child(LOG.name))
+        if not continues(log, self.cluster.brokers[broker_id].log):
+            self.cluster.refresh_brokers()  # for the next try
+            raise LeaderNotAvailableException(
+                f"broker {broker_id}: {log.root.uri} is another log than it has registered, or has lost its end"
+            )
+        return log
 
     def replicas(self, broker_id: int) -> Mapping[TopicIdPartition, Replica]:
-        """What a broker says of its replicas now."""
-        root = self.cluster.broker_root(broker_id)
-        if root.uri not in self._replicas:
-            self._replicas[root.uri] = ReplicaTable.open(root)
-        self._replicas[root.uri].refresh()
-        return self._replicas[root.uri].replicas
+        """What a broker says of its replicas now; its table is opened anew for each of its processes."""
+        process = self._process(broker_id)
+        known = self._replicas.get(broker_id)
+        if known is None or known[0] != process:
+            table = ReplicaTable.open(self.cluster.broker_root(broker_id))
+            known = self._replicas[broker_id] = process, table
+        known[1].refresh()
+        return known[1].replicas
+
+    def _process(self, broker_id: int) -> Process:
+        """The process of a broker that is registered; its row is read again when the metadata names a newer one."""
+        found = self.cluster.brokers.get(broker_id)
+        if found is None or found.broker_epoch < self._in_sync.get(broker_id, NO_EPOCH):
+            found = self.cluster.refresh_brokers().get(broker_id)
+        return self.cluster.broker_root(broker_id).uri, found.broker_epoch if found else NO_EPOCH
 
     def leaderships(self, topic: str, partitions: Iterable[int]) -> dict[int, Leadership]:
         """What metadata and leaders say now of those of the partitions that there are; each table is read once.

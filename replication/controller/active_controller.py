@@ -208,7 +208,7 @@ def views(registrations: Mapping[int, BrokerRegistration], liveness: Liveness) -
     """The brokers that live, as the controller sees them. [FO-05, BC-01]"""
     live = liveness.look(registrations) | liveness.leaving(registrations)
     return {
-        broker: BrokerView(r.broker_epoch, r.shutting_down, r.metadata_version, r.rack, r.log_was_lost, r.offline)
+        broker: BrokerView(r.broker_epoch, r.shutting_down, r.metadata_version, r.rack, r.log_epoch, r.offline)
         for broker, r in sorted(registrations.items())
         if broker in live
     }

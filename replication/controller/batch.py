@@ -66,18 +66,36 @@ class Batch:
         self._replica_states: dict[PartitionAndReplica, str] = {}
 
     def live_for(self, partition: TopicIdPartition) -> frozenset[int]:
-        """Who may be elected for a partition: who lives, and has no broken file of it. [OL-01]"""
+        """Who may be elected for a partition: who lives, has no broken file of it, and has the log that it was in sync
+        with. [OL-01, LI-04]"""
+        return self.whole_for(partition) - self.without_log(self.registration(partition))
+
+    def whole_for(self, partition: TopicIdPartition) -> frozenset[int]:
+        """Who lives and has no broken file of a partition; its log may have been lost. [OL-01]"""
         brokers = self.context.brokers
         return frozenset(b for b in self.live if b not in brokers or partition not in brokers[b].offline)
+
+    def without_log(self, registration: PartitionRegistration) -> frozenset[int]:
+        """The members of an ISR that have another log than when they joined it, or were elected. [LI-04]"""
+        brokers = self.context.brokers
+        members = (b for b in registration.isr if b in brokers)
+        return frozenset(b for b in members if registration.isr_epoch(b) < brokers[b].log_epoch)
 
     def registration(self, partition: TopicIdPartition) -> PartitionRegistration:
         """The partition as it is after what was decided so far."""
         return self.changed.get(partition) or self.context.partitions[partition]
 
     def put(self, registration: PartitionRegistration) -> None:
-        """Changes a partition, or adds one. However often an event changes it, its epochs go up by one. [LE-06]"""
+        """Changes a partition, or adds one. However often an event changes it, its epochs go up by one. [LE-06]
+
+        Who is elected, or in a new ISR, is the process that is registered now. [BC-01]
+        """
         self.keep_office()
         partition = registration.topic_id_partition
+        brokers = self.context.brokers
+        known = registration.isr_epochs
+        joined = {**{b: brokers[b].broker_epoch for b in registration.isr if b in brokers}, **known}
+        registration = replace(registration, isr_epochs={b: joined[b] for b in registration.isr if b in joined})
         before = self.context.partitions.get(partition)
         controller_epoch = self.context.controller_epoch
         if before is None:
@@ -207,17 +225,18 @@ class Batch:
             )  # fmt: skip
         for partition, after in self.changed.items():
             before = self.context.partitions.get(partition)
+            in_sync = set(before.isr) - self.without_log(before) if before else ()
             state_changes.info(
                 "controller epoch %d: %s-%d: leader %s -> %d, ISR %s -> %s, leader epoch %d (%s%s)",
                 self.context.controller_epoch, after.topic, after.partition, before.leader if before else "none",
                 after.leader, before.isr if before else (), after.isr, after.leader_epoch, self.why,
-                ", unclean" if before and before.isr and after.leader >= 0 and after.leader not in before.isr else "",
+                ", unclean" if before and before.isr and after.leader >= 0 and after.leader not in in_sync else "",
             )  # fmt: skip
 
 
 def _facts(registration: PartitionRegistration) -> tuple[object, ...]:
     r = registration
-    return r.leader, r.isr, r.replicas, r.adding_replicas, r.removing_replicas
+    return r.leader, r.isr, r.isr_epochs, r.replicas, r.adding_replicas, r.removing_replicas
 
 
 def _kept(before: Mapping[Key, str], moved: Mapping[Key, str], gone: str) -> dict[Key, str]:

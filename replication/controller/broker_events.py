@@ -6,11 +6,14 @@ Kafka: `KafkaController.onBrokerStartup`, `onBrokerFailure`, `doControlledShutdo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from replication.controller import partition_state_machine, replica_state_machine, topic_deletion_manager
 from replication.controller.batch import Batch
-from replication.controller.controller_context import BrokerView
+from replication.controller.controller_context import BrokerView, PartitionAndReplica
 from replication.controller.partition_state_machine import Strategy, trigger_online_partition_state_change
+from replication.protocol.leader_election import with_leader
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.partition_states import PartitionState
 from replication.protocol.replica_states import ReplicaState
 
@@ -24,13 +27,66 @@ def on_broker_change(batch: Batch, before: Mapping[int, BrokerView]) -> None:
     now, live = batch.context.brokers, batch.context.live_brokers
     new, dead = now.keys() - before.keys(), before.keys() - now.keys()
     bounced = {b for b in now.keys() & before.keys() if now[b].broker_epoch != before[b].broker_epoch}
-    lost = {b for b in new if now[b].log_was_lost}
-    batch.live = live - bounced - lost
-    on_broker_failure(batch, dead | bounced | lost)
-    batch.fence_isr_changes(r.partition for r in replica_state_machine.replicas_on(batch, bounced | lost))
+    batch.live = live - bounced
+    on_broker_failure(batch, dead | bounced)
+    batch.fence_isr_changes(r.partition for r in replica_state_machine.replicas_on(batch, bounced))
     batch.live = live
+    _expel_older_processes(batch)
     on_broker_startup(batch, new | bounced)
     take_offline(batch)
+
+
+def _expel_older_processes(batch: Batch) -> None:
+    """Members of an ISR that have begun a new broker epoch since they joined it leave it, also where no controller has
+    seen that happen.
+
+    Where no other member is left they stay, as all are as good: but for those that have lost their logs, which stay
+    only if none is left that has not. Kafka: KIP-380, KIP-903. [BC-01, BU-02, LI-04]
+    """
+    expelled: list[PartitionAndReplica] = []
+    for partition, known in batch.context.partitions.items():
+        registration, older = batch.registration(partition), _older(batch, batch.registration(partition))
+        if older and not batch.is_being_deleted(known):
+            stays = _stays(batch, registration, older)
+            expelled += [PartitionAndReplica(partition, b) for b in older if b not in stays]
+            _renew(batch, registration, older & stays)
+    replica_state_machine.handle_state_changes(batch, expelled, ReplicaState.OFFLINE)
+    replica_state_machine.handle_state_changes(batch, expelled, ReplicaState.ONLINE)
+
+
+def _older(batch: Batch, registration: PartitionRegistration) -> set[int]:
+    brokers = batch.context.brokers
+    return {b for b in registration.isr if b in brokers and registration.isr_epoch(b) < brokers[b].broker_epoch}
+
+
+def _stays(batch: Batch, registration: PartitionRegistration, older: set[int]) -> set[int]:
+    """The best of the live members: those that were never away, else those with their logs, else all there are."""
+    members, lost = set(registration.isr), batch.without_log(registration)
+    return (members - older) & batch.live or (members - lost) & batch.live or members
+
+
+def _renew(batch: Batch, registration: PartitionRegistration, members: set[int]) -> None:
+    """An older leader leads no more, whoever does next; those that stay, and have their logs, count as who they are."""
+    partition, brokers = registration.topic_id_partition, batch.context.brokers
+    now = {b: brokers[b].broker_epoch for b in members - batch.without_log(registration)}
+    renewed = replace(registration, isr_epochs={**registration.isr_epochs, **now})
+    if registration.leader in _older(batch, registration):
+        renewed = with_leader(renewed, NO_LEADER, renewed.isr)
+        partition_state_machine.handle_state_changes(batch, [partition], PartitionState.OFFLINE)
+    batch.put(renewed)
+
+
+def _go_offline(batch: Batch, replicas: Collection[PartitionAndReplica]) -> None:
+    """Others lead what they led; they leave every ISR but as its last member."""
+    led = [
+        r.partition for r in replicas
+        if batch.registration(r.partition).leader == r.broker_id
+        and batch.partition_state(r.partition) == PartitionState.ONLINE
+    ]  # fmt: skip
+    partition_state_machine.handle_state_changes(batch, led, PartitionState.OFFLINE)
+    replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.OFFLINE)
+    if led:
+        trigger_online_partition_state_change(batch)
 
 
 def on_broker_startup(batch: Batch, brokers: Collection[int]) -> None:
@@ -53,6 +109,8 @@ def on_broker_startup(batch: Batch, brokers: Collection[int]) -> None:
 def on_broker_failure(batch: Batch, brokers: Collection[int]) -> None:
     """Others lead what they led; they leave every ISR but as its last member; deletions wait for them.
 
+    Those that have lost their logs leave first, so that the last member is one that has not, if there is one.
+
     Kafka: `KafkaController.onBrokerFailure`. [BD-01, BD-02, BD-03]
     """
     if not brokers:
@@ -67,6 +125,7 @@ def on_broker_failure(batch: Batch, brokers: Collection[int]) -> None:
     held = replica_state_machine.replicas_on(batch, brokers)
     deleted = [r for r in held if batch.is_being_deleted(batch.registration(r.partition))]
     kept = [r for r in held if not batch.is_being_deleted(batch.registration(r.partition))]
+    kept.sort(key=lambda r: r.broker_id not in batch.without_log(batch.registration(r.partition)))
     replica_state_machine.handle_state_changes(batch, kept, ReplicaState.OFFLINE)
     topic_deletion_manager.fail_replica_deletion(batch, deleted)
 
@@ -97,15 +156,7 @@ def take_offline(batch: Batch) -> None:
         if batch.replica_state(replica) != ReplicaState.OFFLINE
         and not batch.is_being_deleted(batch.registration(replica.partition))
     ]
-    led = [
-        r.partition for r in offline
-        if batch.registration(r.partition).leader == r.broker_id
-        and batch.partition_state(r.partition) == PartitionState.ONLINE
-    ]  # fmt: skip
-    partition_state_machine.handle_state_changes(batch, led, PartitionState.OFFLINE)
-    if led:
-        trigger_online_partition_state_change(batch)
-    replica_state_machine.handle_state_changes(batch, offline, ReplicaState.OFFLINE)
+    _go_offline(batch, offline)
 
 
 def on_controlled_shutdown(batch: Batch, broker: int) -> None:

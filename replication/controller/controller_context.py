@@ -28,6 +28,7 @@ class PartitionAndReplica(NamedTuple):
 class BrokerView:
     """A registered broker whose heartbeat moves. `metadata_version` is what it has carried out.
 
+    `log_epoch`: the broker epoch under which it registered with the log that it has now for the first time.
     `offline`: the partitions that it has a broken file of, and so can neither lead nor follow. [OL-01]
     """
 
@@ -35,7 +36,7 @@ class BrokerView:
     shutting_down: bool = False
     metadata_version: int = -1
     rack: str | None = None
-    log_was_lost: bool = False
+    log_epoch: int = 0
     offline: frozenset[TopicIdPartition] = frozenset()
 
 
@@ -88,7 +89,7 @@ class ControllerContext:
 
     def started(self, metadata_version: int) -> ControllerContext:
         """With the states that both machines start with; deletions begin anew. [PS-03, RS-04, TD-04]"""
-        alive = frozenset(self.brokers)
+        alive = {broker: view.broker_epoch for broker, view in self.brokers.items()}
         partitions = {p: partition_states.initial_state(r, alive) for p, r in self.partitions.items()}
         replicas = {
             PartitionAndReplica(p, broker): replica_states.initial_state(broker, alive)

@@ -75,13 +75,28 @@ def elect(
         return _first_leader(registration, live)
     match strategy:
         case Strategy.OFFLINE:
-            return elect_offline(registration, live, batch.unclean_allowed(registration))
+            return _elect_offline(batch, registration, batch.unclean_allowed(registration))
         case Strategy.UNCLEAN:
-            return elect_offline(registration, live, unclean_allowed=True)
+            return _elect_offline(batch, registration, unclean_allowed=True)
         case Strategy.PREFERRED:
             return elect_preferred(registration, live)
         case Strategy.CONTROLLED_SHUTDOWN:
             return elect_controlled_shutdown(registration, live, context.shutting_down_brokers)
+
+
+def _elect_offline(
+    batch: Batch, registration: PartitionRegistration, unclean_allowed: bool
+) -> PartitionRegistration | None:
+    """A member of the ISR that has lost its log leads only uncleanly, and only where no other replica lives. KIP-966.
+
+    It stays in the ISR until then, so that nobody is elected cleanly who lacks what was committed. [LE-02, LI-04]
+    """
+    partition = registration.topic_id_partition
+    elected = elect_offline(registration, batch.live_for(partition), unclean_allowed)
+    if elected is not None or not unclean_allowed:
+        return elected
+    nobody_in_sync = replace(registration, isr=(), isr_epochs={})
+    return elect_offline(nobody_in_sync, batch.whole_for(partition), unclean_allowed)
 
 
 def _first_leader(registration: PartitionRegistration, live: Iterable[int]) -> PartitionRegistration | None:

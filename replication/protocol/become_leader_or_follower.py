@@ -6,9 +6,10 @@ Kafka: `ReplicaManager.becomeLeaderOrFollower`, `makeLeaders`, `makeFollowers`, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from replication.protocol.fencing import is_newer
-from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
+from replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, PartitionLog, Role
 from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import (
@@ -47,19 +48,42 @@ def become_leader_or_follower(broker_id: int, hosted: Registrations, metadata: R
     if changed or gone or leftover:
         roles = {
             **{p: _stopped(p, metadata, hosted, logs) for p in (*gone, *leftover)},
-            **{p: role_in(broker_id, r) for p, r in changed.items()},
+            **{p: role_in(broker_id, r, logs.get(p)) for p, r in changed.items()},
         }
-        resumed = frozenset(p for p in changed if p not in hosted and _leads_already(logs.get(p), roles[p]))
         steps += [StopFetching((*changed, *gone)), CommitRoles(roles)]
-        steps += [HostPartitions(changed, gone, resumed), PublishReplicas("roles")]
+        steps += [HostPartitions(changed, gone), PublishReplicas("roles")]
         steps += [DeleteLogs(leftover)] if leftover else []  # no row speaks of them any more
     current = {p: r for p, r in assigned.items() if p not in hosted or r.leader_epoch >= hosted[p].leader_epoch}
     return [*steps, StartFetching(_followed(broker_id, current, logs)), StopIdleFetchers()]
 
 
-def role_in(broker_id: int, registration: PartitionRegistration) -> Role:
-    """What a registration makes of one of its replicas. Without a leader everybody follows, and waits."""
-    return Role(registration.leader_epoch, LEADER if registration.leader == broker_id else FOLLOWER)
+def given_to(
+    broker_id: int, broker_epoch: int, metadata: Registrations
+) -> dict[TopicIdPartition, PartitionRegistration]:
+    """The metadata as one process of a broker may act on it: what an older process was elected for nobody leads.
+
+    A new process leads only under a leader epoch that the controller has given it after its registration: until the
+    controller has seen that, the log may have lost what others count on, or lie behind what they have. So one process
+    at most leads under a leader epoch. Kafka: KIP-380; KRaft fences a broker until its registration is applied. [BC-01]
+    """
+    return {
+        p: replace(r, leader=NO_LEADER) if _is_older(broker_id, broker_epoch, r) else r for p, r in metadata.items()
+    }
+
+
+def _is_older(broker_id: int, broker_epoch: int, registration: PartitionRegistration) -> bool:
+    return registration.leader == broker_id and registration.isr_epoch(broker_id) != broker_epoch
+
+
+def role_in(broker_id: int, registration: PartitionRegistration, log: PartitionLog | None = None) -> Role:
+    """What a registration makes of one of its replicas. Without a leader everybody follows, and waits.
+
+    A log that an older process of the broker has opened under this epoch takes no more records. [BC-01]
+    """
+    epoch = registration.leader_epoch
+    if registration.leader == broker_id:
+        return Role(epoch, LEADER)
+    return Role(epoch, FENCED if log is not None and log.role == Role(epoch, LEADER) else FOLLOWER)
 
 
 def _stopped(partition: TopicIdPartition, metadata: Registrations, hosted: Registrations, logs: Logs) -> Role:
@@ -72,11 +96,6 @@ def _stopped(partition: TopicIdPartition, metadata: Registrations, hosted: Regis
 def _is_left_over(log: PartitionLog) -> bool:
     """Whether a log has records, or is open for some, as a replica that has been taken away leaves it."""
     return bool(log.batches) or log.role.kind != STOPPED
-
-
-def _leads_already(log: PartitionLog | None, role: Role) -> bool:
-    """Whether an older process of this broker has begun the leadership: it may still be at work on the ISR."""
-    return log is not None and role.is_leader and log.role == role
 
 
 def _followed(broker_id: int, assigned: Registrations, logs: Logs) -> dict[TopicIdPartition, InitialFetchState]:

@@ -158,7 +158,9 @@ def alter_partition(
     is_current = current.partition_epoch == change.partition_epoch
     if not is_current or any(broker_epochs.get(broker) != epoch for broker, epoch in change.joiners.items()):
         return Outcome.LOST, current
-    return Outcome.APPLIED, replace(current, isr=change.isr, partition_epoch=current.partition_epoch + 1)
+    kept = {member: epoch for member, epoch in current.isr_epochs.items() if member in change.isr}
+    after = replace(current, isr=change.isr, partition_epoch=current.partition_epoch + 1)
+    return Outcome.APPLIED, replace(after, isr_epochs={**kept, **change.joiners})
 
 
 def caught_up_replicas(

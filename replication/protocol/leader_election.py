@@ -48,9 +48,9 @@ def elect_offline(
     may_be_unclean = unclean_allowed and bool(alive)
 
     if may_be_clean:
-        return with_leader(registration, in_sync[0], (member for member in registration.isr if member in live))
+        return _elected(registration, in_sync[0], (member for member in registration.isr if member in live))
     if may_be_unclean:
-        return with_leader(registration, alive[0], alive[:1])
+        return _elected(registration, alive[0], alive[:1])
     return None
 
 
@@ -64,7 +64,7 @@ def elect_reassigned(
     Kafka: `PartitionLeaderElectionAlgorithms.reassignPartitionLeaderElection`. [LE-05]
     """
     leader = _first_in_sync(registration, target, live)
-    return None if leader is None else with_leader(registration, leader, registration.isr)
+    return None if leader is None else _elected(registration, leader, registration.isr)
 
 
 def elect_preferred(registration: PartitionRegistration, live: Collection[int]) -> PartitionRegistration | None:
@@ -89,7 +89,7 @@ def elect_controlled_shutdown(
     leader = _first_in_sync(registration, registration.replicas, staying)
     if leader is None:
         return None
-    return with_leader(registration, leader, (member for member in registration.isr if member not in shutting_down))
+    return _elected(registration, leader, (member for member in registration.isr if member not in shutting_down))
 
 
 def is_unclean(before: PartitionRegistration, after: PartitionRegistration) -> bool:
@@ -134,7 +134,8 @@ def with_replicas(
     if leader is None:
         return None
     assigned = replace(registration, replicas=tuple(replicas))
-    return with_leader(assigned, leader, (member for member in registration.isr if member in replicas))
+    lead = with_leader if leader_stays else _elected
+    return lead(assigned, leader, (member for member in registration.isr if member in replicas))
 
 
 def with_leader(registration: PartitionRegistration, leader: int, isr: Iterable[int]) -> PartitionRegistration:
@@ -143,15 +144,29 @@ def with_leader(registration: PartitionRegistration, leader: int, isr: Iterable[
     The leader epoch fences whoever still acts for the leadership that is over, the partition epoch an ISR change that
     was decided before. The controller's own epoch is set by who commits.
 
+    Members of the ISR keep their broker epochs.
+
     Kafka: `LeaderAndIsr.newLeaderAndIsr`. [LE-06]
     """
+    members = tuple(isr)
     return replace(
         registration,
         leader=leader,
-        isr=tuple(isr),
+        isr=members,
+        isr_epochs={member: epoch for member, epoch in registration.isr_epochs.items() if member in members},
         leader_epoch=registration.leader_epoch + 1,
         partition_epoch=registration.partition_epoch + 1,
     )
+
+
+def _elected(registration: PartitionRegistration, leader: int, isr: Iterable[int]) -> PartitionRegistration:
+    """The registration under a leader that is elected now: the process that leads is the one registered now.
+
+    Which one that is, the controller adds that commits. One that registers later does not lead under this epoch, also
+    where it is the same broker: KIP-380.
+    """
+    after = with_leader(registration, leader, isr)
+    return replace(after, isr_epochs={m: epoch for m, epoch in after.isr_epochs.items() if m != leader})
 
 
 def _first_in_sync(registration: PartitionRegistration, candidates: Iterable[int], live: Collection[int]) -> int | None:

@@ -15,7 +15,6 @@ from replication.protocol.isr import (
     IsrChange,
     Outcome,
     caught_up_replicas,
-    change_to,
     maybe_expand_isr,
     maybe_shrink_isr,
     observe,
@@ -29,15 +28,13 @@ from replication.protocol.replica import Replica
 class HostedPartition:
     """A partition that a broker is a replica of: what it knows of it, in memory.
 
-    `progress`: a leader's followers. `pending`: a change of the ISR whose outcome is not known yet. `resuming`: the
-    leadership was begun by an older process of this broker, which may still be about to change the ISR.
+    `progress`: a leader's followers. `pending`: a change of the ISR whose outcome is not known yet.
     """
 
     registration: PartitionRegistration
     high_watermark: int
     progress: Mapping[int, FollowerProgress] = field(default_factory=dict)
     pending: IsrChange | None = None
-    resuming: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class Surroundings:
 
 def host(
     before: HostedPartition | None, published: Replica | None, registration: PartitionRegistration, log: PartitionLog,
-    broker_id: int, now: float, is_resumed: bool,
+    broker_id: int, now: float,
 ) -> HostedPartition:  # fmt: skip
     """A replica at the beginning of a role. What it knew of followers is forgotten; members of the ISR count as caught
     up now. Its HW goes on from what it was here, or was when this broker last ran, as far as its log goes.
@@ -71,7 +68,7 @@ def host(
     high_watermark = max(min(last, log.log_end_offset), log.log_start_offset)
     leads = registration.leader == broker_id
     progress = {broker: FollowerProgress(caught_up_at=now) for broker in registration.isr} if leads else {}
-    return HostedPartition(registration, high_watermark, progress, None, is_resumed and leads)
+    return HostedPartition(registration, high_watermark, progress)
 
 
 def follow_registration(hosted: HostedPartition, registration: PartitionRegistration) -> HostedPartition:
@@ -111,8 +108,6 @@ def _counted(registration: PartitionRegistration, around: Surroundings) -> dict[
 
 def _isr_change(hosted: HostedPartition, counted: Mapping[int, int], around: Surroundings) -> IsrChange | None:
     registration, end = hosted.registration, around.log.log_end_offset
-    if hosted.resuming:
-        return change_to(registration, registration.isr)
     shrunk = maybe_shrink_isr(registration, hosted.progress, end, around.now, around.replica_lag_time_max)
     if shrunk and around.may_shrink:
         return shrunk
@@ -124,15 +119,12 @@ def settle_isr_change(
 ) -> HostedPartition:
     """What is known once the outcome of the pending change is.
 
-    A resumed leadership is taken over by a write that this process knows to be its own, so that whatever the older
-    process had decided before is overtaken; finding the same content is not enough, as that may be the older one's.
-
     Kafka: `Partition.handleAlterPartitionUpdate`. [IS-05]
     """
     if hosted.pending is None:
         return hosted
     is_in_force = outcome != Outcome.LOST
-    settled = replace(hosted, pending=None, resuming=hosted.resuming and outcome != Outcome.APPLIED)
+    settled = replace(hosted, pending=None)
     if is_in_force and current is not None:
         return replace(settled, registration=current)
     return follow_registration(settled, current) if current is not None else settled
@@ -141,8 +133,7 @@ def settle_isr_change(
 def raise_high_watermark(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
     """The HW as far as everybody has come who is, or may be by now, in the ISR.
 
-    While a change is under way the larger set counts. A leadership that is being resumed does not know the ISR for
-    sure: all replicas count.
+    While a change is under way the larger set counts.
 
     Kafka: `Partition.maybeIncrementLeaderHW`. KIP-497, KIP-966. [HW-01]
     """
@@ -153,7 +144,6 @@ def raise_high_watermark(hosted: HostedPartition, around: Surroundings) -> Hoste
     waited_for = caught_up_replicas(
         registration, hosted.progress, counted, around.now, around.replica_lag_time_max
     ) | set(hosted.pending.isr if hosted.pending else ())
-    waited_for |= set(registration.replicas if hosted.resuming else ())
     high_watermark = leader_high_watermark(
         hosted.high_watermark, around.log.log_end_offset, counted, registration.isr, registration.leader,
         waited_for - set(registration.isr), around.min_isr,

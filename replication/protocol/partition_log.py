@@ -18,9 +18,10 @@ from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.producer_state import ProducerEntry, record, truncate_from_end
 from replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, LogEnd, TopicIdPartition
 
-# Within one leader epoch a role only goes up: a replica that has been stopped comes back under a later epoch alone.
-FOLLOWER, LEADER, STOPPED = 1, 2, 3
-_ROLES = 4  # a role is recorded as one number, leader epoch x 4 + role, which only goes up
+# Within one leader epoch a role only goes up: a leader that is fenced, as its process has ended, or a replica that has
+# been stopped comes back under a later epoch alone.
+FOLLOWER, LEADER, FENCED, STOPPED = 1, 2, 3, 4
+_ROLES = 8  # a role is recorded as one number, leader epoch x 8 + role, which only goes up
 
 
 class Role(NamedTuple):
@@ -37,7 +38,7 @@ class Role(NamedTuple):
     @property
     def name(self) -> str:
         """The role in words."""
-        return {FOLLOWER: "follower", LEADER: "leader"}.get(self.kind, "stopped")
+        return {FOLLOWER: "follower", LEADER: "leader", FENCED: "fenced"}.get(self.kind, "stopped")
 
 
 NO_ROLE = Role(-1, STOPPED)

@@ -5,17 +5,23 @@ Kafka: `PartitionRegistration` (KRaft), `LeaderAndIsr` and `ReplicaAssignment` (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from replication.protocol.record_batch import TopicIdPartition
 
 NO_LEADER = -1
+NO_EPOCH = -1
 LEADER_DURING_DELETE = -2  # its topic is being deleted: brokers stop to serve it [TD-02]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRegistration:
-    """Assigned replicas (AR, the preferred leader first), leader, ISR and the epochs that guard them. [TM-01]"""
+    """Assigned replicas (AR, the preferred leader first), leader, ISR and the epochs that guard them. [TM-01]
+
+    `isr_epochs`: under which broker epoch each member of the ISR joined it; the leader's is that of its election. A
+    member without one gets it from the controller that commits.
+    """
 
     topic: str
     topic_id: str
@@ -28,11 +34,16 @@ class PartitionRegistration:
     controller_epoch: int = 0
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
+    isr_epochs: Mapping[int, int] = field(default_factory=dict, hash=False)
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
         """The partition."""
         return TopicIdPartition(self.topic_id, self.partition)
+
+    def isr_epoch(self, member: int) -> int:
+        """The broker epoch under which a member of the ISR joined it, or was elected. Kafka: `BrokerState`, KIP-903."""
+        return self.isr_epochs.get(member, NO_EPOCH)
 
     @property
     def followers(self) -> tuple[int, ...]:

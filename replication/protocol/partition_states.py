@@ -5,7 +5,7 @@ Kafka: `PartitionState`, `PartitionStateMachine`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Final
 
 from replication.protocol.partition_registration import PartitionRegistration
@@ -43,10 +43,11 @@ def is_valid(before: str, after: str) -> bool:
     return before in VALID_PREVIOUS_STATES[after]
 
 
-def initial_state(registration: PartitionRegistration, live: Collection[int]) -> str:
+def initial_state(registration: PartitionRegistration, live: Mapping[int, int]) -> str:
     """The state of a partition when a controller starts: New if it never had a leader, Online under a live one.
 
-    It is Offline otherwise, under a dead leader as without one.
+    It is Offline otherwise, under a dead leader as without one. `live`: the broker epochs of those that live. A leader
+    that has another than it was elected under is a new process, which does not lead (KIP-380).
 
     `NO_LEADER` does not tell New from Offline, as a partition that has lost its leader has it too. The ISR does: only
     that of a partition which never had a leader is empty. Any live replica may lead a New partition, as every log is
@@ -55,7 +56,7 @@ def initial_state(registration: PartitionRegistration, live: Collection[int]) ->
     Kafka: `PartitionStateMachine.initializePartitionState`. [PS-03]
     """
     never_led = not registration.isr
-    leader_is_live = registration.leader in live
+    leader_is_live = live.get(registration.leader) == registration.isr_epoch(registration.leader)
 
     if never_led:
         return PartitionState.NEW

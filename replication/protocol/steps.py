@@ -50,11 +50,10 @@ class DeleteLogs(NamedTuple):
 
 
 class HostPartitions(NamedTuple):
-    """In memory: what this broker now is of each partition. `resumed`: leaderships begun by an older process of it."""
+    """In memory: what this broker now is of each partition."""
 
     registrations: Mapping[TopicIdPartition, PartitionRegistration]
     gone: tuple[TopicIdPartition, ...]
-    resumed: frozenset[TopicIdPartition]
 
 
 class StartFetching(NamedTuple):

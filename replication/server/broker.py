@@ -180,7 +180,7 @@ class Broker:
     def _beat(self) -> None:
         session = self.session
         figures = session.quotas.figures() if session else {}
-        self._registration.beat(session.log_version if session else None, **figures)
+        self._registration.beat(session.log_identity if session else None, **figures)
 
     @property
     def fetcher_manager(self) -> ReplicaFetcherManager:
@@ -217,7 +217,7 @@ class Broker:
         """Says that it is shutting down, and waits until others lead what they can. From then on it takes up roles but
         fetches nothing new. Without a controller that sees to it, it goes after some time all the same. [BL-09, CS-01]
         """
-        self._registration.shutting_down()
+        self._registration.shutting_down(session.log_identity)
         session.replica_manager.shutting_down()
         config = self._config
         patience = config.controlled_shutdown_max_retries * config.controlled_shutdown_retry_backoff_ms / 1000
@@ -242,4 +242,4 @@ class Broker:
         if self.session:
             (self.session.close if self._failure else self.session.stop)()
         if self._failure is None:
-            self._registration.shutting_down()
+            self._registration.shutting_down(self.session.log_identity if self.session else None)

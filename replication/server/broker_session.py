@@ -23,12 +23,13 @@ from replication.server.gate import Gate
 from replication.server.log_maintenance import LogMaintenance
 from replication.server.metadata_cache import MetadataCache
 from replication.server.replica_fetcher import ReplicaFetcher
-from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager
+from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
 from replication.server.replica_manager import ReplicaManager
 from replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster
 from replication.storage.filesystem import StorageRoot
+from replication.storage.log_identity import LogIdentity, identify
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 
@@ -56,12 +57,11 @@ class BrokerSession:
         self.broker_epoch = broker_epoch
         self._context = context
         self._log, self._table = log, table
+        self._log_identity = identify(log)
         config, name = context.config, f"broker-{context.broker_id}"
         self.divergences: Counter[TopicIdPartition] = Counter()  # how often a history was not the leader's
         self.quotas = ReplicationQuotas(context.broker_id, context.cache)
-        self.fetcher_manager = ReplicaFetcherManager(
-            config.num_replica_fetchers, self._create_fetcher, self._source_uri
-        )
+        self.fetcher_manager = ReplicaFetcherManager(config.num_replica_fetchers, self._create_fetcher, self._source)
         self.replica_manager = ReplicaManager(
             context.broker_id, broker_epoch, log, table, context.cache, self.fetcher_manager,
             config.replica_lag_time_max_ms, context.gate,
@@ -74,13 +74,13 @@ class BrokerSession:
         """Begins what has threads of its own."""
         self._maintenance.start()
 
-    def _source_uri(self, broker_id: int) -> str | None:
+    def _source(self, broker_id: int) -> SourceBroker | None:
         registration = self._context.cache.brokers().get(broker_id)
-        return registration.root if registration else None
+        return SourceBroker(registration.root, registration.broker_epoch) if registration else None
 
-    def _create_fetcher(self, key: BrokerIdAndFetcherId, source_uri: str) -> ReplicaFetcher:
+    def _create_fetcher(self, key: BrokerIdAndFetcherId, root: str) -> ReplicaFetcher:
         context, states = self._context, FetchStates()
-        source = context.cluster.storage_of(key.broker_id, source_uri)
+        source = context.cluster.storage_of(key.broker_id, root)
         fetch = FetchContext(
             context.spark, context.config, f"broker-{context.broker_id}", self._log, source,
             lambda: context.cache.replica_table(key.broker_id), self.replica_manager.update_follower_high_watermarks,
@@ -101,9 +101,14 @@ class BrokerSession:
         return StorageRoot.of(tempfile.gettempdir()).child(*folder)
 
     @property
-    def log_version(self) -> int:
-        """The version that the broker's log was last replayed to."""
-        return self._log.current().version
+    def log_identity(self) -> LogIdentity:
+        """The broker's log as it was looked at last, now and then."""
+        return self._log_identity
+
+    def _identify_log(self) -> None:
+        """Not where heartbeats come from: these must not wait for the broker's root."""
+        if self._log.current().version != self._log_identity.version:
+            self._log_identity = identify(self._log)
 
     def tick(self) -> None:
         """Takes up roles if the metadata has moved, and sees to what it leads."""
@@ -131,6 +136,7 @@ class BrokerSession:
         self._context.gate.pass_through()
         self._kept_at = time.monotonic()
         self._log.refresh()  # who leads nothing would else not notice that it cannot be read
+        self._identify_log()
         self.replica_manager.publish("kept up")
         for table in (self._log, self._table, self._context.registry):
             table.keep_cheap()
@@ -156,6 +162,7 @@ class BrokerSession:
                 self._apply()  # what it has been told to give away is closed to producers here before it is gone
             self.fetcher_manager.close_all_fetchers()
             self.replica_manager.publish("shutdown")
+            self._identify_log()
         except LakelogException as error:
             logger.warning("broker %d: has not stopped in order: %s", self._context.broker_id, error)
             self.close()

@@ -28,7 +28,7 @@ class MetadataCache:
     def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
         self.cluster = cluster
         self._liveness = Liveness(cluster.config.broker_session_timeout_ms, clock)
-        self._replica_tables: dict[tuple[int, str], ReplicaTable] = {}
+        self._replica_tables: dict[int, tuple[tuple[str, int], ReplicaTable]] = {}
         self._partitions: Mapping[TopicIdPartition, PartitionRegistration] = {}
         self._version = -1
         self._throttled: dict[str, dict[str, str]] = {}
@@ -122,15 +122,20 @@ class MetadataCache:
 
     def last_rows(self, broker_id: int) -> Mapping[TopicIdPartition, Replica]:
         """What another broker has said of its replicas when its table was last read: no look at its root."""
-        registration = self.brokers().get(broker_id)
-        root = self.cluster.storage_of(broker_id, registration.root) if registration else None
-        table = self._replica_tables.get((broker_id, root.uri)) if root else None
-        return table.replicas if table else {}
+        registration, known = self.brokers().get(broker_id), self._replica_tables.get(broker_id)
+        if registration is None or known is None:
+            return {}
+        process = self.cluster.storage_of(broker_id, registration.root).uri, registration.broker_epoch
+        return known[1].replicas if known[0] == process else {}
 
     def replica_table(self, broker_id: int) -> ReplicaTable:
-        """What another broker says of its replicas, as last read; a root that has moved is opened anew."""
+        """What another broker says of its replicas, as last read.
+
+        A root that has moved is opened anew, and so is that of a new process: another one may lie there now.
+        """
         root = self.broker_root(broker_id)
-        key = (broker_id, root.uri)
-        if key not in self._replica_tables:
-            self._replica_tables[key] = ReplicaTable.open(root)
-        return self._replica_tables[key]
+        process = (root.uri, self.brokers()[broker_id].broker_epoch)
+        known = self._replica_tables.get(broker_id)
+        if known is None or known[0] != process:
+            known = self._replica_tables[broker_id] = process, ReplicaTable.open(root)
+        return known[1]

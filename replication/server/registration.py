@@ -12,6 +12,7 @@ from replication.config import Config
 from replication.errors import StaleBrokerEpochException
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.filesystem import StorageRoot
+from replication.storage.log_identity import LogIdentity, continues, identify
 from replication.storage.replica_log import ReplicaLog
 
 
@@ -31,12 +32,13 @@ class Registration:
         self._offered: BrokerRegistration | None = None
 
     def register(self, log: ReplicaLog) -> int:
-        """A new broker epoch, with a log that works. Raises StaleBrokerEpochException if a newer process has one."""
-        version = log.current().version
+        """A new broker epoch, with a log that works. A log that is not the one registered before, or lacks some of it,
+        begins with this epoch. Raises StaleBrokerEpochException if a newer process has one."""
+        found = identify(log)
 
         def build(last: BrokerRegistration | None) -> BrokerRegistration:
-            was_lost = last is not None and (last.log_table_id != log.table_id or last.log_version > version)
-            return self._next(last, log.table_id, version, was_lost, None)
+            is_the_same = last is not None and continues(log, last.log)
+            return self._next(last, found, is_the_same, None)
 
         return self._write(build, None)
 
@@ -45,17 +47,18 @@ class Registration:
 
         def build(last: BrokerRegistration | None) -> BrokerRegistration:
             assert last is not None, "who has never registered is refused before"
-            return self._next(last, last.log_table_id, last.log_version, last.log_was_lost, error)
+            return self._next(last, last.log, True, error)
 
         return self._write(build, error)
 
     def _next(
-        self, last: BrokerRegistration | None, log_table_id: str, log_version: int, was_lost: bool, error: str | None
+        self, last: BrokerRegistration | None, log: LogIdentity, is_the_same: bool, error: str | None
     ) -> BrokerRegistration:
         self._check_is_ours(last)
+        epoch = last.broker_epoch + 1 if last else 1
         self._offered = BrokerRegistration(
-            self._config.broker_id, self._root.uri, self._config.broker_rack, last.broker_epoch + 1 if last else 1,
-            0, -1, False, error, log_table_id, log_version, was_lost, last.offline_partitions if last else (),
+            self._config.broker_id, self._root.uri, self._config.broker_rack, epoch, 0, -1, False, error, *log,
+            last.log_epoch if last and is_the_same else epoch, last.offline_partitions if last else (),
         )  # fmt: skip
         return self._offered
 
@@ -81,17 +84,22 @@ class Registration:
             self.table.refresh()
             self._check_is_ours(self.table.registration)
 
-    def beat(self, log_version: int | None, **figures: int | None) -> None:
+    def beat(self, log: LogIdentity | None, **figures: int | None) -> None:
         """Moves the heartbeat, and says how storage and throttled replication are. Raises StaleBrokerEpochException."""
-        known = {} if log_version is None else {"log_version": log_version}
-        self._update("heartbeat", storage_error=self.storage_error, **known, **figures)
+        self._update("heartbeat", storage_error=self.storage_error, **_known(log), **figures)
 
-    def shutting_down(self) -> None:
+    def shutting_down(self, log: LogIdentity | None) -> None:
         """Says that this broker is going. Raises StaleBrokerEpochException."""
-        self._update("shutdown", shutting_down=True)
+        self._update("shutdown", shutting_down=True, **_known(log))
 
     def _update(self, why: str, **changes: object) -> None:
         with self._lock:
             self.check_not_fenced()
             assert self._epoch is not None, "who has not registered has nothing to say"
             self.table.update(self._epoch, why, **changes)
+
+
+def _known(log: LogIdentity | None) -> dict[str, str | int]:
+    if log is None:
+        return {}
+    return {"log_table_id": log.table_id, "log_version": log.version, "log_commit": log.commit}

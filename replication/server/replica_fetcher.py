@@ -46,7 +46,6 @@ class ReplicaFetcher:
         checkpoints: StorageRoot, config: Config, states: FetchStates, work: FetchRound, gate: Gate,
     ) -> None:  # fmt: skip
         self.name = f"broker-{broker_id}:{fetcher_name(key)}"
-        self.source_uri = source.uri
         self._spark = spark
         self._config = config
         self._states = states

@@ -25,10 +25,15 @@ class BrokerIdAndFetcherId(NamedTuple):
     fetcher_id: int
 
 
+class SourceBroker(NamedTuple):
+    """A process of a broker, and its root: another process may have found another root at the same URI. [FM-05]"""
+
+    root: str
+    broker_epoch: int
+
+
 class Fetcher(Protocol):
     """What the manager asks of a fetcher."""
-
-    source_uri: str
 
     def start(self) -> None:
         """Begins to fetch, and returns at once."""
@@ -52,7 +57,7 @@ class Fetcher(Protocol):
 class FetcherFactory(Protocol):
     """Makes a fetcher for a source broker."""
 
-    def __call__(self, key: BrokerIdAndFetcherId, source_uri: str) -> Fetcher:
+    def __call__(self, key: BrokerIdAndFetcherId, root: str) -> Fetcher:
         """A fetcher that has not been started."""
 
 
@@ -63,13 +68,14 @@ class ReplicaFetcherManager:
         self,
         num_replica_fetchers: int,
         create_fetcher: FetcherFactory,
-        source_uri_of: Callable[[int], str | None],
+        source_of: Callable[[int], SourceBroker | None],
     ) -> None:
         self._num_replica_fetchers = num_replica_fetchers
         self._create_fetcher = create_fetcher
-        self._source_uri_of = source_uri_of
+        self._source_of = source_of
         self._lock = threading.RLock()
         self._fetchers: dict[BrokerIdAndFetcherId, Fetcher] = {}
+        self._sources: dict[BrokerIdAndFetcherId, SourceBroker] = {}
 
     def fetchers(self) -> dict[BrokerIdAndFetcherId, Fetcher]:
         """The fetchers there are."""
@@ -86,21 +92,21 @@ class ReplicaFetcherManager:
             number = fetcher_id(initial.topic, partition.partition, self._num_replica_fetchers)
             grouped.setdefault(BrokerIdAndFetcherId(initial.leader, number), {})[partition] = initial
         for key, group in grouped.items():
-            source_uri = self._source_uri_of(key.broker_id)
-            if source_uri is not None:
-                self._fetcher(key, source_uri).add_partitions(group)
+            source = self._source_of(key.broker_id)
+            if source is not None:
+                self._fetcher(key, source).add_partitions(group)
 
-    def _fetcher(self, key: BrokerIdAndFetcherId, source_uri: str) -> Fetcher:
-        """The fetcher of a key; one whose source broker has moved to another root is replaced. [FM-05]"""
+    def _fetcher(self, key: BrokerIdAndFetcherId, source: SourceBroker) -> Fetcher:
+        """The fetcher of a key; one whose source broker has moved, or begun anew, is replaced. [FM-05]"""
         with self._lock:
             fetcher = self._fetchers.get(key)
-        if fetcher is not None and fetcher.source_uri == source_uri:
+        if fetcher is not None and self._sources[key] == source:
             return fetcher
         if fetcher is not None:
             fetcher.shutdown(_SHUTDOWN_SECONDS)
-        fetcher = self._create_fetcher(key, source_uri)
+        fetcher = self._create_fetcher(key, source.root)
         with self._lock:
-            self._fetchers[key] = fetcher
+            self._fetchers[key], self._sources[key] = fetcher, source
         fetcher.start()
         return fetcher
 
@@ -116,7 +122,7 @@ class ReplicaFetcherManager:
         for key, fetcher in idle.items():
             fetcher.shutdown(_SHUTDOWN_SECONDS)
             with self._lock:
-                del self._fetchers[key]
+                del self._fetchers[key], self._sources[key]
 
     def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
         """How far a followed partition has come; None if no fetcher has it."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from replication.errors import KafkaStorageException
-from replication.protocol.become_leader_or_follower import become_leader_or_follower
+from replication.protocol.become_leader_or_follower import become_leader_or_follower, given_to
 from replication.protocol.high_watermark import follower_high_watermark
 from replication.protocol.isr import IsrChange
 from replication.protocol.leadership import (
@@ -96,7 +96,7 @@ class ReplicaManager:
     def apply(self) -> None:
         """Takes up the roles that the metadata gives to this broker; what is as before is left alone. [BL-03]"""
         with self._lock:
-            metadata = self._cache.partitions
+            metadata = given_to(self._broker_id, self._broker_epoch, self._cache.partitions)
             for partition, hosted in self._hosted.items():
                 if partition in metadata:
                     self._hosted[partition] = follow_registration(hosted, metadata[partition])
@@ -175,7 +175,7 @@ class ReplicaManager:
             for partition, registration in step.registrations.items():
                 self._hosted[partition] = host(
                     self._hosted.get(partition), self._table.replicas.get(partition), registration,
-                    state.known(partition), self._broker_id, now, partition in step.resumed,
+                    state.known(partition), self._broker_id, now,
                 )  # fmt: skip
 
     def _alter_partitions(self, changes: tuple[IsrChange, ...]) -> None:

@@ -111,7 +111,8 @@ class ReplicaManager(LeaderDuties):
         yield from self.transact(self.world.registry, decide, why)
 
     def _apply(self) -> Work:
-        process, metadata = self.process, self.process.metadata
+        process = self.process
+        metadata = self.rules.given_to(process.broker_id, process.epoch, process.metadata)
         for partition, hosted in process.hosted.items():
             if partition in metadata:
                 process.hosted[partition] = self.rules.follow_registration(hosted, metadata[partition])
@@ -166,10 +167,10 @@ class ReplicaManager(LeaderDuties):
         for partition, registration in step.registrations.items():
             process.hosted[partition] = self.rules.host(
                 process.hosted.get(partition), process.told.get(partition), registration,
-                process.log.partition(partition), process.broker_id, self.world.now, partition in step.resumed,
+                process.log.partition(partition), process.broker_id, self.world.now,
             )  # fmt: skip
-        facts = (step.registrations, step.gone, step.resumed)
-        self.say("hosts [%s], no more [%s], resumes [%s]", *(", ".join(map(name_of, names)) for names in facts))
+        facts = (step.registrations, step.gone)
+        self.say("hosts [%s], no more [%s]", *(", ".join(map(name_of, names)) for names in facts))
 
     def _start_fetching(self, step: steps.StartFetching) -> Work:
         yield

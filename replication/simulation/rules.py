@@ -10,7 +10,7 @@ from replication.controller.decide import decide
 from replication.protocol import delayed_operation, follow, isr, leadership
 from replication.protocol.append import place
 from replication.protocol.append_plan import plan_appends
-from replication.protocol.become_leader_or_follower import become_leader_or_follower
+from replication.protocol.become_leader_or_follower import become_leader_or_follower, given_to
 from replication.protocol.chain import linked
 from replication.protocol.fencing import check_leader_row
 from replication.protocol.log_retention import delete_records_offset
@@ -30,6 +30,7 @@ class Rules:
     one of them is swapped in while it runs.
     """
 
+    given_to: Rule = given_to
     become_leader_or_follower: Rule = become_leader_or_follower
     host: Rule = leadership.host
     follow_registration: Rule = leadership.follow_registration

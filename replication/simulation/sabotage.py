@@ -152,8 +152,8 @@ def _says_so_before_it_is(*given: Any) -> list[Step]:
     return [*others[: after + 1], *roles, *others[after + 1 :]]
 
 
-def _resumes_without_a_write(*given: Any) -> HostedPartition:
-    return replace(leadership.host(*given), resuming=False)
+def _leads_under_any_broker_epoch(_: int, __: int, metadata: Mapping[Any, PartitionRegistration]) -> Any:
+    return metadata
 
 
 def _acknowledges_at_once(row: Replica | None, *given: Any) -> delayed_operation.Outcome:
@@ -229,8 +229,8 @@ SABOTAGES: dict[str, Sabotage] = {
     "says_so_before_it_is": _with(
         "a row tells a role before the log has it", become_leader_or_follower=_says_so_before_it_is
     ),
-    "resumes_without_a_write": _with(
-        "a restarted leader goes on without a write of its own", host=_resumes_without_a_write
+    "leads_under_any_broker_epoch": _with(
+        "a restarted leader leads on before a controller has elected it again", given_to=_leads_under_any_broker_epoch
     ),
     "claims_are_not_checked": _with("a process does not stop at a newer one's claim", claims_are_checked=False),
     "acknowledges_at_once": _with("acks=all does not wait for the HW", produce_outcome=_acknowledges_at_once),

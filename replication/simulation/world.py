@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from replication.errors import StaleBrokerEpochException
@@ -90,7 +91,8 @@ class World:
         made = [
             new_partition(self.topic, "t1", n, b[: max(2, len(b) - 1) if n else 3], b) for n, b in enumerate(spread)
         ]
-        return {registration.topic_id_partition: registration for registration in made}
+        epochs = dict.fromkeys(self.broker_ids, 1)  # of the first process of each
+        return {r.topic_id_partition: replace(r, isr_epochs={b: epochs[b] for b in r.isr}) for r in made}
 
     def _people(self) -> None:
         for broker in self.broker_ids:

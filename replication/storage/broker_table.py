@@ -11,13 +11,18 @@ from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import last_version
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
+from replication.storage.log_identity import LogIdentity
 from replication.storage.state_table import Row, StateTable
 from schemas import BROKERS
 
 
 @dataclass(frozen=True)
 class BrokerRegistration:
-    """Where a broker keeps its log, and the counter by which others see that it lives."""
+    """Where a broker keeps its log, and the counter by which others see that it lives.
+
+    `log_epoch`: the broker epoch under which it registered with this log for the first time. It only goes up, each time
+    the log was lost: a member of an ISR that joined before that has not what it had then. [LI-04]
+    """
 
     broker_id: int
     root: str
@@ -29,12 +34,18 @@ class BrokerRegistration:
     storage_error: str | None
     log_table_id: str
     log_version: int
-    log_was_lost: bool = False
+    log_commit: str = ""
+    log_epoch: int = 0
     offline_partitions: tuple[str, ...] = ()
     leader_replication_quota: int | None = None
     leader_replication_rate: int | None = None
     follower_replication_quota: int | None = None
     follower_replication_rate: int | None = None
+
+    @property
+    def log(self) -> LogIdentity:
+        """The log that it has registered, as of its last heartbeat."""
+        return LogIdentity(self.log_table_id, self.log_version, self.log_commit)
 
     @property
     def offline(self) -> frozenset[TopicIdPartition]:

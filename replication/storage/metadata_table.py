@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from replication.protocol.isr import IsrChange, Outcome, alter_partition
-from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.partition_registration import NO_EPOCH, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.controller_claim import check_claim, claim
 from replication.storage.filesystem import StorageRoot
@@ -120,9 +120,15 @@ class MetadataTable:
 
 
 def _registration(row: Row) -> PartitionRegistration:
-    return PartitionRegistration(**{**row, **{name: tuple(row[name]) for name in _LISTS}})
+    epochs = {
+        member: epoch
+        for member, epoch in zip(row["isr"], row.get("isr_epochs") or (), strict=False)
+        if epoch != NO_EPOCH
+    }
+    return PartitionRegistration(**{**row, **{name: tuple(row[name]) for name in _LISTS}, "isr_epochs": epochs})
 
 
 def _row(registration: PartitionRegistration) -> Row:
     row = {name: getattr(registration, name) for name in _COLUMNS}
-    return {**row, **{name: list(row[name]) for name in _LISTS}}
+    epochs = [registration.isr_epoch(member) for member in registration.isr]
+    return {**row, **{name: list(row[name]) for name in _LISTS}, "isr_epochs": epochs}

@@ -17,7 +17,6 @@ from replication.protocol.leader_election import new_partition, with_leader
 from replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
 from replication.storage.append import append_as_follower
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
@@ -25,6 +24,7 @@ from replication.storage.replica_table import ReplicaTable
 from replication.storage.segment import copy_segment
 from replication.storage.topic_table import Topic
 from tests.processes import wait_until
+from tests.registrations import joined, register
 
 
 class World:
@@ -37,12 +37,11 @@ class World:
         for broker in (1, 2):
             mine = StorageRoot.of(root).child(f"broker-{broker}")
             format_broker(mine, cluster_id, broker)
-            row = BrokerRegistration(broker, mine.uri, None, 1, 0, -1, False, None, "log", 0)
-            BrokerTable.open_or_create(home, broker).register(lambda _, row=row: row)
+            register(home, broker, mine)
             self.logs[broker], self.tables[broker] = ReplicaLog.open(mine.child("log")), ReplicaTable.open(mine)
         self.cluster = Cluster.open(home.uri)
         self.cluster.topics.change([Topic("t", "id", 1, {})], (), {"who": "test"})
-        self.registration = new_partition("t", "id", 0, (1, 2), {1, 2})
+        self.registration = joined(new_partition("t", "id", 0, (1, 2), {1, 2}))
         self.partition = self.registration.topic_id_partition
         self.lead(self.registration)
 

@@ -9,11 +9,11 @@ from replication.clients.producer import Producer
 from replication.config import Config
 from replication.protocol.leader_election import new_partition
 from replication.protocol.partition_log import FOLLOWER, LEADER, Role
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.topic_table import Topic
+from tests.registrations import joined, register
 from tests.storage.answers import lose_an_answer, refuse_all
 
 
@@ -25,10 +25,9 @@ class World:
         cluster_id = format_cluster(home, Config())
         format_broker(self.broker, cluster_id, 1)
         self.cluster = Cluster.open(home.uri)
-        row = BrokerRegistration(1, self.broker.uri, None, 1, 0, -1, False, None, "log", 0)
-        BrokerTable.open_or_create(home, 1).register(lambda _: row)
+        register(home, 1, self.broker)
         self.cluster.topics.change([Topic("t", "id", 2, {})], (), {"who": "test"})
-        self.partitions = [new_partition("t", "id", p, (1,), {1}) for p in (0, 1)]
+        self.partitions = [joined(new_partition("t", "id", p, (1,), {1})) for p in (0, 1)]
         self.cluster.metadata.put(self.partitions, {"who": "test"})
         self.log = ReplicaLog.open(self.broker.child("log"))
         self.become(LEADER, 0)

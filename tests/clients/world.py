@@ -6,13 +6,13 @@ from replication.clients.consumer import Consumer
 from replication.config import Config
 from replication.protocol.leader_election import new_partition
 from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from replication.storage.topic_table import Topic
 from schemas import LOG
+from tests.registrations import joined, register
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, follow, lead
 
 LONG = 600_000  # ms: more than any of these tests takes
@@ -28,12 +28,11 @@ class World:
         self.roots = {broker: StorageRoot.of(root).child(f"broker-{broker}") for broker in (1, 2)}
         for broker, storage in self.roots.items():
             format_broker(storage, cluster_id, broker)
-            row = BrokerRegistration(broker, storage.uri, None, 1, 0, -1, False, None, "log", 0)
-            BrokerTable.open_or_create(home, broker).register(lambda _, row=row: row)
+            register(home, broker, storage)
         self.logs = {broker: ReplicaLog.open(storage.child(LOG.name)) for broker, storage in self.roots.items()}
         self.rows = {broker: {} for broker in self.roots}
         self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2)], (), {"who": "test"})
-        self.partitions = {p: new_partition(TOPIC, TOPIC_ID, p.partition, (1, 2), {1, 2}) for p in (P0, P1)}
+        self.partitions = {p: joined(new_partition(TOPIC, TOPIC_ID, p.partition, (1, 2), {1, 2})) for p in (P0, P1)}
         self.cluster.metadata.put(self.partitions.values(), {"who": "test"})
         lead(self.logs[1], P0, P1, epoch=0)
         follow(self.logs[2], P0, P1, epoch=0)

@@ -10,6 +10,7 @@ from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.admin_table import AdminRequest
 from replication.storage.topic_table import Topic
+from tests.registrations import joined
 
 EPOCH, VERSION = 4, 40  # of the controller, and of metadata when it began
 NOBODY = -1
@@ -26,7 +27,7 @@ def replica(broker, number=0, topic="flights"):
 def partition(replicas=(1, 2, 3), leader=None, isr=None, number=0, topic="flights", adding=(), removing=()):
     """Led by the first of its replicas, all of them in sync, if nothing else is said; epochs 5 and 7."""
     leader, isr = replicas[0] if leader is None else leader, replicas if isr is None else isr
-    return PartitionRegistration(topic, f"{topic}-id", number, replicas, leader, 5, isr, 7, 3, adding, removing)
+    return joined(PartitionRegistration(topic, f"{topic}-id", number, replicas, leader, 5, isr, 7, 3, adding, removing))
 
 
 def views(live=(1, 2, 3), shutting_down=()):
@@ -94,11 +95,14 @@ class Active:
     def ask(self, kind, request_id="request-1", **arguments):
         return self.process(request(kind, request_id, **arguments))
 
-    def brokers(self, gone=(), come=(), bounced=(), lost=()):
-        """Brokers go, come back, or begin a new epoch, some of them without their logs: all seen in one look."""
+    def brokers(self, gone=(), come=(), bounced=(), lost=(), thawed=()):
+        """Brokers go, come back, or begin a new epoch, some of them without their logs: all seen in one look.
+        Who is thawed is back as the process that it was."""
         before = self.context.brokers
         now = {broker: view for broker, view in before.items() if broker not in gone}
-        now |= {broker: BrokerView(2, log_was_lost=broker in lost) for broker in (*come, *bounced)}
+        begun = {broker: before[broker].broker_epoch + 1 if broker in before else 2 for broker in (*come, *bounced)}
+        now |= {broker: BrokerView(epoch, log_epoch=epoch * (broker in lost)) for broker, epoch in begun.items()}
+        now |= {broker: BrokerView(1) for broker in thawed}
         self.context = replace(self.context, brokers=now)
         return self.process(BrokerChange(before))
 
@@ -117,7 +121,9 @@ class Active:
     def isr(self, *isr, number=0, topic="flights"):
         """The leader has changed an ISR."""
         known, key = self.context.partitions, tp(number, topic)
-        after = replace(known[key], isr=isr, partition_epoch=known[key].partition_epoch + 1)
+        epochs = {b: self.context.brokers[b].broker_epoch for b in isr if b in self.context.brokers}
+        epochs |= {b: epoch for b, epoch in known[key].isr_epochs.items() if b in isr}
+        after = replace(known[key], isr=isr, partition_epoch=known[key].partition_epoch + 1, isr_epochs=epochs)
         self.context = self.context.with_partitions({**known, key: after})
 
     def fail_over(self, before=None):

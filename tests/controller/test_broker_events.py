@@ -1,12 +1,16 @@
 """Brokers that come, go, die and return: what becomes of partitions and replicas. Tables of cases, no tables."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
+from replication.controller.batch import Batch
 from replication.controller.controller_context import BrokerView
+from replication.controller.events import BrokerChange
+from replication.protocol.leader_election import with_replicas
 from replication.protocol.partition_registration import LEADER_DURING_DELETE
-from tests.controller.contexts import NOBODY, VERSION, Active, changed, context, partition, tp, views
+from tests.controller.contexts import NOBODY, VERSION, Active, changed, context, errors, partition, tp, views
 
 ONLINE, OFFLINE, NEW = "OnlineReplica", "OfflineReplica", "NewReplica"
 INELIGIBLE, STARTED = "ReplicaDeletionIneligible", "ReplicaDeletionStarted"
@@ -109,13 +113,107 @@ def test_bc_01_is_05_isr_changes_decided_before_a_new_broker_epoch_are_overtaken
     ("isr", "outcome"),
     [
         pytest.param((2, 1), (2, (2,)), id="it was in sync: not any more"),
-        pytest.param((1,), (1, (1,)), id="the last member"),
+        pytest.param((1,), UNTOUCHED, id="the last member: nobody leads"),
     ],
 )
 def test_bu_02_li_04_a_broker_that_comes_back_without_its_log(isr, outcome):
-    """It leaves the ISR before it counts as alive. The last member stays: its is the only history there is."""
+    """It leaves the ISR before it counts as alive. The last member stays in it, and is not elected: only its log, which
+    may come back, is known to have everything."""
     active = Active(context(partition((1, 2), NOBODY if isr == (1,) else 2, isr), live=(2,)))
     assert outcome_of(active.brokers(come=(1,), lost=(1,))) == outcome
+    assert not active.fail_over().touches_metadata
+    assert not active.fail_over({}).touches_metadata, "nor by a controller that knows nothing of what was before"
+    active.brokers(bounced=(1,))
+    assert active.row().leader == (2 if outcome else 1), "once it has its log again, it is elected"
+
+
+def registered_again(active, broker):
+    """Another process of a broker, with the log that it has since it was lost."""
+    view = active.context.brokers[broker]
+    before, again = active.context.brokers, replace(view, broker_epoch=view.broker_epoch + 1)
+    active.context = replace(active.context, brokers={**before, broker: again})
+    return active.process(BrokerChange(before))
+
+
+@pytest.mark.parametrize("times", [0, 1, 3])
+def test_li_04_that_a_log_was_lost_is_known_over_any_number_of_registrations(times):
+    active = Active(context(partition((1, 2), 1, (1,))))
+    active.brokers(bounced=(1,), lost=(1,))
+    for _ in range(times):
+        registered_again(active, 1)
+    assert (active.row().leader, active.row().isr) == (NOBODY, (1,))
+    assert not active.fail_over({}).touches_metadata
+
+
+@pytest.mark.parametrize("live", [(1, 2), (1,)], ids=["another replica", "itself"])
+@pytest.mark.parametrize("how", ["by hand", "by its topic"])
+def test_le_02_li_04_an_unclean_election_ends_the_wait_for_a_log_that_was_lost(how, live):
+    """A replica that has its log goes first, whoever is preferred. From then on the empty one is as good as any."""
+    topic = {} if how == "by hand" else {"unclean.leader.election.enable": "true"}
+    active = Active(context(partition((1, 2), 1, (1,)), live=live, configs=topic))
+    active.brokers(bounced=(1,), lost=(1,))
+    if how == "by hand":
+        assert errors(active.ask("elect_leaders", election_type="preferred", partitions=["flights-0"])) == {
+            "flights-0": "PreferredLeaderNotAvailableException"
+        }
+        active.ask("elect_leaders", election_type="unclean", partitions=["flights-0"])
+    elected = live[-1]
+    assert (active.row().leader, active.row().isr) == (elected, (elected,))
+    active.brokers(come=tuple({1, 2} - set(live)))
+    active.isr(1, 2)
+    registered_again(active, elected)
+    assert active.row().leader == 3 - elected
+
+
+@pytest.mark.parametrize(("gone", "lost", "left"), [((1,), (2,), 1), ((2,), (1,), 2), ((), (2,), 1), ((), (1,), 2)])
+def test_bd_03_li_04_of_all_that_fail_at_once_one_that_has_its_log_stays_in_the_isr(gone, lost, left):
+    active = Active(context(partition((1, 2), 1, (1, 2))))
+    active.brokers(gone=gone, bounced=tuple({1, 2} - set(gone)), lost=lost)
+    assert (active.row().leader, active.row().isr) == (NOBODY if gone else left, (left,))
+
+
+UNSEEN = [
+    pytest.param({1: 2}, (), 2, (2, 3), id="the leader: another leads, and it has to catch up"),
+    pytest.param({2: 2}, (), 1, (1, 3), id="a follower: it leaves the ISR"),
+    pytest.param({1: 2, 2: 5, 3: 3}, (), 1, (1, 2, 3), id="all: they are as good as each other"),
+    pytest.param({1: 2, 2: 5, 3: 3}, (1, 3), 2, (2,), id="all, of which one has its log"),
+    pytest.param({1: 2, 2: 5, 3: 3}, (1, 2, 3), NOBODY, (1, 2, 3), id="all, and none has its log"),
+]
+
+
+@pytest.mark.parametrize("before", ["nothing", "what is now"])
+@pytest.mark.parametrize(("epochs", "lost", "leader", "isr"), UNSEEN)
+def test_fo_03_bc_01_new_broker_epochs_that_no_controller_has_seen_are_seen_in_the_rows(
+    epochs, lost, leader, isr, before
+):
+    """A controller that starts last, as when a whole cluster was away: leaders are elected anew in any case."""
+    active = Active(context(partition((1, 2, 3))))
+    now = {b: BrokerView(epochs.get(b, 1), log_epoch=epochs[b] if b in lost else 1) for b in (1, 2, 3)}
+    active.context = replace(active.context, brokers=now)
+    active.fail_over({} if before == "nothing" else now)
+    row = active.row()
+    assert (row.leader, row.isr) == (leader, isr)
+    assert row.leader_epoch == 6 if leader > 0 else row.leader_epoch in (5, 6)
+    assert row.leader < 0 or row.isr_epoch(leader) == now[leader].broker_epoch
+    assert not active.fail_over({}).touches_metadata
+
+
+def test_bc_01_a_leader_that_stays_is_the_process_that_was_elected():
+    """A reassignment is decided while a new process of the leader has not been dealt with yet: it does not lead on."""
+    now = {**views((1, 2, 3)), 1: BrokerView(2)}
+    batch = Batch(replace(context(partition((1, 2))), brokers=now), "a test")
+    batch.put(with_replicas(batch.registration(tp()), (3, 1), {1, 2, 3}))
+    assert batch.registration(tp()).isr_epochs == {1: 1}
+
+
+def test_bc_01_who_is_elected_is_the_process_that_is_registered_now():
+    now = {**views((1, 2, 3)), 2: BrokerView(7)}
+    active = Active(replace(context(partition(isr=(1, 2))), brokers=now))
+    active.brokers(gone=(1,))
+    assert (active.row().leader, active.row().isr_epochs) == (2, {2: 7})
+    active.ask("create_topic", topic="new", assignment={"0": [2, 3]})
+    (made,) = (r for r in active.context.partitions.values() if r.topic == "new")
+    assert made.isr_epochs == {2: 7, 3: 1}
 
 
 def test_bu_02_le_02_where_unclean_elections_are_allowed_nobody_waits_for_an_empty_log():

@@ -15,6 +15,7 @@ from replication.storage.filesystem import StorageRoot
 from replication.storage.topic_table import Topic
 from tests.clock import Clock
 from tests.processes import race
+from tests.registrations import joined
 from tests.storage.answers import lose_an_answer
 
 P = TopicIdPartition("flights-id", 0)
@@ -33,7 +34,7 @@ class World:
             row = BrokerRegistration(broker, f"/{broker}", None, 1, 0, -1, False, None, "log", 0)
             table.register(lambda _, row=row: row)
         self.cluster.topics.change([Topic("flights", "flights-id", 1, {})], (), {"who": "test"})
-        self.cluster.metadata.put([new_partition("flights", "flights-id", 0, (1, 2), (1, 2))], {"who": "test"})
+        self.cluster.metadata.put([joined(new_partition("flights", "flights-id", 0, (1, 2), (1, 2)))], {"who": "test"})
 
     def controller(self, name):
         return Controller(Cluster.open(self.home.uri), name, self.clock)

@@ -284,7 +284,7 @@ def test_bu_02_a_move_that_waits_for_a_live_leader_is_completed_when_one_starts(
     """All of the target are in sync, and dead: it ends with the first of them that is back."""
     active = Active(context(partition((3, 1), 1, (1, 3), adding=(3,), removing=(1,)), live=(1,)))
     assert not active.brokers().touches_metadata
-    assert changed(active.brokers(come=(3,))) == {"flights-0": (3, (3,))}
+    assert changed(active.brokers(thawed=(3,))) == {"flights-0": (3, (3,))}
 
 
 def test_ra_02_nobody_leads_only_for_being_added():

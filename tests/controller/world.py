@@ -12,6 +12,7 @@ from replication.storage.filesystem import StorageRoot
 from replication.storage.liveness import Liveness
 from replication.storage.topic_table import Topic
 from tests.clock import Clock
+from tests.registrations import joined
 
 P = TopicIdPartition("flights-id", 0)
 NO_REBALANCE = Config.from_properties({"auto.leader.rebalance.enable": "false"})
@@ -47,7 +48,7 @@ class World:
     def add_topic(self, topic, *assignments, live=(1, 2, 3), configs=None):
         row = Topic(topic, f"{topic}-id", len(assignments), configs or {})
         self.cluster.topics.change([row], (), {"who": "test"})
-        self.put(*(new_partition(topic, f"{topic}-id", n, ar, live) for n, ar in enumerate(assignments)))
+        self.put(*(joined(new_partition(topic, f"{topic}-id", n, ar, live)) for n, ar in enumerate(assignments)))
 
     def put(self, *registrations):
         """The metadata as a controller before this one has left it."""

@@ -7,7 +7,6 @@ from replication.config import Config
 from replication.protocol.leader_election import new_partition
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_cleaning import raise_log_starts
@@ -15,6 +14,7 @@ from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from replication.storage.topic_table import Topic
 from schemas import LOG
+from tests.registrations import joined, register
 from tests.storage.logs import P0, TOPIC, TOPIC_ID, lead, records, request, send
 
 
@@ -25,10 +25,9 @@ def one_partition(folder: Path) -> Cluster:
     for broker in (1, 2):
         uri = str(folder / f"broker-{broker}")
         format_broker(StorageRoot.of(uri), cluster.cluster_id, broker)
-        row = BrokerRegistration(broker, uri, None, 1, 0, -1, False, None, "id", 0)
-        BrokerTable.open_or_create(cluster.root, broker).register(lambda _, row=row: row)
+        register(cluster.root, broker, StorageRoot.of(uri))
     cluster.topics.change([Topic(TOPIC, TOPIC_ID, 1)], (), {"who": "test"})
-    cluster.metadata.put([new_partition(TOPIC, TOPIC_ID, 0, (1, 2), {1, 2})], {"who": "test"})
+    cluster.metadata.put([joined(new_partition(TOPIC, TOPIC_ID, 0, (1, 2), {1, 2}))], {"who": "test"})
     return cluster
 
 

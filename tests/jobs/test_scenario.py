@@ -23,7 +23,7 @@ from replication.config import Config
 from replication.errors import TimeoutException
 from replication.protocol.leader_election import new_partition, with_leader
 from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.metadata_history import metadata_history
@@ -31,6 +31,7 @@ from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from replication.storage.topic_table import Topic
 from schemas import LOG
+from tests.registrations import joined, register
 from tests.storage.logs import P0, TOPIC, TOPIC_ID, follow, lead, records, request, send
 
 SCRIPTS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.yaml"))
@@ -191,14 +192,13 @@ class Tables:
         format_cluster(StorageRoot.of(self.uri), Config())
         self.cluster = Cluster.open(self.uri)
         self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 1)], (), {"who": "test"})
-        self.partition = new_partition(TOPIC, TOPIC_ID, 0, (1, 2), {1, 2})
+        self.partition = joined(new_partition(TOPIC, TOPIC_ID, 0, (1, 2), {1, 2}))
         self.version = self.cluster.metadata.put([self.partition], {"who": "test", "why": "made"})
         self.logs = {}
         for broker in (1, 2):
             uri = str(folder / f"broker-{broker}")
             format_broker(StorageRoot.of(uri), self.cluster.cluster_id, broker)
-            row = BrokerRegistration(broker, uri, None, 1, 0, self.version, False, None, "log", 0)
-            BrokerTable.open_or_create(self.cluster.root, broker).register(lambda _, row=row: row)
+            register(self.cluster.root, broker, StorageRoot.of(uri), metadata_version=self.version)
             self.logs[broker] = ReplicaLog.open(self.cluster.broker_root(broker).child(LOG.name))
         lead(self.logs[1], P0, epoch=0)
         follow(self.logs[2], P0, epoch=0)

@@ -38,7 +38,7 @@ def test_figures_are_written_and_shown(tmp_path: Path, capsys: pytest.CaptureFix
 def test_an_uncaught_sabotage_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 1 history a rare one is not caught."""
     monkeypatch.setattr(report, "SABOTAGE_SEEDS", 1)
-    monkeypatch.setattr(report, "SABOTAGES", {"rare": SABOTAGES["resumes_without_a_write"]})
+    monkeypatch.setattr(report, "SABOTAGES", {"rare": SABOTAGES["leads_under_any_broker_epoch"]})
     assert main(["--seeds", "1"]) == 1
 
 

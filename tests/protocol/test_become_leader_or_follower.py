@@ -1,11 +1,12 @@
 """Which steps a change of the metadata leads to, and in which order. Broker 1 decides."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from replication.protocol.become_leader_or_follower import become_leader_or_follower, role_in
-from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
+from replication.protocol.become_leader_or_follower import become_leader_or_follower, given_to, role_in
+from replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, PartitionLog, Role
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.protocol.steps import (
@@ -42,12 +43,12 @@ def fetched(leader, epoch, offset, partition=P):
     return {partition: InitialFetchState("t", leader, epoch, offset)}
 
 
-def taken_up(registration, role, resumed=frozenset()):
+def taken_up(registration, role):
     """The steps to a role, up to where followers begin to fetch."""
     return [
         StopFetching((P,)),
         CommitRoles({P: role}),
-        HostPartitions({P: registration}, (), resumed),
+        HostPartitions({P: registration}, ()),
         PublishReplicas("roles"),
     ]
 
@@ -57,7 +58,7 @@ def given_up(role, was_hosted=True, has_records=False):
     return [
         StopFetching(gone),
         CommitRoles({P: role}),
-        HostPartitions({}, gone, frozenset()),
+        HostPartitions({}, gone),
         PublishReplicas("roles"),
         *([DeleteLogs((P,))] if has_records else []),
     ]
@@ -99,15 +100,23 @@ CASES = {
         (None, FOLLOWED, log_of(7, Role(6, FOLLOWER))),
         [*taken_up(FOLLOWED, Role(6, FOLLOWER)), StartFetching(fetched(2, 6, 7)), StopIdleFetchers()],
     ),
-    "a restart, to lead at the epoch that the log has: resumed": (
-        (None, LED, log_of(7, Role(6, LEADER))),
-        [*taken_up(LED, Role(6, LEADER), frozenset({P})), *END],
+    "a restart, to lead at the epoch of an older process: its log takes no more, and waits": (
+        (None, led_by(NO_LEADER, 6), log_of(7, Role(6, LEADER))),
+        [*taken_up(led_by(NO_LEADER, 6), Role(6, FENCED)), *END],
     ),
-    "a restart, to lead at a newer epoch: not resumed": (
+    "the same, without the log that it had": (
+        (None, led_by(NO_LEADER, 6), log_of()),
+        [*taken_up(led_by(NO_LEADER, 6), Role(6, FOLLOWER)), *END],
+    ),
+    "elected again": (
+        (led_by(NO_LEADER, 5), LED, log_of(7, Role(5, FENCED))),
+        [*taken_up(LED, Role(6, LEADER)), *END],
+    ),
+    "a restart, to lead at a newer epoch": (
         (None, LED, log_of(7, Role(5, LEADER))),
         [*taken_up(LED, Role(6, LEADER)), *END],
     ),
-    "a second try, as the first one failed after the commit: not resumed, this process knows what it was": (
+    "a second try, as the first one failed after the commit": (
         (led_by(2, 5), LED, log_of(7, Role(6, LEADER))),
         [*taken_up(LED, Role(6, LEADER)), *END],
     ),
@@ -172,7 +181,9 @@ def test_bl_04_fm_09_fetching_stops_and_the_log_says_so_before_anything_is_hoste
             continue
         host, roles = steps[HostPartitions], steps[CommitRoles].roles
         assert set(steps[StopFetching].partitions) == {*host.registrations, *host.gone}, world
-        assert {p: role_in(1, r) for p, r in host.registrations.items()}.items() <= roles.items(), world
+        logs = {} if world[2] is None else {P: world[2]}
+        taken = {p: role_in(1, r, logs.get(p)) for p, r in host.registrations.items()}
+        assert taken.items() <= roles.items(), world
         deleted = steps[DeleteLogs].partitions if DeleteLogs in steps else ()
         assert all(roles[p].kind == STOPPED for p in (*host.gone, *deleted)), world
 
@@ -197,7 +208,7 @@ def test_partitions_change_their_roles_in_one_commit_and_the_others_stay_as_they
     assert steps == [
         StopFetching((P, third)),
         CommitRoles({P: Role(6, FOLLOWER), third: Role(6, LEADER)}),
-        HostPartitions({P: metadata[P], third: metadata[third]}, (), frozenset()),
+        HostPartitions({P: metadata[P], third: metadata[third]}, ()),
         PublishReplicas("roles"),
         StartFetching(fetched(2, 6, 7)),
         StopIdleFetchers(),
@@ -213,6 +224,23 @@ def test_bl_10_a_fetcher_is_told_leader_epoch_and_the_end_of_the_own_log(records
 @pytest.mark.parametrize(("leader", "kind"), [(1, LEADER), (2, FOLLOWER), (NO_LEADER, FOLLOWER)])
 def test_bl_03_what_a_registration_makes_of_a_replica(leader, kind):
     assert role_in(1, led_by(leader, 6)) == Role(6, kind)
+
+
+@pytest.mark.parametrize(
+    ("leader", "elected", "seen"),
+    [
+        pytest.param(1, 7, 1, id="elected as this process"),
+        pytest.param(1, 6, NO_LEADER, id="elected as an older one"),
+        pytest.param(1, 8, NO_LEADER, id="elected as a newer one, which this one has not heard of"),
+        pytest.param(1, None, NO_LEADER, id="nobody has said as which"),
+        pytest.param(2, 6, 2, id="another broker leads"),
+        pytest.param(NO_LEADER, 6, NO_LEADER, id="nobody leads"),
+    ],
+)
+def test_bc_01_a_process_leads_only_what_the_controller_has_given_to_it(leader, elected, seen):
+    epochs = {} if elected is None else {1: elected}
+    registration = replace(led_by(leader, 6), isr_epochs=epochs)
+    assert given_to(1, 7, {P: registration}) == {P: replace(registration, leader=seen)}
 
 
 def test_sr_03_a_log_without_records_is_closed_as_well():

@@ -170,12 +170,16 @@ def test_is_05_every_outcome_of_a_compare_and_set():
     for leader, epoch, version, isr, known in itertools.product(
         leaders, leader_epochs, partition_epochs, isrs, joiners
     ):
-        current = replace(WHOLE, leader=leader, leader_epoch=epoch, partition_epoch=version, isr=isr)
+        known_since = dict.fromkeys(isr, 9)
+        current = replace(
+            WHOLE, leader=leader, leader_epoch=epoch, partition_epoch=version, isr=isr, isr_epochs=known_since
+        )
         outcome, now = alter_partition(current, CHANGE, known)
         case = (leader, epoch, version, isr, known.get(3))
         if outcome is Outcome.APPLIED:
             applied.add(case)
-            assert now == replace(current, isr=AS_WANTED, partition_epoch=version + 1)
+            after = {1: 9, 3: 30}  # who stays is the process that joined then, who joins the one that was seen
+            assert now == replace(current, isr=AS_WANTED, partition_epoch=version + 1, isr_epochs=after)
             continue
         assert now == current, "what is lost or found writes nothing"
         if outcome is Outcome.FOUND:

@@ -72,23 +72,22 @@ def test_hw_02_a_hw_goes_on_from_what_it_was_as_far_as_the_log_goes(leader, befo
     registration = replace(WHOLE, leader=leader)
     known = None if before is None else HostedPartition(replace(WHOLE, leader_epoch=4), before)
     row_before = None if published is None else row(1, 99, high_watermark=published)
-    hosted = host(known, row_before, registration, log, 1, NOW, False)
+    hosted = host(known, row_before, registration, log, 1, NOW)
     assert (hosted.registration, hosted.high_watermark) == (registration, high_watermark)
 
 
 def test_bl_05_a_new_leader_forgets_its_followers_and_counts_the_isr_as_caught_up_now():
     pending = change_to(WHOLE, (1,))
-    known = HostedPartition(WHOLE, 30, {2: caught_up(3, end=40), 3: caught_up(4, end=40)}, pending, resuming=True)
-    hosted = host(known, None, with_isr(1, 2), log_to(50), 1, NOW, False)
+    known = HostedPartition(WHOLE, 30, {2: caught_up(3, end=40), 3: caught_up(4, end=40)}, pending)
+    hosted = host(known, None, with_isr(1, 2), log_to(50), 1, NOW)
     assert {b: p for b, p in hosted.progress.items() if b != 1} == {2: FollowerProgress(caught_up_at=NOW)}
-    assert (hosted.pending, hosted.resuming) == (None, False)
+    assert hosted.pending is None
 
 
-@pytest.mark.parametrize(("leader", "is_resumed", "resuming"), [(1, True, True), (1, False, False), (2, True, False)])
-def test_bl_05_only_a_leadership_is_resumed(leader, is_resumed, resuming):
-    hosted = host(None, None, replace(WHOLE, leader=leader), log_to(50), 1, NOW, is_resumed)
-    assert hosted.resuming is resuming
-    assert (hosted.progress == {}) is (leader != 1), "a follower watches nobody"
+@pytest.mark.parametrize("leader", [1, 2])
+def test_bl_05_only_a_leader_watches_anybody(leader):
+    hosted = host(None, None, replace(WHOLE, leader=leader), log_to(50), 1, NOW)
+    assert (hosted.progress == {}) is (leader != 1)
 
 
 @pytest.mark.parametrize(
@@ -192,20 +191,19 @@ NEXT_LEADERS = replace(WHOLE, leader=2, leader_epoch=6, partition_epoch=9)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "current", "registration", "resuming"),
+    ("outcome", "current", "registration"),
     [
-        pytest.param(Outcome.APPLIED, WRITTEN, WRITTEN, False, id="applied: ours for sure"),
-        pytest.param(Outcome.FOUND, WRITTEN, WRITTEN, True, id="found: may be an older process's"),
-        pytest.param(Outcome.LOST, OTHERS, OTHERS, True, id="lost to an older process"),
-        pytest.param(Outcome.LOST, WHOLE, WHOLE, True, id="lost: the joiner has begun anew"),
-        pytest.param(Outcome.LOST, NEXT_LEADERS, WHOLE, True, id="lost to the controller: a role to take up first"),
-        pytest.param(Outcome.LOST, None, WHOLE, True, id="lost: the partition is gone"),
+        pytest.param(Outcome.APPLIED, WRITTEN, WRITTEN, id="applied"),
+        pytest.param(Outcome.FOUND, WRITTEN, WRITTEN, id="found"),
+        pytest.param(Outcome.LOST, OTHERS, OTHERS, id="lost to an earlier change"),
+        pytest.param(Outcome.LOST, WHOLE, WHOLE, id="lost: the joiner has begun anew"),
+        pytest.param(Outcome.LOST, NEXT_LEADERS, WHOLE, id="lost to the controller: a role to take up first"),
+        pytest.param(Outcome.LOST, None, WHOLE, id="lost: the partition is gone"),
     ],
 )
-@pytest.mark.parametrize("was_resuming", [True, False])
-def test_is_05_what_is_known_once_the_outcome_is(outcome, current, registration, resuming, was_resuming):
-    hosted = HostedPartition(WHOLE, 30, {2: caught_up()}, change((1, 3)), was_resuming)
-    expected = replace(hosted, registration=registration, pending=None, resuming=resuming and was_resuming)
+def test_is_05_what_is_known_once_the_outcome_is(outcome, current, registration):
+    hosted = HostedPartition(WHOLE, 30, {2: caught_up()}, change((1, 3)))
+    expected = replace(hosted, registration=registration, pending=None)
     assert settle_isr_change(hosted, outcome, current) == expected
 
 
@@ -215,20 +213,18 @@ def test_is_05_without_a_change_under_way_nothing_is_settled():
 
 
 def test_hw_01_is_05_the_larger_set_counts_over_all_small_worlds():
-    """The ISR in force, the one that is under way and, in a leadership that is resumed, all replicas."""
+    """The ISR in force, and the one that is under way."""
     sets = [(1,), (1, 2), (1, 3), (1, 2, 3)]
     ends = [dict(pair) for pair in itertools.product([(2, None), (2, 0), (2, 2)], [(3, None), (3, 1), (3, 3)])]
-    for isr, pending, leos, current, min_isr, resuming in itertools.product(
-        sets, [None, *sets], ends, (0, 1), (1, 2), (False, True)
-    ):
+    for isr, pending, leos, current, min_isr in itertools.product(sets, [None, *sets], ends, (0, 1), (1, 2)):
         told = {broker: end for broker, end in leos.items() if end is not None}
         counted = {broker: end for broker, end in told.items() if end <= 2}  # above its own end a leader cannot compare
-        hosted = HostedPartition(with_isr(*isr), current, {}, pending and change(pending), resuming)
+        hosted = HostedPartition(with_isr(*isr), current, {}, pending and change(pending))
         raised = raise_high_watermark(hosted, around(end=2, ends=told, min_isr=min_isr))
-        members = {*isr, *(pending or ()), *((1, 2, 3) if resuming else ())} - {1}
+        members = {*isr, *(pending or ())} - {1}
         may_move = len(isr) >= min_isr and members <= counted.keys()
         expected = max(current, min([2, *(counted[b] for b in members)])) if may_move else current
-        assert raised == replace(hosted, high_watermark=expected), (isr, pending, leos, current, min_isr, resuming)
+        assert raised == replace(hosted, high_watermark=expected), (isr, pending, leos, current, min_isr)
 
 
 def test_hw_01_a_replica_that_was_caught_up_within_the_lag_time_is_waited_for():
@@ -258,18 +254,3 @@ def test_is_04_hw_01_a_joiner_holds_the_hw_from_the_moment_it_is_wanted():
         assert raise_high_watermark(known, surroundings).high_watermark == 35
     lost = settle_isr_change(looked, Outcome.LOST, with_isr(1, 2))
     assert raise_high_watermark(lost, surroundings).high_watermark == 50
-
-
-def test_is_05_a_resumed_leadership_first_writes_what_the_isr_is_already():
-    """So that what an older process of this broker still has to send is overtaken; the HW waits for everybody."""
-    resumed = host(None, row(1, 50, high_watermark=30), with_isr(1, 2), log_to(50), 1, NOW, True)
-    surroundings = around(ends={2: 50, 3: 35})
-    looked = attend(resumed, surroundings)
-    assert looked.pending == change((1, 2))
-    assert raise_high_watermark(looked, surroundings).high_watermark == 35
-    found = settle_isr_change(looked, Outcome.FOUND, with_isr(1, 2, partition_epoch=9))
-    again = attend(found, surroundings)
-    assert again.pending == replace(change((1, 2)), partition_epoch=9)
-    taken_over = settle_isr_change(again, Outcome.APPLIED, with_isr(1, 2, partition_epoch=10))
-    assert raise_high_watermark(taken_over, surroundings).high_watermark == 50
-    assert attend(taken_over, surroundings).pending.isr == (1, 2, 3)

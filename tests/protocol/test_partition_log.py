@@ -134,7 +134,8 @@ def test_bl_02_a_role_is_a_number_that_goes_up_with_the_epoch_and_within_it():
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_leader", "name"), [(1, False, "follower"), (2, True, "leader"), (3, False, "stopped")]
+    ("kind", "is_leader", "name"),
+    [(1, False, "follower"), (2, True, "leader"), (3, False, "fenced"), (4, False, "stopped")],
 )
 def test_bl_12_a_role_has_a_name(kind, is_leader, name):
     assert (Role(5, kind).is_leader, Role(5, kind).name) == (is_leader, name)

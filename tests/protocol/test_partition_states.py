@@ -5,6 +5,7 @@ import pytest
 from replication.protocol.leader_election import new_partition
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.partition_states import VALID_PREVIOUS_STATES, initial_state, is_valid
+from tests.registrations import joined
 
 NON_EXISTENT, NEW, ONLINE, OFFLINE = STATES = (
     "NonExistentPartition",
@@ -46,10 +47,17 @@ def test_ps_01_valid_moves(before, after):
     ],
 )
 def test_ps_03_initial_state(leader, isr, live, expected):
-    registration = PartitionRegistration("flights", "id-1", 4, (1, 2, 3), leader, leader_epoch=5, isr=isr)
-    assert initial_state(registration, live) == expected
+    registration = joined(PartitionRegistration("flights", "id-1", 4, (1, 2, 3), leader, leader_epoch=5, isr=isr))
+    assert initial_state(registration, dict.fromkeys(live, 1)) == expected
+
+
+@pytest.mark.parametrize(("elected", "now", "expected"), [(7, 7, ONLINE), (7, 8, OFFLINE), (8, 7, OFFLINE)])
+def test_ps_03_bc_01_a_leader_whose_process_is_another_one_leads_no_more(elected, now, expected):
+    registration = joined(PartitionRegistration("flights", "id-1", 4, (1, 2), 1, leader_epoch=5, isr=(1, 2)), elected)
+    assert initial_state(registration, {1: now, 2: elected}) == expected
 
 
 @pytest.mark.parametrize(("live", "expected"), [({2}, ONLINE), ((), NEW)], ids=["somebody alive", "nobody alive"])
 def test_ps_03_a_new_partition_that_found_nobody_alive_is_new(live, expected):
-    assert initial_state(new_partition("flights", "id-1", 4, (1, 2, 3), live), live) == expected
+    made = joined(new_partition("flights", "id-1", 4, (1, 2, 3), live))
+    assert initial_state(made, dict.fromkeys(live, 1)) == expected

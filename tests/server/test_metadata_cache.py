@@ -1,5 +1,6 @@
 """What a broker knows of the cluster; the clock is the test's."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -9,12 +10,17 @@ from replication.protocol.leader_election import new_partition
 from replication.protocol.replica import Replica
 from replication.server.metadata_cache import MetadataCache
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
-from replication.storage.cluster import Cluster, format_cluster
+from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.config_table import Entity
 from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from replication.storage.topic_table import Topic
+from schemas import LOG
+from tests import registrations
+from tests.clients.world import World
 from tests.clock import Clock
+from tests.storage.logs import P0, P1, follow
 
 
 @pytest.fixture
@@ -129,3 +135,26 @@ def test_mc_01_a_broker_that_comes_or_moves_is_told(cluster, clock):
     register(cluster, 1)
     assert cache.refresh()
     assert not cache.refresh()
+
+
+def test_fe_03_rows_of_a_broker_whose_root_was_made_again_are_read_anew(root, clock):
+    """Its new process has another table at the same place: one that is behind what was read before, and one ahead."""
+    world = World(root)
+    for lag in range(4):
+        world.say(0, broker=2, lag=lag)
+    cache = MetadataCache(world.cluster, clock)
+    assert cache.replica_table(2).replicas[P0].lag == 3
+    for epoch in (2, 3):
+        shutil.rmtree(world.roots[2].uri)
+        format_broker(world.roots[2], world.cluster.cluster_id, 2)
+        world.logs[2] = ReplicaLog.open(world.roots[2].child(LOG.name))
+        follow(world.logs[2], P0, P1, epoch=0)
+        registrations.register(world.cluster.root, 2, world.roots[2], epoch=epoch)
+        for lag in range(9 * (epoch - 2) + 1):
+            world.say(0, broker=2, broker_epoch=epoch, lag=lag)
+        cache.refresh()
+        table = cache.replica_table(2)
+        table.refresh()
+        row = table.replicas[P0]
+        assert (row.broker_epoch, row.lag) == (epoch, 9 * (epoch - 2))
+        assert cache.replica_table(2) is table, "as long as it is the same process"

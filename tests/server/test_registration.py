@@ -8,12 +8,37 @@ from replication.config import Config
 from replication.errors import KafkaStorageException, StaleBrokerEpochException
 from replication.server.registration import Registration
 from replication.storage.broker_table import BrokerTable
+from replication.storage.commit import commit_name, last_version
+from replication.storage.delta_log import NONCE
 from replication.storage.filesystem import StorageRoot
 from replication.storage.liveness import Liveness
+from replication.storage.log_identity import LogIdentity
+from replication.storage.replica_log import ReplicaLog
+from tests.storage.logs import P0, fill, lead, new_log
 
 
-def log(table_id="log", version=5):
-    return SimpleNamespace(table_id=table_id, current=lambda: SimpleNamespace(version=version))
+def log(table_id="log", version=5, commits=None, checkpoint=None):
+    """A log by what a registration looks at: its commits, "a" to "f" of the versions 0 to 5 if nothing else is said."""
+    known = {v: "abcdefghi"[v] for v in range(version + 1)} if commits is None else commits
+    return SimpleNamespace(
+        table_id=table_id, current=lambda: SimpleNamespace(version=version), root=LogFiles(known, checkpoint)
+    )
+
+
+class LogFiles:
+    """The files of a log's `_delta_log`."""
+
+    def __init__(self, commits, checkpoint):
+        self.files = {commit_name(v): f'{{"commitInfo": {{"{NONCE}": "{told}"}}}}' for v, told in commits.items()}
+        self.names = [f"{checkpoint:020d}.checkpoint.parquet"] if checkpoint is not None else []
+
+    def read(self, name):
+        if name not in self.files:
+            raise FileNotFoundError(name)
+        return self.files[name].encode()
+
+    def child(self, _):
+        return SimpleNamespace(list=lambda: [*self.names, *(name.partition("/")[2] for name in self.files)])
 
 
 @pytest.fixture
@@ -34,29 +59,64 @@ def process(root):
 def row(registration):
     registration.table.refresh()
     found = registration.table.registration
-    return found.broker_epoch, found.storage_error, found.log_version, found.log_was_lost
+    return found.broker_epoch, found.storage_error, found.log_version, found.log_epoch
 
 
 def test_ol_02_each_heartbeat_says_how_the_storage_is(process):
     broker = process(log())
     broker.storage_error = "the disk is gone"
     broker.beat(None)
-    assert row(broker) == (1, "the disk is gone", 5, False)
+    assert row(broker) == (1, "the disk is gone", 5, 1)
     broker.storage_error = None
-    broker.beat(9)
-    assert row(broker) == (1, None, 9, False)
+    broker.beat(LogIdentity("log", 9, "j"))
+    assert row(broker) == (1, None, 9, 1)
+    assert broker.table.registration.log == ("log", 9, "j")
 
 
-@pytest.mark.parametrize(
-    ("found", "was_lost"),
-    [(log(), False), (log(version=6), False), (log(version=4), True), (log("another"), True)],
-    ids=["as it was", "with more", "an older one", "another one"],
-)
-def test_ol_02_bc_01_storage_that_works_again_is_a_new_broker_epoch(process, found, was_lost):
+FOUND = {
+    "as it was": (log(), False),
+    "with more, as producers append while a broker is away": (log(version=8), False),
+    "an older one": (log(version=4), True),
+    "another one": (log("another"), True),
+    "its tail was lost, and the versions were used again": (log(version=6, commits={4: "e", 5: "x", 6: "y"}), True),
+    "cleaned up, by its broker alone": (log(version=8, commits={7: "h", 8: "i"}, checkpoint=7), False),
+    "a commit is gone that no checkpoint has": (log(version=8, commits={7: "h", 8: "i"}, checkpoint=4), True),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_ol_02_bc_01_li_04_storage_that_works_again_is_a_new_broker_epoch(process, case):
+    found, was_lost = FOUND[case]
     broker = process(log())
     broker.storage_error = "the disk is gone"
     broker.register(found)
-    assert row(broker) == (2, None, found.current().version, was_lost)
+    assert row(broker) == (2, None, found.current().version, 2 if was_lost else 1)
+
+
+def test_li_04_that_a_log_was_lost_is_said_over_any_number_of_registrations(process):
+    """It says since when: who has seen it in sync before that is not told anything else by later registrations."""
+    said = [row(process(found))[3] for found in (log(), log("B"), log("B"), log("B", 8), log("C"), log("C"))]
+    assert said == [1, 2, 2, 2, 5, 5]
+
+
+def test_li_04_a_commit_without_an_id_says_nothing(process):
+    """The first commit of a table, or one that could not be read when the broker looked."""
+    process(log(version=0, commits={0: ""}))
+    assert row(process(log(version=1, commits={0: "a", 1: "b"})))[3] == 1
+
+
+def test_li_04_a_real_log_is_known_again_after_others_have_appended_and_it_was_cleaned_up(process, root):
+    home = StorageRoot.of(root).child("a log")
+    made = new_log(home)
+    lead(made, P0, epoch=0)
+    process(made)
+    fill(made, P0, 1, 1, 1)
+    assert row(process(ReplicaLog.open(home)))[3] == 1
+    last = commit_name(last_version(home))
+    home.delete(last)
+    assert row(process(ReplicaLog.open(home)))[3] == 3
+    fill(ReplicaLog.open(home), P0, 1)
+    assert row(process(ReplicaLog.open(home)))[3] == 3
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -66,7 +126,7 @@ def test_ol_02_a_process_that_starts_without_its_storage_says_so_under_a_new_epo
         process(log("another"))
     broker = process()
     broker.register_without_storage("the disk is gone")
-    assert row(broker) == (2 + lost, "the disk is gone", 5, lost)
+    assert row(broker) == (2 + lost, "the disk is gone", 5, 1 + lost)
     broker.beat(None)
     assert row(broker)[:2] == (2 + lost, "the disk is gone")
 
@@ -79,7 +139,7 @@ ACTS = [
     pytest.param(lambda broker: broker.beat(None), id="heartbeat"),
     pytest.param(lambda broker: broker.check_not_fenced(), id="look"),
     pytest.param(come_back, id="return"),
-    pytest.param(lambda broker: broker.shutting_down(), id="shutdown"),
+    pytest.param(lambda broker: broker.shutting_down(None), id="shutdown"),
 ]
 
 
@@ -89,8 +149,8 @@ def test_bc_01_ol_02_whoever_waits_for_storage_gives_way_to_a_newer_process(proc
     newer = process(log())
     with pytest.raises(StaleBrokerEpochException, match="1 is fenced: a newer process has registered under epoch 2"):
         act(older)
-    newer.beat(7)
-    assert row(newer) == (2, None, 7, False)
+    newer.beat(LogIdentity("log", 7, "h"))
+    assert row(newer) == (2, None, 7, 1)
 
 
 @pytest.mark.parametrize("act", ACTS)

@@ -8,14 +8,15 @@ from replication.protocol.steps import InitialFetchState
 from replication.server.replica_fetcher_manager import (
     BrokerIdAndFetcherId,
     ReplicaFetcherManager,
+    SourceBroker,
 )
 
 
 class RecordingFetcher:
     """Keeps what it is told."""
 
-    def __init__(self, key, source_uri, events):
-        self.key, self.source_uri, self._events = key, source_uri, events
+    def __init__(self, key, root, events):
+        self.key, self.root, self._events = key, root, events
         self.partitions = {}
 
     def start(self):
@@ -44,11 +45,11 @@ class World:
 
     def __init__(self, num_replica_fetchers=1):
         self.events = []
-        self.roots = {1: "/one", 2: "/two", 3: "/three"}
-        self.manager = ReplicaFetcherManager(num_replica_fetchers, self._create, self.roots.get)
+        self.sources = {broker: SourceBroker(root, 1) for broker, root in ((1, "/one"), (2, "/two"), (3, "/three"))}
+        self.manager = ReplicaFetcherManager(num_replica_fetchers, self._create, self.sources.get)
 
-    def _create(self, key, source_uri):
-        return RecordingFetcher(key, source_uri, self.events)
+    def _create(self, key, root):
+        return RecordingFetcher(key, root, self.events)
 
     def add(self, *partitions):
         self.manager.add_fetcher_for_partitions(dict(partitions))
@@ -89,13 +90,16 @@ def test_fm_04_an_existing_fetcher_is_reused(world):
     assert [event[0] for event in world.events] == ["start", "add", "add"]
 
 
-def test_fm_05_a_broker_that_has_moved_gets_another_fetcher(world):
+@pytest.mark.parametrize("source", [SourceBroker("/elsewhere", 1), SourceBroker("/one", 2)], ids=["moved", "anew"])
+def test_fm_05_a_broker_that_has_moved_or_begun_anew_gets_another_fetcher(world, source):
+    """Another log may lie at the same URI now: nothing that was read of the one before counts."""
     world.add(followed(0, leader=1))
-    world.roots[1] = "/elsewhere"
-    world.add(followed(0, leader=1))
-    assert [event[0] for event in world.events] == ["start", "add", "shutdown", "start", "add"]
+    world.sources[1] = source
+    for _ in range(2):
+        world.add(followed(0, leader=1))
+    assert [event[0] for event in world.events] == ["start", "add", "shutdown", "start", "add", "add"]
     (fetcher,) = world.manager.fetchers().values()
-    assert fetcher.source_uri == "/elsewhere"
+    assert fetcher.root == source.root
 
 
 def test_fm_04_a_leader_that_is_not_registered_is_left_out(world):

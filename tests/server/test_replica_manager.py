@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from replication.errors import KafkaStorageException
+from replication.errors import KafkaStorageException, NotLeaderOrFollowerException
 from replication.protocol import fetch_state
 from replication.protocol.chain import genesis
 from replication.protocol.fetch_state import PartitionFetchState
-from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
+from replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, Role
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import (
@@ -31,7 +31,8 @@ from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.processes import wait_until
-from tests.storage.logs import P0, P1, fill, lead, new_log, truncate
+from tests.registrations import joined
+from tests.storage.logs import P0, P1, fill, lead, new_log, request, send, truncate
 
 LED = PartitionRegistration("flights", "flights-id", 0, (1, 2), 1, 0, (1,))
 FOLLOWED = PartitionRegistration("flights", "flights-id", 1, (1, 2), 2, 0, (2,))
@@ -74,8 +75,9 @@ class World:
             1, 10, self.log, self.table, self.cache, self.fetchers, 10_000, self.gate, self.clock
         )  # fmt: skip
 
-    def tell(self, *registrations):
-        self.cache.partitions = {r.topic_id_partition: r for r in registrations}
+    def tell(self, *registrations, broker_epoch=10):
+        """What a controller has decided when the process of this broker epoch was registered."""
+        self.cache.partitions = {r.topic_id_partition: joined(r, broker_epoch) for r in registrations}
 
     def unreachable(self, broker):
         raise KafkaStorageException(f"the root of broker {broker} cannot be reached")
@@ -83,6 +85,10 @@ class World:
     def alter_partitions(self, changes, _who):
         self.wanted += [change.isr for change in changes]
         return {}
+
+    def new_process(self):
+        """Of the same broker."""
+        return ReplicaManager(1, 11, self.log, self.table, self.cache, Fetchers(), 10_000, Gate(), self.clock)
 
     def role(self, partition):
         return self.log.refresh().partition(partition).role
@@ -124,7 +130,8 @@ class KilledAtStep(Gate):
 
 @pytest.mark.parametrize("number", range(7))
 def test_bl_03_a_broker_may_be_ended_before_each_step_and_begins_again_where_it_was(root, number):
-    """Stop, roles, host, publish, start, idle: what comes after is not done; a new process comes to the same end."""
+    """Stop, roles, host, publish, start, idle: what comes after is not done; a new process that is elected comes to the
+    same end."""
     world = World(root, KilledAtStep(number))
     if number < 6:
         with pytest.raises(BrokerKilled):
@@ -134,12 +141,38 @@ def test_bl_03_a_broker_may_be_ended_before_each_step_and_begins_again_where_it_
     assert world.role(P0) == (Role(0, LEADER) if number > 1 else Role(-1, STOPPED))
     assert (P0 in world.table.replicas) == (number > 3)
     assert [told[0] for told in world.fetchers.told] == ["stop", "start", "idle"][: (number > 0) + max(0, number - 4)]
-    again = ReplicaManager(1, 11, world.log, world.table, world.cache, Fetchers(), 10_000, Gate(), world.clock)
-    again.apply()
+    world.tell(dataclasses.replace(LED, leader_epoch=1), FOLLOWED, broker_epoch=11)
+    world.new_process().apply()
     assert {p: (row.role, row.broker_epoch) for p, row in world.table.replicas.items()} == {
         P0: ("leader", 11),
         P1: ("follower", 11),
     }
+
+
+@pytest.mark.parametrize("has_its_log", [True, False])
+def test_bc_01_a_new_process_does_not_lead_on_before_a_controller_has_elected_it_again(world, has_its_log):
+    """Its log, whether it has it or not, takes nothing under the epoch of the process before; its row leads nothing."""
+    if has_its_log:
+        world.manager.apply()
+        fill(world.log, P0, 5)
+        world.manager.lead()
+        world.manager.publish("test")
+    again = world.new_process()
+    for _ in range(2):
+        again.apply()
+        assert (again.leads(), again.lead()) == ([], False)
+        (refused,) = send(world.log, request(P0, 1, epoch=0))
+        assert isinstance(refused, NotLeaderOrFollowerException)
+    row = world.table.replicas[P0]
+    assert (row.role, row.leader_epoch, row.broker_epoch) == ("follower", 0, 11)
+    assert world.role(P0) == Role(0, FENCED if has_its_log else FOLLOWER)
+    world.tell(dataclasses.replace(LED, leader_epoch=1), FOLLOWED, broker_epoch=11)
+    again.apply()
+    fill(world.log, P0, 1, epoch=1)
+    again.lead()
+    again.publish("test")
+    row = world.table.replicas[P0]
+    assert (row.role, row.leader_epoch, row.high_watermark) == ("leader", 1, 1 + 5 * has_its_log)
 
 
 def test_bl_08_what_is_as_before_is_left_alone(world):
@@ -167,7 +200,7 @@ def test_bl_11_a_log_that_cannot_be_written_leaves_the_role_as_it_was_and_the_ne
             world.manager.apply()
     assert (world.table.replicas, world.manager.leads()) == ({}, [])
     world.manager.apply()
-    assert world.manager.leads() == [LED]
+    assert world.manager.leads() == [joined(LED, 10)]
 
 
 def test_bl_12_every_change_of_a_role_is_logged(world, caplog):
@@ -343,7 +376,7 @@ def test_hw_02_ep_05_a_row_that_leads_has_the_start_of_its_epoch(world):
     later = dataclasses.replace(LED, leader_epoch=7, partition_epoch=1)
     with published_after(world, "fetched"):
         world.log.become({P0: Role(7, LEADER)}, "test")
-        world.manager.carry_out([HostPartitions({P0: later}, (), frozenset())])
+        world.manager.carry_out([HostPartitions({P0: later}, ())])
     row = world.table.replicas[P0]
     assert (row.role, row.leader_epoch) == ("leader", 7)
     assert [(entry.leader_epoch, entry.start_offset) for entry in row.epochs] == [(0, 0), (7, 8)]

@@ -1,0 +1,97 @@
+"""What a client reads of brokers: each process of a broker anew, and no log but the one that it has registered."""
+
+import shutil
+
+import pytest
+
+from replication.clients.topic_view import TopicView
+from replication.errors import LeaderNotAvailableException
+from replication.storage.cluster import Cluster, format_broker
+from replication.storage.commit import commit_name, last_version
+from replication.storage.replica_log import ReplicaLog
+from schemas import LOG
+from tests.clients.world import World
+from tests.registrations import joined, register
+from tests.storage.logs import P0, P1, TOPIC, fill, follow, lead
+
+
+@pytest.fixture
+def world(root):
+    made = World(root)
+    fill(made.logs[1], P0, 1, 1, 1)
+    register(made.cluster.root, 1, made.roots[1])
+    made.say(3)
+    return made
+
+
+def view(world):
+    return TopicView(Cluster.open(world.uri))
+
+
+def empty(world, broker):
+    """Its disk is replaced, and formatted again at the same place."""
+    shutil.rmtree(world.roots[broker].uri)
+    format_broker(world.roots[broker], world.cluster.cluster_id, broker)
+    world.logs[broker] = ReplicaLog.open(world.roots[broker].child(LOG.name))
+    world.rows[broker] = {}
+
+
+def lose_the_end(world, commits=2):
+    """The last commits of the leader's log are gone, as after a power cut."""
+    home = world.roots[1].child(LOG.name)
+    for _ in range(commits):
+        home.delete(commit_name(last_version(home)))
+    world.logs[1] = ReplicaLog.open(home)
+
+
+@pytest.mark.parametrize("what", ["emptied", "without its end", "without its end, and written to since"])
+def test_li_04_a_log_that_is_not_the_registered_one_is_not_used(world, what):
+    """Until its broker has registered it: what is appended to it now could stand where others have something else."""
+    if what == "emptied":
+        empty(world, 1)
+    else:
+        lose_the_end(world)
+        fill(world.logs[1], P0, *[1] * (3 if "written" in what else 0))
+    seen = view(world)
+    for _ in range(2):
+        with pytest.raises(LeaderNotAvailableException, match=r"broker 1: .* another log than it has registered, or"):
+            seen.log(1)
+    register(world.cluster.root, 1, world.roots[1], epoch=2)
+    with pytest.raises(LeaderNotAvailableException):
+        seen.log(1)
+    assert seen.log(1).refresh().partition(P0).log_end_offset == world.logs[1].refresh().partition(P0).log_end_offset
+
+
+def test_li_04_a_log_that_producers_have_appended_to_is_used(world):
+    fill(world.logs[1], P0, 1)
+    assert view(world).log(1).refresh().partition(P0).log_end_offset == 4
+
+
+def test_fe_03_li_04_a_root_that_was_made_again_is_read_by_clients_that_run(world):
+    """They hear of the new process from the metadata; what they had open is of no use."""
+    seen = view(world)
+    seen.partitions(TOPIC)
+    handles = seen.log(1), seen.log(2)
+    world.say(3, broker=2)
+    assert seen.replicas(2)[P0].log_end_offset == 0
+    empty(world, 2)
+    follow(world.logs[2], P0, P1, epoch=0)
+    register(world.cluster.root, 2, world.roots[2], epoch=2)
+    world.say(0, broker=2, broker_epoch=2, lag=7)
+    world.change(isr_epochs=joined(world.partitions[P0]).isr_epochs | {2: 2})
+    seen.partitions(TOPIC)
+    assert (seen.replicas(2)[P0].broker_epoch, seen.replicas(2)[P0].lag) == (2, 7)
+    assert seen.log(2).table_id == world.logs[2].table_id
+    assert (seen.log(1) is handles[0], seen.log(2) is handles[1]) == (True, False)
+
+
+def test_li_04_a_leader_that_is_elected_again_is_opened_anew(world):
+    seen = view(world)
+    seen.partitions(TOPIC)
+    before = seen.log(1)
+    register(world.cluster.root, 1, world.roots[1], epoch=2)
+    assert seen.log(1) is before, "nobody has elected the new process yet"
+    lead(world.logs[1], P0, epoch=1)
+    world.change(leader_epoch=1, isr_epochs={1: 2})
+    seen.partitions(TOPIC)
+    assert seen.log(1) is not before

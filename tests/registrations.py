@@ -1,0 +1,28 @@
+"""Registrations as real processes and controllers make them: brokers with the logs that they have, members of an ISR as
+processes that are known."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.filesystem import StorageRoot
+from replication.storage.log_identity import identify
+from replication.storage.replica_log import ReplicaLog
+from schemas import LOG
+
+
+def joined(
+    registration: PartitionRegistration, epoch: int = 1, epochs: Mapping[int, int] | None = None
+) -> PartitionRegistration:
+    """With all members of the ISR under one broker epoch, but for those that are given."""
+    return replace(registration, isr_epochs=dict.fromkeys(registration.isr, epoch) | dict(epochs or {}))
+
+
+def register(
+    cluster: StorageRoot, broker_id: int, root: StorageRoot, epoch: int = 1, metadata_version: int = -1
+) -> None:
+    """A process of a broker, with the log that lies at its root."""
+    log = identify(ReplicaLog.open(root.child(LOG.name)))
+    row = BrokerRegistration(broker_id, root.uri, None, epoch, 0, metadata_version, False, None, *log, epoch)
+    BrokerTable.open_or_create(cluster, broker_id).register(lambda _: row)
