@@ -127,17 +127,17 @@ class StateTable:
         the same for the same rows. Raises KafkaStorageException, and TimeoutException where others have won until
         `deadline`, of the monotonic clock.
         """
-        named, tried = {**cause, _UPDATE: uuid.uuid4().hex}, set[int]()
+        update, tried = uuid.uuid4().hex, set[int]()
 
         def attempt() -> int | None:
             with self._lock:
                 self.refresh()
-                landed = self._landed(tried, named[_UPDATE]) if once else None
+                landed = self._landed(tried, update) if once else None
                 rows = None if landed is not None else change(list(self._rows))
                 if rows is None:
                     return landed
                 tried.add(self._log.version + 1)
-                return self._commit(named, rows, txns)
+                return self._commit({**cause, _UPDATE: update}, rows, txns)  # `change` may have added to the cause
 
         return compare_and_set(self._log.root.uri, attempt, deadline)
 
