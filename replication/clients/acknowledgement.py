@@ -17,7 +17,7 @@ from replication.errors import (
     RetriableException,
     TimeoutException,
 )
-from replication.protocol.delayed_operation import produce_outcome
+from replication.protocol.delayed_operation import DONE, Outcome, produce_outcome
 from replication.protocol.high_watermark import effective_min_isr
 from replication.protocol.partition_registration import PartitionRegistration
 
@@ -36,6 +36,10 @@ class AppendedRecords(Protocol):
     @property
     def leader_epoch(self) -> int:
         """The epoch."""
+
+    @property
+    def chain(self) -> str:
+        """The chain of the log up to the last offset."""
 
     @property
     def error(self) -> LakelogException | None:
@@ -127,12 +131,30 @@ class _DelayedProduce:
             seen.leader_row, records.leader_epoch, records.last_offset, records.last_offset,
             len(seen.registration.isr), self._min_isr(seen.registration), time_is_over,
         )  # fmt: skip
+        try:
+            if outcome == DONE and not self._is_in_the_log(seen):
+                outcome = Outcome(True, NotLeaderOrFollowerException)
+        except LakelogException as error:  # the new leader's log cannot be read now
+            self.error = error if time_is_over or not error.retriable else None
+            return self.error is not None
         if outcome.error is NotLeaderOrFollowerException and self._send_again and not time_is_over:
             return self._retry(self._send_again)
         if outcome.error:
             is_timeout = outcome.error is TimeoutException
             self.error = self._timeout(seen) if is_timeout else outcome.error(self._explain(outcome.error, seen))
         return outcome.is_done
+
+    def _is_in_the_log(self, seen: Leadership) -> bool:
+        """Whether a later leader has these very records.
+
+        Offsets and epochs do not tell that where the old leader's log had lost its end before they were written to it.
+        Records that have been deleted since count as having been there.
+        """
+        records, registration = self._records, seen.registration
+        if registration.leader_epoch == records.leader_epoch:
+            return True
+        log = self._view.log(registration.leader).refresh().partition(registration.topic_id_partition)
+        return log.chain_at(records.last_offset + 1) in (None, records.chain)
 
     def _retry(self, send_again: SendAgain) -> bool:
         """Tells whether that has failed for good; whether it was of use is for the next looks to say."""

@@ -36,6 +36,7 @@ class RecordMetadata:
     Offsets are -1 with acks=0, where nobody waits for an answer, and where nothing was appended. Offsets beside an
     error mean: appended, but not acknowledged; the records may yet be committed. Between first and last offset there
     are records of others too where a new leader had only a part of the records, and the rest was appended there.
+    `chain` is the hash of the partition's log up to the last record: a log with that chain has these very records.
     """
 
     topic: str
@@ -45,6 +46,7 @@ class RecordMetadata:
     last_offset: int = -1
     leader_epoch: int = -1
     error: LakelogException | None = None
+    chain: str = ""
 
 
 class SendOptions(NamedTuple):
@@ -184,4 +186,7 @@ class Sender:
             return replace(answer, error=outcome)
         self._identity.appended(request.topic_id_partition, request.records)
         epoch = request.leader_epoch if outcome.leader_epoch is None else outcome.leader_epoch
-        return replace(answer, base_offset=outcome.base_offset, last_offset=outcome.last_offset, leader_epoch=epoch)
+        return replace(
+            answer, base_offset=outcome.base_offset, last_offset=outcome.last_offset, leader_epoch=epoch,
+            chain=outcome.chain,
+        )  # fmt: skip

@@ -48,7 +48,8 @@ class Appended(NamedTuple):
 
     `leader_epoch`: of a duplicate, the epoch that its last record lies under, which may be an older one than that of
     the request; None of what is appended now. `known`: how many records at the beginning an earlier attempt had put
-    there, where the rest is appended now; records of others may lie in between.
+    there, where the rest is appended now; records of others may lie in between. `chain` is that of the log up to the
+    last record, once it is there.
     """
 
     base_offset: int
@@ -56,6 +57,7 @@ class Appended(NamedTuple):
     duplicate: bool = False
     leader_epoch: int | None = None
     known: int = 0
+    chain: str = ""
 
 
 class AppendPosition(NamedTuple):

@@ -60,7 +60,16 @@ def append(
 
     epochs = {f"{request.topic}-{request.partition}": request.leader_epoch for request in appends}
     log.transact({"who": who, "why": "append", "leader_epochs": epochs}, decide, deadline)
-    return outcomes
+    state = log.current()
+    return {partition: _with_chain(state, partition, outcome) for partition, outcome in outcomes.items()}
+
+
+def _with_chain(
+    state: LogState, partition: TopicIdPartition, outcome: Appended | LakelogException
+) -> Appended | LakelogException:
+    if not isinstance(outcome, Appended):
+        return outcome
+    return outcome._replace(chain=state.known(partition).chain_at(outcome.last_offset + 1) or "")
 
 
 def append_as_follower(

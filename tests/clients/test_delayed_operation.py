@@ -131,6 +131,7 @@ class Appended:
     base_offset: int = 1
     last_offset: int = 2
     leader_epoch: int = 0
+    chain: str = "chain"
     error: LakelogException | None = None
 
 

@@ -25,6 +25,7 @@ from replication.storage.segment import copy_segment
 from replication.storage.topic_table import Topic
 from tests.processes import wait_until
 from tests.registrations import joined, register
+from tests.storage.logs import truncate
 
 
 class World:
@@ -127,6 +128,20 @@ def test_ap_07_a_duplicate_is_waited_for_under_the_epoch_that_it_lies_under(worl
     world.lead(with_leader(world.registration, 1, (1,)), high_watermark=1)
     assert (answer().base_offset, answer().leader_epoch, answer().error) == (0, 0, None)
     assert world.values(1) == [b"a"]
+
+
+def test_ap_07_tr_08_other_records_at_the_same_offsets_and_epoch_acknowledge_nothing(world):
+    """The leader's log lost its end, as in a power cut, and was then written to."""
+    Producer(world.cluster.root.uri, acks=1).send("t", pa.table({"value": [b"a"]}))
+    world.copy()
+    truncate(world.logs[1], {world.partition: 0})
+    answer = send_meanwhile(Producer(world.cluster.root.uri), b"b")
+    wait_until(lambda: world.end(1) == 1, "the record in the log that lost its end")
+    world.fail_over(high_watermark=1)
+    wait_until(lambda: world.end(2) == 2, "the record in the new leader's log")
+    world.publish(high_watermark=2)
+    assert (answer().base_offset, answer().leader_epoch, answer().error) == (1, 1, None)
+    assert world.values(2) == [b"a", b"b"]
 
 
 def test_ap_07_what_the_new_leader_lacks_is_sent_to_it_again(world):
