@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from replication.config import Config
 from replication.controller.active_controller import ActiveController
@@ -26,6 +26,7 @@ from replication.storage.topic_table import Topic
 TOPIC = "bench"
 REPLICAS = 3
 LOST, LEAVING = 1, 2
+_EPOCH = 1  # of every broker
 _CAUSE = {"who": "bench", "why": "set up"}
 
 Partitions = Mapping[TopicIdPartition, PartitionRegistration]
@@ -65,7 +66,7 @@ class ControllerBench:
         format_cluster(self._root, Config())
         self._brokers = {broker: BrokerTable.open_or_create(self._root, broker) for broker in range(1, brokers + 1)}
         for broker, table in self._brokers.items():
-            row = BrokerRegistration(broker, f"{folder}/{broker}", None, 1, 0, -1, False, None, "none", 0)
+            row = BrokerRegistration(broker, f"{folder}/{broker}", None, _EPOCH, 0, -1, False, None, "none", 0)
             table.register(lambda _, row=row: row)  # type: ignore[misc]
         self._write_topic(partitions)
         self._clock, self._cluster = Clock(), Cluster.open(self._root.uri)
@@ -76,8 +77,8 @@ class ControllerBench:
         cluster = Cluster.open(self._root.uri)
         assignment = assign_replicas(dict.fromkeys(self._brokers), partitions, REPLICAS, 0, 0)
         cluster.topics.change([Topic(TOPIC, f"{TOPIC}-id", partitions)], (), _CAUSE)
-        rows = (new_partition(TOPIC, f"{TOPIC}-id", n, replicas, self._brokers) for n, replicas in assignment.items())
-        cluster.metadata.put(rows, _CAUSE)
+        new = (new_partition(TOPIC, f"{TOPIC}-id", n, replicas, self._brokers) for n, replicas in assignment.items())
+        cluster.metadata.put((replace(r, isr_epochs=dict.fromkeys(r.isr, _EPOCH)) for r in new), _CAUSE)
 
     def _elected(self) -> ActiveController:
         held = self._cluster.lease.elect("bench", None)
@@ -92,7 +93,7 @@ class ControllerBench:
         steps = [self._measure("start-up", lambda: self._controller.fail_over({}), everybody)]
         self._fall_silent(LOST)
         steps.append(self._measure("loss of a broker", self._controller.look, everybody - {LOST}))
-        self._brokers[LEAVING].update(1, "shutdown", shutting_down=True)
+        self._brokers[LEAVING].update(_EPOCH, "shutdown", shutting_down=True)
         steps.append(self._measure("controlled shutdown", self._controller.look, everybody - {LOST, LEAVING}))
         return steps
 
@@ -103,7 +104,7 @@ class ControllerBench:
             self._controller.look()
             self._clock.now += beat
             for table in (table for other, table in self._brokers.items() if other != broker):
-                table.update(1, "heartbeat")
+                table.update(_EPOCH, "heartbeat")
 
     def _measure(self, name: str, act: Callable[[], None], able: Collection[int]) -> Step:
         before = MetadataTable.open(self._root)

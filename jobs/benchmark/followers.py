@@ -58,15 +58,15 @@ class LakelogFollower(Follower):
     name = "lakelog"
 
     def __init__(self, sources: Sources) -> None:
-        self._cluster = sources.cluster
+        self._sources = sources
         self._commit = sources.commit_to_leader
         self.target = sources.log_of(FOLLOWER)
 
     def start(self) -> None:
-        self._cluster.start()
+        self._sources.begin()
 
     def stop(self) -> None:
-        self._cluster.stop()
+        self._sources.cluster.stop()
 
 
 class PlainStream(Follower):

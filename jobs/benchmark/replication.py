@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from jobs.benchmark.data import DataSet
 from jobs.benchmark.followers import Follower, LakelogFollower, PlainStream, copy_files
-from jobs.benchmark.sources import Append, Sources
+from jobs.benchmark.sources import Sources
 
 FILE_COPY = "file copy"
 _SMALL = DataSet(1_000, 100)
@@ -82,7 +82,7 @@ class Bench:
     def _measure(self, data_set: DataSet, tables: Sequence[pa.Table], *, with_copy: bool) -> Measurement:
         measured = Measurement(data_set)
         for number in range(1 - self._plan.warm_up_rounds, self._plan.rounds + 1):
-            found = self._round(data_set, tables, number % 2 == 0, with_copy)
+            found = self._round(data_set, tables, with_copy)
             measured.rows_equal &= found.rows_equal
             measured.bytes, measured.segments = found.bytes, found.segments
             for name, seconds in found.seconds.items() if number > 0 else ():
@@ -92,28 +92,27 @@ class Bench:
             )
         return measured
 
-    def _round(
-        self, data_set: DataSet, tables: Sequence[pa.Table], plain_first: bool, with_copy: bool
-    ) -> Measurement:  # fmt: skip
+    def _round(self, data_set: DataSet, tables: Sequence[pa.Table], with_copy: bool) -> Measurement:
         warm_up = [_SMALL.table(-1 - seed) for seed in range(self._plan.warm_up_commits)]
         with _folder() as folder:
             sources = Sources(self._spark, folder, [*warm_up, *tables])
+            followers = [LakelogFollower(sources), PlainStream(self._spark, sources)]
+            seconds = {follower.name: self._run(follower, sources)[len(warm_up) :] for follower in followers}
             counted = sources.appends[len(warm_up) :]
             found = Measurement(data_set, sum(a.bytes for a in counted), sum(len(a.segments) for a in counted))
-            followers = [LakelogFollower(sources), PlainStream(self._spark, sources)]
-            for follower in reversed(followers) if plain_first else followers:
-                found.add(follower.name, self._run(follower, sources.appends)[len(warm_up) :])
+            for name, measured in seconds.items():
+                found.add(name, measured)
             if with_copy:
                 found.add(FILE_COPY, [copy_files(a, sources.leader.root, folder / "copy") for a in counted])
             found.rows_equal = self._are_equal(sources, followers)
         return found
 
-    def _run(self, follower: Follower, appends: Sequence[Append]) -> list[float]:
+    def _run(self, follower: Follower, sources: Sources) -> list[float]:
         """The seconds of each commit. A follower runs only while it is measured, so as not to slow the other down."""
         idle, seconds = threading.Event(), []
         follower.start()
         try:
-            for appended in appends:
+            for appended in sources.appends:
                 seconds.append(follower.follow(appended))
                 idle.wait(self._plan.idle_seconds)
         finally:

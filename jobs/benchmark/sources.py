@@ -52,30 +52,35 @@ class Append:
 
 
 class Sources:
-    """A cluster of a leader and a follower with one topic, not running, and the table beside it.
+    """A cluster of a leader and a follower with one topic, and the table beside it.
 
-    Records are written once, before anything is measured. A commit then makes them visible, in the one place or in the
-    other: hard links, so that both followers read the same bytes from the same place.
+    Records are written once, before anything is measured, under the leader epoch at which the cluster then runs: one
+    that is started again leads under another. A commit makes them visible, in the one place or in the other: hard
+    links, so that both followers read the same bytes from the same place.
     """
 
     def __init__(self, spark: SparkSession, folder: Path, tables: Sequence[pa.Table]) -> None:
         self.folder = folder
         self.cluster = LocalCluster(spark, str(folder / "lakelog"), brokers=2)
-        with self.cluster:
-            self.leader = ReplicaLog.open(self.log_of(LEADER))
-            topic = self._create_topic()
         self.mirror = ReplicaLog.create(StorageRoot.of(str(folder / "plain-source")))
         self._producer_id = new_producer_id()
         self._ends: dict[TopicIdPartition, LogEnd] = {}
-        self.appends = [self._write(topic, table) for table in tables]
+        self._tables = tables
+        self.appends: list[Append] = []
+
+    def begin(self) -> None:
+        """Starts the cluster, and writes the records."""
+        self.cluster.start()
+        self.leader = ReplicaLog.open(self.log_of(LEADER))
+        topic = self._create_topic()
+        self.appends = [self._write(topic, table) for table in self._tables]
 
     def log_of(self, broker_id: int) -> StorageRoot:
         """Where a broker keeps its log."""
         return StorageRoot.of(self.cluster.broker_uri(broker_id)).child(LOG.name)
 
     def _create_topic(self) -> TopicDescription:
-        """The topic, once its leader's log is open for appends and its follower fetches: a query is not to be stopped
-        while it starts."""
+        """The topic, once its leader's log is open for appends and its follower fetches."""
         assignment = dict.fromkeys(range(PARTITIONS), (LEADER, FOLLOWER))
         topic = self.cluster.admin().create_topic(TOPIC, assignment=assignment)
         rows = ReplicaTable.open(StorageRoot.of(self.cluster.broker_uri(FOLLOWER)))
