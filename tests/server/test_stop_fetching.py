@@ -10,7 +10,7 @@ from replication.protocol.steps import InitialFetchState
 from replication.server.fetch_states import FetchStates
 from replication.server.gate import Gate
 from replication.server.replica_fetcher import ReplicaFetcher
-from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager
+from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
 from replication.storage.filesystem import StorageRoot
 from tests.clock import Clock
 from tests.processes import wait_until
@@ -46,7 +46,7 @@ def world(root):
         None, 2, BrokerIdAndFetcherId(1, 0), home, home, home.child("checkpoints"), Config(), states, work, Gate()
     )  # fmt: skip
     fetcher.start = lambda: None
-    manager = ReplicaFetcherManager(1, lambda _key, _uri: fetcher, lambda _broker: home.uri)
+    manager = ReplicaFetcherManager(1, lambda _key, _uri: fetcher, lambda _broker: SourceBroker(home.uri, 1))
     manager.add_fetcher_for_partitions({p: InitialFetchState("flights", 1, 0, 0) for p in (P0, P1)})
     return SimpleNamespace(fetcher=fetcher, manager=manager, work=work, states=states)
 
