@@ -1,0 +1,199 @@
+"""The processes of a world: brokers and controllers as they are shipped, and producers that remember what they sent."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pyarrow as pa
+
+from replication.clients.producer import Producer
+from replication.config import Config
+from replication.controller.controller import Controller
+from replication.errors import LakelogException, StaleBrokerEpochException
+from replication.server.broker import Broker
+from replication.server.broker_session import BrokerSession
+from replication.server.gate import BrokerKilled
+from replication.storage.cluster import Cluster
+from replication.storage.filesystem import StorageRoot
+from tests.faults.threads import OneRound, Standing
+
+TOPIC = "flights"
+PARTITIONS = 2
+PADDING = b"." * 900  # so that each record is a batch of its own, and a segment: a leader may be lost between two
+PRODUCER = Config.from_properties({"log.segment.bytes": "1024"})
+
+
+class Interrupted(BaseException):
+    """The user has stopped a cell of a notebook."""
+
+
+class Node:
+    """A broker, whatever process of it runs now."""
+
+    def __init__(self, number: int, cluster: str, root: StorageRoot, maintain: float, **properties: str) -> None:
+        self.name = f"broker-{number}"
+        self.number = number
+        self.root = root
+        self.outage: str | None = None
+        self.frozen_until, self.moved_at = 0.0, 0.0
+        self.may_die = lambda: False
+        self.broker: Broker | None = None
+        self._cluster = cluster
+        self._maintain = maintain
+        self._config = Config.from_properties({"broker.id": str(number), **properties})
+
+    @property
+    def is_dead(self) -> bool:
+        return self.broker is not None and self.broker.gate.is_killed
+
+    @property
+    def runs(self) -> bool:
+        return self.broker is not None and not self.broker.gate.is_killed
+
+    @property
+    def epoch(self) -> int | None:
+        """The broker epoch of the process that works, None if none does."""
+        session = self.broker.session if self.broker is not None and self.runs else None
+        return session.broker_epoch if session else None
+
+    @property
+    def has_applied(self) -> bool:
+        """Whether its process has taken up the roles that the metadata gives it."""
+        session = self.broker.session if self.broker is not None and self.runs else None
+        return session is not None and session._has_applied
+
+    def die(self) -> bool:
+        if self.broker is None or not self.may_die():
+            return False
+        self.broker.gate.kill()
+        return True
+
+    def start(self) -> None:
+        """A new process. One that cannot start ends, and is started again later."""
+        self.broker = None
+        try:
+            watch = SimpleNamespace(wait=lambda _: None)
+            made = Broker(None, self._cluster, self.root.uri, self._config, watch)
+            made._stopping, made._thread, made._heartbeat = OneRound(), Standing(), Standing()
+            self.broker = made
+            made.start()
+            made.gate.watch(threading.current_thread())
+        except (LakelogException, OSError):
+            self.broker = None
+        except BrokerKilled:
+            pass
+
+    def step(self, rng: random.Random) -> None:
+        """What its threads do: heartbeat, its own round, fetches, now and then the maintenance of the log."""
+        broker = self.broker
+        if broker is None or broker.gate.is_killed:
+            self.start()
+            return
+        try:
+            broker._beat()
+        except BrokerKilled:
+            return
+        except StaleBrokerEpochException:
+            self.broker = None
+            return
+        except LakelogException:
+            pass
+        broker._run()
+        if broker._failure is not None:
+            self.broker = None
+            return
+        if broker.session is not None:
+            self._work_beside(broker.session, rng)
+
+    def _work_beside(self, session: BrokerSession, rng: random.Random) -> None:
+        """The rounds of other threads; each goes on by itself whatever has become of the others."""
+        for fetcher in session.fetcher_manager.fetchers().values():
+            with suppress(LakelogException, BrokerKilled):
+                fetcher.fetch_once()
+        if rng.random() < self._maintain:
+            with suppress(BrokerKilled, StaleBrokerEpochException):
+                session._maintenance.run_once()
+
+
+class Office:
+    """A controller, whatever process of it runs now."""
+
+    def __init__(self, name: str, cluster: str) -> None:
+        self.name = name
+        self.outage: str | None = None
+        self.frozen_until = 0.0
+        self.is_dead = False
+        self._cluster = cluster
+        self._process: Controller | None = None
+
+    def die(self) -> bool:
+        self.is_dead = True
+        return True
+
+    def step(self, _rng: random.Random) -> None:
+        if self.is_dead or self._process is None:
+            self.is_dead, self._process = False, None
+            try:
+                self._process = Controller(Cluster.open(self._cluster), self.name)
+            except LakelogException:
+                return
+        with suppress(BrokerKilled):
+            self._process.round()
+
+
+@dataclass
+class Sent:
+    """Records of one send to one partition, and whether they were acknowledged."""
+
+    partition: int
+    values: tuple[bytes, ...]
+    is_acknowledged: bool = False
+
+
+@dataclass
+class Client:
+    """A producer with acks=all, and all that it has sent."""
+
+    name: str
+    cluster: str
+    outage: str | None = None
+    frozen_until: float = 0.0
+    is_dead: bool = False
+    padding: bytes = PADDING
+    sent: list[Sent] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**9)))
+    _producer: Producer | None = None
+
+    def die(self) -> bool:
+        """It is not its process that ends: whoever uses it stops it in the middle, and goes on with it."""
+        raise Interrupted
+
+    def step(self, rng: random.Random) -> None:
+        """One send, to one partition or to both, and the same producer goes on with other records after an error."""
+        counts = [rng.randrange(4) for _ in range(PARTITIONS)]
+        self.send({number: count for number, count in enumerate(counts) if count}, rng.choice([1000, 4000, 12_000]))
+
+    def send(self, counts: dict[int, int], timeout_ms: int = 30_000) -> bool:
+        """Sends so many records to each partition; tells whether all were acknowledged."""
+        batches = [Sent(p, tuple(self._value() for _ in range(count))) for p, count in counts.items()]
+        self.sent += batches
+        records = {
+            "value": [value for batch in batches for value in batch.values],
+            "partition": [batch.partition for batch in batches for _ in batch.values],
+        }
+        try:
+            self._producer = self._producer or Producer(self.cluster, "all", config=PRODUCER)
+            answers = self._producer.send(TOPIC, pa.table(records), timeout_ms) if batches else {}
+        except (LakelogException, Interrupted):
+            return False
+        for batch in batches:
+            batch.is_acknowledged = answers[batch.partition].error is None
+        return all(batch.is_acknowledged for batch in batches)
+
+    def _value(self) -> bytes:
+        return f"{self.name}-{next(self._numbers)}-".encode() + self.padding

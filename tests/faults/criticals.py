@@ -1,0 +1,97 @@
+"""Five mistakes that lost or doubled acknowledged records, each as it was before it was mended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from replication.clients.producer import Producer
+from replication.protocol.append import Appended, PartitionAppend, place
+from replication.protocol.compaction import Compaction, LogFile, size_class
+from replication.protocol.partition_log import PartitionLog
+from replication.protocol.record_batch import BatchHeader
+from replication.server.replica_manager import ReplicaManager
+from replication.server.replica_rows import replica_row
+from tests.faults.threads import Fetcher
+
+Changes = Sequence[tuple[str, Any]]
+
+_send, _place, _publish = Producer.send, place, ReplicaManager.publish
+
+
+def _keeps_its_identity(producer: Producer, *args: Any, **options: Any) -> Any:
+    """A send that raises leaves its id and sequence numbers to the next one."""
+    identity = producer._identity
+    try:
+        return _send(producer, *args, **options)
+    except BaseException:
+        producer._identity = identity
+        raise
+
+
+def _leads_on(_broker: int, _epoch: int, metadata: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A new process takes up what an older one was elected for."""
+    return dict(metadata)
+
+
+def _goes_on(manager: ReplicaManager) -> None:
+    """The fetchers of a broker do a round while another thread of it publishes, unless it is one of them that does."""
+    fetchers = [f for f in manager._fetchers.fetchers().values() if isinstance(f, Fetcher)]
+    if not any(fetcher.is_fetching for fetcher in fetchers):
+        for fetcher in fetchers:
+            fetcher.fetch_once()
+
+
+def _is_overtaken(manager: ReplicaManager, why: str) -> None:
+    """As it is shipped: whatever goes on meanwhile, the row is true."""
+    _goes_on(manager)
+    _publish(manager, why)
+
+
+def _reads_the_log_first(manager: ReplicaManager, why: str) -> None:
+    """The log is read, then other threads of the same broker go on, then the fetch states are read."""
+    state = manager._log.current()
+    _goes_on(manager)
+    told = manager._table.replicas
+    rows = (
+        replica_row(
+            manager._broker_id, manager._broker_epoch, h, state.known(p), manager._fetchers.fetch_state(p),
+            told.get(p), state.version,
+        )
+        for p, h in manager._hosted.items()
+    )  # fmt: skip
+    manager._table.publish(rows, why)
+
+
+def _appends_all_again(log: PartitionLog, request: PartitionAppend) -> Appended:
+    """A leader that has only the first records of a send appends all of them."""
+    found = _place(log, request)
+    return Appended(log.log_end_offset, log.log_end_offset + request.records - 1) if found.known else found
+
+
+def _without_progress(
+    files: Collection[LogFile], segment_bytes: int, min_files: int, _max_bytes: int
+) -> Compaction | None:
+    """Files are chosen by their size, compressed, and packed by the size of their records, which may be far larger."""
+    small = [file for file in files if size_class(file.size, segment_bytes) >= 0]
+    if len(small) < min_files:
+        return None
+    packs: list[list[tuple[LogFile, BatchHeader]]] = []
+    sizes: Counter[int] = Counter()
+    placed = ((file, header) for file in small for header in file.headers)
+    for file, header in sorted(placed, key=lambda item: (item[1].topic_id_partition, item[1].base_offset)):
+        is_new = not packs or packs[-1][-1][1].topic_id_partition != header.topic_id_partition
+        if is_new or sizes[len(packs)] + header.bytes > segment_bytes:
+            packs.append([])
+        packs[-1].append((file, header))
+        sizes[len(packs)] += header.bytes
+    return Compaction(tuple(small), tuple(packs))
+
+
+IDENTITY_KEPT: Changes = [("replication.clients.producer.Producer.send", _keeps_its_identity)]
+LEADS_ON: Changes = [("replication.server.replica_manager.given_to", _leads_on)]
+OVERTAKEN: Changes = [("replication.server.replica_manager.ReplicaManager.publish", _is_overtaken)]
+LOG_READ_FIRST: Changes = [("replication.server.replica_manager.ReplicaManager.publish", _reads_the_log_first)]
+APPENDED_AGAIN: Changes = [("replication.storage.append.place", _appends_all_again)]
+WITHOUT_PROGRESS: Changes = [("replication.storage.compaction.plan_compaction", _without_progress)]

@@ -1,0 +1,133 @@
+"""One thread for all: what the shipped code gives to threads, pools and clocks happens in order, by a held clock."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from replication.server import broker, broker_session, log_maintenance
+from replication.server.replica_fetcher import ReplicaFetcher
+from tests.clock import Clock
+
+
+class Fetcher(ReplicaFetcher):
+    """A fetcher without a query: a round of it is fetched from the leader's snapshot."""
+
+    is_fetching = False
+
+    def start(self) -> None:
+        """The test calls the rounds."""
+
+    def wake(self) -> None:
+        """There is no stream to be woken."""
+
+    def shutdown(self, seconds: float | None = None) -> None:
+        self._states.remove(self._states.all())
+
+    def fetch_once(self) -> None:
+        """As a query that has just begun: nothing of the stream is there, all is to be looked for."""
+        self._states.fell_behind(self._states.all())
+        self.is_fetching = True
+        try:
+            self._fetch(None)
+        finally:
+            self.is_fetching = False
+
+
+class AtOnce:
+    """A thread whose work is done when it has been started."""
+
+    def __init__(self, target: Callable[..., object], args: tuple[object, ...] = (), **_: object) -> None:
+        self._work = lambda: target(*args)
+
+    def start(self) -> None:
+        self._work()
+
+
+class InOrder:
+    """A pool of threads that does one thing after the other."""
+
+    def __init__(self, _: int) -> None:
+        pass
+
+    def __enter__(self) -> InOrder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return iter([work(item) for item in items])
+
+
+class NoPause:
+    """An event that nobody waits for."""
+
+    def wait(self, _seconds: float) -> bool:
+        return False
+
+
+class OneRound:
+    """Stands for the event that ends a loop: it lets the loop go round once."""
+
+    def __init__(self) -> None:
+        self._has_gone_round = True
+
+    def wait(self, _seconds: float) -> bool:
+        self._has_gone_round = not self._has_gone_round
+        return self._has_gone_round
+
+    def is_set(self) -> bool:
+        return False
+
+
+class Standing:
+    """Stands for a thread that is never begun."""
+
+    def start(self) -> None:
+        pass
+
+    def is_alive(self) -> bool:
+        return True
+
+
+def _raises(*_: object) -> None:
+    """In the place of a log line about an error that nobody has expected: the test is to see it."""
+    raise
+
+
+def in_one_thread(patch: pytest.MonkeyPatch, clock: Clock, rng: random.Random) -> None:
+    """From now on time stands still but for the clock, ids come from the generator, and nothing runs beside a test."""
+    _hold_clocks(patch, clock)
+    patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
+    inline = SimpleNamespace(Thread=AtOnce, Event=threading.Event)
+    patch.setattr("replication.server.follower_rows.threading", inline)
+    patch.setattr("replication.storage.compare_and_set.threading", SimpleNamespace(Event=NoPause))
+    for place in ("replication.server.segment_copier", "replication.storage.broken_segments"):
+        patch.setattr(f"{place}.ThreadPoolExecutor", InOrder)
+    patch.setattr(broker, "follower_session", lambda spark: spark)
+    patch.setattr(broker_session, "ReplicaFetcher", Fetcher)
+    patch.setattr(log_maintenance.LogMaintenance, "start", lambda _: None)
+    for name in ("server.broker", "server.log_maintenance", "controller.controller", "controller.active_controller"):
+        patch.setattr(f"replication.{name}.logger.exception", _raises)
+
+
+def _hold_clocks(patch: pytest.MonkeyPatch, clock: Clock) -> None:
+    real = time.monotonic
+    patch.setattr(time, "monotonic", clock)
+    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("replication.")]
+    classes = {c for module in modules for _, c in inspect.getmembers(module, inspect.isclass)}
+    for made in sorted(classes, key=repr):
+        defaults = getattr(made.__init__, "__defaults__", None)
+        if defaults and real in defaults:
+            held = tuple(clock if default is real else default for default in defaults)
+            patch.setattr(made.__init__, "__defaults__", held)

@@ -1,0 +1,279 @@
+"""A cluster of three brokers and two controllers without Spark and without threads, on real tables, over a store that
+has faults. Which process takes its next step, what breaks and when, is told by one number, the seed.
+
+While a process waits, or when another one is to get ahead of its commit, others go on in the middle of its step.
+
+What may be lost is what Lakelog promises to stand: a power cut, or a root that is emptied, takes the log of one broker
+at a time, while another member of the ISR has all that was acknowledged and lives until the controller has seen it.
+Its machine is out of reach until the new process has taken up its roles. Without that, producers may append to a log
+that has lost its end and still says that it leads, and followers may truncate committed records after it: a known gap.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replication.config import Config
+from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.leader_election import new_partition
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import Replica
+from replication.storage.broker_table import BrokerTable
+from replication.storage.cluster import Cluster, format_broker, format_cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.replica_table import ReplicaTable
+from replication.storage.topic_table import Topic
+from schemas import LOG, REPLICAS
+from tests.clock import Clock
+from tests.faults.actors import PARTITIONS, TOPIC, Client, Interrupted, Node, Office
+from tests.faults.store import FaultyStore, lose_end
+from tests.faults.threads import in_one_thread
+from tests.registrations import joined
+
+BROKERS = (1, 2, 3)
+TOPIC_ID = "flights-id"
+DEPTH = 3  # so many steps may lie within one another
+CALM_ROUNDS = 150
+PATIENCE = 3.0  # seconds that a process waits for its turn at most, unless it is frozen
+FETCHED = {"replica.fetch.max.bytes": "1000"}  # a record of a partition at a time: leaders are lost between two
+
+
+class World:
+    """All processes and tables under one seed. `actors` take steps; `trace` has what has happened, to be read."""
+
+    def __init__(self, folder: Path | str, seed: int, patch: pytest.MonkeyPatch, **properties: str) -> None:
+        self.rng, self.clock = random.Random(seed), Clock()
+        self.trace: list[str] = []
+        self._stack: list[Node | Office | Client | None] = []
+        self.store = FaultyStore(self.rng, lambda: self._stack[-1] if self._stack else None, self.interrupt)
+        in_one_thread(patch, self.clock, random.Random(seed))
+        self.store.install(patch)
+        patch.setattr(ReplicaTable, "publish", self._checked(ReplicaTable.publish))
+        for place in ("sender", "delayed_operation"):
+            patch.setattr(f"replication.clients.{place}.pause", self._pause)
+        home = StorageRoot.of(str(folder)).child("world")
+        self._format(home, properties)
+        self.offices = [Office(f"controller-{number}", self.cluster.root.uri) for number in (1, 2)]
+        self.clients = [Client(f"producer-{number}", self.cluster.root.uri) for number in (1, 2)]
+        self.damaged: dict[int, int] = {}  # brokers that have lost records, and the last epoch with all of them
+
+    def _format(self, home: StorageRoot, properties: dict[str, str]) -> None:
+        root = home.child("cluster")
+        cluster_id = format_cluster(root, Config())
+        self.cluster = Cluster.open(root.uri)
+        self.nodes: dict[int, Node] = {}
+        for number in BROKERS:
+            storage = home.child(f"broker-{number}")
+            format_broker(storage, cluster_id, number)
+            node = Node(number, root.uri, storage, 0.05, **{"log.cleaner.min.files": "8", **FETCHED, **properties})
+            node.may_die = self._may_end(node)
+            self.nodes[number] = node
+        self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, PARTITIONS)], (), {"who": "test"})
+        replicas = [tuple(BROKERS[(p + n) % len(BROKERS)] for n in range(len(BROKERS))) for p in range(PARTITIONS)]
+        made = (joined(new_partition(TOPIC, TOPIC_ID, p, ar, BROKERS)) for p, ar in enumerate(replicas))
+        self.cluster.metadata.put(made, {"who": "test"})
+        for node in self.nodes.values():
+            node.start()
+
+    def _pause(self, milliseconds: int, deadline: float) -> None:
+        self.clock.now += max(0.0, min(0.5, deadline - self.clock.now))
+        if self.store.has_faults and self.rng.random() < 0.004:
+            raise Interrupted
+        self.interrupt()
+
+    def _checked(self, publish: Callable[..., Any]) -> Callable[..., Any]:
+        """A row never claims more than its log has when it is written."""
+
+        def published(table: ReplicaTable, rows: Iterable[Replica], why: str) -> Any:
+            actor, told = self._stack[-1] if self._stack else None, list(rows)
+            session = actor.broker.session if isinstance(actor, Node) and actor.broker is not None else None
+            for row in told if session else ():
+                log = session.replica_manager._log.current().known(row.topic_id_partition)
+                has_chain = log.chain_at(row.log_end_offset) == row.chain
+                is_claim = row.state not in (ReplicaState.TRUNCATING, ReplicaState.OFFLINE)
+                if is_claim and (not has_chain or row.epochs != log.lineage):
+                    raise AssertionError(f"{actor.name} tells {row} of a log that ends at {log.log_end}, {log.lineage}")
+            return publish(table, told, why)
+
+        return published
+
+    # Steps
+
+    @contextmanager
+    def acting(self, actor: Node | Office | Client | None) -> Iterator[None]:
+        """Who uses the store meanwhile; None is the test, for which it has no faults."""
+        self._stack.append(actor)
+        try:
+            yield
+        finally:
+            self._stack.pop()
+            if actor is not None:
+                actor.outage = None
+
+    def run(self, actor: Node | Office | Client) -> None:
+        """One step of one process, unless it is frozen."""
+        if self.clock.now >= actor.frozen_until:
+            self.trace.append(f"{self.clock.now:.1f} {'  ' * len(self._stack)}{actor.name}")
+            if isinstance(actor, Node):
+                actor.moved_at = self.clock.now
+            with self.acting(actor):
+                actor.step(self.rng)
+            if isinstance(actor, Node) and actor.has_applied:
+                self.store.down.pop(actor.name, None)
+
+    def interrupt(self) -> None:
+        """Another process goes on in the middle of a step."""
+        others = [a for a in (*self.nodes.values(), *self.offices) if a not in self._stack]
+        others += [c for c in self.clients if c not in self._stack and not any(c in self._stack for c in self.clients)]
+        if len(self._stack) <= DEPTH and others:
+            self.happen(others)
+
+    def happen(self, actors: Collection[Node | Office | Client]) -> None:
+        """Something: mostly the step of a process, sometimes a fault."""
+        self.clock.now += self.rng.uniform(0.05, 0.4)
+        with self.acting(None):
+            self.store.is_careful = self._is_awaited()
+        if self.store.has_faults and self.rng.random() < 0.06:
+            self._break()
+        else:
+            self.run(self._starving(actors) or self.rng.choice(list(actors)))
+
+    def _starving(self, actors: Collection[Node | Office | Client]) -> Node | None:
+        """A broker that has waited for so long that it would soon be taken for dead."""
+        nodes = [
+            n for n in actors if isinstance(n, Node) and self.clock.now >= max(n.frozen_until, n.moved_at + PATIENCE)
+        ]
+        return min(nodes, key=lambda node: node.moved_at, default=None)
+
+    def storm(self, steps: int) -> None:
+        """So many steps with faults."""
+        self.store.has_faults = True
+        for _ in range(steps):
+            self.happen([*self.nodes.values(), *self.offices, *self.clients])
+        self.store.has_faults = False
+
+    # Faults of processes and roots
+
+    def _break(self) -> None:
+        faults: list[Callable[[Node], None]] = [self.kill, self.kill, self._freeze, self.cut_power, self.empty_root]
+        fault, node = self.rng.choice(faults), self.nodes[self.rng.choice(BROKERS)]
+        with self.acting(None):
+            self.store.land()
+            if node not in self._stack and self._may_end(node)():
+                fault(node)
+
+    def kill(self, node: Node) -> None:
+        """Ends a process of a broker; the next step of the broker starts another."""
+        self.trace.append(f"{self.clock.now:.1f} kill {node.name}")
+        if node.broker is not None:
+            node.broker.gate.kill()
+        node.frozen_until = self.clock.now + self.rng.choice([0, 0, 3, 12])
+
+    def _freeze(self, node: Node | Office) -> None:
+        actor = self.rng.choice([node, *self.offices])
+        self.trace.append(f"{self.clock.now:.1f} freeze {actor.name}")
+        actor.frozen_until = self.clock.now + self.rng.choice([2, 8, 15])
+
+    def cut_power(self, node: Node, commits: int | None = None) -> None:
+        """A broker goes down, and the ends of its tables go with it."""
+        if self._may_lose(node):
+            self._damage(node)
+            lost = [lose_end(node.root.child(t.name), commits or self.rng.randrange(1, 8)) for t in (LOG, REPLICAS)]
+            self.trace.append(f"{self.clock.now:.1f} {node.name} loses the last {lost} commits")
+
+    def empty_root(self, node: Node) -> None:
+        """A broker goes down, and its root is formatted anew."""
+        if self._may_lose(node):
+            self._damage(node)
+            node.root.delete_folder()
+            format_broker(node.root, self.cluster.cluster_id, node.number)
+            self.trace.append(f"{self.clock.now:.1f} {node.name} loses its root")
+
+    def _damage(self, node: Node) -> None:
+        self.kill(node)
+        self.store.down[node.name] = node.root.uri
+        self.store.lose_late(node.root)
+        table = BrokerTable.open_or_create(self.cluster.root, node.number)
+        self.damaged[node.number] = table.registration.broker_epoch if table.registration else 0
+
+    def _may_lose(self, node: Node) -> bool:
+        """Whether another member of each ISR lives and keeps what was acknowledged."""
+        self.store.land(all_of_them=True)
+        self._note_whole()
+        others = {n.number: n.epoch for n in self.nodes.values() if n is not node and self.clock.now >= n.frozen_until}
+        keeping = [[n for n, epoch in others.items() if r.isr_epoch(n) == epoch] for r in self.partitions().values()]
+        return not self.damaged and all(keeping)
+
+    def _may_end(self, node: Node) -> Callable[[], bool]:
+        """Whether a broker may end: while one has lost records, and still counts, the others keep them."""
+
+        def may_end() -> bool:
+            with self.acting(None):
+                self._note_whole()
+            return all(damaged == node.number for damaged in self.damaged)
+
+        return may_end
+
+    def _is_awaited(self) -> bool:
+        """Whether one that has lost records is in an ISR as the process that had them: until the controller sees to
+        that, nothing else breaks."""
+        registrations = self.partitions().values() if self.damaged else ()
+        return any(n in r.isr and r.isr_epoch(n) <= epoch for r in registrations for n, epoch in self.damaged.items())
+
+    def _note_whole(self) -> None:
+        """Who was taken back into every ISR has all again."""
+        registrations = self.partitions().values()
+        for number, epoch in list(self.damaged.items()):
+            if all(number in r.isr and r.isr_epoch(number) > epoch for r in registrations):
+                del self.damaged[number]
+
+    # What there is to see
+
+    def partitions(self) -> dict[TopicIdPartition, PartitionRegistration]:
+        self.cluster.metadata.refresh()
+        return dict(self.cluster.metadata.partitions)
+
+    def calm(self) -> None:
+        """All live and nothing breaks until every replica is in sync and committed up to its end."""
+        with self.acting(None):
+            self.store.land(all_of_them=True)
+        actors = [*self.nodes.values(), *self.offices]
+        for actor in actors:
+            actor.frozen_until = 0.0
+        for _ in range(CALM_ROUNDS):
+            for actor in actors:
+                self.clock.now += 0.2
+                self.run(actor)
+            if self.is_whole():
+                return
+        raise AssertionError(f"not whole after {CALM_ROUNDS} calm rounds: {self.differences()}")
+
+    def logs(self) -> dict[int, ReplicaLog]:
+        return {number: ReplicaLog.open(node.root.child(LOG.name)) for number, node in self.nodes.items()}
+
+    def is_whole(self) -> bool:
+        return all(set(r.isr) == set(BROKERS) for r in self.partitions().values()) and not self.differences()
+
+    def differences(self) -> list[str]:
+        """Which replicas are not in sync, do not end alike, or have records that are not committed."""
+        logs, found = self.logs(), []
+        for partition, registration in self.partitions().items():
+            if set(registration.isr) != set(BROKERS):
+                found.append(f"{partition.partition}: leader {registration.leader}, ISR {registration.isr}")
+            ends = {number: log.current().known(partition).log_end for number, log in logs.items()}
+            if len(set(ends.values())) != 1:
+                found.append(f"{partition.partition}: ends {ends}")
+            if registration.leader not in self.nodes:
+                continue
+            row = ReplicaTable.open(self.nodes[registration.leader].root).replicas.get(partition)
+            if row is None or row.high_watermark != ends[registration.leader].offset:
+                found.append(f"{partition.partition}: HW {row.high_watermark if row else None}, ends {ends}")
+        return found
