@@ -33,4 +33,5 @@ def _row(registration: BrokerRegistration) -> Row:
         "leader_replication_quota": registration.leader_replication_quota,
         "follower_replication_rate": registration.follower_replication_rate,
         "follower_replication_quota": registration.follower_replication_quota,
+        "divergences": registration.divergences,
     }

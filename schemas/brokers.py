@@ -25,5 +25,6 @@ BROKERS = Table(
         Column("leader_replication_rate", "bigint", "Bytes a second that followers fetch of what is throttled", True),
         Column("follower_replication_quota", "bigint", "follower.replication.throttled.rate; null: no limit", True),
         Column("follower_replication_rate", "bigint", "Bytes a second that it fetches of what is throttled", True),
+        Column("divergences", "bigint", "How often a log here was not its leader's under the same epochs", True),
     ),
 )

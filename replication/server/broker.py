@@ -179,7 +179,7 @@ class Broker:
 
     def _beat(self) -> None:
         session = self.session
-        figures = session.quotas.figures() if session else {}
+        figures = session.figures() if session else {}
         self._registration.beat(session.log_identity if session else None, **figures)
 
     @property

@@ -59,7 +59,7 @@ class BrokerSession:
         self._log, self._table = log, table
         self._log_identity = identify(log)
         config, name = context.config, f"broker-{context.broker_id}"
-        self.divergences: Counter[TopicIdPartition] = Counter()  # how often a history was not the leader's
+        self._divergences: Counter[TopicIdPartition] = Counter()  # how often a history was not the leader's
         self.quotas = ReplicationQuotas(context.broker_id, context.cache)
         self.fetcher_manager = ReplicaFetcherManager(config.num_replica_fetchers, self._create_fetcher, self._source)
         self.replica_manager = ReplicaManager(
@@ -84,7 +84,7 @@ class BrokerSession:
         fetch = FetchContext(
             context.spark, context.config, f"broker-{context.broker_id}", self._log, source,
             lambda: context.cache.replica_table(key.broker_id), self.replica_manager.update_follower_high_watermarks,
-            self.replica_manager.lower_high_watermarks, self.divergences.update,
+            self.replica_manager.lower_high_watermarks, self._divergences.update,
             self.replica_manager.publish, context.gate, FetcherQuotas(self.quotas, key.broker_id),
         )  # fmt: skip
         return ReplicaFetcher(
@@ -104,6 +104,11 @@ class BrokerSession:
     def log_identity(self) -> LogIdentity:
         """The broker's log as it was looked at last, now and then."""
         return self._log_identity
+
+    def figures(self) -> dict[str, int | None]:
+        """What heartbeats tell of the work: quotas and rates, and how often a log had another history than its leader's
+        since the broker registered."""
+        return {**self.quotas.figures(), "divergences": self._divergences.total()}
 
     def _identify_log(self) -> None:
         """Not where heartbeats come from: these must not wait for the broker's root."""

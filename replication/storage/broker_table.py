@@ -41,6 +41,7 @@ class BrokerRegistration:
     leader_replication_rate: int | None = None
     follower_replication_quota: int | None = None
     follower_replication_rate: int | None = None
+    divergences: int | None = None
 
     @property
     def log(self) -> LogIdentity:

@@ -168,7 +168,7 @@ def test_brokers_are_shown(lakelog: Run, cluster: str) -> None:
             "broker": 2, "root": "/nowhere/2", "rack": None, "epoch": 1, "heartbeat": 0, "metadata_version": -1,
             "shutting_down": False, "storage_error": None,
             "offline_partitions": [], "leader_replication_rate": None, "leader_replication_quota": None,
-            "follower_replication_rate": None, "follower_replication_quota": None,
+            "follower_replication_rate": None, "follower_replication_quota": None, "divergences": None,
         },
     )  # fmt: skip
     assert [line.split()[0] for line in lakelog(brokers, "--cluster", cluster)[1].splitlines()[2:]] == ["1", "2", "3"]

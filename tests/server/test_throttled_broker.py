@@ -46,6 +46,7 @@ def test_th_01_th_02_a_move_is_slowed_down_and_its_throttle_is_lifted_while_brok
         leader, follower = admin.describe_brokers().values()
         assert (leader.leader_replication_quota, follower.follower_replication_quota) == (RATE, 2 * RATE)
         assert (leader.follower_replication_quota, follower.leader_replication_quota) == (None, None)
+        assert (leader.divergences, follower.divergences) == (0, 0)
         assert admin.list_partition_reassignments(), "it has not come far yet"
         for broker, key in ((1, f"{LEADER}.rate"), (2, f"{FOLLOWER}.rate")):
             admin.alter_broker_configs(broker, {}, [key])
