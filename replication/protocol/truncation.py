@@ -71,6 +71,18 @@ def has_other_history(own: PartitionLog, leader: Replica) -> bool:
     return any(chain is not None and chain != end.chain for end, chain in known)
 
 
+def leader_lost_its_end(own: PartitionLog, leader: Replica, leader_batches: Sequence[LogEnd]) -> bool:
+    """Whether a follower has records of the leader's own epoch that the leader's log does not have any more.
+
+    A leader truncates nothing within its epoch, and what a follower has of that epoch came from the leader: so the
+    leader's log has lost its end, and what was lost may have been committed. Such a leader is not followed. Its next
+    process leads under another leader epoch or not at all, and then the records are of an older epoch. [TR-08]
+    """
+    end = common_end(own, [LogEnd(leader.log_start_offset, leader.log_start_chain), *leader_batches])
+    agreed = truncation_offset(own.lineage, own.log_end_offset, leader.epochs)
+    return bool(leader.epochs) and leader.epochs[-1].start_offset <= end < agreed
+
+
 def common_end(own: PartitionLog, leader: Sequence[LogEnd]) -> int:
     """The largest offset up to which two logs have the same batches; the own log start where they have none.
 

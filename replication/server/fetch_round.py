@@ -155,6 +155,8 @@ class FetchRound:
         for partition, error in failed.items():
             self._delay(partition, error)
             del leaders[partition]
+        for partition in self._matching.without_lost_ends(logs, leaders, batches):
+            del leaders[partition]
         return maybe_truncate(self._states.truncating(), self._states.fetchable(), logs, leaders, batches)
 
     def _plan(

@@ -9,10 +9,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from replication.errors import CorruptRecordException
+from replication.protocol import fetch_state
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.protocol.replica import Replica
-from replication.protocol.truncation import has_other_history
+from replication.protocol.truncation import has_other_history, leader_lost_its_end
 from replication.server.fetch_states import FetchStates
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_snapshot import batch_ends_from
@@ -20,6 +21,7 @@ from replication.storage.log_snapshot import batch_ends_from
 logger = logging.getLogger(__name__)
 
 _ERROR = "DIVERGED: the log has other batches than its leader's under the same leader epochs"
+_LOST_END = "DIVERGED: the leader's log has lost records of its own epoch; waiting for another leader epoch"
 
 Logs = Mapping[TopicIdPartition, PartitionLog]
 Leaders = Mapping[TopicIdPartition, Replica]
@@ -51,6 +53,16 @@ class LogMatching:
             self._states.diverged(found, _ERROR)
             self._on_diverged(found)
             self._publish("diverged")
+
+    def without_lost_ends(
+        self, logs: Logs, leaders: Leaders, batches: Mapping[TopicIdPartition, Sequence[LogEnd]]
+    ) -> set[TopicIdPartition]:
+        """Delays the partitions whose leaders have lost the end of their logs, until there is another leader epoch."""
+        found = {p for p, ends in batches.items() if leader_lost_its_end(logs[p], leaders[p], ends)}
+        for partition in found:
+            logger.error("%s: %s-%d: %s", self._name, *partition, _LOST_END)
+            self._states.delay(partition, _LOST_END, fetch_state.NEVER)
+        return found
 
     def leader_batches(
         self, logs: Logs, leaders: Leaders

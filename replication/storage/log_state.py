@@ -108,12 +108,16 @@ class LogState:
                 record(log, app_id, version)
         return self._partitions.setdefault(partition, log)  # whole, as other threads may be asking too
 
-    def rebuild(self, version: int, segments: Iterable[Segment | BrokenSegment]) -> None:
-        """Starts over from the active files of a version."""
+    def rebuild(
+        self, version: int, segments: Iterable[Segment | BrokenSegment], asked: Iterable[TopicIdPartition] = ()
+    ) -> None:
+        """Starts over from the active files of a version. `asked`: partitions that a broken segment may hold all of."""
         self.segments, self.broken, self.unsound, self._partitions = {}, {}, {}, {}
         claimed = self._transaction_version(BROKER_EPOCH)
         self.broker_epoch = -1 if claimed is None else claimed
         self._place(segments, self._note_unsound)
+        for partition in asked:
+            self.known(partition)
         self.version = version
 
     def _note_unsound(self, partition: TopicIdPartition, error: CorruptRecordException) -> None:

@@ -1,8 +1,7 @@
 """The log of a broker: one Delta table with the records of all its replicas.
 
-Every change is decided on the replayed state and committed at exactly that version. Who loses replays what the other
-has written and decides again, so a change of role, which is a commit like any other, fences all that was decided
-before it.
+Every change is decided on the replayed state and committed at exactly that version. The loser replays the winner's work
+and decides again, so a change of role, which is a commit like any other, fences all that was decided before it.
 """
 
 from __future__ import annotations
@@ -106,6 +105,8 @@ class ReplicaLog:
     def _replay(self) -> None:
         self._log.move()
         try:
+            if self._log.version <= self._state.version:
+                raise LogGap(f"{self.root.uri}: its versions have been used again")
             for commit in self._log.commits_after(self._state.version):
                 self._state = self._state.after(commit, self._segments(commit.adds))
         except LogGap:
@@ -121,7 +122,7 @@ class ReplicaLog:
         segments = with_statistics(self._segments(self._log.active_files()), self._log.statistics)
         state = LogState(self._transaction_version)  # a new one: other threads may be looking at the old one
         state.learn(self._state.topics)
-        state.rebuild(self._log.version, segments)
+        state.rebuild(self._log.version, segments, self._state.partitions())
         state.break_segments(faults)
         self._state = state
 

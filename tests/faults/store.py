@@ -45,8 +45,7 @@ class Actor(Protocol):
 class FaultyStore:
     """The store of one world. `actor` tells who uses it now, None if it is the test; `others` lets another go on.
 
-    `down`: roots that nobody but their own brokers, by name, can reach. `is_careful`: as long as a broker that has lost
-    records still counts, no other is kept from the store.
+    `is_careful`: as long as a broker that has lost records still counts, no other is kept from the store.
     """
 
     def __init__(self, rng: random.Random, actor: Callable[[], Actor | None], others: Callable[[], None]) -> None:
@@ -55,7 +54,6 @@ class FaultyStore:
         self._others = others
         self._late: list[tuple[StorageRoot, Callable[[], None]]] = []
         self.has_faults, self.is_careful = False, False
-        self.down: dict[str, str] = {}
         self.counts: dict[str, int] = {}
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
@@ -86,8 +84,6 @@ class FaultyStore:
             return
         if actor.is_dead:
             raise BrokerKilled
-        if any(owner != actor.name and root.uri.startswith(f"{uri}/") for owner, uri in self.down.items()):
-            raise KafkaStorageException(f"{root.uri}: host is down")
         if not self.has_faults or self.is_careful:
             return
         luck = self._rng.random()

@@ -5,8 +5,7 @@ While a process waits, or when another one is to get ahead of its commit, others
 
 What may be lost is what Lakelog promises to stand: a power cut, or a root that is emptied, takes the log of one broker
 at a time, while another member of the ISR has all that was acknowledged and lives until the controller has seen it.
-Its machine is out of reach until the new process has taken up its roles. Without that, producers may append to a log
-that has lost its end and still says that it leads, and followers may truncate committed records after it: a known gap.
+Meanwhile its root stays within reach: producers append to a log that has lost its end and still says that it leads.
 """
 
 from __future__ import annotations
@@ -126,8 +125,6 @@ class World:
                 actor.moved_at = self.clock.now
             with self.acting(actor):
                 actor.step(self.rng)
-            if isinstance(actor, Node) and actor.has_applied:
-                self.store.down.pop(actor.name, None)
 
     def interrupt(self) -> None:
         """Another process goes on in the middle of a step."""
@@ -199,7 +196,6 @@ class World:
 
     def _damage(self, node: Node) -> None:
         self.kill(node)
-        self.store.down[node.name] = node.root.uri
         self.store.lose_late(node.root)
         table = BrokerTable.open_or_create(self.cluster.root, node.number)
         self.damaged[node.number] = table.registration.broker_epoch if table.registration else 0

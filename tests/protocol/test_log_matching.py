@@ -10,7 +10,7 @@ from replication.protocol.leader_epoch import EpochEntry, assign
 from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
 from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.protocol.truncation import Cut, common_end, cut_for, has_other_history
+from replication.protocol.truncation import Cut, common_end, cut_for, has_other_history, leader_lost_its_end
 from tests.protocol.chains import GENESIS, chained_log, ends_of, header
 
 P = TopicIdPartition("id", 0)
@@ -252,3 +252,23 @@ def test_tr_08_over_all_small_histories_what_differs_is_found_and_nothing_else_i
 def test_ep_05_tr_08_a_leaders_own_epoch_has_the_chain_at_its_start():
     log = chained_log(A, B, role=Role(9, LEADER), epoch_start=7)
     assert log.lineage == (EpochEntry(0, 0, GENESIS), EpochEntry(9, *log.log_end))
+
+
+@pytest.mark.parametrize(
+    ("own", "leader", "epoch", "is_lost"),
+    [
+        pytest.param((A, B, C), (A, B, OTHER_C), 0, True, id="another batch of the leader's own epoch"),
+        pytest.param((A, B, C), (OTHER_A,), 0, True, id="it was emptied and written to"),
+        pytest.param((A, B, C), (A, B, C), 0, False, id="the same"),
+        pytest.param((A, B), (A, B, C), 0, False, id="behind"),
+        pytest.param((A, B, C), (A, B, OTHER_C), 9, False, id="of an older epoch: the controller chose this leader"),
+        pytest.param((A, B, C), (A, LATER_B), 1, False, id="epochs tell: an unclean election"),
+        pytest.param((A, LATER_B, LATER_C), (A, LATER_B, dataclasses.replace(LATER_C, digest="x")), 1, True,
+                     id="the second epoch, which is the leader's own"),
+    ],
+)  # fmt: skip
+def test_tr_08_records_of_the_leaders_own_epoch_are_not_truncated_after_it(own, leader, epoch, is_lost):
+    """A leader truncates nothing within its epoch: what it lacks of that it has lost."""
+    log = chained_log(*leader)
+    row = leader_row(log, epochs=assign(log.lineage, epoch, *log.log_end))
+    assert leader_lost_its_end(chained_log(*own), row, ends_of(log)) is is_lost

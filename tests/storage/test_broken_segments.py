@@ -244,3 +244,16 @@ def test_ol_01_it_can_be_given_up_and_not_be_led(log):
     assert opened.refresh().known(P0).role == Role(3, FOLLOWER)
     (refusal,) = send(log, request(P0, 1, producer_id=8))
     assert refusal.name == "FencedLeaderEpochException"
+
+
+def test_sr_03_a_broken_file_still_has_its_owners_when_another_one_is_whole_again(log):
+    """The partition that it holds all of was asked about before the log was read anew."""
+    (first, _), (only,) = files(log), files(log, P1)
+    content = first.read_bytes()
+    first.unlink()
+    only.unlink()
+    opened = ReplicaLog.open(log.root)
+    assert opened.current().known(P1).role == log.current().known(P1).role
+    first.write_bytes(content)
+    assert opened.scrub()
+    assert (set(opened.current().broken), opened.current().broken_for_nobody()) == ({only.name}, [])

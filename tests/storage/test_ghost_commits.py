@@ -148,3 +148,15 @@ def test_a_table_that_was_put_back_is_read_anew(log):
     log.root.child("_delta_log").write(newest.rsplit("/", 1)[1], content)
     assert other.has_moved()
     assert dataclasses.astuple(other.refresh().partition(P0)) == dataclasses.astuple(log.current().partition(P0))
+
+
+def test_a_handle_sees_that_versions_have_been_used_again(log):
+    """As after a power cut: the last commits are gone, and others have come in their places."""
+    behind = ReplicaLog.open(log.root)
+    version = behind.current().version
+    for lost in (version, version - 1):
+        log.root.delete(commit_name(lost))
+    again = ReplicaLog.open(log.root)
+    fill(again, P0, 4, 1, producer_id=99)
+    assert again.current().version == version
+    assert facts(behind, P0) == facts(ReplicaLog.open(log.root), P0)
