@@ -13,7 +13,7 @@ from replication.server.replica_fetcher import ReplicaFetcher
 from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
 from replication.storage.filesystem import StorageRoot
 from tests.clock import Clock
-from tests.processes import wait_until
+from tests.hanging import SECONDS, Hanging, ends, in_background
 from tests.storage.logs import P0, P1
 
 STEPS = 50
@@ -24,12 +24,14 @@ class Appending:
 
     def __init__(self, states):
         self.begun, self.appended = threading.Event(), []
+        self.plan = lambda: None
         self._states = states
 
     def run(self, _headers):
         pause = threading.Event()
-        with self._states.held(self._states.removals):
-            fetched = set(self._states.all())
+        removals, fetched = self._states.removals, set(self._states.all())
+        self.plan()
+        with self._states.held(removals):
             self.begun.set()
             for _ in range(STEPS):
                 pause.wait(0.002)
@@ -54,30 +56,27 @@ def world(root):
 @pytest.mark.parametrize("stop", ["one partition", "the fetcher"])
 def test_fm_07_fm_09_once_fetching_is_stopped_nothing_more_is_appended(world, stop):
     """What is being appended is waited for, by a thread that is not the fetcher's."""
-    batch = threading.Thread(target=world.fetcher._fetch, args=(None,))
-    batch.start()
-    wait_until(world.work.begun.is_set, "the micro-batch appends")
+    batch = in_background(lambda: world.fetcher._fetch(None))
+    assert world.work.begun.wait(SECONDS)
     if stop == "one partition":
         world.manager.remove_fetcher_for_partitions([P0])
     else:
         world.manager.close_all_fetchers()
     appended = len(world.work.appended)
-    batch.join()
+    assert ends(batch)
     assert (appended, len(world.work.appended)) == (STEPS, STEPS)
     assert P0 not in world.states.all()
     assert (P1 in world.states.all()) == (stop == "one partition"), "the others are fetched on"
 
 
 def test_fm_07_fm_09_the_next_micro_batch_has_no_partition_that_was_stopped(world):
-    """However the two threads meet: a batch either ends before the stop, or begins without the partition."""
-    batches = [threading.Thread(target=world.fetcher._fetch, args=(None,)) for _ in range(3)]
-    for batch in batches:
-        batch.start()
-    wait_until(world.work.begun.is_set, "the micro-batch appends")
+    """A batch that began before the stop, and has not appended yet, appends nothing; the next one has the others."""
+    plan = world.work.plan = Hanging()
+    batch = in_background(lambda: world.fetcher._fetch(None))
+    assert plan.is_entered.wait(SECONDS)
     world.manager.remove_fetcher_for_partitions([P0])
-    appended = len(world.work.appended)
-    for batch in batches:
-        batch.join()
-    assert appended % STEPS == 0
-    assert not [fetched for fetched in world.work.appended[appended:] if P0 in fetched]
-    assert len(world.work.appended) == 3 * STEPS
+    plan.let_go()
+    assert ends(batch)
+    assert world.work.appended == []
+    world.fetcher._fetch(None)
+    assert world.work.appended == [{P1}] * STEPS
