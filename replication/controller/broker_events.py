@@ -149,7 +149,10 @@ def on_log_dir_event(batch: Batch, before: Mapping[int, BrokerView]) -> None:
 
 
 def take_offline(batch: Batch) -> None:
-    """What has a broken file leads nothing and is in no ISR, but as its last member; deletions go on. [LI-04, OL-01]"""
+    """What has a broken file leads nothing and is in no ISR, but as its last member; deletions go on.
+
+    No leader that has seen such a replica in order takes it into the ISR from now on. [LI-04, OL-01, IS-05]
+    """
     offline = [
         replica
         for replica in batch.context.offline_replicas
@@ -157,6 +160,7 @@ def take_offline(batch: Batch) -> None:
         and not batch.is_being_deleted(batch.registration(replica.partition))
     ]
     _go_offline(batch, offline)
+    batch.fence_isr_changes(replica.partition for replica in offline)
 
 
 def on_controlled_shutdown(batch: Batch, broker: int) -> None:

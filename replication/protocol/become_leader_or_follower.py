@@ -40,7 +40,7 @@ def become_leader_or_follower(broker_id: int, hosted: Registrations, metadata: R
 
     Kafka: `ReplicaManager.becomeLeaderOrFollower`. KIP-101. [BL-03, BL-04, BL-05, BL-06, BL-08, FM-09]
     """
-    assigned = {p: r for p, r in metadata.items() if broker_id in r.replicas and r.leader != LEADER_DURING_DELETE}
+    assigned = assigned_to(broker_id, metadata)
     changed = {p: r for p, r in assigned.items() if is_newer(hosted.get(p), r)}
     gone = tuple(p for p in hosted if p not in assigned)
     leftover = tuple(p for p, log in logs.items() if p not in assigned and _is_left_over(log))
@@ -55,6 +55,11 @@ def become_leader_or_follower(broker_id: int, hosted: Registrations, metadata: R
         steps += [DeleteLogs(leftover)] if leftover else []  # no row speaks of them any more
     current = {p: r for p, r in assigned.items() if p not in hosted or r.leader_epoch >= hosted[p].leader_epoch}
     return [*steps, StartFetching(_followed(broker_id, current, logs)), StopIdleFetchers()]
+
+
+def assigned_to(broker_id: int, metadata: Registrations) -> dict[TopicIdPartition, PartitionRegistration]:
+    """What a broker is a replica of. One whose topic is being deleted is none: it is to be stopped. [SR-03]"""
+    return {p: r for p, r in metadata.items() if broker_id in r.replicas and r.leader != LEADER_DURING_DELETE}
 
 
 def given_to(

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 
 NEVER_CAUGHT_UP = float("-inf")
@@ -145,9 +145,9 @@ def alter_partition(
     """What a change makes of the registration that the metadata has now.
 
     It is applied to the registration it was decided on. One that is already there, one partition epoch later under the
-    same leader, is this leader's own: nobody else writes within its epoch, so an answer that was lost is found again
-    by what was written. Anything else has overtaken it. A joiner that has begun a new broker epoch may have lost its
-    log, and what was seen of it says nothing any more.
+    same leader, is this leader's own: nobody else changes the ISR within its epoch, so an answer that was lost is found
+    again by what was written. Anything else has overtaken it. A joiner that has begun a new broker epoch may have lost
+    its log, and what was seen of it says nothing any more.
 
     Kafka: `ReplicationControlManager.alterPartition`. KIP-497, KIP-903. [IS-05]
     """
@@ -161,6 +161,18 @@ def alter_partition(
     kept = {member: epoch for member, epoch in current.isr_epochs.items() if member in change.isr}
     after = replace(current, isr=change.isr, partition_epoch=current.partition_epoch + 1)
     return Outcome.APPLIED, replace(after, isr_epochs={**kept, **change.joiners})
+
+
+def fence_isr_changes(current: PartitionRegistration | None, broker_id: int) -> PartitionRegistration | None:
+    """The registration once a follower has given up what it has: no change that was decided before takes it in.
+
+    None where it must give up nothing: it is in the ISR, or no other broker leads. A leader decides on what a row said,
+    and writes that later; by then the follower may have said that it is offline. A change of the row fails all that was
+    decided on the row as it was, and after that no leader finds a row of this follower that lets it in. [OL-01, IS-05]
+    """
+    if current is None or current.leader in (NO_LEADER, LEADER_DURING_DELETE, broker_id) or broker_id in current.isr:
+        return None
+    return replace(current, partition_epoch=current.partition_epoch + 1)
 
 
 def caught_up_replicas(

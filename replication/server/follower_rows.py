@@ -24,6 +24,7 @@ class FollowerRows:
     """The rows of brokers, as `read` reads them. `look` is called by one thread.
 
     Rows that were read longer ago than `max_age`, in seconds, are none: what the broker does now is not known.
+    `began_at`: by the clock, when the looks began that have brought what was answered last.
     """
 
     def __init__(self, read: Callable[[int], Rows], max_age: float, clock: Callable[[], float]) -> None:
@@ -31,6 +32,7 @@ class FollowerRows:
         self._max_age = max_age
         self._clock = clock
         self._followers: dict[int, _Follower] = {}
+        self.began_at: dict[int, float] = {}
 
     def look(self, brokers: Iterable[int]) -> dict[int, Rows | LakelogException]:
         """The rows of each broker, or why there are none. A root that does not answer in time is not waited for again
@@ -44,7 +46,9 @@ class FollowerRows:
         for follower in followers.values():
             if follower.is_prompt:
                 follower.wait(until - time.monotonic())
-        return {broker: follower.answer(self._clock(), self._max_age) for broker, follower in followers.items()}
+        answers = {broker: follower.answer(self._clock(), self._max_age) for broker, follower in followers.items()}
+        self.began_at = {broker: began_at for broker, (_, began_at) in answers.items()}
+        return {broker: found for broker, (found, _) in answers.items()}
 
 
 class _Follower:
@@ -83,9 +87,9 @@ class _Follower:
         if not self._ended.wait(max(0.0, seconds)):
             self.is_prompt = False
 
-    def answer(self, now: float, max_age: float) -> Rows | LakelogException:
-        """What was found last, unless it is old."""
-        found, read_at = self._found
+    def answer(self, now: float, max_age: float) -> tuple[Rows | LakelogException, float]:
+        """What was found last, unless it is old, and when that look began."""
+        found, began_at = self._found
         if not self._ended.is_set() and now - self._began_at > max_age:
-            return KafkaStorageException(f"its root has not answered for {now - self._began_at:.0f} s")
-        return found if now - read_at <= max_age else {}
+            return KafkaStorageException(f"its root has not answered for {now - self._began_at:.0f} s"), began_at
+        return (found if now - began_at <= max_age else {}), began_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from replication.errors import LakelogException
 from replication.protocol.leadership import Surroundings
@@ -31,11 +31,13 @@ class LeaderView:
         self._clock = clock
         self._lag_looked_at = clock()
         self._unreadable: set[int] = set()
+        self._seen: dict[TopicIdPartition, tuple[PartitionRegistration, float]] = {}
         self._rows = FollowerRows(self._read_rows, self._replica_lag_time_max / 2, clock)
 
     def look(self, led: Collection[PartitionRegistration]) -> dict[TopicIdPartition, Surroundings]:
         """What each led partition's leader looks at now. The log comes last: it tells whether this process is still the
         broker's, and what has been decided on older metadata than that is refused by its partition epoch."""
+        self._seen = {r.topic_id_partition: self._first_seen(r) for r in led}
         rows = self._follower_rows({broker for r in led for broker in r.followers})
         epochs = {broker: registration.broker_epoch for broker, registration in self._cache.brokers().items()}
         alive = {broker: epochs[broker] for broker in self._cache.alive_brokers()}
@@ -45,11 +47,22 @@ class LeaderView:
         return {
             p: Surroundings(
                 state.known(p), {b: rows[b][p] for b in r.followers if b in rows and p in rows[b]}, epochs,
-                alive, now, self._replica_lag_time_max,
-                self._cache.min_isr(r), may_shrink,
+                self._eligible(r, alive), now, self._replica_lag_time_max, self._cache.min_isr(r), may_shrink,
             )
             for p, r in ((r.topic_id_partition, r) for r in led)
         }  # fmt: skip
+
+    def _first_seen(self, registration: PartitionRegistration) -> tuple[PartitionRegistration, float]:
+        known = self._seen.get(registration.topic_id_partition)
+        return known if known is not None and known[0] == registration else (registration, self._clock())
+
+    def _eligible(self, registration: PartitionRegistration, alive: Mapping[int, int]) -> dict[int, int]:
+        """Who may join the ISR: those whose rows were read under this very registration. Older rows, of a root that
+        hangs, may show in order what its broker has given up since; the registration has moved because of that.
+        [IS-04, OL-01]"""
+        _, since = self._seen[registration.topic_id_partition]
+        looked = self._rows.began_at
+        return {b: alive[b] for b in registration.followers if b in alive and looked.get(b, since) >= since}
 
     def _read_rows(self, broker: int) -> Rows:
         table = self._cache.replica_table(broker)

@@ -113,6 +113,11 @@ class MetadataCache:
         """Writes what a leader wants the ISRs to be; see `MetadataTable.alter_partitions`. [IS-05]"""
         return self.cluster.metadata.alter_partitions(changes, self._broker_epochs, {"who": who, "why": "isr"})
 
+    def fence_isr_changes(self, partitions: Iterable[TopicIdPartition], broker_id: int) -> set[TopicIdPartition]:
+        """Keeps a broker out of ISRs that are without it; see `MetadataTable.fence_isr_changes`. [OL-01]"""
+        cause = {"who": f"broker-{broker_id}", "why": "offline replicas are given up"}
+        return self.cluster.metadata.fence_isr_changes(partitions, broker_id, cause)
+
     def _broker_epochs(self) -> dict[int, int]:
         return {broker: found.broker_epoch for broker, found in self.cluster.refresh_brokers().items()}
 

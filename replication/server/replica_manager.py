@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from replication.errors import KafkaStorageException
-from replication.protocol.become_leader_or_follower import become_leader_or_follower, given_to
+from replication.protocol.become_leader_or_follower import assigned_to, become_leader_or_follower, given_to
 from replication.protocol.high_watermark import follower_high_watermark
 from replication.protocol.isr import IsrChange
 from replication.protocol.leadership import (
@@ -47,7 +47,7 @@ from replication.server.metadata_cache import MetadataCache
 from replication.server.offline_replicas import OfflineReplicas
 from replication.server.replica_fetcher_manager import ReplicaFetcherManager
 from replication.server.replica_rows import replica_row, with_faults
-from replication.server.state_changes import log_roles, state_changes
+from replication.server.state_changes import log_isr_change, log_roles
 from replication.storage.cut import delete_logs
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
@@ -80,7 +80,9 @@ class ReplicaManager:
         self._handlers: dict[type[Step], Callable[[Any], object]] = {
             StopFetching: lambda step: fetchers.remove_fetcher_for_partitions(step.partitions),
             CommitRoles: self._commit_roles,
-            DeleteLogs: lambda step: delete_logs(log, step.partitions, f"broker-{broker_id}"),
+            DeleteLogs: lambda step: delete_logs(
+                log, step.partitions, f"broker-{broker_id}", assigned_to(broker_id, cache.partitions)
+            ),
             HostPartitions: self._host,
             PublishReplicas: lambda step: self.publish(step.why),
             StartFetching: self._start_fetching,
@@ -108,7 +110,7 @@ class ReplicaManager:
         if has_changed:
             steps = [StopFetching(tuple(self._offline.faults)), *steps, PublishReplicas("offline replicas")]
         self.carry_out(steps)
-        self._offline.repair(self._log, self._table.replicas, self._gate)
+        self._offline.repair(self._log, self._table.replicas, self._cache, self._gate)
 
     def _known_logs(
         self, metadata: Mapping[TopicIdPartition, PartitionRegistration]
@@ -190,10 +192,7 @@ class ReplicaManager:
                 hosted = self._hosted.get(partition)
                 if hosted is not None:
                     self._hosted[partition] = settle_isr_change(hosted, outcome, current)
-                    isr = current.isr if current else "gone"
-                    state_changes.info(
-                        "broker %d: ISR of %s: %s, now %s", self._broker_id, partition, outcome.value, isr
-                    )
+                    log_isr_change(self._broker_id, partition, outcome, current)
 
     def _raise_high_watermarks(self) -> None:
         for partition, around in self._around.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from replication.protocol.isr import Outcome
 from replication.protocol.partition_log import Role
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
@@ -24,3 +25,11 @@ def log_roles(
             broker_id, name, role.name, role.leader_epoch,
             registration.controller_epoch if registration else "-", registration.leader if registration else "-",
         )  # fmt: skip
+
+
+def log_isr_change(
+    broker_id: int, partition: TopicIdPartition, outcome: Outcome, current: PartitionRegistration | None
+) -> None:
+    """Says what has become of a leader's change of an ISR."""
+    isr = current.isr if current else "gone"
+    state_changes.info("broker %d: ISR of %s: %s, now %s", broker_id, partition, outcome.value, isr)

@@ -45,15 +45,18 @@ def _is_allowed(state: LogState, partition: TopicIdPartition, cut: Cut) -> bool:
     return True
 
 
-def delete_logs(log: ReplicaLog, partitions: Iterable[TopicIdPartition], who: str) -> int | None:
+def delete_logs(
+    log: ReplicaLog, partitions: Iterable[TopicIdPartition], who: str, hosted: Collection[TopicIdPartition] = ()
+) -> int | None:
     """Removes all records of partitions whose replica has been stopped here, in one commit. [SR-02]
 
-    A broken segment goes when nothing else is in it: it cannot be read, to write the rest of it again. [SR-03]
+    A broken segment goes when nothing else is in it, of `hosted` either, which are all that the broker is a replica of:
+    it cannot be read, to write the rest of it again. [SR-03]
     """
 
     def plan(state: LogState) -> Removal | None:
         stopped = [p for p in partitions if state.known(p).role.kind == STOPPED]
-        for_nobody: dict[str, Kept] = {segment.name: () for segment in state.broken_for_nobody()}
+        for_nobody: dict[str, Kept] = {segment.name: () for segment in state.broken_for_nobody(hosted)}
         removal = Removal(
             {**without_ends(state, dict.fromkeys(stopped, 0)), **for_nobody}, without_producers(state, stopped)
         )

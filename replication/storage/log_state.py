@@ -6,7 +6,7 @@ in another way than by replaying what has landed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import groupby
 
@@ -76,15 +76,15 @@ class LogState:
         """Names of topics by id. Headers tell them too, but not of a topic whose segments are all broken."""
         self.topics.update(topics)
 
-    def broken_for_nobody(self) -> list[Segment]:
+    def broken_for_nobody(self, hosted: Collection[TopicIdPartition] = ()) -> list[Segment]:
         """The broken segments that hold only what has been stopped: they may go, as nothing of them is wanted."""
-        names = [name for name, broken in self.broken.items() if is_data_file(name) and not self.holders(broken)]
+        names = [n for n, broken in self.broken.items() if is_data_file(n) and not self.holders(broken, hosted)]
         return [self.segments[name] for name in names]
 
-    def holders(self, broken: BrokenSegment) -> set[TopicIdPartition]:
-        """The partitions that have not been stopped here and that a broken segment may hold records of."""
+    def holders(self, broken: BrokenSegment, hosted: Collection[TopicIdPartition] = ()) -> set[TopicIdPartition]:
+        """The partitions, of `hosted` too, that are not stopped here and that a broken segment may hold records of."""
         known = dict(self._partitions)  # other threads may be asking about new ones
-        wanted = [p for p, log in known.items() if log.role.kind != STOPPED]
+        wanted = [p for p in {*known, *hosted} if self.known(p).role.kind != STOPPED]
         return {p for p in wanted if broken.may_hold(p, self.topics.get(p.topic_id))}
 
     def break_segments(self, faults: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from replication.protocol.isr import IsrChange, Outcome, alter_partition
+from replication.protocol.isr import IsrChange, Outcome, alter_partition, fence_isr_changes
 from replication.protocol.partition_registration import NO_EPOCH, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.controller_claim import check_claim, claim
@@ -110,6 +110,26 @@ class MetadataTable:
 
         self._table.update(cause, change)
         return outcomes
+
+    def fence_isr_changes(
+        self, partitions: Iterable[TopicIdPartition], broker_id: int, cause: Mapping[str, Any]
+    ) -> set[TopicIdPartition]:
+        """Fails, in one compare-and-set, the changes of ISRs that leaders have decided and not written yet. Returns the
+        partitions that others lead and whose ISR is without the broker: it stays so until a row of its lets it in.
+
+        Raises KafkaStorageException where the outcome stays unknown. [OL-01]
+        """
+        wanted, fenced = list(partitions), set[TopicIdPartition]()
+
+        def change(_: list[Row]) -> list[Row] | None:
+            found = self.partitions
+            after = {p: r for p in wanted if (r := fence_isr_changes(found.get(p), broker_id)) is not None}
+            fenced.clear()
+            fenced.update(after)
+            return self._encode({**found, **after}) if after else None
+
+        self._table.update(cause, change)
+        return fenced
 
     def _encode(self, partitions: Partitions) -> list[Row]:
         """The rows to write. If they land they are the table's, and need not be decoded."""

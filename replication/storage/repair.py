@@ -5,7 +5,7 @@ For a replica that follows and that nobody counts on, as the last whole copy of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from replication.protocol.chain import genesis
 from replication.protocol.partition_log import FOLLOWER, Role
@@ -17,17 +17,19 @@ from replication.storage.log_state import LogState
 from replication.storage.replica_log import ReplicaLog
 
 
-def repair_logs(log: ReplicaLog, follows: Mapping[TopicIdPartition, int], who: str) -> int | None:
+def repair_logs(
+    log: ReplicaLog, follows: Mapping[TopicIdPartition, int], who: str, hosted: Collection[TopicIdPartition] = ()
+) -> int | None:
     """Removes, in one commit, broken segments that hold nothing but what may be fetched again, and cuts each partition
     where its first broken batch begins. Returns the commit's version, None without anything to do.
 
     `follows` has the partitions that may be fetched again, and the leader epoch that they follow at; who has another
-    role by now keeps what there is.
+    role by now keeps what there is. `hosted` are all partitions that the broker is a replica of.
     """
 
     def plan(state: LogState) -> Removal | None:
         mine = {p for p, epoch in follows.items() if state.known(p).role == Role(epoch, FOLLOWER)}
-        holders = {name: state.holders(broken) for name, broken in state.broken.items()}
+        holders = {name: state.holders(broken, hosted) for name, broken in state.broken.items()}
         files = [name for name, held in holders.items() if held and held <= mine]
         offsets = {p: _first_broken(state, p, files) for p in mine if state.fault(p) is not None}
         kept: dict[str, Kept] = {**without_ends(state, offsets), **dict.fromkeys(files, ())}

@@ -28,16 +28,24 @@ def told(active, **offline):
         pytest.param(1, 1, (1, 2, 3), (2, (2, 3)), id="it leads: another does"),
         pytest.param(2, 1, (1, 2, 3), (1, (1, 3)), id="it follows in sync: it leaves the ISR"),
         pytest.param(1, 1, (1,), (NOBODY, (1,)), id="the last member: it stays, and nobody leads"),
-        pytest.param(2, 1, (1, 3), None, id="it follows out of sync: nothing to write"),
+        pytest.param(2, 1, (1, 3), (1, (1, 3)), id="it follows out of sync: it cannot join the ISR"),
     ],
 )
 def test_ol_01_li_04_a_replica_with_a_broken_file_is_offline_and_its_broker_is_not(broker, leader, isr, outcome):
     rows = (partition(leader=leader, isr=isr), partition(leader=broker, number=1))
     active = Active(context(*rows))
     batch = told(active, **{f"b{broker}": (0,)})
-    assert changed(batch) == ({} if outcome is None else {"flights-0": outcome})
+    assert changed(batch) == {"flights-0": outcome}
     assert [active.state(broker, number) for number in (0, 1)] == [OFFLINE, ONLINE]
     assert changed(told(active, **{f"b{broker}": (0,)})) == {}, "once more changes nothing"
+
+
+def test_ol_01_is_05_no_leader_takes_in_what_is_offline_on_what_its_row_said_before():
+    """Its change is decided on the registration as it was. No role changes by that, and none begins anew."""
+    before = partition(isr=(1, 3))
+    active = Active(context(before))
+    told(active, b2=(0,))
+    assert active.row() == replace(before, partition_epoch=before.partition_epoch + 1)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from replication.protocol.isr import (
     alter_partition,
     caught_up_replicas,
     change_to,
+    fence_isr_changes,
     is_out_of_sync,
     maybe_expand_isr,
     maybe_shrink_isr,
@@ -217,3 +218,26 @@ def test_is_05_who_leaves_needs_no_broker_epoch():
 def test_hw_01_replicas_that_are_about_to_join_are_waited_for(isr, counted, ages, waited_for):
     known = {broker: progress(0, age) for broker, age in ages.items()}
     assert caught_up_replicas(with_isr(*isr), known, counted, NOW, LAG) == waited_for
+
+
+@pytest.mark.parametrize("broker", [2, 3])
+def test_ol_01_is_05_a_follower_that_gives_up_its_log_fails_what_was_decided_before(broker):
+    before = with_isr(1)
+    change = change_to(before, (broker, 1), {broker: 20})
+    after = fence_isr_changes(before, broker)
+    assert after == replace(before, partition_epoch=before.partition_epoch + 1)
+    assert alter_partition(after, change, {broker: 20}) == (Outcome.LOST, after)
+
+
+@pytest.mark.parametrize(
+    "current",
+    [
+        pytest.param(None, id="there is no such partition"),
+        pytest.param(with_isr(1, 2), id="it is in the ISR"),
+        pytest.param(replace(WHOLE, leader=2, isr=(1,)), id="it leads"),
+        pytest.param(replace(WHOLE, leader=-1, isr=(1,)), id="nobody leads"),
+        pytest.param(replace(WHOLE, leader=-2, isr=(1,)), id="the topic is being deleted"),
+    ],
+)
+def test_ol_01_who_may_be_counted_on_gives_up_nothing(current):
+    assert fence_isr_changes(current, 2) is None

@@ -7,6 +7,7 @@ import pytest
 
 from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
 from replication.protocol.partition_registration import LEADER_DURING_DELETE
+from replication.protocol.steps import DeleteLogs
 from replication.server.gate import Gate
 from replication.server.offline_replicas import OfflineReplicas
 from replication.server.replica_manager import ReplicaManager
@@ -223,6 +224,73 @@ def test_ol_01_what_may_be_the_last_copy_is_not_dropped(world, changes):
     world.manager.apply()
     world.manager.apply()
     assert name in world.log.refresh().segments or changes["leader"] == LEADER_DURING_DELETE
+
+
+def test_ol_01_is_05_what_a_leader_takes_into_the_isr_meanwhile_is_not_dropped(world):
+    """The broker has metadata of before: what they are when it keeps itself out of the ISR decides."""
+    name = file_of(world, P1).name
+    followed = replace(FOLLOWED, leader_epoch=1)
+    harm(world, P1)
+    world.tell(LED, replace(followed, isr=(2,)), OTHER)
+    world.before_fence = lambda: world.tell(LED, replace(followed, isr=(1, 2), partition_epoch=1), OTHER)
+    world.manager.apply()
+    assert world.fenced == [[P1]]
+    assert name in world.log.refresh().segments
+    world.manager.apply()
+    assert (world.fenced, name in world.log.refresh().segments) == ([[P1]], True), "it is known now"
+
+
+def test_ol_01_is_05_leaders_are_fenced_once_each_time_that_a_replica_is_offline(world):
+    """What cannot be dropped yet, as another replica holds it too, must not move the metadata again and again."""
+    followed = replace(FOLLOWED, leader_epoch=1, isr=(2,))
+    send(world.log, request(P0, 2, 2), request(P2, 2, 2))
+    world.tell(replace(LED, leader=2, leader_epoch=1, isr=(2,)), followed, replace(OTHER, leader_epoch=1))
+    world.manager.apply()
+    file = Path(world.log.root.path(world.log.refresh().known(P0).batches[-1].segment))
+    content = file.read_bytes()
+    for times in (1, 2):
+        file.unlink()
+        assert world.log.scrub()
+        for _ in range(3):
+            world.manager.apply()
+        assert world.fenced == [[P0]] * times
+        heal(world, file, content)
+
+
+@pytest.fixture
+def shared(world):
+    """Broker 1 follows all three, P1 outside of the ISR and the others in it. Nobody has read the headers of a broken
+    file that P1 shares with P2. The file, and a process that has just started."""
+    lead(world.log, P1, epoch=2)
+    send(world.log, request(P2, 2, 2), request(P1, 2, 2, epoch=2))
+    world.tell(*(replace(r, leader=2, leader_epoch=3) for r in (LED, replace(FOLLOWED, isr=(2,)), OTHER)))
+    world.cache.partitions = {p: replace(r, isr=(2,) if p == P1 else (1, 2)) for p, r in world.cache.partitions.items()}
+    world.manager.apply()
+    name = world.log.refresh().known(P1).batches[-1].segment
+    Path(world.log.root.path(name)).unlink()
+    log = ReplicaLog.open(world.log.root)
+    return name, log, ReplicaManager(1, 10, log, world.table, world.cache, Fetchers(), 10_000, Gate(), world.clock)
+
+
+def forget(log):
+    """The log state does not list what it has been asked about."""
+    log.current()._partitions.pop(P2, None)
+
+
+def test_ol_01_what_the_log_does_not_list_and_the_metadata_do_is_not_dropped(world, shared):
+    name, log, manager = shared
+    world.before_fence = lambda: forget(log)
+    manager.apply()
+    assert world.fenced == [[P1]]
+    assert name in log.refresh().segments
+
+
+def test_sr_03_a_broken_file_is_for_nobody_only_if_the_metadata_say_so_too(shared):
+    name, log, manager = shared
+    log.become({P1: Role(3, STOPPED)}, "test")
+    forget(log)
+    manager.carry_out([DeleteLogs(())])
+    assert name in log.refresh().segments
 
 
 def test_ol_01_nothing_is_dropped_before_its_row_says_that_it_is_offline(world):

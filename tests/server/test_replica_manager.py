@@ -12,6 +12,7 @@ from replication.errors import KafkaStorageException, NotLeaderOrFollowerExcepti
 from replication.protocol import fetch_state
 from replication.protocol.chain import genesis
 from replication.protocol.fetch_state import PartitionFetchState
+from replication.protocol.isr import fence_isr_changes
 from replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, Role
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
@@ -68,8 +69,10 @@ class World:
         self.wanted = []
         self.cache = SimpleNamespace(
             version=7, brokers=dict, alive_brokers=set, min_isr=lambda _: 1, replica_table=self.unreachable,
-            alter_partitions=self.alter_partitions,
+            alter_partitions=self.alter_partitions, fence_isr_changes=self.fence_isr_changes,
         )  # fmt: skip
+        self.fenced = []
+        self.before_fence = lambda: None
         self.tell(LED, FOLLOWED)
         self.manager = ReplicaManager(
             1, 10, self.log, self.table, self.cache, self.fetchers, 10_000, self.gate, self.clock
@@ -85,6 +88,12 @@ class World:
     def alter_partitions(self, changes, _who):
         self.wanted += [change.isr for change in changes]
         return {}
+
+    def fence_isr_changes(self, partitions, broker):
+        self.fenced.append(list(partitions))
+        self.before_fence()
+        after = {p: fence_isr_changes(self.cache.partitions.get(p), broker) for p in partitions}
+        return {p for p, registration in after.items() if registration is not None}
 
     def new_process(self):
         """Of the same broker."""

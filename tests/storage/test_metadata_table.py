@@ -192,3 +192,24 @@ def test_le_06_what_a_decision_raises_leaves_everything_as_it_was(storage, table
     with pytest.raises(KeyError, match="no such partition"):
         table.change(refuse, {})
     assert (commits(storage), table.partitions) == (before, {P: LED, Q: OTHER})
+
+
+def test_ol_01_is_05_a_broker_is_kept_out_of_the_isrs_that_are_without_it(storage, table):
+    """A leader's change that was decided before and is written later has lost, and it learns what holds."""
+    led = replace(LED, isr=(1, 3))
+    table.put([led], {"who": "test"})
+    before, leaders = commits(storage), MetadataTable.open(storage)
+    assert table.fence_isr_changes([P, Q, GONE], 2, CAUSE) == {P}
+    assert (commits(storage), table.partitions) == (before + 1, {P: written(led, 1, 3), Q: OTHER})
+    late = change_to(led, (1, 2, 3), {2: 20})
+    assert alter(leaders, late) == {P: (Outcome.LOST, written(led, 1, 3))}
+    assert table.fence_isr_changes([Q], 2, CAUSE) == set()
+    assert commits(storage) == before + 1
+
+
+def test_ol_01_is_05_a_leader_that_is_first_has_won(storage, table):
+    led = replace(LED, isr=(1, 3))
+    table.put([led], {"who": "test"})
+    alter(MetadataTable.open(storage), change_to(led, (1, 2, 3), {2: 20}))
+    assert table.fence_isr_changes([P], 2, CAUSE) == set()
+    assert table.partitions[P].isr == (1, 2, 3)

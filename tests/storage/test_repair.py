@@ -6,6 +6,7 @@ import pytest
 
 from replication.protocol.chain import genesis
 from replication.protocol.partition_log import FOLLOWER, STOPPED, Role
+from replication.storage.cut import delete_logs
 from replication.storage.log_cleaning import raise_log_starts
 from replication.storage.repair import repair_logs
 from replication.storage.replica_log import ReplicaLog
@@ -172,3 +173,19 @@ def test_ol_01_its_role_is_what_it_was(log):
     harm(log, P0, 1)
     repair_logs(log, FOLLOWS, "test")
     assert (log.refresh().known(P0).role, leo(log), values(log)) == (Role(1, FOLLOWER), 2, [b"0", b"1"])
+
+
+def test_ol_01_a_file_that_may_hold_a_replica_that_nobody_has_asked_for_stays(root):
+    """Its name is in the broken file alone: only the metadata know of it."""
+    made = new_log(root, P0, P1)
+    fill(made, P0, 2)
+    send(made, request(P0, 2, sequence=2), request(P1, 2))
+    follow(made, P0, P1, epoch=1)
+    name = harm(made, P1, 0)
+    opened = ReplicaLog.open(made.root)
+    assert opened.refresh().partitions() == [P0]
+    assert repair_logs(opened, {P0: 1}, "test", [P0, P1]) is None
+    opened = ReplicaLog.open(made.root)
+    opened.become({P0: Role(2, STOPPED)}, "test")
+    delete_logs(opened, [P0], "test", [P0, P1])
+    assert name in opened.refresh().segments

@@ -1,0 +1,89 @@
+"""A broken replica is repaired while its leader is about to take it into the ISR: nothing acknowledged is lost."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from replication.protocol.record_batch import TopicIdPartition
+from replication.server.metadata_cache import MetadataCache
+from tests.faults.check import check
+from tests.faults.test_criticals import elected
+from tests.faults.world import TOPIC_ID, World
+
+P0 = TopicIdPartition(TOPIC_ID, 0)
+
+
+@pytest.fixture
+def world(root):
+    with pytest.MonkeyPatch.context() as patch:
+        made = World(root, 0, patch)
+        made.calm()
+        yield made
+
+
+def log_of(node):
+    return node.broker.session.replica_manager._log
+
+
+def rot(world, node):
+    """A file of the partition is not what was written, and its broker finds that out."""
+    with world.acting(None):
+        log = log_of(node)
+        name = log.refresh().known(P0).batches[0].segment
+        path = Path(log.root.path(name))
+        path.write_bytes(b"x" * path.stat().st_size)
+        log.report_broken(name, f"{name}: rotten")
+
+
+@contextlib.contextmanager
+def before_it_joins(member, act):
+    """Once, when a leader has decided to take a broker into the ISR of the partition, and has not written it yet."""
+    real, due = MetadataCache.alter_partitions, [act]
+
+    def alter(cache, changes, who):
+        found = list(changes)
+        if due and any(c.partition == P0 and member in c.joiners for c in found):
+            due.pop()()
+        return real(cache, found, who)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MetadataCache, "alter_partitions", alter)
+        yield due
+
+
+def until(world, condition, *actors):
+    """Rounds of these processes until a condition holds."""
+    for _ in range(100):
+        for actor in actors:
+            world.clock.now += 0.2
+            world.run(actor)
+            if condition():
+                return
+    raise AssertionError("it did not come so far")
+
+
+def test_ol_01_is_05_what_is_about_to_join_the_isr_is_not_emptied_in_it(world):
+    """The leader has decided on a row of before. Were the follower emptied and in the ISR, it would be elected."""
+    (client, _), leader, follower = world.clients, world.nodes[1], world.nodes[2]
+    assert all(client.send({0: 1}) for _ in range(3))
+    world.calm()
+    follower.frozen_until = world.nodes[3].frozen_until = float("inf")
+    until(world, lambda: world.partitions()[P0].isr == (1,), leader, *world.offices)
+    follower.frozen_until = 0.0
+
+    def break_and_repair():
+        rot(world, follower)
+        for _ in range(3):
+            world.run(follower)
+
+    with before_it_joins(2, break_and_repair) as due:
+        until(world, lambda: not due, leader, follower)
+    if 2 in world.partitions()[P0].isr:
+        with world.acting(None):
+            world.kill(leader)
+        leader.frozen_until = float("inf")
+        world.clock.now += 3
+        elected(world, 2)
+    world.calm()
+    check(world)
