@@ -182,7 +182,7 @@ def test_ap_06_a_leader_that_has_lost_what_was_sent_before(world, name, error):
         producer.send("t", pa.table({"value": [value]}))
         world.copy() if value == b"a" else None
     world.fail_over()
-    (answer,) = producer.send("t", pa.table({"value": [b"c"]}), timeout_ms=200).values()
+    (answer,) = producer.send("t", pa.table({"value": [b"c"]})).values()
     assert (answer.error.name if answer.error else None) == error
     assert world.values(2) == ([b"a"] if error else [b"a", b"c"])
 

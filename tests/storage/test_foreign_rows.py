@@ -15,6 +15,7 @@ from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_table import ReplicaTable, _row
 from schemas import REPLICAS
+from tests.hanging import SECONDS, Hanging, ends
 from tests.storage.test_state_tables import REPLICA
 
 P0 = TopicIdPartition("id", 0)
@@ -112,22 +113,17 @@ def test_a_bit_that_has_flipped_in_a_row_is_an_error(storage):
 def test_rows_do_not_go_back_when_two_threads_decode(storage, monkeypatch):
     """The slower one has older rows in hand when the newer ones are there already."""
     own, shared = ReplicaTable.open(storage), ReplicaTable.open(storage)
-    decode, inside, go_on = replica_table._replica, threading.Event(), threading.Event()
-
-    def slow(row):
-        if threading.current_thread() is thread:
-            inside.set()
-            go_on.wait(10)
-        return decode(row)
-
-    monkeypatch.setattr(replica_table, "_replica", slow)
-    thread = threading.Thread(target=lambda: (shared.refresh(), shared.replicas))
+    decode, slow = replica_table._replica, Hanging(replica_table._replica)
+    monkeypatch.setattr(
+        replica_table, "_replica", lambda row: (slow if threading.current_thread() is slower else decode)(row)
+    )
+    slower = threading.Thread(target=lambda: (shared.refresh(), shared.replicas), daemon=True)
     own.publish([dataclasses.replace(REPLICA, log_end_offset=95)], "test")
-    thread.start()
-    assert inside.wait(10)
+    slower.start()
+    assert slow.is_entered.wait(SECONDS)
     own.publish([dataclasses.replace(REPLICA, log_end_offset=100)], "test")
     assert shared.refresh()
     assert shared.replicas[P0].log_end_offset == 100
-    go_on.set()
-    thread.join()
+    slow.let_go()
+    assert ends(slower)
     assert (shared.refresh(), shared.replicas[P0].log_end_offset) == (False, 100)

@@ -1,6 +1,5 @@
 """Taking records out of a log: what is left is written before the commit, once, and nobody waits for it."""
 
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from replication.storage.log_cleaning import delete_old_segments, raise_log_star
 from replication.storage.log_rewrite import Removal, readable, take_out
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment_name import is_snapshot
+from tests.hanging import ends, in_background
 from tests.storage.answers import land_unheard, lose_an_answer
 from tests.storage.logs import P0, P1, P2, facts, fill, follow, leo, new_log, offsets, request, send, truncate
 
@@ -103,9 +103,7 @@ def test_tr_05_nobody_waits_for_what_is_written_again(log, monkeypatch):
     original, seen = log_rewrite.rewrite, []
 
     def rewrite(*arguments):
-        others = threading.Thread(target=lambda: seen.append((log.current().version, leo(log, P1))), daemon=True)
-        others.start()
-        others.join(20)
+        assert ends(in_background(lambda: seen.append((log.current().version, leo(log, P1)))))
         return original(*arguments)
 
     monkeypatch.setattr(log_rewrite, "rewrite", rewrite)
