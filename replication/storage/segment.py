@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -146,7 +147,7 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
 
 
 def _from_footer(file: AddedFile, metadata: Mapping[bytes, bytes], rows: int) -> Segment:
-    headers = tuple(BatchHeader(*values) for values in json.loads(metadata[FOOTER_KEY]))
+    headers = _headers(metadata[FOOTER_KEY])
     known = AddedFile(file.name, file.size, metadata[STATISTICS_KEY].decode())
     check_footer(headers, known.stats, rows)
     if not is_snapshot(file.name):
@@ -154,6 +155,13 @@ def _from_footer(file: AddedFile, metadata: Mapping[bytes, bytes], rows: int) ->
     if headers:
         raise CorruptRecordException("its name says that it has no records, and it has some")
     return Segment(known, (), from_json(metadata[SNAPSHOT_KEY]))
+
+
+def _headers(content: bytes) -> tuple[BatchHeader, ...]:
+    """The headers in a footer. A log keeps those of all its batches in memory, so equal values are one object: topic,
+    producer, and the chain before a batch, which is that of another batch."""
+    shared: dict[Any, Any] = {}
+    return tuple(BatchHeader(*(shared.setdefault(v, v) for v in values)) for values in json.loads(content))
 
 
 def _check_name(root: StorageRoot, name: str) -> None:

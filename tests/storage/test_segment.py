@@ -51,6 +51,17 @@ def test_the_headers_are_in_the_footer(storage, segment):
     assert read_segment(storage, segment.file).headers == (FULL, header(P1, 0, 2))
 
 
+def test_what_headers_of_a_segment_have_in_common_is_in_memory_once(storage):
+    """A log keeps the headers of all its batches: most of their text is told twice in a footer."""
+    written = linked(dataclasses.replace(FULL, base_offset=7, last_offset=7, base_sequence=1), FULL.chain)
+    segment = write_segment(storage, 4, log_rows(P0, 5, 3, epoch=3), [FULL, written])
+    first, second = read_segment(storage, segment.file).headers
+    assert second == written
+    assert second.previous is first.chain
+    assert second.topic is first.topic
+    assert second.topic_id is first.topic_id
+
+
 def test_the_statistics_are_in_the_footer_for_whoever_copies_the_file(storage, segment):
     read = read_segment(storage, AddedFile(segment.name, segment.file.size))
     assert read.file.stats == segment.file.stats == statistics(read_records(storage, segment.name))
