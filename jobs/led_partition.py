@@ -22,7 +22,8 @@ class LedPartition(NamedTuple):
 
 def led_partition(view: TopicView, found: Leadership | None, name: str) -> LedPartition:
     """Raises UnknownTopicOrPartitionException if nothing was found, LeaderNotAvailableException or
-    NotLeaderOrFollowerException where nobody leads, or not yet, and what the leader's tables raise.
+    NotLeaderOrFollowerException where nobody leads, or not yet, or the log has lost its end, and what the leader's
+    tables raise.
     """
     if found is None:
         raise UnknownTopicOrPartitionException(f"{name}: no such partition")
@@ -34,5 +35,5 @@ def led_partition(view: TopicView, found: Leadership | None, name: str) -> LedPa
         raise LeaderNotAvailableException(f"{name}: {leader}")
     log = view.log(registration.leader)
     partition_log = log.refresh().partition(registration.topic_id_partition)
-    check_log_leads(partition_log.role, registration.leader_epoch, name)
+    check_log_leads(partition_log, row, name)
     return LedPartition(registration, row, partition_log, log.root)

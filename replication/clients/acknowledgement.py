@@ -6,6 +6,7 @@ Kafka: `DelayedProduce`. The decision is in `protocol/delayed_operation.produce_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Protocol
 
 from replication.clients.delayed_operation import DelayedOperation, Purgatory
@@ -17,9 +18,10 @@ from replication.errors import (
     RetriableException,
     TimeoutException,
 )
-from replication.protocol.delayed_operation import DONE, Outcome, produce_outcome
+from replication.protocol.delayed_operation import DONE, Outcome, check_log_leads, produce_outcome
 from replication.protocol.high_watermark import effective_min_isr
 from replication.protocol.partition_registration import PartitionRegistration
+from replication.storage.log_state import LogState
 
 
 class AppendedRecords(Protocol):
@@ -83,17 +85,22 @@ def may_pass(error: LakelogException | None) -> bool:
 
 
 class _PatientWatch:
-    """Where the metadata cannot be read, what was seen last holds, and `error` says why it is not newer."""
+    """Where the metadata cannot be read, what was seen last holds, and `error` says why it is not newer.
+
+    `log_of` is the log of a broker, read once a look, after the rows.
+    """
 
     def __init__(self, view: TopicView, topic: str, partitions: Iterable[int]) -> None:
         self.error: LakelogException | None = None
         self.seen: Mapping[int, Leadership] = {}
+        self._refreshed: Callable[[int], LogState] = lambda broker: view.log(broker).refresh()
         self._look = lambda: view.leaderships(topic, tuple(partitions))
         self.moved()
 
     def moved(self) -> set[int]:
         """Looks again, and tells which partitions have moved since the last look."""
         before = self.seen
+        self.log_of = cache(self._refreshed)
         try:
             self.seen, self.error = self._look(), None
         except LakelogException as error:
@@ -134,8 +141,9 @@ class _DelayedProduce:
         try:
             if outcome == DONE and not self._is_in_the_log(seen):
                 outcome = Outcome(True, NotLeaderOrFollowerException)
-        except LakelogException as error:  # the new leader's log cannot be read now
-            self.error = error if time_is_over or not error.retriable else None
+        except LakelogException as error:  # the leader's log cannot be read now, or is not the one that the row is of
+            if time_is_over or not error.retriable:
+                self.error = self._timeout(seen, error) if error.retriable else error
             return self.error is not None
         if outcome.error is NotLeaderOrFollowerException and self._send_again and not time_is_over:
             return self._retry(self._send_again)
@@ -145,16 +153,16 @@ class _DelayedProduce:
         return outcome.is_done
 
     def _is_in_the_log(self, seen: Leadership) -> bool:
-        """Whether a later leader has these very records.
+        """Whether the leader's log has these very records, and what its row tells of.
 
-        Offsets and epochs do not tell that where the old leader's log had lost its end before they were written to it.
-        Records that have been deleted since count as having been there.
+        Offsets and epochs do not tell that where a log has lost its end before the records were written to it: the
+        HW may be one that others have passed. Records that have been deleted since count as having been there.
         """
-        records, registration = self._records, seen.registration
-        if registration.leader_epoch == records.leader_epoch:
-            return True
-        log = self._view.log(registration.leader).refresh().partition(registration.topic_id_partition)
-        return log.chain_at(records.last_offset + 1) in (None, records.chain)
+        registration, end = seen.registration, self._records.last_offset + 1
+        log = self._watch.log_of(registration.leader).partition(registration.topic_id_partition)
+        if seen.leader_row:
+            check_log_leads(log, seen.leader_row, self._name)
+        return end < log.first_offset or log.chain_at(end) == self._records.chain
 
     def _retry(self, send_again: SendAgain) -> bool:
         """Tells whether that has failed for good; whether it was of use is for the next looks to say."""
@@ -184,9 +192,9 @@ class _DelayedProduce:
     def _offsets(self) -> str:
         return f"offsets {self._records.base_offset} to {self._records.last_offset}"
 
-    def _timeout(self, seen: Leadership | None) -> TimeoutException:
-        """Its cause is what stands in the way: the metadata cannot be read, or nobody leads."""
-        cause = self._watch.error or (seen.unavailable if seen else None)
+    def _timeout(self, seen: Leadership | None, error: LakelogException | None = None) -> TimeoutException:
+        """Its cause is what stands in the way: the metadata or the log cannot be read, or nobody leads."""
+        cause = error or self._watch.error or (seen.unavailable if seen else None)
         replicas = f"all of the ISR {seen.registration.isr}" if seen else "the ISR"
         lacking = [f"the last error was {cause.name}: {cause}"] if cause else []
         lacking += [self._lacking(seen.registration)] if seen else []

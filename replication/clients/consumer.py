@@ -158,7 +158,7 @@ def _existing(seen: Mapping[int, Leadership], topic: str, partition: int) -> Lea
 
 
 def _led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> PartitionLog:
-    """The partition's log at its leader, read after the row; it leads under the epoch that metadata and row have."""
+    """The partition's log at its leader, read after the row; it leads under the epoch that metadata and row have, and has what the row tells of."""
     registration, row = seen.registration, seen.row
     name = f"{registration.topic}-{registration.partition}"
     if seen.unavailable and (seen.error or registration.leader == NO_LEADER):
@@ -167,7 +167,8 @@ def _led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> Partitio
     if error:
         raise error
     log = refreshed(registration.leader).partition(registration.topic_id_partition)
-    check_log_leads(log.role, registration.leader_epoch, name)
+    if row:
+        check_log_leads(log, row, name)
     return log
 
 

@@ -93,7 +93,7 @@ def _read_leader(
                 f"under leader epoch {registration.leader_epoch} yet"
             )
         partition_log = state.partition(registration.topic_id_partition)
-        check_log_leads(partition_log.role, row.leader_epoch, f"{registration.topic}-{registration.partition}")
+        check_log_leads(partition_log, row, f"{registration.topic}-{registration.partition}")
         start, stop = _bounds(registration, row, partition_log, starting, ending)
         _check_files(log, partition_log, start, stop)
         bounds.append((registration.topic_id, registration.partition, start, stop))

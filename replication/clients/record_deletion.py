@@ -18,6 +18,7 @@ from replication.errors import (
     TimeoutException,
     UnknownTopicOrPartitionException,
 )
+from replication.protocol.delayed_operation import check_log_leads
 from replication.protocol.log_retention import delete_records_offset, low_watermark
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.topic_name import check_not_internal
@@ -107,6 +108,8 @@ class _Deletion:
         name = f"{self._topic}-{number}"
 
         def start_of(log: PartitionLog) -> int:
+            if row:
+                check_log_leads(log, row, name)
             high_watermark = row.high_watermark if row else 0
             epoch = found.registration.leader_epoch
             return delete_records_offset(log, epoch, high_watermark, self._before[number], may_delete, name)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from replication.errors import (
     LakelogException,
+    LeaderNotAvailableException,
     NotEnoughReplicasAfterAppendException,
     NotLeaderOrFollowerException,
     OffsetNotAvailableException,
@@ -17,7 +18,7 @@ from replication.errors import (
     TimeoutException,
 )
 from replication.protocol.leader_epoch import covers
-from replication.protocol.partition_log import PartitionLog, Role
+from replication.protocol.partition_log import PartitionLog
 from replication.protocol.replica import Replica
 
 
@@ -109,21 +110,32 @@ def batches_within(sizes: Sequence[int], max_bytes: int, is_first: bool) -> int:
     return count
 
 
-def check_log_leads(role: Role, leader_epoch: int, name: str) -> None:
-    """Offsets below a HW may be read only from a log that still leads under the epoch the HW was told under.
+def check_log_leads(log: PartitionLog, row: Replica, name: str) -> None:
+    """What a leader says of a partition holds for its log only if that leads under the row's epoch, and has what the
+    row tells of.
 
-    The row with the HW is read first and the log after it, so the log holds all that lies below the HW, unless it has
-    been deposed in between: then it may have been cut, and other records may follow.
+    The row is read first and the log after it, so the log holds all that lies below the row's HW, but in two cases. It
+    has been deposed in between: then it may have been cut, and other records may follow. Or a power cut took its end
+    and not the row: then records that are appended before its broker is back lie at offsets below the HW of the row,
+    which other records have passed. The chain at the row's log end offset tells that. Where a deletion has passed that
+    offset there is nothing left to tell apart.
 
-    Kafka: `Partition.readRecords`, under the lock that leadership changes take. [FE-01, FE-02]
+    Kafka: `Partition.readRecords`, under the lock that leadership changes take. [FE-01, FE-02, TR-08]
 
     Raises:
         NotLeaderOrFollowerException: the log has another role by now; the new leader has the records.
+        LeaderNotAvailableException: the log has lost its end; the next leader has the records.
     """
-    if not role.is_leader or role.leader_epoch != leader_epoch:
+    role = log.role
+    if not role.is_leader or role.leader_epoch != row.leader_epoch:
         what = "leads" if role.is_leader else "does not lead"
         raise NotLeaderOrFollowerException(
-            f"{name}: leader epoch {leader_epoch} is over, the log {what} at leader epoch {role.leader_epoch}"
+            f"{name}: leader epoch {row.leader_epoch} is over, the log {what} at leader epoch {role.leader_epoch}"
+        )
+    if row.log_end_offset >= log.first_offset and log.chain_at(row.log_end_offset) != row.chain:
+        raise LeaderNotAvailableException(
+            f"{name}: the log of broker {row.broker_id} has lost its end, and has not the records up to offset "
+            f"{row.log_end_offset} that its broker told of"
         )
 
 

@@ -15,6 +15,6 @@ class Reader(LeaderVisitor):
         partition = row.topic_id_partition
         yield
         log = self.look(self.world.logs[leader], may_repeat=False)[1].partition(partition)
-        self.world.rules.check_log_leads(log.role, row.leader_epoch, name_of(partition))
+        self.world.rules.check_log_leads(log, row, name_of(partition))
         self.world.witness.saw(partition, row.leader_epoch, log, row.high_watermark)
         self.say("has read %s below offset %d", name_of(partition), row.high_watermark)

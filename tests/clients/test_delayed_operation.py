@@ -10,10 +10,11 @@ from replication.clients.delayed_operation import DelayedOperation, Purgatory
 from replication.clients.topic_view import TopicView, TopicWatch
 from replication.errors import KafkaStorageException, LakelogException, NotLeaderOrFollowerException
 from replication.protocol.leader_epoch import EpochEntry
+from replication.storage.log_cleaning import delete_old_segments, raise_log_starts
 from replication.storage.replica_table import ReplicaTable
 from tests.clients.world import LONG, World
 from tests.clock import Clock
-from tests.storage.logs import P0, P1, TOPIC, fill
+from tests.storage.logs import P0, P1, TOPIC, chain, fill, lead, replicate, truncate
 
 DEADLINE = 105.0
 
@@ -131,14 +132,23 @@ class Appended:
     base_offset: int = 1
     last_offset: int = 2
     leader_epoch: int = 0
-    chain: str = "chain"
+    chain: str = ""
     error: LakelogException | None = None
 
 
+@pytest.fixture
+def filled(world):
+    """Both brokers have the offsets 0 to 2 of partition 0."""
+    fill(world.logs[1], P0, 1, 2)
+    replicate(world.logs[1], world.logs[2])
+    return world
+
+
 def acknowledged(world, timeout_ms=LONG, **appended):
-    """What acks=all is answered for partition 0, of which broker 1 has said HW 1."""
+    """What acks=all is answered for the offsets 1 to 2 of partition 0."""
     deadline = time.monotonic() + timeout_ms / 1000
-    return acknowledge(TopicView(world.cluster), TOPIC, {0: Appended(**appended)}, deadline, timeout_ms)
+    records = Appended(chain=chain(world.logs[2]), **appended)
+    return acknowledge(TopicView(world.cluster), TOPIC, {0: records}, deadline, timeout_ms)
 
 
 KEEPS, CUTS = (EpochEntry(0, 0), EpochEntry(1, 3)), (EpochEntry(0, 0), EpochEntry(1, 1))
@@ -147,6 +157,7 @@ KEEPS, CUTS = (EpochEntry(0, 0), EpochEntry(1, 3)), (EpochEntry(0, 0), EpochEntr
 def lead_elsewhere(world, high_watermark, epochs):
     """Broker 2 leads under epoch 1."""
     world.change(leader=2, leader_epoch=1)
+    lead(world.logs[2], P0, epoch=1)
     world.say(high_watermark, broker=2, role="leader", leader_epoch=1, epochs=epochs)
 
 
@@ -161,8 +172,8 @@ ANSWERS = {
          lambda w: lead_elsewhere(w, 3, KEEPS)], None,
     ),
     "the same leader, not at its new epoch yet": (
-        [lambda w: w.change(leader_epoch=1), lambda w: w.say(3), lambda w: w.say(3, leader_epoch=1, epochs=KEEPS)],
-        None,
+        [lambda w: w.change(leader_epoch=1), lambda w: w.say(3), lambda w: lead(w.logs[1], P0, epoch=1),
+         lambda w: w.say(3)], None,
     ),
     "a new leader that lacks them": (
         [lambda w: lead_elsewhere(w, 1, CUTS)],
@@ -172,7 +183,8 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("case", ANSWERS)
-def test_ap_07_acks_all_waits_for_the_hw(world, while_waiting, case):
+def test_ap_07_acks_all_waits_for_the_hw(filled, while_waiting, case):
+    world = filled
     things, message = ANSWERS[case]
     world.cluster.topics._table.update({}, lambda rows: [{**rows[0], "configs": [("min.insync.replicas", "2")]}])
     world.say(1)
@@ -197,17 +209,48 @@ def test_ap_07_when_the_time_is_over_it_is_said_who_lacks_what(world, end, error
         raise answer
 
 
-def test_ap_07_what_is_committed_is_acknowledged_also_when_the_time_is_over(world):
-    world.say(3)
-    assert acknowledged(world, timeout_ms=0) == {}
+def test_ap_07_what_is_committed_is_acknowledged_also_when_the_time_is_over(filled):
+    filled.say(3)
+    assert acknowledged(filled, timeout_ms=0) == {}
+
+
+@pytest.mark.parametrize("again", [0, 1, 2, 3])
+def test_ap_07_tr_08_the_row_of_a_leader_that_has_lost_the_end_of_its_log_acknowledges_nothing(filled, again):
+    """A power cut took the log's end and not the row; a producer is first, before the broker is back."""
+    filled.say(3)
+    truncate(filled.logs[1], {P0: 1})
+    for _ in range(again):
+        fill(filled.logs[1], P0, 1, producer_id=8)
+    (error,) = acknowledged(filled, timeout_ms=1).values()
+    assert (error.name, error.__cause__.name) == ("TimeoutException", "LeaderNotAvailableException")
+    assert "the log of broker 1 has lost its end" in str(error)
+
+
+def test_ap_07_tr_08_records_that_a_restored_log_has_not_are_not_acknowledged(filled):
+    """Its row is its own again, and others have passed the offsets under the same leader epoch."""
+    truncate(filled.logs[1], {P0: 1})
+    fill(filled.logs[1], P0, 2, producer_id=8)
+    filled.say(3)
+    (error,) = acknowledged(filled).values()
+    assert isinstance(error, NotLeaderOrFollowerException)
+
+
+def test_ap_07_records_that_have_been_deleted_since_were_there(filled):
+    fill(filled.logs[1], P0, 1, 1)
+    filled.say(5)
+    raise_log_starts(filled.logs[1], {P0: lambda _log: 4}, "admin", "test")
+    delete_old_segments(filled.logs[1], 0, "test")
+    assert filled.logs[1].refresh().partition(P0).chain_at(3) is None
+    assert acknowledged(filled) == {}
 
 
 def test_ap_07_partitions_are_acknowledged_each_for_itself(world, while_waiting):
     fill(world.logs[1], P0, 3)
     world.say(3)
     world.say(0, P1)
+    appended = {0: Appended(0, chain=chain(world.logs[1])), 1: Appended()}
     while_waiting(lambda: world.say(3, P1, leader_epoch=1, epochs=CUTS), lambda: world.change(P1, leader_epoch=1))
-    errors = acknowledge(TopicView(world.cluster), TOPIC, {0: Appended(), 1: Appended()}, time.monotonic() + LONG, LONG)
+    errors = acknowledge(TopicView(world.cluster), TOPIC, appended, time.monotonic() + LONG, LONG)
     assert {partition: type(error) for partition, error in errors.items()} == {1: NotLeaderOrFollowerException}
 
 

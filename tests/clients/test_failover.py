@@ -16,16 +16,14 @@ from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leader_election import new_partition, with_leader
 from replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
-from replication.storage.append import append_as_follower
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
-from replication.storage.segment import copy_segment
 from replication.storage.topic_table import Topic
 from tests.processes import wait_until
 from tests.registrations import joined, register
-from tests.storage.logs import truncate
+from tests.storage.logs import replicate, truncate
 
 
 class World:
@@ -72,12 +70,7 @@ class World:
 
     def copy(self):
         """The follower fetches all that it lacks from the leader."""
-        leader, follower = self.logs[1].refresh(), self.logs[2]
-        end = follower.refresh().partition(self.partition).log_end
-        missing = [b for b in leader.partition(self.partition).batches if b.base_offset >= end.offset]
-        source, target = self.logs[1].root, follower.root
-        segments = [copy_segment(source, leader.segments[b.segment], target) for b in missing]
-        append_as_follower(follower, segments, {self.partition: end.chain}, {self.partition: 0}, "test")
+        replicate(self.logs[1], self.logs[2], self.partition)
 
     def values(self, broker):
         return self.logs[broker].read(self.partition, 0)["value"].to_pylist()

@@ -6,6 +6,7 @@ import pytest
 
 from replication.errors import (
     FencedLeaderEpochException,
+    LeaderNotAvailableException,
     NotEnoughReplicasAfterAppendException,
     NotLeaderOrFollowerException,
     OffsetNotAvailableException,
@@ -26,6 +27,7 @@ from replication.protocol.delayed_operation import (
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
 from replication.protocol.replica import LEADER_ROLE, Replica
+from tests.protocol.chains import GENESIS, chained, chained_log, header
 
 ROW = Replica("t", "id", 0, 1, 1, 5, LEADER_ROLE, "Fetching", 0, 30, 20, (EpochEntry(5, 0),), None, 1)
 KEEPS = (EpochEntry(5, 0), EpochEntry(6, 20))
@@ -122,11 +124,45 @@ def test_fe_02_the_first_batch_ignores_the_limit(sizes, max_bytes, is_first, exp
     ],
 )
 def test_do_02_a_log_that_was_deposed_answers_nobody(role, leads):
+    log, row = PartitionLog(role=role), dataclasses.replace(ROW, log_end_offset=0)
     if leads:
-        check_log_leads(role, 5, "t-0")
+        check_log_leads(log, row, "t-0")
         return
     with pytest.raises(NotLeaderOrFollowerException, match=rf"t-0: leader epoch 5 .* leader epoch {role.leader_epoch}"):
-        check_log_leads(role, 5, "t-0")
+        check_log_leads(log, row, "t-0")
+
+
+WHOLE = chained(header(0, 4), header(5, 9), header(10, 14))
+AT_10, AT_15 = (batch.chain for batch in WHOLE[1:])
+OTHERS = header(10, 14, digest="others")
+
+
+@pytest.mark.parametrize(
+    ("batches", "start", "has_them"),
+    [
+        pytest.param(WHOLE, 0, True, id="as the row says"),
+        pytest.param([*WHOLE, header(15, 19)], 0, True, id="and more since"),
+        pytest.param(WHOLE[:2], 0, False, id="its end is lost"),
+        pytest.param([*WHOLE[:2], header(10, 12, digest="others")], 0, False, id="lost, and written to since"),
+        pytest.param([*WHOLE[:2], OTHERS], 0, False, id="written to since, to the same end"),
+        pytest.param([*WHOLE[:2], OTHERS, header(15, 19)], 0, False, id="written to since, beyond it"),
+        pytest.param([], 0, False, id="all is lost"),
+        pytest.param(WHOLE[2:], 12, True, id="its beginning is deleted"),
+        pytest.param([], 15, True, id="all is deleted"),
+        pytest.param([header(20, 24)], 20, True, id="all that the row tells of is deleted, and more"),
+    ],
+)  # fmt: skip
+def test_fe_02_tr_08_a_leaders_row_holds_for_a_log_that_has_what_it_tells_of(batches, start, has_them):
+    """Else its HW is one that other records have passed."""
+    first = batches[0] if batches else None
+    before = {0: GENESIS, 10: AT_10, 15: AT_15, 20: "later"}[first.base_offset if first else start]
+    log = chained_log(*batches, role=Role(5, LEADER), log_start_offset=start, start_chain=before)
+    row = dataclasses.replace(ROW, log_end_offset=15, chain=AT_15)
+    if has_them:
+        check_log_leads(log, row, "t-0")
+        return
+    with pytest.raises(LeaderNotAvailableException, match="t-0: the log of broker 1 has lost its end, .* offset 15 "):
+        check_log_leads(log, row, "t-0")
 
 
 @pytest.mark.parametrize(("offset", "in_range"), [(6, False), (7, True), (8, False), (-1, False)])

@@ -9,7 +9,7 @@ from replication.errors import LakelogException
 from replication.protocol.chain import genesis, linked
 from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from replication.storage.append import SEGMENT_BYTES, Appended, PartitionAppend, append, arrow_writer
+from replication.storage.append import SEGMENT_BYTES, Appended, PartitionAppend, append, append_as_follower, arrow_writer
 from replication.storage.cut import without_ends
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_facts import log_start_app_id
@@ -17,6 +17,7 @@ from replication.storage.log_rewrite import Removal, take_out
 from replication.storage.log_state import LogState
 from replication.storage.record_digest import record_digest
 from replication.storage.replica_log import LogChange, ReplicaLog
+from replication.storage.segment import copy_segment
 from schemas import LOG
 
 TOPIC, TOPIC_ID = "flights", "flights-id"
@@ -90,6 +91,14 @@ def lead(log: ReplicaLog, *partitions: TopicIdPartition, epoch: int) -> None:
 
 def follow(log: ReplicaLog, *partitions: TopicIdPartition, epoch: int) -> None:
     log.become({partition: Role(epoch, FOLLOWER) for partition in partitions}, "test")
+
+
+def replicate(source: ReplicaLog, target: ReplicaLog, partition: TopicIdPartition = P0) -> None:
+    """The follower fetches all that it lacks from the leader."""
+    leader, end = source.refresh(), target.refresh().partition(partition).log_end
+    missing = [b.segment for b in leader.partition(partition).batches if b.base_offset >= end.offset]
+    segments = [copy_segment(source.root, leader.segments[name], target.root) for name in dict.fromkeys(missing)]
+    append_as_follower(target, segments, {partition: end.chain}, {partition: 0}, "test")
 
 
 def filled_log(root: str) -> ReplicaLog:
