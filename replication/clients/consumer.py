@@ -158,7 +158,7 @@ def _existing(seen: Mapping[int, Leadership], topic: str, partition: int) -> Lea
 
 
 def _led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> PartitionLog:
-    """The partition's log at its leader, read after the row; it leads under the epoch that metadata and row have, and has what the row tells of."""
+    """The partition's log at its leader, read after the row, which holds for it."""
     registration, row = seen.registration, seen.row
     name = f"{registration.topic}-{registration.partition}"
     if seen.unavailable and (seen.error or registration.leader == NO_LEADER):

@@ -134,8 +134,6 @@ class PartitionLog:
         added = list(batches)
         if not added:
             return
-        if not self.batches:
-            self.log_start_offset = max(self.log_start_offset, added[0].base_offset)
         if added[0].base_offset >= self.log_end_offset:
             for batch in added:
                 self._follow(batch.header)

@@ -219,7 +219,6 @@ class LogState:
         """Forgets segments, each partition's together: what follows from the batches is derived anew only once."""
         gone_names = set(names)
         removed = [segment for segment in (self.segments.pop(name, None) for name in gone_names) if segment]
-        was_broken = bool(self.broken.keys() & gone_names)
         self.broken = {name: found for name, found in self.broken.items() if name not in gone_names}
         names_of: dict[TopicIdPartition, set[str]] = {}
         for segment in removed:
@@ -227,8 +226,6 @@ class LogState:
                 names_of.setdefault(header.topic_id_partition, set()).add(segment.name)
         for partition, gone in names_of.items():
             self.known(partition).drop(gone)
-            if (was_broken or partition in self.unsound) and not self.known(partition).batches:
-                del self._partitions[partition]  # where it began was a guess: what is recorded of it holds again
         for partition in {p.partition for segment in removed for p in segment.producers}:
             self.known(partition).remember({})
         return set(names_of)

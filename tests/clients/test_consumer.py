@@ -27,7 +27,7 @@ from replication.storage.segment import write_segment
 from schemas import LOG
 from tests.clients.world import LONG, World
 from tests.controllers import controller_of
-from tests.storage.logs import P0, P1, TOPIC, fill, follow, header, lead, log_rows
+from tests.storage.logs import P0, P1, TOPIC, fill, follow, header, lead, log_rows, truncate
 
 
 @pytest.fixture
@@ -131,6 +131,7 @@ ERRORS = {
     "it follows": (lambda w: w.say(3, role=FOLLOWER_ROLE), 0, "NotLeaderOrFollowerException"),
     "deposed since": (deposed, 0, "NotLeaderOrFollowerException"),
     "leads anew since": (lambda w: lead(w.logs[1], P0, epoch=1), 0, "NotLeaderOrFollowerException"),
+    "it has lost its end": (lambda w: truncate(w.logs[1], {P0: 2}), 0, "LeaderNotAvailableException"),
     "above the LEO": (lambda _: None, 6, "OffsetOutOfRangeException"),
     "below the log start": (lambda _: None, -1, "OffsetOutOfRangeException"),
     "a broker that is not registered": (lambda w: w.change(leader=9), 0, "BrokerNotAvailableException"),
@@ -248,6 +249,17 @@ def test_fe_01_read_committed_asks_whether_the_log_still_leads(world):
     world.say(0, P1)
     deposed(world)
     with pytest.raises(NotLeaderOrFollowerException, match=f"{TOPIC}-0: leader epoch 0 is over"):
+        read_committed(None, world.uri, TOPIC)
+
+
+def test_fe_01_tr_08_read_committed_shows_nothing_by_the_row_of_a_leader_that_has_lost_the_end_of_its_log(world):
+    """Records of a producer that was first lie below the HW of others."""
+    fill(world.logs[1], P0, 5)
+    world.say(5)
+    world.say(0, P1)
+    truncate(world.logs[1], {P0: 0})
+    fill(world.logs[1], P0, 5, producer_id=8)
+    with pytest.raises(LeaderNotAvailableException, match=f"{TOPIC}-0: the log of broker 1 has lost its end"):
         read_committed(None, world.uri, TOPIC)
 
 

@@ -17,7 +17,7 @@ from replication.storage.cluster import Cluster
 from replication.storage.log_cleaning import follow_log_starts
 from replication.storage.topic_table import Topic
 from tests.clients.world import LONG, World
-from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead, offsets
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead, offsets, truncate
 
 AT_ONCE = 0
 
@@ -70,6 +70,15 @@ def test_dr_02_a_dead_broker_is_not_waited_for(world, while_waiting, monkeypatch
 def test_dr_01_what_is_not_committed_stays(world, before, found):
     (outcome,) = delete(world, {0: before}).values()
     assert isinstance(outcome, found)
+    assert offsets(world.logs[1]) == list(range(6))
+
+
+def test_dr_01_tr_08_nothing_is_deleted_by_the_row_of_a_leader_that_has_lost_the_end_of_its_log(world):
+    """What was written to it since is committed nowhere."""
+    truncate(world.logs[1], {P0: 0})
+    fill(world.logs[1], P0, 6, producer_id=8)
+    (outcome,) = delete(world, {0: -1}, AT_ONCE).values()
+    assert isinstance(outcome, LeaderNotAvailableException)
     assert offsets(world.logs[1]) == list(range(6))
 
 

@@ -13,7 +13,7 @@ from jobs import get_offsets
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.topic_table import Topic
 from tests.clients.world import World
-from tests.storage.logs import COLUMNS, NOON, P0, P1, TOPIC, follow, lead, request, send, start_at
+from tests.storage.logs import COLUMNS, NOON, P0, P1, TOPIC, follow, lead, request, send, start_at, truncate
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 NOON_MS = int(NOON.timestamp() * 1000)
@@ -159,9 +159,10 @@ def test_a_partition_in_error_is_named_and_the_others_are_shown(show: Run, world
     ("happens", "error"),
     [
         (lambda world: follow(world.logs[1], P0, P1, epoch=1), "NotLeaderOrFollowerException"),
+        (lambda world: truncate(world.logs[1], {P0: 0, P1: 0}), "LeaderNotAvailableException"),
         (lambda world: shutil.rmtree(world.roots[1].path("replicas")), "InconsistentClusterIdException"),
     ],
-    ids=["its log follows by now", "its root cannot be read"],
+    ids=["its log follows by now", "its log has lost its end", "its root cannot be read"],
 )
 def test_a_leader_that_does_not_lead_or_cannot_be_read(show: Run, world: World, happens: Any, error: str) -> None:
     happens(world)

@@ -161,7 +161,7 @@ def test_fe_02_tr_08_a_leaders_row_holds_for_a_log_that_has_what_it_tells_of(bat
     if has_them:
         check_log_leads(log, row, "t-0")
         return
-    with pytest.raises(LeaderNotAvailableException, match="t-0: the log of broker 1 has lost its end, .* offset 15 "):
+    with pytest.raises(LeaderNotAvailableException, match=r"t-0: the log of broker 1 has lost its end, .* offset 15 "):
         check_log_leads(log, row, "t-0")
 
 

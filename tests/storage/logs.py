@@ -9,7 +9,14 @@ from replication.errors import LakelogException
 from replication.protocol.chain import genesis, linked
 from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from replication.storage.append import SEGMENT_BYTES, Appended, PartitionAppend, append, append_as_follower, arrow_writer
+from replication.storage.append import (
+    SEGMENT_BYTES,
+    Appended,
+    PartitionAppend,
+    append,
+    append_as_follower,
+    arrow_writer,
+)
 from replication.storage.cut import without_ends
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_facts import log_start_app_id

@@ -14,8 +14,10 @@ from replication.storage.commit import AddedFile
 from replication.storage.compaction import compact
 from replication.storage.cut import delete_logs
 from replication.storage.filesystem import StorageRoot
+from replication.storage.log_change import LogChange
 from replication.storage.log_cleaning import delete_old_segments, raise_log_starts
 from replication.storage.replica_log import ReplicaLog
+from replication.storage.segment import copy_segment
 from replication.storage.segment_name import snapshot_name
 from tests.clock import Clock
 from tests.storage.logs import P0, P1, P2, fill, follow, lead, leo, new_log, request, send, values
@@ -108,6 +110,24 @@ def test_ol_01_one_of_two_is_healed(log):
     for handle in (log, opened):
         assert handle.scrub()
         assert (refused(handle), leo(handle)) == (None, 4)
+
+
+@pytest.mark.parametrize("opened_when", ["it was there", "it was gone"])
+def test_ol_01_dr_01_a_log_starts_where_it_did_once_a_broken_file_has_gone_from_it(log, opened_when):
+    """A reader whose version is old may find the file of its first batches gone, as a compaction has taken its place:
+    that must not look like a deletion of records."""
+    fill(log, P0, 2)
+    opened = ReplicaLog.open(log.root)
+    first = log.refresh().segments[files(log)[0].name]
+    again = copy_segment(log.root, first, log.root)
+    delete(files(log)[0])
+    if opened_when == "it was gone":
+        opened = ReplicaLog.open(log.root)
+        assert refused(opened)
+    log.transact({"why": "test"}, lambda _: LogChange(adds=(again,), removes=(first,), data_change=False))
+    found = opened.refresh().partition(P0)
+    assert (found.log_start_offset, len(found.batches)) == (0, 3)
+    assert found == ReplicaLog.open(log.root).refresh().partition(P0)
 
 
 def test_ol_01_a_producer_or_reader_looks_again_by_itself(log, monkeypatch):
