@@ -150,6 +150,15 @@ class Settings:
     producer_id_expiration_ms: int = key(
         86400000, Integer(1), "How long producers are remembered whose records have been deleted."
     )
+    transactional_id_expiration_ms: int = key(
+        604800000,
+        Integer(1),
+        "How long the name of a producer is remembered that nobody uses; producers and controllers go by it.",
+        "cluster",
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = key(
+        3600000, Integer(1), "How often the controller removes names of producers that nobody uses."
+    )
     leader_replication_throttled_rate: int = key(
         2**63 - 1, Integer(0, 2**63 - 1), "Bytes a second that all followers together fetch of throttled replicas.",
         "broker", "dynamic",

@@ -189,11 +189,12 @@ def test_every_topic_key_has_a_field():
 
 
 def test_what_the_cluster_shares():
-    assert Config(num_replica_fetchers=3).cluster_configs() == {"num.replica.fetchers": "3"}
+    shared = {"num.replica.fetchers": "3", "transactional.id.expiration.ms": "604800000"}
+    assert Config(num_replica_fetchers=3).cluster_configs() == shared
     assert Config(broker_id=2).in_cluster({"num.replica.fetchers": "3"}) == Config(broker_id=2, num_replica_fetchers=3)
     with pytest.raises(InvalidConfigurationException, match=r"unknown key broker\.id"):
         Config().in_cluster({"broker.id": "3"})
-    assert list(CLUSTER_KEYS) == ["num.replica.fetchers"]
+    assert list(CLUSTER_KEYS) == list(shared)
 
 
 def test_load_properties(tmp_path):

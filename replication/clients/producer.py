@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from replication.clients.producer_identity import ProducerIdentity
+from replication.clients.producer_identity import ProducerIdentity, ProducerName
 from replication.clients.record_set import Records, record_set
 from replication.clients.sender import RecordMetadata as RecordMetadata
 from replication.clients.sender import Sender, SendOptions
@@ -26,8 +26,9 @@ class Producer:
     """An idempotent producer: what it sends again adds nothing that is there already. For one thread at a time.
 
     `acks`: "all" waits until every in-sync replica has the records, 1 until the leader has, 0 for nothing. Under a
-    `name` it fences older producers of that name in every partition that it writes to. `retries`: how often something
-    is sent again within the time-out of a send; as in Kafka, practically without limit.
+    `name` it fences older producers of that name in every partition that it writes to; a name that is unused for
+    `transactional.id.expiration.ms` is forgotten. `retries`: how often something is sent again within the time-out of
+    a send; as in Kafka, practically without limit.
     """
 
     def __init__(
@@ -38,15 +39,22 @@ class Producer:
         self._retries = retries
         self._name = name
         self._view = TopicView(Cluster.open(cluster_uri, config))
+        self._named = ProducerName(name, self._view.cluster) if name else None
         self._identity: ProducerIdentity | None = self._new_identity(
             time.monotonic() + self._view.cluster.config.request_timeout_ms / 1000
         )
 
     def _new_identity(self, deadline: float) -> ProducerIdentity:
-        if not self._name:
-            return ProducerIdentity(ProducerIdAndEpoch(new_producer_id(), 0), may_renew=True)
-        given = self._view.cluster.producers.init_producer(self._name, deadline)
-        return ProducerIdentity(given, may_renew=False)
+        if self._named:
+            return self._named.new_identity(deadline)
+        return ProducerIdentity(ProducerIdAndEpoch(new_producer_id(), 0), may_renew=True)
+
+    def _take_identity(self, deadline: float) -> ProducerIdentity:
+        """That of the last send, if it may be used again."""
+        identity, self._identity = self._identity, None
+        if identity is None or (self._named and self._named.must_be_used):
+            return self._new_identity(deadline)
+        return identity
 
     def send(self, topic: str, records: Records, timeout_ms: int = 30_000) -> dict[int, RecordMetadata]:
         """Appends records and answers, for each partition that got any, its offsets or its error.
@@ -54,8 +62,9 @@ class Producer:
         `records` has `value` and optionally `key`, `partition`, `timestamp`, `headers`. Errors that may pass are
         retried until `timeout_ms`; a partition that had no leader all that time gets TimeoutException, whose cause is
         the last error. Raises what concerns the records as a whole, before anything is written: InvalidRecordException,
-        InvalidPartitionsException, UnknownTopicOrPartitionException, InvalidTopicException for an internal topic, and
-        KafkaStorageException where the cluster's tables cannot be read.
+        InvalidPartitionsException, UnknownTopicOrPartitionException, InvalidTopicException for an internal topic,
+        ProducerFencedException where another producer has the name, and KafkaStorageException where the cluster's
+        tables cannot be read.
 
         Only a send that succeeded as a whole leaves its identity to the next one. Any other end, also by an exception
         or an interrupt, leaves none, so that other records never pass for a repeat of these.
@@ -64,7 +73,7 @@ class Producer:
         deadline = time.monotonic() + timeout_ms / 1000
         partitions = self._view.partitions(topic)
         with record_set(topic, records, len(partitions), self._view.cluster.config.log_segment_bytes) as given:
-            identity, self._identity = self._identity or self._new_identity(deadline), None
+            identity = self._take_identity(deadline)
             who = f"producer {self._name or identity.producer_id}"
             options = SendOptions(who, self._acks, self._retries, timeout_ms, deadline)
             answers = Sender(self._view, topic, given, identity, options).run()

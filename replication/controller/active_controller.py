@@ -27,6 +27,7 @@ from replication.controller.events import (
     LogDirEventNotification,
 )
 from replication.controller.offset_retention import OffsetRetention
+from replication.controller.producer_expiration import ProducerExpiration
 from replication.errors import LakelogException, UnknownServerException
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
@@ -59,6 +60,7 @@ class ActiveController:
         self._requests = AdminRequests(cluster.admin, cluster.config, self._epoch, clock)
         self._events = ControllerEventManager(self._process, clock)
         self._offsets = OffsetRetention(cluster, self._epoch, clock)
+        self._producers = ProducerExpiration(cluster, self._epoch, clock)
         self._rebalance_at = clock() + _FIRST_REBALANCE_SECONDS
         self.context = ControllerContext(self._epoch, cluster.config)
 
@@ -98,6 +100,7 @@ class ActiveController:
             self._events.put(AutoPreferredReplicaLeaderElection())
         self._events.process_all()
         self._offsets.look_if_due()
+        self._producers.look_if_due()
 
     def _views(self) -> dict[int, BrokerView]:
         return views(self._cluster.refresh_brokers(), self._liveness)

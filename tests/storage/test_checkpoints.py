@@ -67,7 +67,7 @@ def test_the_active_controller_keeps_the_tables_of_its_cluster_cheap_to_open(roo
     writer = Cluster.open(storage.uri)
     for number in range(3):
         writer.groups.commit([CommittedOffset("g", "t", "id", 0, number)])
-        writer.producers.init_producer("p")
+        writer.producers.init_producer("p", "me")
     for _ in range(4):
         clock.now += 3
         controller.tick()

@@ -44,7 +44,7 @@ def test_a_cluster_root_has_its_tables_and_settings(cluster):
     assert opened.cluster_id == cluster_id == read_identity(cluster)["cluster_id"]
     assert opened.config.num_replica_fetchers == 3
     assert (opened.metadata.partitions, opened.topics.topics, opened.refresh_brokers()) == ({}, {}, {})
-    assert opened.producers.init_producer("a").producer_epoch == 0
+    assert opened.producers.init_producer("a", "me").producer_epoch == 0
     assert cluster.list() == ["admin", "cluster", "configs", "controller", "groups", "metadata", "producers", "topics"]
 
 

@@ -224,7 +224,7 @@ def test_a_state_table_lives_in_a_bucket(s3_options):
     first = StateTable.create(root, PRODUCERS)
     second = StateTable.open(root, PRODUCERS)
     for number, table in enumerate((first, second, first)):
-        row = {"name": str(number), "producer_id": number, "producer_epoch": 0}
+        row = {"name": str(number), "producer_id": number, "producer_epoch": 0, "owner": "me", "idle_ms": 0}
         table.update({"why": "test"}, lambda rows, row=row: [*rows, row])
     second.refresh()
     assert [row["name"] for row in second.rows] == ["0", "1", "2"]

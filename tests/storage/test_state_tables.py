@@ -21,13 +21,12 @@ from replication.storage.broker_table import BrokerRegistration, BrokerTable, br
 from replication.storage.commit import last_version, read_commit
 from replication.storage.filesystem import StorageRoot
 from replication.storage.metadata_table import MetadataTable
-from replication.storage.producer_table import ProducerTable
 from replication.storage.replica_table import ReplicaTable
 from replication.storage.state_table import StateTable
 from replication.storage.topic_table import Topic, TopicTable
 from schemas import PRODUCERS
 from tests.processes import race
-from tests.storage.answers import lose_an_answer, refuse_all
+from tests.storage.answers import refuse_all
 from tests.storage.test_replay import clean_up, fails_once
 
 REGISTRATION = BrokerRegistration(1, "/root", "rack a", 1, 0, -1, False, None, "log-id", 3)
@@ -46,7 +45,7 @@ def producers(storage):
 
 
 def row(name):
-    return {"name": name, "producer_id": 1, "producer_epoch": 0}
+    return {"name": name, "producer_id": 1, "producer_epoch": 0, "owner": "me", "idle_ms": 0}
 
 
 def add(name):
@@ -253,26 +252,6 @@ def test_a_replica_that_is_not_published_again_is_gone(storage):
     table.publish([REPLICA], "test")
     table.publish([], "test")
     assert ReplicaTable.open(storage).replicas == {}
-
-
-def test_kip_98_epochs_of_a_producer_rise(storage):
-    table = ProducerTable.create(storage)
-    first, again, other = (
-        table.init_producer("a"),
-        ProducerTable.open(storage).init_producer("a"),
-        table.init_producer("b"),
-    )
-    assert (first.producer_epoch, again.producer_epoch, other.producer_epoch) == (0, 1, 0)
-    assert first.producer_id == again.producer_id != other.producer_id
-
-
-@pytest.mark.parametrize("landed", [True, False])
-def test_kip_98_an_epoch_whose_answer_is_lost_is_given_once(storage, monkeypatch, landed):
-    table = ProducerTable.create(storage)
-    lose_an_answer(monkeypatch, landed=landed)
-    given = table.init_producer("a")
-    assert given.producer_epoch == 0
-    assert ProducerTable.open(storage).init_producer("a") == given._replace(producer_epoch=1)
 
 
 def test_bc_01_a_registration_comes_back(storage):

@@ -104,7 +104,7 @@ def test_a_state_table_is_not_written_over_an_empty_commit(root):
     """It would have the rows of the version before, and so would the next one."""
     table = StateTable.create(StorageRoot.of(root), PRODUCERS)
     other = StateTable.open(StorageRoot.of(root), PRODUCERS)
-    rows = [{"name": "a", "producer_id": 1, "producer_epoch": 0}]
+    rows = [{"name": "a", "producer_id": 1, "producer_epoch": 0, "owner": "me", "idle_ms": 0}]
     table.update({"why": "test"}, lambda _: rows)
     path, content = harmed(StorageRoot.of(root), 1, emptied)
     for _ in range(2):
