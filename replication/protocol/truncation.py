@@ -83,6 +83,23 @@ def leader_lost_its_end(own: PartitionLog, leader: Replica, leader_batches: Sequ
     return bool(leader.epochs) and leader.epochs[-1].start_offset <= end < agreed
 
 
+def are_of_the_log(batches: Sequence[LogEnd], before: Replica, now: Replica, first: int) -> bool:
+    """Whether batches that were read from a leader's log are those of the log that its rows tell of.
+
+    `batches`: the ends of those that end above `first`, in order. `before` and `now`: what the row said before they
+    were read, and says now. A log that has been emptied, or has lost its end, has not the end that its row told of; one
+    that is another by now has another end, unless the leader has only gone on. [TR-08]
+    """
+    last = batches[-1].offset if batches else first
+    return _has_end(batches, before, first) and (now.log_end_offset > last or _has_end(batches, now, first))
+
+
+def _has_end(batches: Sequence[LogEnd], row: Replica, first: int) -> bool:
+    end = LogEnd(row.log_end_offset, row.chain)
+    is_empty = end == LogEnd(row.log_start_offset, row.log_start_chain)
+    return end in batches or is_empty or (not batches and end.offset <= first)
+
+
 def common_end(own: PartitionLog, leader: Sequence[LogEnd]) -> int:
     """The largest offset up to which two logs have the same batches; the own log start where they have none.
 

@@ -86,7 +86,9 @@ class FetchRound:
         self._context = context
         self._states = states
         self._source = context.source.child(LOG.name)
-        self._matching = LogMatching(context.name, states, self._source, context.on_diverged, context.publish)
+        self._matching = LogMatching(
+            context.name, states, self._source, context.leader_replicas, context.on_diverged, context.publish
+        )
         self._planner = FetchPlanner(context.name, context.spark, self._source, context.config)
         self._copier = SegmentCopier(
             self._source, context.log.root, context.spark, context.config.lakelog_executor_copy_bytes

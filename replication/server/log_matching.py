@@ -8,15 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from replication.errors import CorruptRecordException
+from replication.errors import KafkaStorageException, LakelogException
 from replication.protocol import fetch_state
+from replication.protocol.fencing import check_leader_row
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.protocol.replica import Replica
-from replication.protocol.truncation import has_other_history, leader_lost_its_end
+from replication.protocol.truncation import are_of_the_log, has_other_history, leader_lost_its_end
 from replication.server.fetch_states import FetchStates
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_snapshot import batch_ends_from
+from replication.storage.replica_table import ReplicaTable
 
 logger = logging.getLogger(__name__)
 
@@ -28,15 +30,17 @@ Leaders = Mapping[TopicIdPartition, Replica]
 
 
 class LogMatching:
-    """Compares the logs of one fetcher. `source` is the leader's log; `on_diverged` counts, `publish` writes rows."""
+    """Compares the logs of one fetcher. `source` is the leader's log and `leader_replicas` its rows; `on_diverged`
+    counts, `publish` writes the follower's rows."""
 
     def __init__(
-        self, name: str, states: FetchStates, source: StorageRoot,
+        self, name: str, states: FetchStates, source: StorageRoot, leader_replicas: Callable[[], ReplicaTable],
         on_diverged: Callable[[Collection[TopicIdPartition]], None], publish: Callable[[str], object],
     ) -> None:  # fmt: skip
         self._name = name
         self._states = states
         self._source = source
+        self._leader_replicas = leader_replicas
         self._on_diverged = on_diverged
         self._publish = publish
 
@@ -66,12 +70,36 @@ class LogMatching:
 
     def leader_batches(
         self, logs: Logs, leaders: Leaders
-    ) -> tuple[Mapping[TopicIdPartition, Sequence[LogEnd]], Mapping[TopicIdPartition, CorruptRecordException]]:
+    ) -> tuple[Mapping[TopicIdPartition, Sequence[LogEnd]], Mapping[TopicIdPartition, LakelogException]]:
         """Where the leaders' batches end, of partitions that are to be truncated and whose epochs do not tell where;
-        and the partitions of which that cannot be read. Raises KafkaStorageException."""
+        and the partitions of which that cannot be told. Raises KafkaStorageException.
+
+        A log does not say who leads, nor whether it is the one that its leader's row tells of. So the rows are read
+        once more, after the log. [TR-02, TR-08]
+        """
         wanted = {
             p: logs[p].first_offset
             for p, state in self._states.truncating().items()
             if p in leaders and (state.diverged or has_other_history(logs[p], leaders[p]))
         }
-        return batch_ends_from(self._source, wanted, {p: leaders[p].topic for p in wanted})
+        if not wanted:
+            return {}, {}
+        ends, broken = batch_ends_from(self._source, wanted, {p: leaders[p].topic for p in wanted})
+        table = self._leader_replicas()
+        table.refresh()
+        rows = table.replicas
+        errors = {p: _doubt(found, leaders[p], rows.get(p), wanted[p]) for p, found in ends.items()}
+        failed = {**broken, **{p: error for p, error in errors.items() if error is not None}}
+        return {p: found for p, found in ends.items() if p not in failed}, failed
+
+
+def _doubt(ends: Sequence[LogEnd], before: Replica, now: Replica | None, first: int) -> LakelogException | None:
+    """Why a log is not truncated by what was read of its leader's; None if nothing speaks against it."""
+    partition = before.topic_id_partition
+    error = check_leader_row(now, partition, before.leader_epoch)
+    if error is not None or (now is not None and are_of_the_log(ends, before, now, first)):
+        return error
+    return KafkaStorageException(
+        f"{before.topic}-{partition.partition}: not truncated: broker {before.broker_id} has another log than its row "
+        f"tells of, which ends at {before.log_end_offset}"
+    )

@@ -10,7 +10,14 @@ from replication.protocol.leader_epoch import EpochEntry, assign
 from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
 from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.protocol.truncation import Cut, common_end, cut_for, has_other_history, leader_lost_its_end
+from replication.protocol.truncation import (
+    Cut,
+    are_of_the_log,
+    common_end,
+    cut_for,
+    has_other_history,
+    leader_lost_its_end,
+)
 from tests.protocol.chains import GENESIS, chained_log, ends_of, header
 
 P = TopicIdPartition("id", 0)
@@ -71,6 +78,32 @@ def test_tr_08_the_leaders_end_tells_where_one_epoch_wrote_all_of_it(own, leader
     of_leader = chained_log(*leader)
     row = leader_row(of_leader, leader_epoch=0, epochs=of_leader.lineage or (EpochEntry(0, 0, GENESIS),))
     assert has_other_history(chained_log(*own), row) is is_told
+
+
+@pytest.mark.parametrize(
+    ("read", "before", "now", "first", "are"),
+    [
+        pytest.param((A, B, C), (A, B, C), (A, B, C), 0, True, id="they end where the row says"),
+        pytest.param((A, B, C), (A, B), (A, B, C), 0, True, id="the row is of a time before"),
+        pytest.param((A, B, C), (A, B), (A, B), 0, True, id="the row is late"),
+        pytest.param((A, B), (A, B), (A, B, C), 0, True, id="the leader has gone on since"),
+        pytest.param((A, B), (A, B, C), (A, B, C), 0, False, id="the log has lost its end"),
+        pytest.param((), (A, B, C), (A, B, C), 0, False, id="it has lost all"),
+        pytest.param((A, OTHER_B, C), (A, B), (A, B), 0, False, id="it was another at that offset"),
+        pytest.param((A, B, C), (A, B, C), (A, OTHER_B), 0, False, id="it is another by now"),
+        pytest.param((A, B, C), (A, B, C), (), 0, True, id="all of it was deleted since: nothing speaks against it"),
+        pytest.param((), (), (), 0, True, id="an empty log"),
+        pytest.param((), (A,), (A,), 4, True, id="all of it lies before"),
+        pytest.param((), (A,), (A, B), 4, True, id="all of it lay before"),
+        pytest.param((B,), (A,), (A,), 4, False, id="more was read than the row tells of, and nothing of that"),
+        pytest.param((B, C), (A, B, C), (A, B, C), 4, True, id="from there on"),
+    ],
+)
+def test_tr_08_batches_that_were_read_are_those_that_the_leaders_rows_tell_of(read, before, now, first, are):
+    previous = chained_log(A).log_end.chain if first else GENESIS
+    ends = ends_of(chained_log(*read, start_chain=previous))
+    rows = [leader_row(chained_log(*batches)) for batches in (before, now)]
+    assert are_of_the_log(ends, *rows, first) is are
 
 
 def test_tr_08_a_row_that_is_newer_than_the_batches_that_were_read_is_believed_too():

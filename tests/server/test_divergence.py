@@ -1,15 +1,18 @@
 """A leader whose log was emptied, or lost its end, and was written to again under the same epoch: its follower finds
 out, says so before anything is cut, and has the same records in the end."""
 
+import dataclasses
 import logging
 
 import pytest
 
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.steps import InitialFetchState
+from replication.server import log_matching
 from replication.server.log_matching import _LOST_END
 from replication.storage.append import Appended
 from replication.storage.log_cleaning import raise_log_starts
+from replication.storage.log_snapshot import batch_ends_from
 from tests.clock import Clock
 from tests.server.test_fetch_round import World
 from tests.storage.logs import P0, P1, TOPIC, chain, fill, follow, lead, leo, records, request, send, truncate, values
@@ -19,6 +22,15 @@ REWRITTEN = 77  # another producer, so that nothing is a duplicate
 
 @pytest.fixture
 def world(spark, root):
+    return made_world(spark, root)
+
+
+@pytest.fixture
+def world_without_stream(root):
+    return made_world(None, root)
+
+
+def made_world(spark, root):
     """Both logs have 0-2 | 3-5 | 6-9 of P0, and three records of P1."""
     clock = Clock()
     made = World(spark, root, clock=clock)
@@ -164,3 +176,75 @@ def test_tr_07_tr_08_a_leader_whose_beginning_was_deleted_tells_by_its_log_start
     assert (own.log_start_offset, own.log_end) == (6, leader.log_end)
     assert values(world.follower, start=6) == values(world.leader, start=6)
     assert own.batches[0].header == leader.batches[1].header, "the batch that holds the log start is here as a whole"
+
+
+def say(world, **said):
+    """The leader's row of P0 says something else by now."""
+    world.publish(epoch=1)
+    world.table.publish([dataclasses.replace(row, **said) for row in world.table.replicas.values()], "test")
+
+
+def rewrite(world):
+    """The leader has another log by now, under the same epoch, and says so."""
+    truncate(world.leader, {P0: 3})
+    fill(world.leader, P0, 3, epoch=1, producer_id=REWRITTEN + 1)
+    world.publish(epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(None, lambda world: say(world, leader_epoch=2), id="its leader has another epoch by now"),
+        pytest.param(None, lambda world: say(world, role="follower"), id="it leads no more"),
+        pytest.param(None, rewrite, id="its log is another by now"),
+        pytest.param(lambda world: truncate(world.leader, {P0: 6}), None, id="its log lacks what its row tells of"),
+    ],
+)
+def test_tr_02_tr_08_nothing_is_cut_after_batches_that_are_not_the_leaders_any_more(
+    world_without_stream, monkeypatch, before, after
+):
+    """They are read from its log, which says neither who leads nor whether it is still the one of the leader's row."""
+    world = world_without_stream
+    lose_and_write(world, 6, OTHERS)
+    lead_anew(world)
+    version = world.follower.refresh().version
+    with monkeypatch.context() as patch:
+        patch.setattr(log_matching, "batch_ends_from", while_reading(world, before, after))
+        world.fetch()
+    state = world.states.get(P0)
+    assert (world.follower.refresh().version, state.shown_state) == (version, ReplicaState.DELAYED)
+    assert state.error
+    world.publish(epoch=1)
+    world.clock.now += 60
+    catch_up(world)
+    assert is_equal(world)
+
+
+def while_reading(world, before, after):
+    """What happens shortly before the leader's batches are read, and shortly after that."""
+
+    def read(*args):
+        if before:
+            before(world)
+        found = batch_ends_from(*args)
+        if after:
+            after(world)
+        return found
+
+    return read
+
+
+def test_tr_08_a_leader_that_goes_on_meanwhile_is_followed(world_without_stream, monkeypatch):
+    """Its row tells of batches that came after those that were read."""
+    world = world_without_stream
+    lose_and_write(world, 6, OTHERS)
+    lead_anew(world)
+
+    def go_on(world):
+        fill(world.leader, P0, 2, epoch=1, producer_id=REWRITTEN + 1)
+        world.publish(epoch=1)
+
+    monkeypatch.setattr(log_matching, "batch_ends_from", while_reading(world, None, go_on))
+    catch_up(world)
+    assert is_equal(world)
+    assert leo_when_truncated(world) == 6

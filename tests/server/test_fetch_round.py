@@ -55,7 +55,7 @@ class World:
     """Leader and follower of two partitions, both under leader epoch 0."""
 
     def __init__(self, spark, root, followed=(P0, P1), quotas=None, clock=time.monotonic, **config):
-        self.spark = follower_session(spark)
+        self.spark = follower_session(spark) if spark else None  # without it all is read from the leader's log
         self.source = StorageRoot.of(root).child("broker-1")
         self.leader = new_log(self.source.child("log"), P0, P1)
         self.table = ReplicaTable.create(self.source)
@@ -64,9 +64,10 @@ class World:
         self.progress, self.truncated, self.divergences, self.told = [], [], [], []
         self.states = FetchStates(clock)
         self.states.assign({p: InitialFetchState(TOPIC, 1, 0, 0) for p in followed})
+        read = ReplicaTable.open(self.source)
         context = FetchContext(
             self.spark, Config.from_properties(config), "broker-2", self.follower, self.source,
-            lambda: self.table, self.progress.append, self.truncated.extend, self.divergences.append, self.tell, Gate(),
+            lambda: read, self.progress.append, self.truncated.extend, self.divergences.append, self.tell, Gate(),
             FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1),
         )  # fmt: skip
         self.round = FetchRound(context, self.states)
@@ -108,7 +109,7 @@ class World:
         return self.spark.createDataFrame(rows_table(rows)) if rows else None
 
     def fetch(self):
-        return self.round.run(self.stream())
+        return self.round.run(self.stream() if self.spark else None)
 
     def files(self, log):
         return set(log.refresh().segments)
