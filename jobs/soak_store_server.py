@@ -73,6 +73,12 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Nobody reads it."""
 
+    def handle_expect_100(self) -> bool:
+        """A client that asks whether to send its content is told at once: it would wait for a second."""
+        answered = super().handle_expect_100()
+        self.wfile.flush()
+        return answered
+
     def _serve(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
         body = _body(self.rfile, headers)

@@ -1,6 +1,7 @@
 """The object store of a soak: to delta-rs and pyarrow it is one; it hangs, it answers errors, and it works again."""
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -69,6 +70,15 @@ def told(server: StoreServer, method: str, key: str, body: bytes | None = None) 
     connection = HTTPConnection("127.0.0.1", server.server_port)
     connection.request(method, f"/bucket/{key}", body)
     return connection.getresponse().status
+
+
+def test_a_client_that_asks_whether_to_send_its_content_is_told_before_it_does(server: StoreServer) -> None:
+    """That of AWS would wait for a second with each object."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
+        client.sendall(b"PUT /bucket/key HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 100 ")
+        client.sendall(b"x")
+        assert client.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
 def test_it_answers_errors_while_it_is_told_to_and_carries_some_puts_out(server: StoreServer, tmp_path: Path) -> None:
