@@ -117,7 +117,8 @@ def diverged(state: PartitionFetchState, error: str) -> PartitionFetchState:
 
 
 def advanced(state: PartitionFetchState, offset: int, leader_high_watermark: int | None = None) -> PartitionFetchState:
-    """Records below `offset` have been appended. A fetch moves the offset forward only; a cut alone takes it back.
+    """Records below `offset` have been appended, and what was wrong is over. A fetch moves the offset forward only; a
+    cut alone takes it back.
 
     With the leader's HW the lag is known: what is committed and not here yet.
 
@@ -129,7 +130,7 @@ def advanced(state: PartitionFetchState, offset: int, leader_high_watermark: int
     if offset < state.fetch_offset:
         raise ValueError(f"partition {state.partition}: fetch offset {state.fetch_offset} cannot go back to {offset}")
     lag = state.lag if leader_high_watermark is None else max(0, leader_high_watermark - offset)
-    return _moved("advanced", state, replace(state, fetch_offset=offset, lag=lag))
+    return _moved("advanced", state, replace(state, fetch_offset=offset, lag=lag, error=None))
 
 
 def fell_behind(state: PartitionFetchState) -> PartitionFetchState:
@@ -144,7 +145,7 @@ def caught_up(state: PartitionFetchState) -> PartitionFetchState:
 
 def delayed(state: PartitionFetchState, error: str | None, until: float) -> PartitionFetchState:
     """Not fetched before `until`; offset and state are kept. `NEVER` waits for a new leader epoch. Without an error it
-    is held back by a quota: others see that it waits, and that nothing is wrong with it.
+    is held back by a quota: others see that it waits, and that nothing is wrong with it but what was before.
 
     Of two delays the longer holds, with its error: a partition that has failed for good is not revived by a
     passing trouble of its fetcher.
@@ -153,14 +154,18 @@ def delayed(state: PartitionFetchState, error: str | None, until: float) -> Part
     """
     if state.delayed_until is not None and state.delayed_until > until:
         return state
-    return _moved("delayed", state, replace(state, delayed_until=until, error=error))
+    told = state.error if error is None else error
+    return _moved("delayed", state, replace(state, delayed_until=until, error=told))
 
 
 def ready(state: PartitionFetchState, now: float) -> PartitionFetchState:
-    """Without its delay and its error once the delay is over: what it was before. Unchanged otherwise. [FT-15]"""
+    """Without its delay once that is over: what it was before. Unchanged otherwise.
+
+    It keeps the error, as nothing has been fetched since: `advanced` and `truncated` end that. [FT-15]
+    """
     if state.delayed_until is None or state.is_delayed(now):
         return state
-    return _moved("ready", state, replace(state, delayed_until=None, error=None))
+    return _moved("ready", state, replace(state, delayed_until=None))
 
 
 def _moved(transition: str, before: PartitionFetchState, after: PartitionFetchState) -> PartitionFetchState:

@@ -174,7 +174,11 @@ class FetchRound:
         if found.stream_has_gap:
             self._states.fell_behind(p for p in ends if p not in lagging)
         self._matching.diverged(found.plan.diverged)
-        return found.plan.without(found.plan.diverged)
+        vain = set() if found.plan.batches else found.plan.gaps & lagging
+        for partition in vain:
+            nothing = f"the leader has nothing at offset {ends[partition].offset}"
+            self._delay(partition, OffsetOutOfRangeException(nothing))
+        return found.plan.without(found.plan.diverged | vain)
 
     def _throttle(self, leaders: Replicas) -> tuple[ByteLimit, ...]:
         """Delays what a quota holds back, until the snapshot is due; answers what may be taken of the rest. That such a
@@ -223,12 +227,10 @@ class FetchRound:
 
     def _settle(self, plan: AppendPlan, fetchable: States) -> bool:
         """Whether the tail may be followed from now on, or a gap is to be closed; tells whether that is at once."""
-        for partition, end in plan.log_ends.items():
+        for partition in plan.log_ends:
             before = fetchable[partition]
             if partition not in plan.gaps and before.lagging:
                 self._states.caught_up(partition)
-            elif partition in plan.gaps and before.lagging and not plan.batches:
-                self._delay(partition, OffsetOutOfRangeException(f"the leader has nothing at offset {end.offset}"))
             elif partition in plan.gaps:
                 self._states.fell_behind([partition])
         states = ((p, s) for p, s in self._states.all().items() if p in fetchable)

@@ -160,7 +160,18 @@ def test_ft_15_offset_and_state_are_kept_under_a_delay(state):
     assert (waiting.fetch_offset, waiting.state) == (state.fetch_offset, state.state)
     assert (waiting.error, waiting.delayed_until) == ("CorruptRecordException", 10.0)
     assert ready(waiting, 9.9) is waiting
-    assert ready(waiting, 10.0) == state
+    assert ready(waiting, 10.0) == replace(state, error="CorruptRecordException")
+
+
+@pytest.mark.parametrize("error", ["CorruptRecordException: gone", "DIVERGED"])
+def test_ft_15_tr_08_a_replica_says_what_was_wrong_until_it_has_fetched_again(error):
+    """That a delay is over, or that a quota holds it back now, is no progress: it may fail once more."""
+    again = ready(delayed(FETCHING, error, until=10.0), 10.0)
+    throttled = ready(delayed(again, None, until=20.0), 20.0)
+    assert (again.error, fell_behind(again).error, throttled.error) == (error, error, error)
+    assert advanced(throttled, 95).error is None
+    diverges = ready(delayed(diverged(again, error), "KafkaStorageException", until=10.0), 10.0)
+    assert (diverges.error, truncated(diverges, 80).error) == ("KafkaStorageException", None)
 
 
 def test_th_01_what_a_quota_holds_back_is_delayed_without_an_error():
@@ -182,7 +193,7 @@ def test_ft_15_the_longer_of_two_delays_holds():
 def test_ft_13_ft_14_an_error_that_may_pass_delays_and_takes_nothing_back(state, error):
     waiting = delayed(fell_behind(state), error, until=10.0)
     assert (waiting.shown_state, waiting.error, waiting.is_ready_for_fetch) == ("Delayed", error, False)
-    assert ready(waiting, 10.0) == replace(state, lagging=True)
+    assert ready(waiting, 10.0) == replace(state, lagging=True, error=error)
 
 
 @pytest.mark.parametrize("name", EVERY_STATE)

@@ -54,6 +54,8 @@ def test_ft_15_a_delayed_partition_is_left_out_until_its_delay_is_over(states, c
     assert states.has_due()
     assert states.end_delays()
     assert set(states.fetchable()) == {P0, P1}
+    assert states.get(P0).error == "KafkaStorageException: gone"
+    states.advanced(P0, 5)
     assert states.get(P0).error is None
 
 
