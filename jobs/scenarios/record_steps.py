@@ -28,8 +28,8 @@ def produce(
 ) -> Outcome:  # fmt: skip
     """Sends records, all at once: they are one batch, as those that gather while another is under way.
 
-    To a partition without a leader it ends with TimeoutException, as in Kafka, and with what stood in the way in words;
-    without retries with LeaderNotAvailableException.
+    To a partition without a leader it ends with TimeoutException, as in Kafka, retries or not, and with what stood in
+    the way in words.
     """
     values = scene.next_values(topic, partition, prefix, count)
     started = time.monotonic()

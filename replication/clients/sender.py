@@ -93,7 +93,8 @@ class Sender:
         return {p: replace(answer, error=errors.get(p, answer.error)) for p, answer in answers.items()}
 
     def _append_until(self) -> dict[int, RecordMetadata]:
-        """Appends to each leader, and again where an error may pass, until all is settled or the time is over."""
+        """Appends to each leader, and again where an error may pass, until all is settled or the time is over. To wait
+        for a leader is no retry: nothing is sent meanwhile. Kafka: `RecordAccumulator.ready`, unknownLeaderTopics."""
         answers: dict[int, RecordMetadata] = {}
         pending, retries = set(self._given.counts), self._options.retries
         while True:
@@ -101,11 +102,14 @@ class Sender:
                 answers[answer.partition] = answer
             pending = {p for p in pending if may_pass(answers[p].error) or p in self._begun_anew}
             self._begun_anew.clear()
-            if not pending or not retries:
+            unsent = {p for p in pending if isinstance(answers[p].error, LeaderNotAvailableException)}
+            if not retries:
+                pending = unsent
+            if not pending:
                 return answers
             if time.monotonic() >= self._options.deadline:
                 return {p: self._expired(answer) for p, answer in answers.items()}
-            retries -= 1
+            retries -= pending != unsent
             pause(self._view.cluster.config.lakelog_poll_interval_ms, self._options.deadline)
 
     def _expired(self, answer: RecordMetadata) -> RecordMetadata:

@@ -180,7 +180,7 @@ def test_ap_06_a_leader_that_has_lost_what_was_sent_before(world, name, error):
     assert world.values(2) == ([b"a"] if error else [b"a", b"c"])
 
 
-def test_mc_04_retries_0_is_one_attempt(world):
-    world.cluster.metadata.put([dataclasses.replace(world.registration, leader=-1)], {"who": "test"})
+def test_ap_02_retries_0_is_one_attempt(world):
+    world.cluster.metadata.put([dataclasses.replace(world.registration, leader_epoch=1)], {"who": "test"})
     (answer,) = Producer(world.cluster.root.uri, retries=0).send("t", pa.table({"value": [b"a"]})).values()
-    assert answer.error.name == "LeaderNotAvailableException"
+    assert answer.error.name == "UnknownLeaderEpochException"

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from replication.clients import sender
 from replication.clients.producer import Producer
 from replication.clients.topic_view import TopicView
 from replication.errors import KafkaStorageException, LeaderNotAvailableException
@@ -135,16 +136,28 @@ def test_ap_06_a_sequence_does_not_start_over_once_a_log_may_hold_the_send(world
     assert (values(world.logs[1]), values(world.logs[2])) == ([b"a", b"b", b"c"], [b"0"])
 
 
+@pytest.mark.parametrize("retries", [{}, {"retries": 0}], ids=["retries", "none"])
 @pytest.mark.parametrize("acks", [1, "all"])
-def test_mc_04_without_a_leader_until_the_time_is_over(world, acks):
-    """As in Kafka it is a time-out, and it says what stood in the way."""
+def test_mc_04_without_a_leader_until_the_time_is_over(world, acks, retries):
+    """As in Kafka it is a time-out, and it says what stood in the way. To wait for a leader is no retry."""
     world.change(leader=-1, leader_epoch=1)
-    (answer,) = Producer(world.uri, acks).send(TOPIC, records(b"a"), timeout_ms=20).values()
+    (answer,) = Producer(world.uri, acks, **retries).send(TOPIC, records(b"a"), timeout_ms=20).values()
     assert answer.error is not None
     assert answer.error.name == "TimeoutException"
     assert isinstance(answer.error.__cause__, LeaderNotAvailableException)
     for text in (f"{TOPIC}-0: 1 records", "within 20 ms", "LeaderNotAvailableException", "no leader; replicas are"):
         assert text in str(answer.error)
+
+
+def test_mc_04_records_that_wait_for_a_leader_are_sent_to_it_without_retries(world, monkeypatch):
+    """Nothing was sent before, so that this is the one attempt; a partition that had one has no other."""
+    follow(world.logs[1], P1, epoch=1)
+    both = pa.table({"value": [b"a", b"b"], "partition": [0, 1]})
+    world.change(leader=-1)
+    monkeypatch.setattr(sender, "pause", lambda *_: world.change(leader=1))
+    answers = Producer(world.uri, acks=1, retries=0).send(TOPIC, both, timeout_ms=LONG)
+    assert [answer.error and answer.error.name for answer in answers.values()] == [None, "FencedLeaderEpochException"]
+    assert values(world.logs[1]) == [b"a"]
 
 
 def test_ap_07_a_leader_that_goes_before_it_acknowledges_is_named(world, monkeypatch):

@@ -12,7 +12,7 @@ from jobs.scenarios import observation, record_steps
 from jobs.scenarios.arguments import steps_for
 from jobs.scenarios.embedded import EmbeddedCluster
 from jobs.scenarios.observation import differences, look
-from jobs.scenarios.record_steps import consume, epoch_end, logs
+from jobs.scenarios.record_steps import consume, epoch_end, logs, produce
 from jobs.scenarios.report import Report, write_json
 from jobs.scenarios.result import ScriptResult, StepResult, states
 from jobs.scenarios.run import run_script
@@ -210,9 +210,11 @@ class Tables:
         return self.now_offline
 
     def say(self, broker: int, high_watermark: int) -> None:
-        end = self.logs[broker].refresh().partition(P0).log_end_offset
+        end, chain = self.logs[broker].refresh().partition(P0).log_end
         role = LEADER_ROLE if broker == 1 else FOLLOWER_ROLE
-        row = Replica(TOPIC, TOPIC_ID, 0, broker, 1, 0, role, "Fetching", 0, end, high_watermark, (), None, 0)
+        row = Replica(
+            TOPIC, TOPIC_ID, 0, broker, 1, 0, role, "Fetching", 0, end, high_watermark, (), None, 0, chain=chain
+        )
         ReplicaTable.open(self.cluster.broker_root(broker)).publish([row], "test")
 
 
@@ -266,6 +268,14 @@ def test_a_look_counts_once_every_running_broker_has_applied_the_metadata(tables
     assert look(scene, TOPIC, 0, {"leader": 1}).fault is None
     assert look(scene, TOPIC, 0, {"leader_epoch": 0}).fault == "leader_epoch is 1, expected 0"
     assert look(scene, TOPIC, 0, {}).saw["hw"] is None, "the leader has not taken up this epoch"
+
+
+@pytest.mark.parametrize("retries", [None, 0])
+def test_mc_04_what_is_sent_without_a_leader_times_out(tables: Tables, scene: Scene, retries: int | None) -> None:
+    tables.cluster.metadata.put([with_leader(tables.partition, -1, [1])], {"who": "test", "why": "nobody lives"})
+    sent = partial(produce, scene, topic=TOPIC, partition=0, count=1, acks="all", prefix="m", timeout_s=0.02)
+    outcome = sent(retries=retries, expect="TimeoutException")
+    assert (outcome.fault, outcome.saw["error"]) == (None, "TimeoutException")
 
 
 LOGS = {
