@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from replication.config import Config
 from replication.protocol import partition_states, replica_states
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.config_table import Configs
 from replication.storage.topic_table import Topic
@@ -84,8 +84,14 @@ class ControllerContext:
         ]
 
     def with_partitions(self, partitions: Mapping[TopicIdPartition, PartitionRegistration]) -> ControllerContext:
-        """The same view with what the metadata table says now: leaders may have changed ISRs. [IS-05, LE-06]"""
-        return replace(self, partitions=partitions)
+        """The same view with what the metadata table says now: leaders may have changed ISRs. [IS-05, LE-06]
+
+        A partition that has lost its leader is Offline: an own commit has landed, and its answer was lost.
+        """
+        online, offline = partition_states.PartitionState.ONLINE, partition_states.PartitionState.OFFLINE
+        states = self.partition_states
+        lost = [p for p, r in partitions.items() if r.leader == NO_LEADER and states.get(p) == online]
+        return replace(self, partitions=partitions, partition_states={**states, **dict.fromkeys(lost, offline)})
 
     def started(self, metadata_version: int) -> ControllerContext:
         """With the states that both machines start with; deletions begin anew. [PS-03, RS-04, TD-04]"""

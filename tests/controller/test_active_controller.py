@@ -15,6 +15,7 @@ from replication.storage.commit import read_commit
 from replication.storage.delta_log import DeltaLog
 from tests.controller.world import P, World
 from tests.processes import wait_until
+from tests.storage.answers import lose_an_answer
 
 
 @pytest.fixture
@@ -163,6 +164,17 @@ def test_le_06_an_answer_that_was_lost_does_not_elect_twice(world, monkeypatch):
         world.look(2, 3)
     world.look(2, 3, after=0.0)
     assert world.partition() == (2, (2, 3), 1, 1)
+
+
+def test_le_06_bd_02_a_partition_whose_last_leader_died_gets_it_back_also_if_the_answer_was_lost(world, monkeypatch):
+    """The commit has landed, so that it is decided again on what it has made: there the dead broker leads nothing."""
+    world.look(1)
+    lost = lose_an_answer(monkeypatch, lambda log, _: "metadata" in log.root.uri)
+    world.look()
+    assert lost
+    assert world.partition()[:2] == (NO_LEADER, (1,))
+    world.look(1, 2, 3)
+    assert world.partition()[:2] == (1, (1,))
 
 
 def test_le_04_cs_05_cs_06_who_shuts_down_gives_away_what_it_leads_and_leaves_every_isr(world):
