@@ -31,24 +31,28 @@ class MetadataCache:
         self._replica_tables: dict[int, tuple[tuple[str, int], ReplicaTable]] = {}
         self._partitions: Mapping[TopicIdPartition, PartitionRegistration] = {}
         self._version = -1
+        self._is_untold = False
         self._throttled: dict[str, dict[str, str]] = {}
         # Topics, and the settings that were asked for: a leader's look asks for them once a partition.
         self._topic_configs: tuple[Mapping[str, Topic], dict[str, TopicConfig]] = ({}, {})
         self.refresh()
 
     def refresh(self) -> bool:
-        """Reads what has moved; tells whether metadata, topics or the roots of brokers have."""
-        topics_moved = self.cluster.topics.refresh()
-        if topics_moved:
-            self._throttled = {}
+        """Reads what has moved; tells whether metadata, topics or the roots of brokers have since it was told last.
+
+        Where a table cannot be read that is told by the next look: what was read before it would else be forgotten.
+        """
+        if self.cluster.topics.refresh():
+            self._throttled, self._is_untold = {}, True
         self.cluster.configs.refresh()
         self.cluster.metadata.refresh()
         # Compared with what this cache has shown: a change of an ISR may have brought newer rows along.
-        metadata_moved = self._version != self.cluster.metadata.version
+        self._is_untold |= self._version != self.cluster.metadata.version
         self._version, self._partitions = self.cluster.metadata.version, self.cluster.metadata.partitions
         roots = self._roots()
         self._liveness.look(self.cluster.refresh_brokers())
-        return topics_moved or metadata_moved or roots != self._roots()
+        is_untold, self._is_untold = self._is_untold or roots != self._roots(), False
+        return is_untold
 
     def _roots(self) -> dict[int, str]:
         return {broker_id: registration.root for broker_id, registration in self.cluster.brokers.items()}

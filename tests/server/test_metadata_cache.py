@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from replication.config import Config
+from replication.errors import KafkaStorageException
 from replication.protocol.leader_election import new_partition
 from replication.protocol.replica import Replica
 from replication.server.metadata_cache import MetadataCache
 from replication.storage.broker_table import BrokerRegistration, BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.config_table import Entity
+from replication.storage.config_table import ConfigTable, Entity
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
@@ -56,6 +57,29 @@ def test_mc_01_mc_03_what_a_cache_knows(cluster, clock):
     assert cache.broker_root(1).uri == "/1"
     assert cache.min_isr(partition) == 2, "no more than there are replicas"
     assert not cache.refresh(), "nothing has moved"
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "moved"), [((Cluster, "refresh_brokers"), "metadata"), ((ConfigTable, "refresh"), "topics")]
+)
+def test_mc_01_what_has_moved_is_told_although_another_table_could_not_be_read(
+    cluster, clock, monkeypatch, unreadable, moved
+):
+    cache, writer = MetadataCache(cluster, clock), Cluster.open(cluster.root.uri)
+    if moved == "topics":
+        writer.topics.change([Topic("t", "id", 1)], (), {"who": "test"})
+    else:
+        writer.metadata.put([new_partition("t", "id", 0, (1, 2), {1, 2})], {"who": "test"})
+    with monkeypatch.context() as patch:
+        patch.setattr(*unreadable, cannot_be_read)
+        with pytest.raises(KafkaStorageException):
+            cache.refresh()
+    assert cache.refresh()
+    assert not cache.refresh()
+
+
+def cannot_be_read(_):
+    raise KafkaStorageException("503 Slow Down")
 
 
 def test_settings_of_a_topic_are_parsed_once_and_again_when_topics_change(cluster, clock):
