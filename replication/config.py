@@ -69,6 +69,16 @@ class Config(Settings):
         defaults = {_field(name): getattr(self, key.field) for name, key in TOPIC_KEYS.items()}
         return TopicConfig(**defaults | _scoped_values(configs, TOPIC_KEYS, "topic"))
 
+    def topic_as_far_as_known(self, configs: Mapping[str, object]) -> tuple[TopicConfig, str | None]:
+        """The settings of a topic without those that make no sense, and what is wrong with these; None if nothing is.
+
+        A row may be of a newer version, or written by hand: it costs its own topic a setting, and no other anything.
+        """
+        try:
+            return self.topic(configs), None
+        except InvalidConfigurationException as error:
+            return self.topic({name: value for name, value in configs.items() if _is_sound(name, value)}), str(error)
+
     def dynamic(self, configs: Mapping[str, object]) -> Config:
         """These settings, over them those of a broker that may change while it runs, as the configs table has them."""
         return replace(self, **_scoped_values(configs, DYNAMIC_KEYS, "broker")) if configs else self
@@ -135,6 +145,14 @@ def broker_configs(configs: Mapping[str, object], source_name: str = "broker") -
 def _texts(configs: Mapping[str, object], keys: Mapping[str, ConfigKey], source_name: str) -> dict[str, str]:
     values = _scoped_values(configs, keys, source_name)
     return {name: text_of(values[_field(name)]) for name in keys if _field(name) in values}
+
+
+def _is_sound(name: str, value: object) -> bool:
+    try:
+        topic_configs({name: value})
+    except InvalidConfigurationException:
+        return False
+    return True
 
 
 def _field(name: str) -> str:

@@ -146,9 +146,12 @@ class Batch:
         return topic is not None and topic.deleting and topic.topic_id == registration.topic_id
 
     def unclean_allowed(self, registration: PartitionRegistration) -> bool:
-        """The topic's `unclean.leader.election.enable`. [LE-02]"""
+        """The topic's `unclean.leader.election.enable`. A row that makes no sense holds up no other topic. [LE-02]"""
         topic = self.topic(registration.topic)
-        return self.context.config.topic(topic.configs if topic else {}).unclean_leader_election_enable
+        found, wrong = self.context.config.topic_as_far_as_known(topic.configs if topic else {})
+        if wrong is not None:
+            state_changes.error("topic %s: settings are left out: %s", registration.topic, wrong)
+        return found.unclean_leader_election_enable
 
     def partitions_of(self, topic: Topic) -> list[PartitionRegistration]:
         """The topic's partitions, in order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -17,6 +18,8 @@ from replication.storage.filesystem import StorageRoot
 from replication.storage.liveness import Liveness
 from replication.storage.replica_table import ReplicaTable
 from replication.storage.topic_table import Topic
+
+logger = logging.getLogger(__name__)
 
 
 class MetadataCache:
@@ -84,14 +87,17 @@ class MetadataCache:
         return self._liveness.look(self.brokers())
 
     def topic_config(self, registration: PartitionRegistration) -> TopicConfig:
-        """The settings of a partition's topic over those of this broker."""
+        """The settings of a partition's topic over those of this broker, without any that make no sense."""
         topics, (of, known) = self.cluster.topics.topics, self._topic_configs
         if of is not topics:
             known = {}
             self._topic_configs = topics, known
         if registration.topic not in known:
             topic = topics.get(registration.topic)
-            known[registration.topic] = self.cluster.config.topic(topic.configs if topic else {})
+            found, wrong = self.cluster.config.topic_as_far_as_known(topic.configs if topic else {})
+            if wrong is not None:
+                logger.error("topic %s: settings are left out: %s", registration.topic, wrong)
+            known[registration.topic] = found
         return known[registration.topic]
 
     def config_of_broker(self, broker_id: int) -> Config:

@@ -182,3 +182,15 @@ def test_fe_03_rows_of_a_broker_whose_root_was_made_again_are_read_anew(root, cl
         row = table.replicas[P0]
         assert (row.broker_epoch, row.lag) == (epoch, 9 * (epoch - 2))
         assert cache.replica_table(2) is table, "as long as it is the same process"
+
+
+def test_mc_01_a_topic_whose_settings_make_no_sense_costs_its_leader_no_other_partition(cluster, clock, caplog):
+    """A look asks for the settings of all that the broker leads. The error is said once, not with every look."""
+    cache = MetadataCache(cluster, clock)
+    configs = {"min.insync.replicas": "2", "retention.ms": "long"}
+    Cluster.open(cluster.root.uri).topics.change([Topic("t", "id", 1, configs)], (), {"who": "test"})
+    cache.refresh()
+    partition = new_partition("t", "id", 0, (1, 2, 3), {1, 2, 3})
+    assert [cache.min_isr(partition) for _ in range(3)] == [2, 2, 2]
+    assert cache.topic_config(partition).retention_ms == Config().topic({}).retention_ms
+    assert caplog.text.count("topic t: settings are left out: ") == 1
