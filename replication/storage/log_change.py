@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from replication.storage.log_facts import chain_txns
+from replication.errors import CorruptRecordException
+from replication.protocol.record_batch import BatchHeader
+from replication.storage.filesystem import StorageRoot
+from replication.storage.log_facts import chain_txns, may_go_back
 from replication.storage.log_state import LogState
 from replication.storage.segment import Segment
 
@@ -38,3 +42,28 @@ def start_chains(state: LogState, change: LogChange) -> dict[str, int]:
         if chain is not None and log.batches and log.batches[0].header in going:
             txns.update(chain_txns(partition, chain))
     return txns
+
+
+def check_change(root: StorageRoot, state: LogState, change: LogChange) -> None:
+    """What delta-rs does not look at: files that are there twice or not at all, and facts that would go back.
+
+    Raises CorruptRecordException.
+    """
+    names = [segment.name for segment in change.adds]
+    doubled = [name for name in names if name in state.segments or names.count(name) > 1]
+    unknown = [segment.name for segment in change.removes if segment.name not in state.segments]
+    rising = [(a, v) for a, v in change.txns.items() if not may_go_back(a)]
+    lowered = [a for a, v in rising if v < state.recorded(a)]
+    if doubled or unknown or lowered:
+        raise CorruptRecordException(
+            f"{root.uri}: refused a commit: added twice {doubled}, unknown {unknown}, going back {lowered}"
+        )
+    if not change.data_change and _headers(change.adds) != _headers(change.removes):
+        raise CorruptRecordException(f"{root.uri}: refused a compaction that does not keep every batch")
+    for segment, size in zip(change.adds, root.sizes(names), strict=True):
+        if size != segment.file.size:
+            raise CorruptRecordException(f"{root.path(segment.name)}: {size} bytes, expected {segment.file}")
+
+
+def _headers(segments: Iterable[Segment]) -> Counter[BatchHeader]:
+    return Counter(header for segment in segments for header in segment.headers)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,14 +16,14 @@ import pyarrow as pa
 
 from replication.errors import CorruptRecordException, OffsetOutOfRangeException, StaleBrokerEpochException
 from replication.protocol.partition_log import LEADER, Role, role_version
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.broken_segments import BrokenSegment, find_faults, is_whole, read_segments, with_statistics
 from replication.storage.commit import AddedFile, LogGap, check_commits
 from replication.storage.compare_and_set import compare_and_set
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_change import Decision, LogChange, start_chains
-from replication.storage.log_facts import BROKER_EPOCH, may_go_back, role_app_id, start_app_id
+from replication.storage.log_change import Decision, LogChange, check_change, start_chains
+from replication.storage.log_facts import BROKER_EPOCH, role_app_id, start_app_id
 from replication.storage.log_state import LogState
 from replication.storage.segment import Segment, read_records, rows_of
 from schemas import LOG
@@ -43,6 +42,7 @@ class ReplicaLog:
         self._broker_epoch: int | None = None
         self._written: dict[str, Segment] = {}
         self._healed_at = float("-inf")
+        self._is_doubtful = False  # the state may be of versions that are gone: nothing can be added to it
         self._state = LogState(self._transaction_version)
         self._rebuild()
 
@@ -76,7 +76,7 @@ class ReplicaLog:
     def has_moved(self) -> bool:
         """Whether others have committed since the last refresh."""
         with self._lock:
-            return self._state.version < self._log.version or self._log.has_moved()
+            return self._is_doubtful or self._state.version != self._log.version or self._log.has_moved()
 
     def refresh(self) -> LogState:
         """Replays what has been committed since and returns the state: only new commits are read.
@@ -105,7 +105,7 @@ class ReplicaLog:
     def _replay(self) -> None:
         self._log.move()
         try:
-            if self._log.version <= self._state.version:
+            if self._is_doubtful or self._log.version <= self._state.version:
                 raise LogGap(f"{self.root.uri}: its versions have been used again")
             for commit in self._log.commits_after(self._state.version):
                 self._state = self._state.after(commit, self._segments(commit.adds))
@@ -117,14 +117,18 @@ class ReplicaLog:
         self._written.clear()
 
     def _rebuild(self, faults: Mapping[str, str] = {}) -> None:
-        """From the active files; `faults` are those of segments that were read before they broke."""
+        """From the active files; `faults` are those of segments that were read before they broke.
+
+        One that fails is done again: by then the handle is where the table is, and tells of no other commits.
+        """
+        self._is_doubtful = True
         check_commits(self.root, looked_at=1)
         segments = with_statistics(self._segments(self._log.active_files()), self._log.statistics)
         state = LogState(self._transaction_version)  # a new one: other threads may be looking at the old one
         state.learn(self._state.topics)
         state.rebuild(self._log.version, segments, self._state.partitions())
         state.break_segments(faults)
-        self._state = state
+        self._state, self._is_doubtful = state, False
 
     def scrub(self) -> bool:
         """Looks for files that are gone or short, and at broken ones once more; tells whether any has broken or healed.
@@ -176,7 +180,7 @@ class ReplicaLog:
         return compare_and_set(self.root.uri, attempt, deadline)
 
     def _commit(self, cause: Mapping[str, Any], change: LogChange) -> int:
-        self._check(change)
+        check_change(self.root, self._state, change)
         self._written.update({segment.name: segment for segment in change.adds})
         added = [segment.file for segment in change.adds]
         removed = [segment.file for segment in change.removes]
@@ -184,24 +188,6 @@ class ReplicaLog:
         version = self._log.commit(cause, added, removed, txns, data_change=change.data_change)
         self._replay()
         return version
-
-    def _check(self, change: LogChange) -> None:
-        """What delta-rs does not look at: files that are there twice or not at all, and facts that would go back."""
-        names = [segment.name for segment in change.adds]
-        doubled = [name for name in names if name in self._state.segments or names.count(name) > 1]
-        unknown = [segment.name for segment in change.removes if segment.name not in self._state.segments]
-        rising = [(a, v) for a, v in change.txns.items() if not may_go_back(a)]
-        lowered = [a for a, v in rising if v < self._state.recorded(a)]
-        if doubled or unknown or lowered:
-            raise CorruptRecordException(
-                f"{self.root.uri}: refused a commit: added twice {doubled}, unknown {unknown}, going back {lowered}"
-            )
-        if not change.data_change and _headers(change.adds) != _headers(change.removes):
-            raise CorruptRecordException(f"{self.root.uri}: refused a compaction that does not keep every batch")
-        sizes = self.root.sizes(names)
-        for segment, size in zip(change.adds, sizes, strict=True):
-            if size != segment.file.size:
-                raise CorruptRecordException(f"{self.root.path(segment.name)}: {size} bytes, expected {segment.file}")
 
     def claim(self, broker_epoch: int) -> None:
         """Makes this process the only one that may write as the log's broker: older ones stop at their next refresh.
@@ -244,7 +230,3 @@ class ReplicaLog:
         names = dict.fromkeys(b.segment for b in log.batches if b.header.next_offset > start and b.base_offset < stop)
         tables = [rows_of(read_records(self.root, name), partition, start, stop) for name in names]
         return pa.concat_tables([LOG.arrow.empty_table(), *tables]).sort_by("offset")
-
-
-def _headers(segments: Iterable[Segment]) -> Counter[BatchHeader]:
-    return Counter(header for segment in segments for header in segment.headers)

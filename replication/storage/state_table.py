@@ -71,6 +71,7 @@ class StateTable:
             # A load that has failed is done again: to decide on older rows would undo what others have written.
             if self._loaded == self._log.version and not self._log.has_moved():
                 return False
+            self._loaded = -1  # also where the versions have been used again, and the handle is at the newest by then
             self._log.move()
             self._load()
             return True

@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 from deltalake import DeltaTable
 
+from replication.errors import KafkaStorageException
+from replication.storage import broken_segments, replica_log
 from replication.storage.commit import LogGap, commit_name, drop_commits_before
 from replication.storage.delta_log import CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
@@ -13,6 +15,7 @@ from replication.storage.leader_facts import LeaderFacts
 from replication.storage.record_batches import HeaderStream, RecordBatchReader
 from replication.storage.replica_log import ReplicaLog
 from tests.storage.logs import P0, facts, fill, leo, new_log
+from tests.storage.test_replay import fails_once
 
 
 @pytest.fixture
@@ -159,4 +162,40 @@ def test_a_handle_sees_that_versions_have_been_used_again(log):
     again = ReplicaLog.open(log.root)
     fill(again, P0, 4, 1, producer_id=99)
     assert again.current().version == version
+    assert facts(behind, P0) == facts(ReplicaLog.open(log.root), P0)
+
+
+def lose(log, *versions):
+    """As after a power cut: the last commits are gone."""
+    for version in versions:
+        log.root.delete(commit_name(version))
+
+
+@pytest.mark.parametrize("more", [0, 1, 3], ids=["as many as before", "one more", "three more"])
+@pytest.mark.parametrize("fails", ["read_segment", "check_commits"])
+def test_a_log_whose_versions_were_used_again_is_read_anew_until_that_has_worked(log, monkeypatch, more, fails):
+    """The handle is at the new ones by then: nothing but the failure tells that the state is of the old ones."""
+    behind = ReplicaLog.open(log.root)
+    version = behind.current().version
+    lose(log, version, version - 1)
+    again = ReplicaLog.open(log.root)
+    fill(again, P0, 4, 1, producer_id=99)
+    module = {"read_segment": broken_segments, "check_commits": replica_log}[fails]
+    failing = fails_once(getattr(module, fails), KafkaStorageException("timed out"))
+    monkeypatch.setattr(module, fails, failing)
+    with pytest.raises(KafkaStorageException, match="timed out"):
+        behind.refresh()
+    fill(again, P0, *[1] * more, producer_id=99)
+    assert behind.has_moved()
+    assert facts(behind, P0) == facts(ReplicaLog.open(log.root), P0)
+    assert not behind.has_moved()
+
+
+def test_a_log_that_has_lost_its_end_is_read_anew_where_that_could_not_be_told_at_first(log, monkeypatch):
+    """The handle is where the log now ends, and that commit is the one that it has always been."""
+    behind = ReplicaLog.open(log.root)
+    lose(log, behind.current().version)
+    monkeypatch.setattr(KnownCommits, "arrive", fails_once(KnownCommits.arrive, KafkaStorageException("timed out")))
+    with pytest.raises(KafkaStorageException, match="timed out"):
+        behind.refresh()
     assert facts(behind, P0) == facts(ReplicaLog.open(log.root), P0)

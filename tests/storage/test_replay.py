@@ -188,10 +188,10 @@ def test_many_segments_are_read_at_once_and_in_order(log):
 def fails_once(real, error):
     failures = [error]
 
-    def patched(*args):
+    def patched(*args, **options):
         if failures:
             raise failures.pop()
-        return real(*args)
+        return real(*args, **options)
 
     return patched
 
