@@ -18,7 +18,7 @@ from replication.protocol.replica import Replica
 from replication.storage import state_table
 from replication.storage.admin_table import DECIDED, AdminRequest, AdminTable, Outcome, _row
 from replication.storage.broker_table import BrokerRegistration, BrokerTable, broker_ids
-from replication.storage.commit import last_version, read_commit
+from replication.storage.commit import commit_name, last_version, read_commit
 from replication.storage.filesystem import StorageRoot
 from replication.storage.metadata_table import MetadataTable
 from replication.storage.replica_table import ReplicaTable
@@ -116,6 +116,19 @@ def test_rows_that_could_not_be_read_are_read_before_anything_is_decided(storage
         other.refresh()
     other.update({}, add("third"))
     assert names(StateTable.open(storage, PRODUCERS)) == ["first", "second", "third"]
+
+
+def test_a_table_whose_versions_were_used_again_is_read_anew_until_that_has_worked(storage, producers, monkeypatch):
+    """The handle is at the newest version by the time that reading its file fails."""
+    producers.update({"who": "test"}, add("lost"))
+    storage.delete(commit_name(last_version(storage)))
+    other = StateTable.open(storage, PRODUCERS)
+    other.update({"who": "test"}, add("kept"))
+    monkeypatch.setattr(StateTable, "_read_file", fails_once(StateTable._read_file, KafkaStorageException("no answer")))
+    with pytest.raises(KafkaStorageException, match="no answer"):
+        producers.refresh()
+    producers.refresh()
+    assert names(producers) == names(other) == ["first", "kept"]
 
 
 def fails_once_with_options(real):
