@@ -14,7 +14,7 @@ from replication.storage.known_commits import KnownCommits
 from replication.storage.leader_facts import LeaderFacts
 from replication.storage.record_batches import HeaderStream, RecordBatchReader
 from replication.storage.replica_log import ReplicaLog
-from tests.storage.logs import P0, facts, fill, leo, new_log
+from tests.storage.logs import P0, P1, facts, fill, lead, leo, new_log
 from tests.storage.test_replay import fails_once
 
 
@@ -171,7 +171,15 @@ def lose(log, *versions):
         log.root.delete(commit_name(version))
 
 
-@pytest.mark.parametrize("more", [0, 1, 3], ids=["as many as before", "one more", "three more"])
+def appends(number):
+    return lambda log: fill(log, P0, *[1] * number, producer_id=99)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [appends(0), appends(1), appends(3), lambda log: lead(log, P1, epoch=0)],
+    ids=["as many as before", "one more", "three more", "one that would follow anything"],
+)
 @pytest.mark.parametrize("fails", ["read_segment", "check_commits"])
 def test_a_log_whose_versions_were_used_again_is_read_anew_until_that_has_worked(log, monkeypatch, more, fails):
     """The handle is at the new ones by then: nothing but the failure tells that the state is of the old ones."""
@@ -185,7 +193,7 @@ def test_a_log_whose_versions_were_used_again_is_read_anew_until_that_has_worked
     monkeypatch.setattr(module, fails, failing)
     with pytest.raises(KafkaStorageException, match="timed out"):
         behind.refresh()
-    fill(again, P0, *[1] * more, producer_id=99)
+    more(again)
     assert behind.has_moved()
     assert facts(behind, P0) == facts(ReplicaLog.open(log.root), P0)
     assert not behind.has_moved()
