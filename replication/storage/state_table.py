@@ -95,8 +95,8 @@ class StateTable:
         if not is_data_file(file.name):
             raise CorruptRecordException(f"{path}: is no name of a file in the table's folder")
         try:
-            found = pq.read_table(path, filesystem=filesystem, partitioning=None, page_checksum_verification=True)
-            return _conformed(found, self._table.arrow)
+            with pq.ParquetFile(path, filesystem=filesystem, page_checksum_verification=True) as source:
+                return _conformed(source.read(use_threads=False), self._table.arrow)  # threads cost more than a few rows
         except (OSError, pa.ArrowException) as error:
             raise CorruptRecordException(f"{path}: {error}") from error
 
@@ -182,6 +182,8 @@ class StateTable:
 def _conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:
     """The columns that we know, by name: a newer version of Lakelog may have added some, an older one may lack some
     that may be null. Raises ArrowInvalid where one must not be."""
+    if found.schema.equals(schema):
+        return found
     columns = []
     for field in schema:
         is_there = field.name in found.column_names

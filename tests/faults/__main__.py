@@ -1,19 +1,16 @@
-"""Runs of the random test under many seeds: `python -m tests.faults --seeds 1000`. Names the seeds that failed."""
+"""Runs of the random test under many seeds, `python -m tests.faults --seeds 1000 --jobs 2`: names those that failed."""
 
 from __future__ import annotations
 
 import argparse
-import logging
+import multiprocessing
 import sys
-import tempfile
-from pathlib import Path
+import time
 
-from rich.console import Console
-from rich.progress import track
+from tests.faults.check import STEPS
+from tests.faults.runs import run_one
 
-from tests.faults.check import STEPS, run
-
-_IN_MEMORY = Path("/dev/shm")
+_TOLD = 20  # a line each time so many runs are done
 
 
 def main() -> int:
@@ -22,17 +19,17 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="so many runs")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the seed of the first run")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="steps with faults in each run")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many processes at once")
     args = parser.parse_args()
-    logging.disable(logging.CRITICAL)
-    console, failed = Console(), []
-    for seed in track(range(args.first, args.first + args.seeds), "Runs", console=console):
-        with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as folder:
-            try:
-                run(folder, seed, args.steps)
-            except Exception as error:  # whatever it is, the seed is to be known, and the other runs go on
+    jobs, failed, begun = [(args.first + n, args.steps) for n in range(args.seeds)], [], time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+        for done, (seed, error) in enumerate(pool.imap_unordered(run_one, jobs), start=1):
+            if error is not None:
                 failed.append(seed)
-                console.print(f"seed {seed}: {type(error).__name__}: {error}", soft_wrap=True)
-    console.print(f"{args.seeds} runs, {len(failed)} failed{': ' if failed else ''}{', '.join(map(str, failed))}")
+                print(f"seed {seed}: {error}", flush=True)
+            if done % _TOLD == 0 or done == args.seeds:
+                print(f"{done} runs, {len(failed)} failed, {time.monotonic() - begun:.0f} s", flush=True)
+    print(f"failed: {', '.join(map(str, sorted(failed))) or 'none'}")
     return 1 if failed else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Node:
         self.outage: str | None = None
         self.frozen_until, self.moved_at = 0.0, 0.0
         self.may_die = lambda: False
+        self.fetches_all = False
+        self._beat_at = 0.0
         self.broker: Broker | None = None
         self._cluster = cluster
         self._maintain = maintain
@@ -80,7 +83,7 @@ class Node:
             watch = SimpleNamespace(wait=lambda _: None)
             made = Broker(None, self._cluster, self.root.uri, self._config, watch)
             made._stopping, made._thread, made._heartbeat = OneRound(), Standing(), Standing()
-            self.broker = made
+            self.broker, self._beat_at = made, time.monotonic()
             made.start()
             made.gate.watch(threading.current_thread())
         except (LakelogException, OSError):
@@ -95,7 +98,7 @@ class Node:
             self.start()
             return
         try:
-            broker._beat()
+            self._beat(broker)
         except BrokerKilled:
             return
         except StaleBrokerEpochException:
@@ -110,11 +113,17 @@ class Node:
         if broker.session is not None:
             self._work_beside(broker.session, rng)
 
+    def _beat(self, broker: Broker) -> None:
+        """When it is due: each process of the world reads each heartbeat."""
+        if time.monotonic() >= self._beat_at + broker._config.broker_heartbeat_interval_ms / 1000:
+            broker._beat()
+            self._beat_at = time.monotonic()
+
     def _work_beside(self, session: BrokerSession, rng: random.Random) -> None:
         """The rounds of other threads; each goes on by itself whatever has become of the others."""
         for fetcher in session.fetcher_manager.fetchers().values():
             with suppress(LakelogException, BrokerKilled):
-                fetcher.fetch_once()
+                fetcher.fetch_once(self.fetches_all)
         if rng.random() < self._maintain:
             with suppress(BrokerKilled, StaleBrokerEpochException):
                 session._maintenance.run_once()

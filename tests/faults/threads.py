@@ -16,13 +16,17 @@ import pytest
 
 from replication.server import broker, broker_session, log_maintenance
 from replication.server.replica_fetcher import ReplicaFetcher
+from replication.storage.commit import commit_name, last_version
 from tests.clock import Clock
+
+_NO_BOUNDS = sys.maxsize, sys.maxsize
 
 
 class Fetcher(ReplicaFetcher):
     """A fetcher without a query: a round of it is fetched from the leader's snapshot."""
 
     is_fetching = False
+    _seen: tuple[int, object] | None = None
 
     def start(self) -> None:
         """The test calls the rounds."""
@@ -33,9 +37,17 @@ class Fetcher(ReplicaFetcher):
     def shutdown(self, seconds: float | None = None) -> None:
         self._states.remove(self._states.all())
 
-    def fetch_once(self) -> None:
-        """As a query that has just begun: nothing of the stream is there, all is to be looked for."""
-        self._states.fell_behind(self._states.all())
+    def fetch_once(self, all_of_it: bool = False) -> None:
+        """A round as of a query that has just begun, if the leader's log has moved: nothing of the stream is there, all
+        is to be looked for. `all_of_it`: without limits."""
+        source = self._round._source
+        newest = last_version(source)
+        seen = newest, source.stamps([commit_name(newest)])[0]
+        if seen != self._seen:
+            self._states.fell_behind(self._states.all())
+            self._seen = seen
+        if all_of_it:
+            self._round._planner._bounds = _NO_BOUNDS
         self.is_fetching = True
         try:
             self._fetch(None)

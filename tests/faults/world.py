@@ -33,6 +33,7 @@ from replication.storage.topic_table import Topic
 from schemas import LOG, REPLICAS
 from tests.clock import Clock
 from tests.faults.actors import PARTITIONS, TOPIC, Client, Interrupted, Node, Office
+from tests.faults.handles import share_handles
 from tests.faults.store import FaultyStore, lose_end
 from tests.faults.threads import in_one_thread
 from tests.registrations import joined
@@ -55,6 +56,7 @@ class World:
         self.store = FaultyStore(self.rng, lambda: self._stack[-1] if self._stack else None, self.interrupt)
         in_one_thread(patch, self.clock, random.Random(seed))
         self.store.install(patch)
+        share_handles(patch)
         patch.setattr(ReplicaTable, "publish", self._checked(ReplicaTable.publish))
         for place in ("sender", "delayed_operation"):
             patch.setattr(f"replication.clients.{place}.pause", self._pause)
@@ -244,6 +246,8 @@ class World:
         actors = [*self.nodes.values(), *self.offices]
         for actor in actors:
             actor.frozen_until = 0.0
+        for node in self.nodes.values():
+            node.fetches_all = True
         for _ in range(CALM_ROUNDS):
             for actor in actors:
                 self.clock.now += 0.2

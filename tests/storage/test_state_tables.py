@@ -111,7 +111,7 @@ def test_rows_that_could_not_be_read_are_read_before_anything_is_decided(storage
     """The handle has moved: to decide on the rows before would undo what others have written."""
     other = StateTable.open(storage, PRODUCERS)
     producers.update({}, add("second"))
-    monkeypatch.setattr(state_table.pq, "read_table", fails_once_with_options(state_table.pq.read_table))
+    monkeypatch.setattr(state_table.pq, "ParquetFile", fails_once_with_options(state_table.pq.ParquetFile))
     with pytest.raises(CorruptRecordException, match=r"\.parquet: timed out"):
         other.refresh()
     other.update({}, add("third"))
