@@ -25,7 +25,6 @@ from tests.faults.threads import OneRound, Standing
 
 TOPIC = "flights"
 PARTITIONS = 2
-PADDING = b"." * 900  # so that each record is a batch of its own, and a segment: a leader may be lost between two
 PRODUCER = Config.from_properties({"log.segment.bytes": "1024"})
 
 
@@ -34,7 +33,9 @@ class Interrupted(BaseException):
 
 
 class Node:
-    """A broker, whatever process of it runs now."""
+    """A broker, whatever process of it runs now. `beat_at`: when it has shown last that it lives."""
+
+    keeps_records = True
 
     def __init__(self, number: int, cluster: str, root: StorageRoot, maintain: float, **properties: str) -> None:
         self.name = f"broker-{number}"
@@ -44,7 +45,8 @@ class Node:
         self.frozen_until, self.moved_at = 0.0, 0.0
         self.may_die = lambda: False
         self.fetches_all = False
-        self._beat_at = 0.0
+        self.beat_at = 0.0
+        self._refused: str | None = None
         self.broker: Broker | None = None
         self._cluster = cluster
         self._maintain = maintain
@@ -70,6 +72,19 @@ class Node:
         session = self.broker.session if self.broker is not None and self.runs else None
         return session is not None and session._has_applied
 
+    @property
+    def is_known_to_live(self) -> bool:
+        """Whether it has shown of late that it lives, and has time left to do so again."""
+        return time.monotonic() - self.beat_at <= 3
+
+    @property
+    def cannot_be_read(self) -> bool:
+        """Whether its root holds what only an operator can mend."""
+        error = self._refused
+        if self.broker is not None and self.runs and self.broker.session is None:
+            error = self.broker._registration.storage_error
+        return error is not None and ("CorruptRecord" in error or "torn" in error)
+
     def die(self) -> bool:
         if self.broker is None or not self.may_die():
             return False
@@ -78,16 +93,16 @@ class Node:
 
     def start(self) -> None:
         """A new process. One that cannot start ends, and is started again later."""
-        self.broker = None
+        self.broker, self._refused = None, None
         try:
             watch = SimpleNamespace(wait=lambda _: None)
             made = Broker(None, self._cluster, self.root.uri, self._config, watch)
             made._stopping, made._thread, made._heartbeat = OneRound(), Standing(), Standing()
-            self.broker, self._beat_at = made, time.monotonic()
+            self.broker, self.beat_at = made, time.monotonic()
             made.start()
             made.gate.watch(threading.current_thread())
-        except (LakelogException, OSError):
-            self.broker = None
+        except (LakelogException, OSError) as error:
+            self.broker, self._refused = None, f"{type(error).__name__}: {error}"
         except BrokerKilled:
             pass
 
@@ -115,9 +130,9 @@ class Node:
 
     def _beat(self, broker: Broker) -> None:
         """When it is due: each process of the world reads each heartbeat."""
-        if time.monotonic() >= self._beat_at + broker._config.broker_heartbeat_interval_ms / 1000:
+        if time.monotonic() >= self.beat_at + broker._config.broker_heartbeat_interval_ms / 1000:
             broker._beat()
-            self._beat_at = time.monotonic()
+            self.beat_at = time.monotonic()
 
     def _work_beside(self, session: BrokerSession, rng: random.Random) -> None:
         """The rounds of other threads; each goes on by itself whatever has become of the others."""
@@ -131,6 +146,8 @@ class Node:
 
 class Office:
     """A controller, whatever process of it runs now."""
+
+    keeps_records = False
 
     def __init__(self, name: str, cluster: str) -> None:
         self.name = name
@@ -173,7 +190,8 @@ class Client:
     outage: str | None = None
     frozen_until: float = 0.0
     is_dead: bool = False
-    padding: bytes = PADDING
+    keeps_records: bool = False
+    padding: bytes = b""
     sent: list[Sent] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**9)))
     _producer: Producer | None = None

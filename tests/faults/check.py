@@ -10,10 +10,11 @@ import pytest
 
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.replica_table import ReplicaTable
-from tests.faults.actors import PARTITIONS
+from tests.faults.actors import PARTITIONS, Node
+from tests.faults.rates import drawn
 from tests.faults.world import TOPIC_ID, World
 
-STEPS = 60
+STEPS = 30
 
 
 def run(folder: Path | str, seed: int, steps: int = STEPS, break_rule: Sequence[tuple[str, object]] = ()) -> World:
@@ -22,7 +23,7 @@ def run(folder: Path | str, seed: int, steps: int = STEPS, break_rule: Sequence[
     with pytest.MonkeyPatch.context() as patch:
         for where, what in break_rule:
             patch.setattr(where, what)
-        world = World(folder, seed, patch)
+        world = World(folder, seed, patch, drawn(seed))
         world.storm(steps)
         world.calm()
         check(world)
@@ -31,8 +32,22 @@ def run(folder: Path | str, seed: int, steps: int = STEPS, break_rule: Sequence[
 
 def check(world: World) -> None:
     """Raises AssertionError, which says what is wrong."""
-    faults = [fault for number in range(PARTITIONS) for fault in _faults(world, TopicIdPartition(TOPIC_ID, number))]
+    faults = [fault for node in world.nodes.values() for fault in _of_compaction(node)]
+    faults += [fault for number in range(PARTITIONS) for fault in _faults(world, TopicIdPartition(TOPIC_ID, number))]
     assert not faults, "; ".join(faults)
+
+
+def _of_compaction(node: Node) -> list[str]:
+    """It comes to rest."""
+    assert node.broker is not None
+    assert node.broker.session is not None
+    maintenance = node.broker.session._maintenance
+    for _ in range(3):
+        before = maintenance._log.refresh().version
+        maintenance._compact()
+        if maintenance._log.refresh().version == before:
+            return []
+    return [f"{node.name}: compaction goes on for ever"]
 
 
 def _faults(world: World, partition: TopicIdPartition) -> list[str]:

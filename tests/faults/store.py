@@ -1,11 +1,13 @@
-"""A store that has faults: it answers 503, loses answers, lands commits late, lets a process die in the middle of a
-write, and loses the ends of tables in a power cut. Which ones, and when, a seeded generator tells.
+"""A store that has faults: it answers 503, hangs, loses answers, lands commits late, lets a process die or stand still
+in the middle of a write, and loses or tears the ends of tables in a power cut. Which ones, and when, a seeded generator
+tells.
 
 The faults are put into `StorageRoot` and `DeltaLog`, below all that decides what to make of them.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,22 +19,20 @@ from replication.errors import KafkaStorageException, LakelogException
 from replication.server.gate import BrokerKilled
 from replication.storage.commit import commit_name, is_commit, read_commit
 from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
-from replication.storage.filesystem import StorageRoot
+from replication.storage.filesystem import TIMEOUT_MS, StorageRoot
+from tests.faults.rates import DIES_AFTER, DIES_BEFORE, FROZEN, HANGS, LATE, LOST, OVERTAKEN, REFUSED, Rates
 
-LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER, OVERTAKEN = "lost", "refused", "late", "dies before", "dies after", "over"
-
-# How likely each fault of a commit is; and of a look at a file that it fails, alone or with all that follow.
-COMMIT_FAULTS = {LOST: 0.02, REFUSED: 0.01, LATE: 0.01, DIES_BEFORE: 0.004, DIES_AFTER: 0.006, OVERTAKEN: 0.08}
-UNAVAILABLE, OUTAGE = 0.001, 0.0007
-
+_FROZEN_SECONDS = 3, 8, 15
 _READS = "read", "read_buffer", "stamps", "_infos"
 
 
 class Actor(Protocol):
-    """A process that uses the store. `outage`: the root that it cannot reach until its step ends."""
+    """A process that uses the store. `outage`: the root that it cannot reach until its step ends. `keeps_records`:
+    whether it is a broker."""
 
     name: str
     outage: str | None
+    keeps_records: bool
 
     @property
     def is_dead(self) -> bool:
@@ -43,13 +43,17 @@ class Actor(Protocol):
 
 
 class FaultyStore:
-    """The store of one world. `actor` tells who uses it now, None if it is the test; `others` lets another go on.
+    """The store of one world. `actor` tells who uses it now, None if it is the test; `others` lets others go on for so
+    many seconds, one of them at least.
 
     `is_careful`: as long as a broker that has lost records still counts, no other is kept from the store.
     """
 
-    def __init__(self, rng: random.Random, actor: Callable[[], Actor | None], others: Callable[[], None]) -> None:
+    def __init__(
+        self, rng: random.Random, rates: Rates, actor: Callable[[], Actor | None], others: Callable[[float], None]
+    ) -> None:
         self._rng = rng
+        self._rates = rates
         self._actor = actor
         self._others = others
         self._late: list[tuple[StorageRoot, Callable[[], None]]] = []
@@ -86,13 +90,22 @@ class FaultyStore:
             raise BrokerKilled
         if not self.has_faults or self.is_careful:
             return
-        luck = self._rng.random()
-        if luck < OUTAGE and actor.outage is None:
+        luck, rates = self._rng.random(), self._rates
+        if luck < rates.outage and actor.outage is None:
             actor.outage = _owner(root)
         is_away = actor.outage is not None and root.uri.startswith(actor.outage)
-        if is_away or luck < OUTAGE + UNAVAILABLE:
-            self._count("503")
+        if is_away or luck < rates.outage + rates.unavailable:
+            self.count("503")
             raise KafkaStorageException(f"{root.uri}: 503 Slow Down")
+        if luck > 1 - rates.hangs:
+            self.count("hangs on a look")
+            self._stand_still(actor, TIMEOUT_MS / 1000)
+            raise KafkaStorageException(f"{root.uri}: timed out")
+
+    def _stand_still(self, actor: Actor, seconds: float) -> None:
+        self._others(seconds)
+        if actor.is_dead:
+            raise BrokerKilled
 
     def _committing(self, real: Callable[..., int]) -> Callable[..., int]:
         def committed(log: DeltaLog, *args: Any, **options: Any) -> int:
@@ -101,25 +114,25 @@ class FaultyStore:
                 self._reach(log.root)
             except KafkaStorageException as error:
                 raise CommitUnknown(str(error)) from error
-            fault = self._choose() if actor is not None and self.has_faults else None
+            fault = self._choose(actor) if actor is not None and self.has_faults else None
             if fault is None or actor is None:
                 return real(log, *args, **options)
             return self._with(fault, actor, log, lambda at: real(at, *args, **options))
 
         return committed
 
-    def _choose(self) -> str | None:
-        (chosen,) = self._rng.choices(
-            [*COMMIT_FAULTS, None], [*COMMIT_FAULTS.values(), 1 - sum(COMMIT_FAULTS.values())]
-        )
-        return None if self.is_careful and chosen not in (LOST, OVERTAKEN) else chosen
+    def _choose(self, actor: Actor) -> str | None:
+        rates = self._rates.commits
+        (chosen,) = self._rng.choices([*rates, None], [*rates.values(), 1 - sum(rates.values())])
+        harmless = (LOST,) if actor.keeps_records else (LOST, OVERTAKEN)
+        return None if self.is_careful and chosen not in harmless else chosen
 
     def _with(self, fault: str, actor: Actor, log: DeltaLog, commit: Callable[[DeltaLog], int]) -> int:
-        self._count(fault)
-        if fault == OVERTAKEN:
-            self._others()
-            if actor.is_dead:
-                raise BrokerKilled
+        self.count(fault)
+        if fault in (OVERTAKEN, FROZEN):
+            self._stand_still(actor, 0 if fault == OVERTAKEN else self._rng.choice(_FROZEN_SECONDS))
+        if fault == HANGS:
+            self._hang(actor, log, commit)
         if fault == LATE:
             self._put_aside(log, commit)
             actor.outage = actor.outage or _owner(log.root)
@@ -133,6 +146,15 @@ class FaultyStore:
         if fault == LOST:
             raise CommitUnknown(f"{log.root.uri}: connection reset")
         return version
+
+    def _hang(self, actor: Actor, log: DeltaLog, commit: Callable[[DeltaLog], int]) -> None:
+        """No answer comes before the deadline. The commit has landed, or lands later."""
+        if self._rng.random() < 0.5:
+            commit(log)
+        else:
+            self._put_aside(log, commit)
+        self._stand_still(actor, TIMEOUT_MS / 1000)
+        raise CommitUnknown(f"{log.root.uri}: timed out")
 
     def _put_aside(self, log: DeltaLog, commit: Callable[[DeltaLog], int]) -> None:
         """The commit lands later, at the version that it was meant for, if nobody has made that one by then."""
@@ -160,7 +182,8 @@ class FaultyStore:
         """What was on its way to a root does not arrive any more."""
         self._late = [(to, lands) for to, lands in self._late if not to.uri.startswith(f"{root.uri}/")]
 
-    def _count(self, what: str) -> None:
+    def count(self, what: str) -> None:
+        """Notes that a fault has occurred."""
         self.counts[what] = self.counts.get(what, 0) + 1
 
     @contextmanager
@@ -182,11 +205,7 @@ def _owner(root: StorageRoot) -> str:
 def lose_end(table: StorageRoot, count: int) -> int:
     """A power cut takes the last commits of a table, and the files that they have added, as if they had never been
     written. Not beyond a checkpoint, nor where files of what is left have been deleted. Answers how many it took."""
-    names = table.child("_delta_log").list()
-    versions = sorted(int(name[:20]) for name in names if is_commit(name))
-    checkpoints = [int(name[:20]) for name in names if name[:20].isdigit() and not is_commit(name)]
-    first = max([versions[0] + 1, *(version + 1 for version in checkpoints)])
-    lost = [version for version in versions[-count:] if version > first]
+    lost = _last_commits(table, count)
     while lost and not all(table.exists(f.name) for f in read_commit(table, lost[0] - 1).adds):
         lost = lost[1:]
     for version in reversed(lost):
@@ -195,3 +214,32 @@ def lose_end(table: StorageRoot, count: int) -> int:
         for file in added:
             table.delete(file.name)
     return len(lost)
+
+
+def tear_end(table: StorageRoot, count: int, part: float) -> list[str]:
+    """After a power cut the files that the last commits have added have their names and a part of their bytes. Answers
+    which files."""
+    return _cut(
+        table, [f.name for version in _last_commits(table, count) for f in read_commit(table, version).adds], part
+    )
+
+
+def tear_commit(table: StorageRoot, part: float) -> list[str]:
+    """After a power cut the last commit of a table has its name and a part of its bytes."""
+    return _cut(table, [commit_name(version) for version in _last_commits(table, 1)], part)
+
+
+def _cut(table: StorageRoot, names: list[str], part: float) -> list[str]:
+    found = [(name, size) for name, size in zip(names, table.sizes(names), strict=True) if size]
+    for name, size in found:
+        os.truncate(table.path(name), int(size * part))
+    return [name for name, _ in found]
+
+
+def _last_commits(table: StorageRoot, count: int) -> list[int]:
+    """The versions that a power cut may have taken: not those before a checkpoint, nor the first two."""
+    names = table.child("_delta_log").list()
+    versions = sorted(int(name[:20]) for name in names if is_commit(name))
+    checkpoints = [int(name[:20]) for name in names if name[:20].isdigit() and not is_commit(name)]
+    first = max([versions[0] + 1, *(version + 1 for version in checkpoints)])
+    return [version for version in versions[len(versions) - count :] if version > first]

@@ -4,8 +4,10 @@ has faults. Which process takes its next step, what breaks and when, is told by 
 While a process waits, or when another one is to get ahead of its commit, others go on in the middle of its step.
 
 What may be lost is what Lakelog promises to stand: a power cut, or a root that is emptied, takes the log of one broker
-at a time, while another member of the ISR has all that was acknowledged and lives until the controller has seen it.
-Meanwhile its root stays within reach: producers append to a log that has lost its end and still says that it leads.
+at a time, or a part of it, while another member of the ISR has all that was acknowledged and lives until the controller
+has seen it: so it neither ends meanwhile nor stands still for so long that it would be taken for dead. The root stays
+within reach: producers append to a log that has lost its end and still says that it leads. Where a root cannot be read
+afterwards, as a commit of it is torn, an operator empties it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from schemas import LOG, REPLICAS
 from tests.clock import Clock
 from tests.faults.actors import PARTITIONS, TOPIC, Client, Interrupted, Node, Office
 from tests.faults.handles import share_handles
-from tests.faults.store import FaultyStore, lose_end
+from tests.faults.rates import EMPTIED, KILLED, LOSES_END, STOPPED, TORN, Rates
+from tests.faults.store import FaultyStore, lose_end, tear_commit, tear_end
 from tests.faults.threads import in_one_thread
 from tests.registrations import joined
 
@@ -43,17 +46,25 @@ TOPIC_ID = "flights-id"
 DEPTH = 3  # so many steps may lie within one another
 CALM_ROUNDS = 150
 PATIENCE = 3.0  # seconds that a process waits for its turn at most, unless it is frozen
-FETCHED = {"replica.fetch.max.bytes": "1000"}  # a record of a partition at a time: leaders are lost between two
+BROKER = {
+    "replica.fetch.max.bytes": "1000",  # a record of a partition at a time: leaders are lost between two
+    "log.cleaner.min.files": "8",
+    "log.segment.bytes": "65536",
+}
 
 
 class World:
     """All processes and tables under one seed. `actors` take steps; `trace` has what has happened, to be read."""
 
-    def __init__(self, folder: Path | str, seed: int, patch: pytest.MonkeyPatch, **properties: str) -> None:
-        self.rng, self.clock = random.Random(seed), Clock()
+    def __init__(
+        self, folder: Path | str, seed: int, patch: pytest.MonkeyPatch, rates: Rates | None = None, **properties: str
+    ) -> None:
+        self.rng, self.clock, self.rates = random.Random(seed), Clock(), rates or Rates()
         self.trace: list[str] = []
         self._stack: list[Node | Office | Client | None] = []
-        self.store = FaultyStore(self.rng, lambda: self._stack[-1] if self._stack else None, self.interrupt)
+        self.store = FaultyStore(
+            self.rng, self.rates, lambda: self._stack[-1] if self._stack else None, self.let_others
+        )
         in_one_thread(patch, self.clock, random.Random(seed))
         self.store.install(patch)
         share_handles(patch)
@@ -64,6 +75,8 @@ class World:
         self._format(home, properties)
         self.offices = [Office(f"controller-{number}", self.cluster.root.uri) for number in (1, 2)]
         self.clients = [Client(f"producer-{number}", self.cluster.root.uri) for number in (1, 2)]
+        for client in self.clients:
+            client.padding = b"." * self.rates.padding
         self.damaged: dict[int, int] = {}  # brokers that have lost records, and the last epoch with all of them
 
     def _format(self, home: StorageRoot, properties: dict[str, str]) -> None:
@@ -74,7 +87,7 @@ class World:
         for number in BROKERS:
             storage = home.child(f"broker-{number}")
             format_broker(storage, cluster_id, number)
-            node = Node(number, root.uri, storage, 0.05, **{"log.cleaner.min.files": "8", **FETCHED, **properties})
+            node = Node(number, root.uri, storage, self.rates.maintains, **{**BROKER, **properties})
             node.may_die = self._may_end(node)
             self.nodes[number] = node
         self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, PARTITIONS)], (), {"who": "test"})
@@ -86,7 +99,7 @@ class World:
 
     def _pause(self, milliseconds: int, deadline: float) -> None:
         self.clock.now += max(0.0, min(0.5, deadline - self.clock.now))
-        if self.store.has_faults and self.rng.random() < 0.004:
+        if self.store.has_faults and self.rng.random() < self.rates.interrupted:
             raise Interrupted
         self.interrupt()
 
@@ -127,6 +140,16 @@ class World:
                 actor.moved_at = self.clock.now
             with self.acting(actor):
                 actor.step(self.rng)
+            if isinstance(actor, Node) and actor.number in self.damaged and actor.cannot_be_read:
+                self._replace_root(actor)
+
+    def let_others(self, seconds: float) -> None:
+        """Others go on in the middle of a step, for so long that it may be found out."""
+        until = self.clock.now + seconds
+        self.interrupt()
+        while self.clock.now < until and len(self._stack) <= DEPTH:
+            self.clock.now += self.rng.uniform(0.1, 0.5)
+            self.interrupt()
 
     def interrupt(self) -> None:
         """Another process goes on in the middle of a step."""
@@ -140,7 +163,7 @@ class World:
         self.clock.now += self.rng.uniform(0.05, 0.4)
         with self.acting(None):
             self.store.is_careful = self._is_awaited()
-        if self.store.has_faults and self.rng.random() < 0.06:
+        if self.store.has_faults and self.rng.random() < self.rates.breaks:
             self._break()
         else:
             self.run(self._starving(actors) or self.rng.choice(list(actors)))
@@ -162,12 +185,16 @@ class World:
     # Faults of processes and roots
 
     def _break(self) -> None:
-        faults: list[Callable[[Node], None]] = [self.kill, self.kill, self._freeze, self.cut_power, self.empty_root]
-        fault, node = self.rng.choice(faults), self.nodes[self.rng.choice(BROKERS)]
+        faults: dict[str, Callable[[Node], None]] = {
+            KILLED: self.kill, STOPPED: self._freeze, LOSES_END: self.cut_power, TORN: self.tear,
+            EMPTIED: self.empty_root,
+        }  # fmt: skip
+        (fault,) = self.rng.choices([*self.rates.brokers], [*self.rates.brokers.values()])
+        node = self.nodes[self.rng.choice(BROKERS)]
         with self.acting(None):
             self.store.land()
             if node not in self._stack and self._may_end(node)():
-                fault(node)
+                faults[fault](node)
 
     def kill(self, node: Node) -> None:
         """Ends a process of a broker; the next step of the broker starts another."""
@@ -182,31 +209,67 @@ class World:
         actor.frozen_until = self.clock.now + self.rng.choice([2, 8, 15])
 
     def cut_power(self, node: Node, commits: int | None = None) -> None:
-        """A broker goes down, and the ends of its tables go with it."""
+        """A broker goes down, and the ends of its tables go with it: perhaps of its log alone."""
         if self._may_lose(node):
             self._damage(node)
-            lost = [lose_end(node.root.child(t.name), commits or self.rng.randrange(1, 8)) for t in (LOG, REPLICAS)]
-            self.trace.append(f"{self.clock.now:.1f} {node.name} loses the last {lost} commits")
+            counts = (commits or self.rng.randrange(1, 8), commits or self.rng.randrange(8))
+            tables = (node.root.child(LOG.name), node.root.child(REPLICAS.name))
+            lost = [lose_end(table, count) for table, count in zip(tables, counts, strict=True)]
+            self._tell(LOSES_END, f"{node.name} loses the last {lost} commits")
+
+    def tear(self, node: Node) -> None:
+        """A broker goes down, and the last files of one of its tables are not whole, or the last commit is not."""
+        if self._may_lose(node):
+            self._damage(node)
+            table = node.root.child(self.rng.choice([LOG.name, LOG.name, LOG.name, REPLICAS.name]))
+            part = self.rng.choice([0, 0.5])
+            if self.rng.random() < 0.7:
+                torn = tear_end(table, self.rng.randrange(1, 4), part)
+            else:
+                torn = tear_commit(table, part)
+            self._tell(TORN, f"{node.name}: {part} is left of {torn}")
 
     def empty_root(self, node: Node) -> None:
         """A broker goes down, and its root is formatted anew."""
         if self._may_lose(node):
             self._damage(node)
-            node.root.delete_folder()
-            format_broker(node.root, self.cluster.cluster_id, node.number)
-            self.trace.append(f"{self.clock.now:.1f} {node.name} loses its root")
+            self._format_anew(node)
+            self._tell(EMPTIED, f"{node.name} loses its root")
+
+    def _format_anew(self, node: Node) -> None:
+        node.root.delete_folder()
+        format_broker(node.root, self.cluster.cluster_id, node.number)
+
+    def _replace_root(self, node: Node) -> None:
+        """What an operator does who is told so."""
+        with self.acting(None):
+            self.store.lose_late(node.root)
+            self._note_damage(node)
+            self._format_anew(node)
+            self._tell("replaced", f"{node.name} gets an empty root")
+
+    def _tell(self, what: str, text: str) -> None:
+        self.trace.append(f"{self.clock.now:.1f} {text}")
+        self.store.count(what)
 
     def _damage(self, node: Node) -> None:
         self.kill(node)
         self.store.lose_late(node.root)
+        self._note_damage(node)
+        if self.rng.random() < 0.3:  # it may be back before a controller looks
+            for office in self.offices:
+                office.frozen_until = self.clock.now + 3
+
+    def _note_damage(self, node: Node) -> None:
         table = BrokerTable.open_or_create(self.cluster.root, node.number)
         self.damaged[node.number] = table.registration.broker_epoch if table.registration else 0
 
     def _may_lose(self, node: Node) -> bool:
-        """Whether another member of each ISR lives and keeps what was acknowledged."""
+        """Whether another member of each ISR lives, is known to, and keeps what was acknowledged."""
         self.store.land(all_of_them=True)
         self._note_whole()
-        others = {n.number: n.epoch for n in self.nodes.values() if n is not node and self.clock.now >= n.frozen_until}
+        seen = [n for n in self.nodes.values() if n is not node and n not in self._stack and n.is_known_to_live]
+        others = {n.number: n.epoch for n in seen if self.clock.now >= n.frozen_until}
         keeping = [[n for n, epoch in others.items() if r.isr_epoch(n) == epoch] for r in self.partitions().values()]
         return not self.damaged and all(keeping)
 

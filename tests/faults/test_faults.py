@@ -1,0 +1,150 @@
+"""Each fault of the store and of the world occurs, as it is meant to."""
+
+import random
+
+import pytest
+
+from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.storage.commit import commit_name, last_version
+from replication.storage.delta_log import CommitUnknown, DeltaLog
+from replication.storage.filesystem import StorageRoot
+from replication.storage.replica_log import ReplicaLog
+from schemas import LOG, REPLICAS
+from tests.faults import rates, store
+from tests.faults.actors import Client
+from tests.faults.check import check
+from tests.faults.rates import FROZEN, HANGS, Rates, drawn
+from tests.faults.store import FaultyStore, tear_commit, tear_end
+from tests.faults.world import World
+
+
+class Others:
+    """For how many seconds others have gone on, and what they do meanwhile."""
+
+    def __init__(self, act=lambda: None):
+        self.seconds, self._act = [], act
+
+    def __call__(self, seconds):
+        self.seconds.append(seconds)
+        self._act()
+
+
+@pytest.fixture
+def table(root):
+    return StorageRoot.of(root).child("world", "cluster", "topics")
+
+
+def faulty(monkeypatch, others, **faults):
+    """A store with these rates and no other faults, used by a producer."""
+    none = {"commits": {}, "unavailable": 0.0, "outage": 0.0, "hangs": 0.0}
+    made = FaultyStore(random.Random(1), Rates(**{**none, **faults}), lambda: Client("p", ""), others)
+    made.install(monkeypatch)
+    made.has_faults = True
+    return made
+
+
+@pytest.mark.parametrize(("luck", "landed_at_once"), [(0.1, True), (0.9, False)])
+def test_a_commit_that_hangs_has_landed_or_lands_later(table, monkeypatch, luck, landed_at_once):
+    log, others = DeltaLog.create(table, LOG), Others()
+    made = faulty(monkeypatch, others, commits={HANGS: 1.0})
+    monkeypatch.setattr(made._rng, "random", lambda: luck)
+    with pytest.raises(CommitUnknown, match="timed out"):
+        log.commit({"who": "test"})
+    assert (last_version(table) == 1) == landed_at_once
+    assert others.seconds == [10.0]
+    with made.calm():
+        made.land(all_of_them=True)
+    assert last_version(table) == 1
+
+
+def test_a_look_that_hangs_ends_with_an_error_when_others_have_gone_on(table, monkeypatch):
+    log, others = DeltaLog.create(table, LOG), Others()
+    faulty(monkeypatch, others, hangs=1.0)
+    with pytest.raises(KafkaStorageException, match="timed out"):
+        log.has_moved()
+    assert others.seconds == [10.0]
+
+
+def test_a_process_that_stands_still_before_its_commit_goes_on_as_if_nothing_had_happened(table, monkeypatch):
+    """Whatever others have written meanwhile it has not seen: its commit is refused."""
+    log = DeltaLog.create(table, LOG)
+    other, commit = DeltaLog.open(table), DeltaLog.commit
+    others = Others(lambda: commit(other, {"who": "other"}))
+    faulty(monkeypatch, others, commits={FROZEN: 1.0})
+    with pytest.raises(store.CommitConflict):
+        log.commit({"who": "test"})
+    assert others.seconds[0] in store._FROZEN_SECONDS
+
+
+@pytest.fixture
+def world(root):
+    with pytest.MonkeyPatch.context() as patch:
+        made = World(root, 0, patch)
+        assert made.clients[0].send({0: 2, 1: 1})
+        made.calm()
+        yield made
+
+
+def test_others_go_on_for_as_long_as_a_step_stands_still(world):
+    before = {node.name: node.moved_at for node in world.nodes.values()}
+    with world.acting(world.clients[0]):
+        world.let_others(8)
+    assert all(node.moved_at >= before[node.name] for node in world.nodes.values())
+    assert max(node.moved_at for node in world.nodes.values()) >= max(before.values()) + 7
+
+
+@pytest.mark.parametrize("part", [0, 0.5])
+def test_a_torn_file_has_its_commit_and_a_part_of_its_bytes(world, part):
+    root = world.nodes[1].root.child(LOG.name)
+    whole = ReplicaLog.open(root).current()
+    with world.acting(None):
+        world.kill(world.nodes[1])
+        names = tear_end(root, 2, part)
+    assert names
+    assert root.sizes(names) == [int(whole.segments[name].file.size * part) for name in names]
+    assert set(ReplicaLog.open(root).current().broken) == set(names)
+
+
+def test_a_torn_commit_keeps_its_name(world):
+    root = world.nodes[1].root.child(LOG.name)
+    newest = commit_name(last_version(root))
+    (size,) = root.sizes([newest])
+    assert tear_commit(root, 0.5) == [newest]
+    assert root.sizes([newest]) == [size // 2]
+    with pytest.raises((KafkaStorageException, CorruptRecordException), match="torn"):
+        ReplicaLog.open(root)
+
+
+@pytest.mark.parametrize("table", [LOG.name, REPLICAS.name])
+def test_where_a_torn_commit_keeps_a_broker_from_its_root_an_operator_empties_it(world, table):
+    node = world.nodes[1]
+    with world.acting(None):
+        world._damage(node)
+        tear_commit(node.root.child(table), 0.5)
+    world.calm()
+    assert world.store.counts["replaced"] == 1
+    check(world)
+
+
+def test_a_power_cut_may_take_the_end_of_the_log_and_leave_the_row_that_tells_of_it(world, monkeypatch):
+    """And a producer appends to that log before its broker is back."""
+    node, (client, other) = world.nodes[1], world.clients
+    ends = iter([2, 0])
+    monkeypatch.setattr(world.rng, "randrange", lambda *_: next(ends, 0))
+    with world.acting(None):
+        world.cut_power(node)
+    monkeypatch.undo()
+    assert "[2, 0]" in world.trace[-1]
+    node.frozen_until = world.clock.now + 5
+    other.send({0: 1}, 1000)
+    assert client.send({0: 1})
+    world.calm()
+    check(world)
+
+
+def test_each_seed_has_rates_of_its_own():
+    drawings = [drawn(seed) for seed in range(20)]
+    assert drawn(7) == drawings[7]
+    assert {d.commits[HANGS] for d in drawings} == {0, 0.003, 3 * 0.003}
+    assert any(d.brokers[rates.TORN] == 0 for d in drawings)
+    assert all(sum(d.commits.values()) < 1 for d in drawings)
