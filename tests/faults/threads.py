@@ -46,13 +46,15 @@ class Fetcher(ReplicaFetcher):
         if seen != self._seen:
             self._states.fell_behind(self._states.all())
             self._seen = seen
-        if all_of_it:
-            self._round._planner._bounds = _NO_BOUNDS
+        planner = self._round._planner
+        bounds = planner._bounds
+        planner._bounds = _NO_BOUNDS if all_of_it else bounds
         self.is_fetching = True
         try:
             self._fetch(None)
         finally:
             self.is_fetching = False
+            planner._bounds = bounds
 
 
 class AtOnce:

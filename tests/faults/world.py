@@ -309,15 +309,19 @@ class World:
         actors = [*self.nodes.values(), *self.offices]
         for actor in actors:
             actor.frozen_until = 0.0
-        for node in self.nodes.values():
-            node.fetches_all = True
+        self._fetch_all(True)
         for _ in range(CALM_ROUNDS):
             for actor in actors:
                 self.clock.now += 0.2
                 self.run(actor)
             if self.is_whole():
+                self._fetch_all(False)
                 return
         raise AssertionError(f"not whole after {CALM_ROUNDS} calm rounds: {self.differences()}")
+
+    def _fetch_all(self, all_of_it: bool) -> None:
+        for node in self.nodes.values():
+            node.fetches_all = all_of_it
 
     def logs(self) -> dict[int, ReplicaLog]:
         return {number: ReplicaLog.open(node.root.child(LOG.name)) for number, node in self.nodes.items()}
