@@ -11,7 +11,6 @@ from replication.clients.producer import Producer, raise_first_error
 from replication.clients.reader import read_committed
 from replication.config import Config
 from replication.errors import (
-    CorruptRecordException,
     DuplicateBrokerRegistrationException,
     InvalidPartitionsException,
     InvalidRecordException,
@@ -198,20 +197,6 @@ def test_cs_01_cs_05_a_broker_that_stops_gives_its_leadership_away_first(cluster
     finally:
         cluster.start_broker(1)
     wait_until(lambda: 1 in cluster.admin().describe_topic(topic).partitions[0].isr, "broker 1 in the ISR")
-
-
-def test_a_file_that_was_deleted_by_hand_is_named(spark, cluster, topic):
-    raise_first_error(Producer(cluster.cluster_uri).send(topic, table(b"v", partition=[0])))
-    key = cluster.admin().describe_topic(topic).partitions[0].topic_id_partition
-    log = ReplicaLog.open(StorageRoot.of(cluster.broker_uri(1)).child("log"))
-    (batch,) = log.refresh().partition(key).batches
-    content = log.root.read(batch.segment)
-    log.root.delete(batch.segment)
-    try:
-        with pytest.raises(CorruptRecordException, match=batch.segment):
-            read_committed(spark, cluster.cluster_uri, topic)
-    finally:
-        log.root.write(batch.segment, content)
 
 
 def test_a_follower_that_is_away_is_named_and_catches_up_when_it_is_back(spark, cluster, topic):

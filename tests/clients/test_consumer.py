@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from replication.clients.producer import Producer
 from replication.clients.reader import read_committed
 from replication.config import Config
 from replication.errors import (
+    CorruptRecordException,
     InvalidGroupIdException,
     InvalidTopicException,
     KafkaStorageException,
@@ -241,6 +243,21 @@ def test_fe_01_a_file_that_is_gone_is_an_error_of_its_partition(world):
     assert fetched[0].error.name == "CorruptRecordException"
     assert gone in str(fetched[0].error)
     assert offsets(fetched[1]) == [0]
+
+
+@pytest.mark.parametrize("length", [None, 10], ids=["gone", "cut short"])
+def test_fe_01_read_committed_names_a_file_that_was_deleted_or_cut_by_hand(world, length):
+    fill(world.logs[1], P0, 1)
+    world.say(1)
+    world.say(0, P1)
+    (name,) = {b.segment for b in world.logs[1].refresh().partition(P0).batches}
+    file = Path(world.logs[1].root.path(name))
+    content = file.read_bytes()
+    file.unlink()
+    if length is not None:
+        file.write_bytes(content[:length])
+    with pytest.raises(CorruptRecordException, match=name):
+        read_committed(None, world.uri, TOPIC)
 
 
 def test_fe_01_read_committed_asks_whether_the_log_still_leads(world):

@@ -53,6 +53,9 @@ def publish(cluster: Cluster, high_watermark: int) -> TopicView:
     """The leader says where its log begins and ends, and what is committed."""
     log = log_of(cluster, 1).refresh().partition(TopicIdPartition(TOPIC_ID, 0))
     start, end = log.log_start_offset, log.log_end_offset
-    row = Replica(TOPIC, TOPIC_ID, 0, 1, 1, 0, LEADER_ROLE, "Fetching", start, end, high_watermark, (), None, 0)
+    row = Replica(
+        TOPIC, TOPIC_ID, 0, 1, 1, 0, LEADER_ROLE, "Fetching", start, end, high_watermark, (), None, 0,
+        chain=log.log_end.chain,
+    )  # fmt: skip
     ReplicaTable.open(cluster.broker_root(1)).publish([row], "test")
     return TopicView(cluster)

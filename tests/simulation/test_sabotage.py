@@ -18,7 +18,7 @@ SEEDS_THAT_CATCH = {
     "followers_append_in_any_role": 80,
     "cuts_in_any_role": 222,
     "everything_may_be_appended": 56,
-    "high_watermark_from_any_row": 517,
+    "high_watermark_from_any_row": 2009,
     "high_watermark_without_pending": 230,
     "high_watermark_is_the_log_end": 3,
     "joins_below_the_epoch_start": 256,
