@@ -109,7 +109,8 @@ class Sender:
                 return answers
             if time.monotonic() >= self._options.deadline:
                 return {p: self._expired(answer) for p, answer in answers.items()}
-            retries -= pending != unsent
+            if pending != unsent:
+                retries -= 1
             pause(self._view.cluster.config.lakelog_poll_interval_ms, self._options.deadline)
 
     def _expired(self, answer: RecordMetadata) -> RecordMetadata:

@@ -94,7 +94,7 @@ class PartitionLog:
 
     @property
     def first_offset(self) -> int:
-        """Where the first batch begins that is here: not above the log start."""
+        """Where the first batch begins that is here: not above the log start, unless what lies between is broken."""
         return self.batches[0].base_offset if self.batches else self.log_start_offset
 
     def chain_at(self, offset: int) -> str | None:

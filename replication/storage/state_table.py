@@ -96,9 +96,8 @@ class StateTable:
             raise CorruptRecordException(f"{path}: is no name of a file in the table's folder")
         try:
             with pq.ParquetFile(path, filesystem=filesystem, page_checksum_verification=True) as source:
-                return _conformed(
-                    source.read(use_threads=False), self._table.arrow
-                )  # threads cost more than a few rows
+                few = source.read(use_threads=False)  # threads would cost more than they save
+                return _conformed(few, self._table.arrow)
         except (OSError, pa.ArrowException) as error:
             raise CorruptRecordException(f"{path}: {error}") from error
 
