@@ -32,8 +32,10 @@ from replication.storage.filesystem import StorageRoot
 KEPT, TRIMMED = "kept", "trimmed"
 ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, TRIMMED: {0: (2, 1, 3), 1: (3, 2, 1)}}
 # Small files are put together often, files that are gone are deleted soon after the longest freeze. Tables are looked
-# at seldom: a look at the store is a request, and all of them share a small machine.
+# at seldom: a look at the store is a request, and all of them share a small machine. The broker on a slow store takes
+# seconds a round there; it stays in sync with Kafka's lag time (KIP-537), which is longer than ours.
 SETTINGS = {
+    "replica.lag.time.max.ms": 30_000,
     "lakelog.poll.interval.ms": 200,
     "log.cleaner.backoff.ms": 2_000,
     "log.cleaner.min.files": 8,
