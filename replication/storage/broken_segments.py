@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from replication.errors import CorruptRecordException
+from replication.errors import CorruptRecordException, KafkaStorageException
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
@@ -116,13 +116,15 @@ def check_content(root: StorageRoot, file: AddedFile) -> None:
         read_file(root, file)
 
 
-def is_whole(root: StorageRoot, broken: BrokenSegment) -> bool:
-    """Whether a broken segment can be read again, to its last byte: a footer alone may be in order all along."""
+def read_again(root: StorageRoot, broken: BrokenSegment) -> Segment | None:
+    """A broken segment that can be read again, to its last byte: a footer alone may be in order all along. None if it
+    cannot, or cannot now."""
     try:
         check_content(root, broken.file)
-    except CorruptRecordException:
-        return False
-    return isinstance(read_or_broken(root, broken.file), Segment)
+        found = read_or_broken(root, broken.file)
+    except (CorruptRecordException, KafkaStorageException):
+        return None
+    return found if isinstance(found, Segment) else None
 
 
 def check_is_handed_out(root: StorageRoot, file: AddedFile) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,11 +16,12 @@ import pyarrow as pa
 from replication.errors import CorruptRecordException, OffsetOutOfRangeException, StaleBrokerEpochException
 from replication.protocol.partition_log import LEADER, Role, role_version
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.broken_segments import BrokenSegment, find_faults, is_whole, read_segments, with_statistics
+from replication.storage.broken_segments import BrokenSegment, find_faults, read_again, read_segments, with_statistics
 from replication.storage.commit import AddedFile, LogGap, check_commits
 from replication.storage.compare_and_set import compare_and_set
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
+from replication.storage.healing import Healing
 from replication.storage.log_change import Decision, LogChange, check_change, start_chains
 from replication.storage.log_facts import BROKER_EPOCH, role_app_id, start_app_id
 from replication.storage.log_state import LogState
@@ -29,8 +29,6 @@ from replication.storage.segment import Segment, read_records, rows_of
 from schemas import LOG
 
 logger = logging.getLogger(__name__)
-
-_HEAL_SECONDS = 10.0  # how often a handle looks again at what it has found broken
 
 
 class ReplicaLog:
@@ -40,8 +38,8 @@ class ReplicaLog:
         self._log = log
         self._lock = threading.RLock()
         self._broker_epoch: int | None = None
-        self._written: dict[str, Segment] = {}
-        self._healed_at = float("-inf")
+        self._written: dict[str, Segment | BrokenSegment] = {}
+        self._healing = Healing(self.root.uri, self.heal)
         self._is_doubtful = False  # the state may be of versions that are gone: nothing can be added to it
         self._state = LogState(self._transaction_version)
         self._rebuild()
@@ -86,8 +84,8 @@ class ReplicaLog:
         with self._lock:
             if self.has_moved():
                 self._replay()
-            if self._state.broken and time.monotonic() - self._healed_at >= _HEAL_SECONDS:
-                self._heal()
+            if self._state.broken:
+                self._healing.begin_if_due()
             if self._broker_epoch is not None and self._state.broker_epoch > self._broker_epoch:
                 why = f"a newer process of this broker has claimed it under epoch {self._state.broker_epoch}"
                 raise StaleBrokerEpochException(f"{self.root.uri}: broker epoch {self._broker_epoch} is fenced: {why}")
@@ -140,24 +138,30 @@ class ReplicaLog:
         faults = find_faults(self.root, segments)
         with self._lock:
             self.refresh().break_segments(faults)
-            self._heal()
-            return set(self._state.broken) != before
+        self.heal()
+        return set(self._state.broken) != before
 
     def report_broken(self, name: str, fault: str) -> None:
         """Whoever has read a segment in vain says so: what is in it is refused from now on. [OL-01]"""
         with self._lock:
             self._state.break_segments({name: fault})
 
-    def _heal(self) -> None:
-        """Takes in what can be read again; what is known of the others need not be read for that."""
-        self._healed_at, broken = time.monotonic(), self._state.broken
-        still = {name: found.fault for name, found in broken.items() if not is_whole(self.root, found)}
-        if len(still) < len(broken):
-            was_read = {name for name in still if broken[name].partitions is not None}
-            known = self._state.segments.items()
-            self._written = {name: s for name, s in known if name not in broken or name in was_read}
-            self._rebuild({name: still[name] for name in was_read})
-            self._written.clear()
+    def heal(self) -> None:
+        """Takes in what can be read again. The files are read without the lock; under it those are taken in that are
+        broken as they were, and what is known of all others need not be read for that. [OL-01]"""
+        before = self._state.broken
+        read = {name: segment for name, found in before.items() if (segment := read_again(self.root, found))}
+        with self._lock:
+            broken = self._state.broken
+            healed = {name: segment for name, segment in read.items() if broken.get(name) is before[name]}
+            still = {name: found for name, found in broken.items() if name not in healed}
+            if healed:
+                unread = {name: found for name, found in still.items() if found.partitions is None}
+                self._written = {**self._state.segments, **unread, **healed}
+                try:
+                    self._rebuild({name: found.fault for name, found in still.items() if name not in unread})
+                finally:
+                    self._written.clear()
 
     def _segments(self, files: Iterable[AddedFile]) -> list[Segment | BrokenSegment]:
         """Headers of added files: known if this process wrote them, else from their footers."""

@@ -124,7 +124,8 @@ def in_one_thread(patch: pytest.MonkeyPatch, clock: Clock, rng: random.Random) -
     _hold_clocks(patch, clock)
     patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
     inline = SimpleNamespace(Thread=AtOnce, Event=threading.Event)
-    patch.setattr("replication.server.follower_rows.threading", inline)
+    for place in ("server.follower_rows", "storage.healing"):
+        patch.setattr(f"replication.{place}.threading", inline)
     patch.setattr("replication.storage.compare_and_set.threading", SimpleNamespace(Event=NoPause))
     for place in ("replication.server.segment_copier", "replication.storage.broken_segments"):
         patch.setattr(f"{place}.ThreadPoolExecutor", InOrder)
