@@ -4,7 +4,7 @@ import argparse
 
 from jobs.admin_options import FORMS, admin_client, admin_parser
 from jobs.console import OK, Row, run, show
-from replication.storage.broker_table import BrokerRegistration
+from replication.protocol.broker_registration import BrokerRegistration
 
 
 def main(argv: list[str]) -> int:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jobs.broker_process import BrokerProcess, ControllerProcess, ServerProcess
-from replication.storage.controller_lease import Lease
+from replication.protocol.lease import Lease
 
 CONTROLLERS = ("controller-1", "controller-2")  # one to be active and one to stand by
 

@@ -9,7 +9,7 @@ from jobs.console import OK, say, show
 from jobs.outcomes import show_outcomes
 from jobs.topic_command import config_pair
 from replication.clients.admin import AdminClient
-from replication.storage.admin_table import Outcome
+from replication.protocol.admin_request import Outcome
 
 TOPICS, BROKERS = "topics", "brokers"
 ENTITY_TYPES = {TOPICS: "topic", BROKERS: "broker"}

@@ -5,7 +5,7 @@ import argparse
 from jobs.admin_options import add_actions, add_dry_run, admin_client, admin_parser, check_options
 from jobs.config_command import ACTIONS, ENTITY_TYPES, config_pairs
 from jobs.console import run
-from replication.storage.config_table import DEFAULT
+from replication.protocol.entity import DEFAULT
 
 _GOES_WITH = {"add_config": ("alter",), "delete_config": ("alter",), "dry_run": ("alter",)}
 _NEEDS = {"alter": ["entity_name"]}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from jobs.console import Row
 from replication.clients.admin import AdminClient
 from replication.errors import ControllerNotAvailableException
-from replication.storage.admin_table import AdminRequest, Outcome
+from replication.protocol.admin_request import AdminRequest, Outcome
 
 _WAITING = Outcome(None, "no controller has decided it yet")
 _NOTHING = Outcome(None, "nothing needed to be done")

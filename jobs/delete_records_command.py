@@ -1,6 +1,7 @@
 """What `lakelog delete-records` does and prints. Kafka: `DeleteRecordsCommand`."""
 
 import argparse
+import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -12,12 +13,12 @@ from jobs.partition_files import TopicPartition
 from jobs.settings import settings
 from replication.clients.topic_view import TopicView
 from replication.errors import LakelogException
+from replication.protocol.admin_request import Outcome
+from replication.protocol.liveness import Liveness
 from replication.protocol.log_retention import delete_records_offset, low_watermark
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.topic_name import check_not_internal
-from replication.storage.admin_table import Outcome
 from replication.storage.cluster import Cluster
-from replication.storage.liveness import Liveness
 
 
 class _Deletion(NamedTuple):
@@ -73,7 +74,7 @@ def _would_delete(view: TopicView, topic: str, number: int, before_offset: int) 
 
 def _low_watermark(view: TopicView, partition: TopicIdPartition, replicas: Iterable[int]) -> int:
     """By what the live replicas say of themselves; Kafka's -1, unknown, if one has not said anything yet."""
-    alive = Liveness(view.cluster.config.broker_session_timeout_ms).look(view.cluster.refresh_brokers())
+    alive = Liveness(view.cluster.config.broker_session_timeout_ms, time.monotonic).look(view.cluster.refresh_brokers())
     rows = [view.replicas(broker).get(partition) for broker in replicas if broker in alive]
     return low_watermark([row.log_start_offset if row else -1 for row in rows] or [-1])
 

@@ -14,7 +14,7 @@ from jobs.settings import settings
 from replication.clients.delayed_operation import until_available
 from replication.clients.topic_view import Leadership, TopicView
 from replication.errors import LakelogException, OffsetNotAvailableException
-from replication.storage.admin_table import Outcome
+from replication.protocol.admin_request import Outcome
 from replication.storage.cluster import Cluster
 
 

@@ -10,10 +10,10 @@ from jobs.console import FAILED, OK, Row, say, show
 from jobs.log_histories import DIFFERS, same_history
 from jobs.settings import settings
 from replication.errors import BrokerNotAvailableException, CorruptRecordException, LakelogException
+from replication.protocol.broker_registration import BrokerRegistration
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.storage.broker_table import BrokerRegistration
 from replication.storage.cluster import Cluster, check_identity
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_state import LogState

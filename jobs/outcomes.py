@@ -5,7 +5,7 @@ import argparse
 from jobs.admin_options import TEXT
 from jobs.console import FAILED, OK, Row, say, show
 from replication.clients.admin import Outcomes
-from replication.storage.admin_table import Outcome
+from replication.protocol.admin_request import Outcome
 
 
 def show_outcomes(what: str, outcomes: Outcomes, args: argparse.Namespace) -> int:

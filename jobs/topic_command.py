@@ -9,9 +9,9 @@ from jobs.console import JSON, OK, say, show
 from jobs.outcomes import show_outcomes
 from replication.clients.admin import AdminClient, TopicDescription
 from replication.errors import TopicExistsException, UnknownTopicOrPartitionException
+from replication.protocol.admin_request import Outcome
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.reassignment import is_reassigning
-from replication.storage.admin_table import Outcome
 
 # Words of the help, and the rule: of a partition, and its topic's min.insync.replicas.
 FILTERS: dict[str, tuple[str, Callable[[PartitionRegistration, int], bool]]] = {

@@ -4,8 +4,9 @@ processes that are known."""
 from collections.abc import Mapping
 from dataclasses import replace
 
+from replication.protocol.broker_registration import BrokerRegistration
 from replication.protocol.partition_registration import PartitionRegistration
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.broker_table import BrokerTable
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_identity import identify
 from replication.storage.replica_log import ReplicaLog

@@ -32,16 +32,17 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "replication.frames": ("schemas",),
     "replication.storage": (*_BASE, "replication.protocol"),
     "replication.server": _LOWER,
-    "replication.controller": _LOWER,
+    "replication.controller": (*_BASE, "replication.protocol"),  # it decides, and touches no table
+    **{
+        f"replication.controller.{name}": (*_LOWER, "replication.controller")
+        for name in ("controller", "active_controller", "admin_requests", "offset_retention", "producer_expiration")
+    },
     "replication.clients": _LOWER,
     "replication.simulation": (
         "replication.errors",
         "replication.config",
         "replication.protocol",
         "replication.controller",
-        "replication.storage.admin_table",
-        "replication.storage.topic_table",
-        "replication.server.replica_rows",
     ),
     "jobs": ("schemas", "replication"),
     "tests": OURS,
@@ -238,6 +239,9 @@ def test_verbs_are_short() -> None:
         ("schemas/log.py", "import replication.errors"),
         ("replication/protocol/isr.py", "from replication import storage"),
         ("replication/simulation/world.py", "from replication.server.broker import Broker"),
+        ("replication/simulation/rules.py", "from replication.storage.topic_table import TopicTable"),
+        ("replication/controller/batch.py", "from replication.storage.topic_table import TopicTable"),
+        ("replication/controller/batch.py", "from replication.controller import active_controller"),
         ("replication/protocol/isr.py", "from ..storage import segment"),
         ("replication/frames/fetch_plan.py", "from replication.protocol.isr import shrink"),
         ("replication/server/broker.py", "def f():\n    from replication.controller import events"),
@@ -256,7 +260,10 @@ def test_a_wrong_arrow_is_seen(path: str, text: str) -> None:
         ("replication/protocol/isr.py", "from replication.errors import NotLeader\nfrom . import fencing"),
         ("replication/protocol/__init__.py", "from .isr import shrink"),
         ("replication/storage/segment.py", "from replication import errors\nimport schemas.log"),
-        ("replication/simulation/rules.py", "from replication.server.replica_rows import replica_row"),
+        (
+            "replication/controller/active_controller.py",
+            "from replication.storage.cluster import Cluster\nfrom . import batch",
+        ),
         ("jobs/broker.py", "from replication.local_cluster import LocalCluster\nfrom jobs.session import f"),
     ],
 )

@@ -13,15 +13,16 @@ from replication.config import Config
 from replication.controller.active_controller import ActiveController
 from replication.errors import ControllerMovedException
 from replication.protocol.assignment import assign_replicas
+from replication.protocol.broker_registration import BrokerRegistration
 from replication.protocol.leader_election import new_partition
+from replication.protocol.liveness import Liveness
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.protocol.topic import Topic
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.filesystem import StorageRoot
-from replication.storage.liveness import Liveness
 from replication.storage.metadata_table import MetadataTable
-from replication.storage.topic_table import Topic
 
 TOPIC = "bench"
 REPLICAS = 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,9 +14,9 @@ from jobs.waiting import wait_until
 from replication.clients.admin import AdminClient
 from replication.config import Config
 from replication.errors import BrokerNotAvailableException, LakelogException
+from replication.protocol.liveness import Liveness
 from replication.storage.cluster import Cluster
 from replication.storage.filesystem import StorageRoot
-from replication.storage.liveness import Liveness
 from replication.storage.metadata_history import MetadataVersion, metadata_history
 
 CONTROLLER = "controller"  # in a script: the active one
@@ -195,7 +196,7 @@ class LivenessWatch:
     def __init__(self, cluster: Cluster) -> None:
         self.offline: set[int] = set()
         self._cluster = cluster
-        self._liveness = Liveness(cluster.config.broker_session_timeout_ms)
+        self._liveness = Liveness(cluster.config.broker_session_timeout_ms, time.monotonic)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="liveness-watch", daemon=True)
 

@@ -14,13 +14,13 @@ from replication.clients.record_deletion import Deleted, delete_records
 from replication.clients.topic_view import TopicView
 from replication.config import Config, TopicConfig
 from replication.errors import LakelogException, UnknownTopicOrPartitionException, error_named
+from replication.protocol.admin_request import AdminRequest, Outcome
+from replication.protocol.broker_registration import BrokerRegistration
+from replication.protocol.lease import Lease
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.reassignment import is_reassigning
-from replication.storage.admin_table import AdminRequest, Outcome
-from replication.storage.broker_table import BrokerRegistration
+from replication.protocol.topic import Topic
 from replication.storage.cluster import Cluster
-from replication.storage.controller_lease import Lease
-from replication.storage.topic_table import Topic
 
 Assignment = Mapping[int, Sequence[int]]
 Outcomes = Mapping[str, Outcome]

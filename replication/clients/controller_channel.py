@@ -18,8 +18,14 @@ from replication.errors import (
     RequestCancelledException,
     TimeoutException,
 )
-from replication.protocol.admin_request import PartitionLimits, check_arguments, check_limits
-from replication.storage.admin_table import APPLYING, AdminRequest, Outcome
+from replication.protocol.admin_request import (
+    APPLYING,
+    AdminRequest,
+    Outcome,
+    PartitionLimits,
+    check_arguments,
+    check_limits,
+)
 from replication.storage.cluster import Cluster
 
 

@@ -19,10 +19,10 @@ from replication.errors import (
     UnknownTopicOrPartitionException,
 )
 from replication.protocol.delayed_operation import check_log_leads
+from replication.protocol.liveness import Liveness
 from replication.protocol.log_retention import delete_records_offset, low_watermark
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.topic_name import check_not_internal
-from replication.storage.liveness import Liveness
 from replication.storage.log_cleaning import StartOf, raise_log_starts
 
 Deleted = int | LakelogException
@@ -51,7 +51,7 @@ class _Deletion:
         self._before = before
         self._deadline = deadline
         self._watch = TopicWatch(view, topic, before)
-        self._liveness = Liveness(view.cluster.config.broker_session_timeout_ms)
+        self._liveness = Liveness(view.cluster.config.broker_session_timeout_ms, time.monotonic)
         self._wanted: dict[int, int] = {}
         self._outcomes: dict[int, Deleted] = {}
 

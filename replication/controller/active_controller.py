@@ -29,13 +29,13 @@ from replication.controller.events import (
 from replication.controller.offset_retention import OffsetRetention
 from replication.controller.producer_expiration import ProducerExpiration
 from replication.errors import LakelogException, UnknownServerException
+from replication.protocol.admin_request import AdminRequest, Outcome
+from replication.protocol.broker_registration import BrokerRegistration
+from replication.protocol.lease import Lease
+from replication.protocol.liveness import Liveness
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.admin_table import AdminRequest, Outcome
-from replication.storage.broker_table import BrokerRegistration
 from replication.storage.cluster import Cluster
-from replication.storage.controller_lease import Lease
-from replication.storage.liveness import Liveness
 from replication.storage.metadata_history import requests_carried_out
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from replication.config import Config
 from replication.controller.events import EVENT_OF_REQUEST, RequestEvent
 from replication.errors import InvalidRequestException, TimeoutException
-from replication.storage.admin_table import APPLYING, DECIDING, PENDING, AdminRequest, AdminTable, Outcome
+from replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
+from replication.storage.admin_table import AdminTable
 from replication.storage.filesystem import StorageRoot
 from replication.storage.metadata_history import requests_carried_out
 

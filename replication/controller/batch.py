@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from replication.controller.controller_context import ControllerContext, PartitionAndReplica
+from replication.protocol.admin_request import Outcome
+from replication.protocol.entity import Entity
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.partition_states import PartitionState
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica_states import ReplicaState
-from replication.storage.admin_table import Outcome
-from replication.storage.config_table import Entity
-from replication.storage.topic_table import Topic
+from replication.protocol.topic import Topic
 
 Key = TypeVar("Key")
 

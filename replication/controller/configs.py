@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from replication.config import DYNAMIC_KEYS, KEYS, broker_configs
 from replication.controller.batch import Batch
 from replication.errors import BrokerNotAvailableException, InvalidConfigurationException, InvalidRequestException
-from replication.storage.config_table import BROKERS, DEFAULT, Entity
+from replication.protocol.entity import BROKERS, DEFAULT, Entity
 
 _DIGITS = 10  # of a broker id
 

@@ -14,9 +14,9 @@ from replication.controller.active_controller import ActiveController, views
 from replication.controller.batch import DecisionInterrupted
 from replication.controller.controller_context import BrokerView
 from replication.errors import ControllerMovedException, LakelogException
+from replication.protocol.lease import Lease
+from replication.protocol.liveness import Liveness
 from replication.storage.cluster import Cluster
-from replication.storage.controller_lease import Lease
-from replication.storage.liveness import Liveness
 
 logger = logging.getLogger(__name__)
 

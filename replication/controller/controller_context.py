@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from replication.config import Config
 from replication.protocol import partition_states, replica_states
+from replication.protocol.entity import Configs
 from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.config_table import Configs
-from replication.storage.topic_table import Topic
+from replication.protocol.topic import Topic
 
 
 class PartitionAndReplica(NamedTuple):

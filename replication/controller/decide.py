@@ -32,9 +32,8 @@ from replication.errors import (
     LakelogException,
     UnknownTopicOrPartitionException,
 )
-from replication.protocol.admin_request import PartitionLimits, check_arguments, check_limits
+from replication.protocol.admin_request import AdminRequest, Outcome, PartitionLimits, check_arguments, check_limits
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.admin_table import AdminRequest, Outcome
 
 
 def decide(context: ControllerContext, event: Event, keep_office: Callable[[], None] = uninterrupted) -> Batch:

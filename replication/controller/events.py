@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from replication.controller.controller_context import BrokerView
-from replication.storage.admin_table import AdminRequest
+from replication.protocol.admin_request import AdminRequest
 
 logger = logging.getLogger(__name__)
 

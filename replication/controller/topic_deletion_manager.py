@@ -19,7 +19,7 @@ from replication.protocol.partition_registration import LEADER_DURING_DELETE, Pa
 from replication.protocol.partition_states import PartitionState
 from replication.protocol.reassignment import is_reassigning
 from replication.protocol.replica_states import ReplicaState
-from replication.storage.topic_table import Topic
+from replication.protocol.topic import Topic
 
 
 def enqueue_topic_for_deletion(batch: Batch, topic: Topic) -> None:

@@ -25,8 +25,8 @@ from replication.protocol.partition_registration import NO_LEADER, PartitionRegi
 from replication.protocol.partition_states import PartitionState
 from replication.protocol.reassignment import target_replicas
 from replication.protocol.replica_states import ReplicaState
+from replication.protocol.topic import Topic
 from replication.protocol.topic_name import check_not_internal, check_topic_name
-from replication.storage.topic_table import Topic
 
 Assignment = Mapping[int, Sequence[int]]
 

@@ -1,4 +1,4 @@
-"""What a request to the controller may say: its arguments, their types and their bounds.
+"""A request to the controller, and what it may say: its arguments, their types and their bounds.
 
 A client checks before it asks, and the controller before it builds anything: requests are rows that anybody can write.
 The kinds have the names of `AdminClient`'s methods.
@@ -7,12 +7,44 @@ The kinds have the names of `AdminClient`'s methods.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from replication.errors import InvalidRequestException, PolicyViolationException
 
+# How far a controller has come with a request.
+PENDING, DECIDING, APPLYING, DECIDED = "Pending", "Deciding", "Applying", "Decided"
+
 MAX_INT = 2**31 - 1
 _SHOWN = 80  # characters of a value in an error
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has become of one part of a request: done if `error` is None; a word for people."""
+
+    error: str | None
+    message: str
+
+
+@dataclass(frozen=True)
+class AdminRequest:
+    """A request; `outcomes` by topic or partition, None as long as no controller has decided.
+
+    `timeout_ms`: how long its client waits, -1 for ever. `problem`: why the row cannot be decoded, else None.
+    """
+
+    request_id: str
+    kind: str
+    arguments: Mapping[str, Any]
+    validate_only: bool = False
+    requested_by: str = ""
+    metadata_version: int = -1
+    outcomes: Mapping[str, Outcome] | None = None
+    controller_epoch: int = -1
+    state: str = PENDING
+    timeout_ms: int = -1
+    problem: str | None = None
 
 
 class _Limited(Protocol):

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from replication.config import Config
 from replication.errors import LakelogException
+from replication.protocol.broker_registration import LogIdentity
 from replication.protocol.record_batch import TopicIdPartition
 from replication.server.fetch_round import FetchContext, FetchRound
 from replication.server.fetch_states import FetchStates
@@ -29,7 +30,7 @@ from replication.server.replication_quotas import FetcherQuotas, ReplicationQuot
 from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_identity import LogIdentity, identify
+from replication.storage.log_identity import identify
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 

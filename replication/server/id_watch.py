@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 
 from replication.errors import DuplicateBrokerRegistrationException
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.protocol.broker_registration import BrokerRegistration
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster
 from replication.storage.root_probe import is_formatted, prepare_root
 

@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from replication.config import Config, TopicConfig
+from replication.protocol.broker_registration import BrokerRegistration
 from replication.protocol.high_watermark import effective_min_isr
 from replication.protocol.isr import IsrChange, Outcome
+from replication.protocol.liveness import Liveness
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
-from replication.storage.broker_table import BrokerRegistration
+from replication.protocol.topic import Topic
 from replication.storage.cluster import Cluster
 from replication.storage.filesystem import StorageRoot
-from replication.storage.liveness import Liveness
 from replication.storage.replica_table import ReplicaTable
-from replication.storage.topic_table import Topic
 
 logger = logging.getLogger(__name__)
 

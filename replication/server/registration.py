@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 from replication.config import Config
 from replication.errors import StaleBrokerEpochException
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.protocol.broker_registration import BrokerRegistration, LogIdentity
+from replication.storage.broker_table import BrokerTable
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_identity import LogIdentity, continues, identify
+from replication.storage.log_identity import continues, identify
 from replication.storage.replica_log import ReplicaLog
 
 

@@ -29,6 +29,7 @@ from replication.protocol.leadership import (
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica_rows import replica_row, with_faults
 from replication.protocol.steps import (
     AlterPartitions,
     CommitRoles,
@@ -46,7 +47,6 @@ from replication.server.leader_view import LeaderView
 from replication.server.metadata_cache import MetadataCache
 from replication.server.offline_replicas import OfflineReplicas
 from replication.server.replica_fetcher_manager import ReplicaFetcherManager
-from replication.server.replica_rows import replica_row, with_faults
 from replication.server.state_changes import log_isr_change, log_roles
 from replication.storage.cut import delete_logs
 from replication.storage.replica_log import ReplicaLog

@@ -21,11 +21,11 @@ from replication.controller.events import (
     IsrChangeNotification,
 )
 from replication.errors import ControllerMovedException
+from replication.protocol.admin_request import AdminRequest
+from replication.protocol.topic import Topic
 from replication.simulation.actor import Work
 from replication.simulation.controller_invariants import requests_are_read
 from replication.simulation.tables import Admin, Claimed, Metadata, Topics
-from replication.storage.admin_table import AdminRequest
-from replication.storage.topic_table import Topic
 
 if TYPE_CHECKING:
     from replication.simulation.controller import Controller

@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from replication.protocol.admin_request import AdminRequest
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.simulation.actor import Actor, Work
 from replication.simulation.events import AnswerLost
 from replication.simulation.tables import Admin, Topics
-from replication.storage.admin_table import AdminRequest
 
 if TYPE_CHECKING:
     from replication.simulation.world import World

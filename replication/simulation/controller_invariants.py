@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from replication.controller.controller_context import BrokerView, ControllerContext
 from replication.errors import InvalidRequestException
+from replication.protocol.admin_request import AdminRequest, Outcome
 from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
 from replication.simulation.events import Violation
 from replication.simulation.tables import Metadata, name_of
-from replication.storage.admin_table import AdminRequest, Outcome
 
 if TYPE_CHECKING:
     from replication.simulation.witness import Witness

@@ -14,8 +14,8 @@ from replication.protocol.become_leader_or_follower import become_leader_or_foll
 from replication.protocol.chain import linked
 from replication.protocol.fencing import check_leader_row
 from replication.protocol.log_retention import delete_records_offset
+from replication.protocol.replica_rows import replica_row
 from replication.protocol.truncation import check_cut
-from replication.server.replica_rows import replica_row
 
 Rule = Callable[..., Any]
 

@@ -11,6 +11,7 @@ from replication.protocol.high_watermark import effective_min_isr
 from replication.protocol.leader_election import new_partition
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.topic import Topic
 from replication.simulation.actor import OVERTAKEN, UNKNOWN, WON, Actor
 from replication.simulation.admin_client import UNCLEAN_KEY, AdminClient
 from replication.simulation.broker_process import BrokerProcess
@@ -34,7 +35,6 @@ from replication.simulation.tables import (
     replay,
 )
 from replication.simulation.witness import Witness
-from replication.storage.topic_table import Topic
 
 CONTROLLERS = 3
 

@@ -10,50 +10,21 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from replication.errors import InvalidRequestException
+from replication.protocol.admin_request import APPLYING, DECIDED, AdminRequest, Outcome
 from replication.storage.controller_claim import check_claim, claim
 from replication.storage.filesystem import StorageRoot
 from replication.storage.state_table import Row, StateTable
 from schemas import ADMIN
 
-PENDING, DECIDING, APPLYING, DECIDED = "Pending", "Deciding", "Applying", "Decided"
 KEPT = 200  # decided requests, unless told otherwise
 
 _MAX_ARGUMENTS = 4 * 2**20  # characters
 _MAX_KEPT_TEXT = 4 * 2**20  # characters of all decided requests; the table is written whole with each change
 _ALWAYS_KEPT = 8  # decided requests, however large: those who have asked still read the answer
 _COLUMNS = tuple(column.name for column in ADMIN.columns)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What has become of one part of a request: done if `error` is None; a word for people."""
-
-    error: str | None
-    message: str
-
-
-@dataclass(frozen=True)
-class AdminRequest:
-    """A request; `outcomes` by topic or partition, None as long as no controller has decided.
-
-    `timeout_ms`: how long its client waits, -1 for ever. `problem`: why the row cannot be decoded, else None.
-    """
-
-    request_id: str
-    kind: str
-    arguments: Mapping[str, Any]
-    validate_only: bool = False
-    requested_by: str = ""
-    metadata_version: int = -1
-    outcomes: Mapping[str, Outcome] | None = None
-    controller_epoch: int = -1
-    state: str = PENDING
-    timeout_ms: int = -1
-    problem: str | None = None
 
 
 class AdminTable:

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping
 
 from replication.errors import CorruptRecordException, LakelogException
-from replication.storage.broker_table import BrokerRegistration, BrokerTable, broker_ids
+from replication.protocol.broker_registration import BrokerRegistration
+from replication.storage.broker_table import BrokerTable, broker_ids
 from replication.storage.filesystem import StorageRoot
 
 logger = logging.getLogger(__name__)

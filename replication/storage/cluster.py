@@ -9,9 +9,9 @@ from typing import Any
 
 from replication.config import Config, Owner
 from replication.errors import BrokerNotAvailableException, InconsistentClusterIdException, KafkaStorageException
+from replication.protocol.broker_registration import BrokerRegistration
 from replication.storage.admin_table import AdminTable
 from replication.storage.broker_directory import BrokerDirectory
-from replication.storage.broker_table import BrokerRegistration
 from replication.storage.commit import last_version
 from replication.storage.config_table import ConfigTable
 from replication.storage.controller_lease import ControllerLease

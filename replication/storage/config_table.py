@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
+from replication.protocol.entity import BROKERS, DEFAULT, Configs, Entity
 from replication.storage.controller_claim import check_claim, claim
 from replication.storage.filesystem import StorageRoot
 from replication.storage.state_table import Row, StateTable
 from schemas import CONFIGS
-
-BROKERS, DEFAULT = "brokers", "<default>"
-
-
-class Entity(NamedTuple):
-    """What has settings: its type and its name, `<default>` for all that have none of their own."""
-
-    entity_type: str
-    entity_name: str
-
-
-Configs: TypeAlias = Mapping[Entity, Mapping[str, str]]
 
 
 class ConfigTable:

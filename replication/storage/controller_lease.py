@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from replication.errors import ControllerMovedException
+from replication.protocol.lease import Lease
 from replication.storage.filesystem import StorageRoot
 from replication.storage.state_table import Row, StateTable
 from schemas import CONTROLLER
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The row: `lease` moves as long as the controller lives."""
-
-    controller_id: str
-    controller_epoch: int
-    lease: int = 0
-    resigned: bool = False
 
 
 class ControllerLease:

@@ -6,20 +6,11 @@ uses their versions again. So one commit is named by its unique id too.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from replication.protocol.broker_registration import LogIdentity
 from replication.storage.commit import read_commit
 from replication.storage.delta_log import NONCE
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
-
-
-class LogIdentity(NamedTuple):
-    """A log table, one version of it, and the unique id of the commit that made it; "" where that is not known."""
-
-    table_id: str
-    version: int
-    commit: str
 
 
 def identify(log: ReplicaLog) -> LogIdentity:

@@ -9,9 +9,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from replication.errors import KafkaStorageException
+from replication.protocol.admin_request import Outcome
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.admin_table import Outcome
 from replication.storage.commit import commit_name, last_version, read_commit
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from replication.protocol.topic import Topic
 from replication.storage.controller_claim import check_claim, claim
 from replication.storage.filesystem import StorageRoot
 from replication.storage.state_table import Row, StateTable
 from schemas import TOPICS
-
-
-@dataclass(frozen=True)
-class Topic:
-    """A topic: its id, the number of partitions it was made with, its settings by Kafka's keys."""
-
-    topic: str
-    topic_id: str
-    partitions: int
-    configs: Mapping[str, str] = field(default_factory=dict)
-    deleting: bool = False
 
 
 class TopicTable:

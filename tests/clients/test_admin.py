@@ -18,8 +18,10 @@ from replication.errors import (
     TopicExistsException,
     UnknownTopicOrPartitionException,
 )
-from replication.storage.admin_table import APPLYING, AdminTable, Outcome
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.protocol.admin_request import APPLYING, Outcome
+from replication.protocol.broker_registration import BrokerRegistration
+from replication.storage.admin_table import AdminTable
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.filesystem import StorageRoot
 from tests.controllers import controller_of

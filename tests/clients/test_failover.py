@@ -16,11 +16,11 @@ from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leader_election import new_partition, with_leader
 from replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from replication.protocol.topic import Topic
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
-from replication.storage.topic_table import Topic
 from tests.processes import wait_until
 from tests.registrations import joined, register
 from tests.storage.logs import replicate, truncate

@@ -9,10 +9,10 @@ from replication.clients.producer import Producer
 from replication.config import Config
 from replication.protocol.leader_election import new_partition
 from replication.protocol.partition_log import FOLLOWER, LEADER, Role
+from replication.protocol.topic import Topic
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
-from replication.storage.topic_table import Topic
 from tests.registrations import joined, register
 from tests.storage.answers import lose_an_answer, refuse_all
 

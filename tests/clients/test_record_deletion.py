@@ -13,9 +13,9 @@ from replication.errors import (
     TimeoutException,
     UnknownTopicOrPartitionException,
 )
+from replication.protocol.topic import Topic
 from replication.storage.cluster import Cluster
 from replication.storage.log_cleaning import follow_log_starts
-from replication.storage.topic_table import Topic
 from tests.clients.world import LONG, World
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead, offsets, truncate
 

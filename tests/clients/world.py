@@ -6,11 +6,11 @@ from replication.clients.consumer import Consumer
 from replication.config import Config
 from replication.protocol.leader_election import new_partition
 from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from replication.protocol.topic import Topic
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
-from replication.storage.topic_table import Topic
 from schemas import LOG
 from tests.registrations import joined, register
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, follow, lead

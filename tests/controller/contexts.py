@@ -6,10 +6,10 @@ from replication.config import Config
 from replication.controller.controller_context import BrokerView, ControllerContext, PartitionAndReplica
 from replication.controller.decide import decide
 from replication.controller.events import EVENT_OF_REQUEST, BrokerChange, ControlledShutdown, ControllerChange
+from replication.protocol.admin_request import AdminRequest
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.admin_table import AdminRequest
-from replication.storage.topic_table import Topic
+from replication.protocol.topic import Topic
 from tests.registrations import joined
 
 EPOCH, VERSION = 4, 40  # of the controller, and of metadata when it began

@@ -7,10 +7,10 @@ import pytest
 from replication.config import Config
 from replication.controller.active_controller import ActiveController
 from replication.errors import ControllerMovedException
+from replication.protocol.admin_request import AdminRequest
 from replication.protocol.leader_election import with_leader
-from replication.storage.admin_table import AdminRequest
+from replication.protocol.lease import Lease
 from replication.storage.cluster import Cluster
-from replication.storage.controller_lease import Lease
 from replication.storage.delta_log import DeltaLog
 from tests.controller.world import P, World
 from tests.storage.answers import lose_an_answer

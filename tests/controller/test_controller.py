@@ -6,13 +6,15 @@ from replication.config import Config
 from replication.controller.batch import DecisionInterrupted
 from replication.controller.controller import Controller
 from replication.errors import ControllerMovedException
+from replication.protocol.broker_registration import BrokerRegistration
 from replication.protocol.leader_election import new_partition
+from replication.protocol.lease import Lease
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.protocol.topic import Topic
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
-from replication.storage.controller_lease import ControllerLease, Lease
+from replication.storage.controller_lease import ControllerLease
 from replication.storage.filesystem import StorageRoot
-from replication.storage.topic_table import Topic
 from tests.clock import Clock
 from tests.processes import race
 from tests.registrations import joined

@@ -14,7 +14,7 @@ from replication.controller.events import (
     TopicDeletion,
 )
 from replication.errors import KafkaStorageException
-from replication.storage.admin_table import AdminRequest
+from replication.protocol.admin_request import AdminRequest
 from tests.clock import Clock
 from tests.controller.contexts import views
 

@@ -3,8 +3,8 @@
 import pytest
 
 from replication.errors import KafkaStorageException
+from replication.protocol.admin_request import AdminRequest
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.admin_table import AdminRequest
 from replication.storage.group_table import CommittedOffset, GroupTable
 from tests.controller.world import World
 

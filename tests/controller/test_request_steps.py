@@ -6,7 +6,8 @@ from replication.controller import active_controller, topics
 from replication.controller.batch import DecisionInterrupted
 from replication.controller.controller import Controller
 from replication.controller.decide import decide
-from replication.storage.admin_table import APPLYING, DECIDING, PENDING, AdminRequest, AdminTable, Outcome
+from replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
+from replication.storage.admin_table import AdminTable
 from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster
 from tests.controller.contexts import Active, context, errors, partition, request

@@ -2,15 +2,16 @@
 
 from replication.config import Config
 from replication.controller.active_controller import ActiveController
+from replication.protocol.broker_registration import BrokerRegistration
 from replication.protocol.leader_election import new_partition
+from replication.protocol.lease import Lease
+from replication.protocol.liveness import Liveness
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.protocol.topic import Topic
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.commit import last_version
-from replication.storage.controller_lease import Lease
 from replication.storage.filesystem import StorageRoot
-from replication.storage.liveness import Liveness
-from replication.storage.topic_table import Topic
 from tests.clock import Clock
 from tests.registrations import joined
 

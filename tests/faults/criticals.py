@@ -11,8 +11,8 @@ from replication.protocol.append import Appended, PartitionAppend, place
 from replication.protocol.compaction import Compaction, LogFile, size_class
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.record_batch import BatchHeader
+from replication.protocol.replica_rows import replica_row
 from replication.server.replica_manager import ReplicaManager
-from replication.server.replica_rows import replica_row
 from tests.faults.threads import Fetcher
 
 Changes = Sequence[tuple[str, Any]]

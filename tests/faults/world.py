@@ -26,12 +26,12 @@ from replication.protocol.leader_election import new_partition
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
+from replication.protocol.topic import Topic
 from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
-from replication.storage.topic_table import Topic
 from schemas import LOG, REPLICAS
 from tests.clock import Clock
 from tests.faults.actors import PARTITIONS, TOPIC, Client, Interrupted, Node, Office

@@ -10,7 +10,8 @@ import pytest
 from jobs import format as format_verb
 from replication.clients.admin import AdminClient
 from replication.config import Config
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.protocol.broker_registration import BrokerRegistration
+from replication.storage.broker_table import BrokerTable
 from replication.storage.filesystem import StorageRoot
 from tests.controllers import controller_of
 from tests.processes import wait_until

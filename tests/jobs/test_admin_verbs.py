@@ -10,7 +10,7 @@ import pytest
 from jobs import brokers, configs, controller, leader_election, reassign_partitions, topics
 from replication.clients.admin import AdminClient
 from replication.errors import TimeoutException
-from replication.storage.admin_table import AdminRequest
+from replication.protocol.admin_request import AdminRequest
 from replication.storage.cluster import Cluster
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)

@@ -10,7 +10,8 @@ from jobs.broker import main
 from jobs.broker_process import SMALL, BrokerProcess
 from jobs.waiting import wait_until
 from replication.config import Config
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.protocol.broker_registration import BrokerRegistration
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.filesystem import StorageRoot
 

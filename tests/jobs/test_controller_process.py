@@ -10,8 +10,8 @@ from jobs.broker_process import ControllerProcess
 from replication.clients.admin import AdminClient
 from replication.config import Config
 from replication.errors import UnknownTopicOrPartitionException
+from replication.protocol.lease import Lease
 from replication.storage.cluster import Cluster, format_cluster
-from replication.storage.controller_lease import Lease
 from replication.storage.filesystem import StorageRoot
 from tests.processes import wait_until
 

@@ -8,8 +8,8 @@ import pytest
 
 from jobs import delete_records
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.topic import Topic
 from replication.storage.broker_table import BrokerTable
-from replication.storage.topic_table import Topic
 from tests.clients.world import World
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill
 

@@ -11,7 +11,7 @@ import pytest
 
 from jobs import get_offsets
 from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.topic_table import Topic
+from replication.protocol.topic import Topic
 from tests.clients.world import World
 from tests.storage.logs import COLUMNS, NOON, P0, P1, TOPIC, follow, lead, request, send, start_at, truncate
 

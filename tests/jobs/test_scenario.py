@@ -23,13 +23,13 @@ from replication.config import Config
 from replication.errors import TimeoutException
 from replication.protocol.leader_election import new_partition, with_leader
 from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from replication.protocol.topic import Topic
 from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.metadata_history import metadata_history
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
-from replication.storage.topic_table import Topic
 from schemas import LOG
 from tests.registrations import joined, register
 from tests.storage.logs import P0, TOPIC, TOPIC_ID, follow, lead, records, request, send

@@ -13,8 +13,8 @@ from jobs.soak_plan import KINDS, Fault, plan_faults
 from jobs.soak_root_faults import RootFaults
 from jobs.storage_faults import is_away
 from replication.errors import InconsistentClusterIdException, TimeoutException
+from replication.protocol.admin_request import Outcome
 from replication.protocol.partition_registration import PartitionRegistration
-from replication.storage.admin_table import Outcome
 
 ALL, FEW = (2, 3, 1), (2, 3)
 

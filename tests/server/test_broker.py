@@ -6,9 +6,10 @@ import pytest
 
 from replication.config import Config
 from replication.errors import DuplicateBrokerRegistrationException, InconsistentClusterIdException
+from replication.protocol.broker_registration import BrokerRegistration
 from replication.server.broker import Broker
 from replication.server.broker_session import BrokerSession
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from tests.hanging import Hanging

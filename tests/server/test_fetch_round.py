@@ -13,6 +13,7 @@ from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.leadership import HostedPartition
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.replica import Replica
+from replication.protocol.replica_rows import replica_row
 from replication.protocol.steps import InitialFetchState
 from replication.server import fetch_round
 from replication.server.fetch_round import FetchContext, FetchRound
@@ -20,7 +21,6 @@ from replication.server.fetch_states import FetchStates, NoLongerFetched
 from replication.server.fetch_tables import rows_table
 from replication.server.follower_session import follower_session
 from replication.server.gate import Gate
-from replication.server.replica_rows import replica_row
 from replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from replication.server.segment_copier import SegmentCopier
 from replication.storage.append import append_as_follower

@@ -6,8 +6,9 @@ import pytest
 
 from replication.config import Config
 from replication.errors import DuplicateBrokerRegistrationException
+from replication.protocol.broker_registration import BrokerRegistration
 from replication.server.id_watch import IdWatch, prepare_start
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.root_probe import is_formatted

@@ -7,16 +7,18 @@ import pytest
 
 from replication.config import Config
 from replication.errors import KafkaStorageException
+from replication.protocol.broker_registration import BrokerRegistration
+from replication.protocol.entity import Entity
 from replication.protocol.leader_election import new_partition
 from replication.protocol.replica import Replica
+from replication.protocol.topic import Topic
 from replication.server.metadata_cache import MetadataCache
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.config_table import ConfigTable, Entity
+from replication.storage.config_table import ConfigTable
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
-from replication.storage.topic_table import Topic
 from schemas import LOG
 from tests import registrations
 from tests.clients.world import World

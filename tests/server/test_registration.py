@@ -1,18 +1,19 @@
 """How a broker stands in its row: epochs, heartbeats, what it says of its storage, and when it is fenced."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from replication.config import Config
 from replication.errors import KafkaStorageException, StaleBrokerEpochException
+from replication.protocol.broker_registration import LogIdentity
+from replication.protocol.liveness import Liveness
 from replication.server.registration import Registration
 from replication.storage.broker_table import BrokerTable
 from replication.storage.commit import commit_name, last_version
 from replication.storage.delta_log import NONCE
 from replication.storage.filesystem import StorageRoot
-from replication.storage.liveness import Liveness
-from replication.storage.log_identity import LogIdentity
 from replication.storage.replica_log import ReplicaLog
 from tests.storage.logs import P0, fill, lead, new_log
 
@@ -174,7 +175,7 @@ def unreachable_after(register):
 
 
 def test_li_04_who_has_no_storage_is_not_alive_and_is_again_when_it_has(process):
-    broker, liveness, seen = process(log()), Liveness(6000), []
+    broker, liveness, seen = process(log()), Liveness(6000, time.monotonic), []
     for error in (None, "the disk is gone", None):
         broker.storage_error = error
         broker.beat(None)

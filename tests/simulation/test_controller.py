@@ -6,6 +6,7 @@ import pytest
 
 from replication.controller import reassignment
 from replication.controller.controller_context import BrokerView, ControllerContext
+from replication.protocol.admin_request import AdminRequest
 from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from replication.simulation import controller_invariants
 from replication.simulation.controller import Controller
@@ -15,7 +16,6 @@ from replication.simulation.rules import SHIPPED
 from replication.simulation.sabotage import SABOTAGES
 from replication.simulation.tables import Admin, Metadata, Topics
 from replication.simulation.world import Setting, World
-from replication.storage.admin_table import AdminRequest
 
 P0 = PartitionRegistration("numbers", "t1", 0, (1, 2), 1, 3, (1, 2), 5, 2)
 MOVING = replace(P0, replicas=(3, 2, 1), adding_replicas=(3,), removing_replicas=(1,))

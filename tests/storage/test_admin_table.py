@@ -5,8 +5,9 @@ import json
 import pytest
 
 from replication.errors import ControllerMovedException, InvalidRequestException
+from replication.protocol.admin_request import APPLYING, DECIDED, DECIDING, PENDING, AdminRequest, Outcome
 from replication.storage import admin_table
-from replication.storage.admin_table import APPLYING, DECIDED, DECIDING, PENDING, AdminRequest, AdminTable, Outcome
+from replication.storage.admin_table import AdminTable
 from replication.storage.filesystem import StorageRoot
 
 GONE = Outcome("TimeoutException", "gone")

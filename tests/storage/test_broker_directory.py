@@ -5,8 +5,9 @@ import logging
 import pytest
 
 from replication.errors import KafkaStorageException
+from replication.protocol.broker_registration import BrokerRegistration
 from replication.storage.broker_directory import BrokerDirectory
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.broker_table import BrokerTable
 from replication.storage.filesystem import StorageRoot
 from replication.storage.state_table import StateTable
 from schemas import BROKERS

@@ -9,8 +9,9 @@ from deltalake import DeltaTable
 
 from replication.config import Config
 from replication.controller.controller import Controller
+from replication.protocol.broker_registration import BrokerRegistration
 from replication.storage import delta_log
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.commit import commit_name, is_commit
 from replication.storage.compaction import compact

@@ -7,7 +7,8 @@ import pytest
 
 from replication.config import Config
 from replication.errors import BrokerNotAvailableException, InconsistentClusterIdException, KafkaStorageException
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.protocol.broker_registration import BrokerRegistration
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import (
     Cluster,
     check_identity,

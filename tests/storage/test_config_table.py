@@ -3,8 +3,9 @@
 import pytest
 
 from replication.errors import ControllerMovedException
+from replication.protocol.entity import Entity
 from replication.storage.commit import last_version
-from replication.storage.config_table import ConfigTable, Entity
+from replication.storage.config_table import ConfigTable
 from replication.storage.filesystem import StorageRoot
 
 ONE, ALL = Entity("brokers", "1"), Entity("brokers", "<default>")

@@ -8,7 +8,8 @@ import pytest
 from jobs.storage_faults import bring_back, is_away, take_away
 from replication.config import Config
 from replication.errors import InconsistentClusterIdException, KafkaStorageException
-from replication.storage.broker_table import BrokerRegistration, BrokerTable
+from replication.protocol.broker_registration import BrokerRegistration
+from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.root_probe import prepare_root, probe_root, storage_error, works_as_before

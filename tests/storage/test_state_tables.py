@@ -11,19 +11,22 @@ from replication.errors import (
     KafkaStorageException,
     StaleBrokerEpochException,
 )
+from replication.protocol.admin_request import DECIDED, AdminRequest, Outcome
+from replication.protocol.broker_registration import BrokerRegistration
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
+from replication.protocol.topic import Topic
 from replication.storage import state_table
-from replication.storage.admin_table import DECIDED, AdminRequest, AdminTable, Outcome, _row
-from replication.storage.broker_table import BrokerRegistration, BrokerTable, broker_ids
+from replication.storage.admin_table import AdminTable, _row
+from replication.storage.broker_table import BrokerTable, broker_ids
 from replication.storage.commit import commit_name, last_version, read_commit
 from replication.storage.filesystem import StorageRoot
 from replication.storage.metadata_table import MetadataTable
 from replication.storage.replica_table import ReplicaTable
 from replication.storage.state_table import StateTable
-from replication.storage.topic_table import Topic, TopicTable
+from replication.storage.topic_table import TopicTable
 from schemas import PRODUCERS
 from tests.processes import race
 from tests.storage.answers import refuse_all

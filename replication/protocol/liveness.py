@@ -5,11 +5,10 @@ A broker without its storage shows that it is there, and can neither lead nor fo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from replication.storage.broker_table import BrokerRegistration
+from replication.protocol.broker_registration import BrokerRegistration
 
 
 class _Sighting(NamedTuple):
@@ -18,9 +17,9 @@ class _Sighting(NamedTuple):
 
 
 class Liveness:
-    """What an observer has seen of the brokers' heartbeats. Kafka: `BrokerHeartbeatManager`."""
+    """What an observer has seen of the brokers' heartbeats, by its own `clock`. Kafka: `BrokerHeartbeatManager`."""
 
-    def __init__(self, session_timeout_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, session_timeout_ms: int, clock: Callable[[], float]) -> None:
         self._session_timeout = session_timeout_ms / 1000
         self._clock = clock
         self._sightings: dict[int, _Sighting] = {}

@@ -12,7 +12,7 @@ from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, R
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import BatchHeader
 from replication.protocol.replica import Replica
-from replication.server.replica_rows import offline_row, replica_row
+from replication.protocol.replica_rows import offline_row, replica_row
 
 REGISTRATION = PartitionRegistration("flights", "id", 3, (1, 2), 1, 5, (1, 2))
 
