@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
@@ -50,6 +51,10 @@ class Outcome(enum.Enum):
     APPLIED = "applied"
     FOUND = "found: an earlier attempt had won"
     LOST = "lost: the registration it was decided on is gone"
+
+
+# What has become of each change, and the registration that holds now.
+IsrOutcomes: TypeAlias = Mapping[TopicIdPartition, tuple[Outcome, PartitionRegistration | None]]
 
 
 def observe(

@@ -1,20 +1,22 @@
-"""The vocabulary in which rules answer: each step is one commit on one table, or one move in memory.
+"""The vocabulary in which rules answer: each step is one read, one commit on one table, or one move in memory.
 
-A rule answers with a list of steps in the order in which they must happen. Whoever asked only carries them out: the
-server on Delta tables, the simulation in memory, where a crash, a pause or somebody else's commit may come between any
-two. So the order in which things are written is a part of the rules, and is tested with them.
+A rule answers with a list of steps in the order in which they must happen; a round yields them one by one, and is sent
+what came of each. Whoever asked only carries them out: the server on Delta tables, the simulation in memory, where a
+crash, a pause or somebody else's commit may come between any two. So the order in which things are read and written is
+a part of the rules, and is tested with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Generator, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from replication.protocol.append_plan import AppendPlan
 from replication.protocol.isr import IsrChange
-from replication.protocol.partition_log import Role
+from replication.protocol.partition_log import PartitionLog, Role
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import Replica
 from replication.protocol.truncation import Cut
 
 
@@ -111,11 +113,76 @@ class AlterPartitions(NamedTuple):
 
 
 class RaiseHighWatermarks(NamedTuple):
-    """In memory: the HWs of led partitions, from what is known now."""
+    """In memory, in the round itself: what has become of ISR changes is known, and the HWs follow."""
+
+
+class ReadFollowerRows(NamedTuple):
+    """A read of the `replicas` of these brokers, answered with `FollowersSeen`. One that cannot be read is left out."""
+
+    brokers: tuple[int, ...]
+
+
+class FollowersSeen(NamedTuple):
+    """What brokers say of their replicas, and when, by the reader's clock in seconds, the look at each began."""
+
+    rows: Mapping[int, Mapping[TopicIdPartition, Replica]]
+    began_at: Mapping[int, float]
+
+
+class ReadCluster(NamedTuple):
+    """In memory: what this broker has last seen of the cluster, as far as these partitions need it: `ClusterView`."""
+
+    partitions: tuple[PartitionRegistration, ...]
+
+
+class ClusterView(NamedTuple):
+    """The epochs of all brokers as registered, those of who lives and does not shut down, and `effective_min_isr`."""
+
+    broker_epochs: Mapping[int, int]
+    alive: Mapping[int, int]
+    min_isr: Mapping[TopicIdPartition, int]
+
+
+class ReadLog(NamedTuple):
+    """A read of this broker's log up to its newest commit, answered with the log of each of these partitions."""
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+class ReadOwnLogs(NamedTuple):
+    """A read of this broker's log up to its newest commit: what it has, and of what this metadata gives. `OwnLogs`."""
+
+    metadata: Mapping[TopicIdPartition, PartitionRegistration]
+
+
+class OwnLogs(NamedTuple):
+    """The logs of a broker, and what is wrong with the files of those that are assigned to it."""
+
+    logs: Mapping[TopicIdPartition, PartitionLog]
+    faults: Mapping[TopicIdPartition, str] = {}
+    has_broken_files: bool = False
+
+
+class FenceIsrChanges(NamedTuple):
+    """One commit on `metadata`: this broker is outside of these ISRs, and what would take it in was decided before.
+    Answered with the partitions of which that holds now."""
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+class RepairLogs(NamedTuple):
+    """One commit on the log: what is broken of these partitions goes, if they follow at their leader epoch."""
+
+    leader_epochs: Mapping[TopicIdPartition, int]
 
 
 Step: TypeAlias = (
     StopFetching | CommitRoles | DeleteLogs | HostPartitions | StartFetching | StopIdleFetchers | PublishReplicas
     | CutLogs | FinishTruncation | AppendFetched | AdvanceFetchOffsets | RaiseLogStarts | AlterPartitions
-    | RaiseHighWatermarks
+    | RaiseHighWatermarks | ReadFollowerRows | ReadCluster | ReadLog | ReadOwnLogs | FenceIsrChanges | RepairLogs
 )  # fmt: skip
+
+Result = TypeVar("Result")
+
+# Yields steps, is sent the answer of each, or thrown its error, and returns what has come of it all.
+Round: TypeAlias = Generator[Step, Any, Result]

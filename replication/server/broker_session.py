@@ -130,12 +130,12 @@ class BrokerSession:
         self._has_applied = False  # until it is done: an error half way must not leave it at that
         version = self._context.cache.version
         self.replica_manager.apply()
-        self._has_applied = True
         self._context.gate.pass_through()
-        self._context.registry.update(
+        self._context.registry.update(  # a controller waits for it: what is not told is done, and told, again
             self.broker_epoch, "metadata applied", metadata_version=version,
             offline_partitions=self.replica_manager.offline(),
         )  # fmt: skip
+        self._has_applied = True
 
     def _keep_up(self) -> None:
         """What is done now and then: the rows say what producers have appended, and tables stay cheap to open."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from replication.config import Config, TopicConfig
 from replication.protocol.broker_registration import BrokerRegistration
 from replication.protocol.high_watermark import effective_min_isr
-from replication.protocol.isr import IsrChange, Outcome
+from replication.protocol.isr import IsrChange, IsrOutcomes
 from replication.protocol.liveness import Liveness
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
@@ -117,9 +117,7 @@ class MetadataCache:
         """How many members the ISR of a partition needs for its HW to move. [HW-01]"""
         return effective_min_isr(self.topic_config(registration).min_insync_replicas, len(registration.replicas))
 
-    def alter_partitions(
-        self, changes: Iterable[IsrChange], who: str
-    ) -> dict[TopicIdPartition, tuple[Outcome, PartitionRegistration | None]]:
+    def alter_partitions(self, changes: Iterable[IsrChange], who: str) -> IsrOutcomes:
         """Writes what a leader wants the ISRs to be; see `MetadataTable.alter_partitions`. [IS-05]"""
         return self.cluster.metadata.alter_partitions(changes, self._broker_epochs, {"who": who, "why": "isr"})
 

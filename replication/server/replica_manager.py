@@ -11,32 +11,33 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from replication.errors import KafkaStorageException
-from replication.protocol.become_leader_or_follower import assigned_to, become_leader_or_follower, given_to
+from replication.protocol.become_leader_or_follower import assigned_to
+from replication.protocol.broker_rounds import Memory
 from replication.protocol.high_watermark import follower_high_watermark
-from replication.protocol.isr import IsrChange
-from replication.protocol.leadership import (
-    HostedPartition,
-    Surroundings,
-    attend,
-    follow_registration,
-    host,
-    raise_high_watermark,
-    settle_isr_change,
-)
-from replication.protocol.partition_log import PartitionLog
+from replication.protocol.isr import IsrOutcomes
+from replication.protocol.leader_round import LeaderRound
+from replication.protocol.leadership import HostedPartition, host
+from replication.protocol.offline_replicas import OfflineReplicas
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica_rows import replica_row, with_faults
+from replication.protocol.role_round import take_up_roles
 from replication.protocol.steps import (
     AlterPartitions,
     CommitRoles,
     DeleteLogs,
+    FenceIsrChanges,
     HostPartitions,
+    OwnLogs,
     PublishReplicas,
     RaiseHighWatermarks,
+    ReadCluster,
+    ReadFollowerRows,
+    ReadLog,
+    ReadOwnLogs,
+    RepairLogs,
     StartFetching,
     Step,
     StopFetching,
@@ -45,10 +46,11 @@ from replication.protocol.steps import (
 from replication.server.gate import Gate
 from replication.server.leader_view import LeaderView
 from replication.server.metadata_cache import MetadataCache
-from replication.server.offline_replicas import OfflineReplicas
 from replication.server.replica_fetcher_manager import ReplicaFetcherManager
-from replication.server.state_changes import log_isr_change, log_roles
+from replication.server.state_changes import log_isr_change, log_offline, log_roles
+from replication.server.step_executor import Handler, StepExecutor
 from replication.storage.cut import delete_logs
+from replication.storage.repair import repair_logs
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 
@@ -69,26 +71,39 @@ class ReplicaManager:
         self._table = table
         self._cache = cache
         self._fetchers = fetchers
-        self._gate = gate
         self._clock = clock
-        self._view = LeaderView(broker_id, log, cache, replica_lag_time_max_ms, clock)
+        view = LeaderView(broker_id, log, cache, replica_lag_time_max_ms, clock)
+        lag_time = replica_lag_time_max_ms / 1000
+        self._leader = LeaderRound(broker_id, lag_time, lag_time / 2, clock)
         self._offline = OfflineReplicas(broker_id)
         self._is_shutting_down = False
         self._lock = threading.RLock()
         self._hosted: dict[TopicIdPartition, HostedPartition] = {}
-        self._around: dict[TopicIdPartition, Surroundings] = {}
-        self._handlers: dict[type[Step], Callable[[Any], object]] = {
+        self._memory = Memory(self._hosted, lambda: table.replicas, self._offline)
+        self._faulty: frozenset[object] = frozenset()
+        self._executor = StepExecutor(gate, self._lock, self._handlers(view))
+
+    def _handlers(self, view: LeaderView) -> dict[type[Step], Handler]:
+        broker_id, log, cache, fetchers = self._broker_id, self._log, self._cache, self._fetchers
+        who = f"broker-{broker_id}"
+        return {
             StopFetching: lambda step: fetchers.remove_fetcher_for_partitions(step.partitions),
             CommitRoles: self._commit_roles,
-            DeleteLogs: lambda step: delete_logs(
-                log, step.partitions, f"broker-{broker_id}", assigned_to(broker_id, cache.partitions)
-            ),
+            DeleteLogs: lambda step: delete_logs(log, step.partitions, who, assigned_to(broker_id, cache.partitions)),
             HostPartitions: self._host,
             PublishReplicas: lambda step: self.publish(step.why),
             StartFetching: self._start_fetching,
             StopIdleFetchers: lambda _: fetchers.shutdown_idle_fetchers(),
-            AlterPartitions: lambda step: self._alter_partitions(step.changes),
-            RaiseHighWatermarks: lambda _: self._raise_high_watermarks(),
+            AlterPartitions: self._alter_partitions,
+            RaiseHighWatermarks: lambda _: None,
+            ReadFollowerRows: view.follower_rows,
+            ReadCluster: view.cluster,
+            ReadLog: view.log,
+            ReadOwnLogs: self._read_own_logs,
+            FenceIsrChanges: lambda step: cache.fence_isr_changes(step.partitions, broker_id),
+            RepairLogs: lambda step: repair_logs(
+                log, step.leader_epochs, who, assigned_to(broker_id, cache.partitions)
+            ),
         }
 
     def shutting_down(self) -> None:
@@ -96,70 +111,35 @@ class ReplicaManager:
         self._is_shutting_down = True
 
     def apply(self) -> None:
-        """Takes up the roles that the metadata gives to this broker; what is as before is left alone. [BL-03]"""
-        with self._lock:
-            metadata = given_to(self._broker_id, self._broker_epoch, self._cache.partitions)
-            for partition, hosted in self._hosted.items():
-                if partition in metadata:
-                    self._hosted[partition] = follow_registration(hosted, metadata[partition])
-            registrations = {p: hosted.registration for p, hosted in self._hosted.items()}
-        logs = self._known_logs(metadata)
-        has_changed = self._offline.look(self._log.current(), metadata)
-        kept = self._offline.without_led
-        steps = become_leader_or_follower(self._broker_id, kept(registrations), kept(metadata), kept(logs))
-        if has_changed:
-            steps = [StopFetching(tuple(self._offline.faults)), *steps, PublishReplicas("offline replicas")]
-        self.carry_out(steps)
-        self._offline.repair(self._log, self._table.replicas, self._cache, self._gate)
+        """Takes up the roles that the metadata gives to this broker: see `take_up_roles`. [BL-03]"""
+        before = self._offline.faults
+        try:
+            work = take_up_roles(self._broker_id, self._broker_epoch, self._memory, self._cache.partitions)
+            self._executor.run(work)
+        finally:
+            log_offline(self._broker_id, before, self._offline.faults)
 
-    def _known_logs(
-        self, metadata: Mapping[TopicIdPartition, PartitionRegistration]
-    ) -> dict[TopicIdPartition, PartitionLog]:
-        """What the log has, and may have in broken files; those that hold nothing of what it still has are let go."""
+    def _read_own_logs(self, step: ReadOwnLogs) -> OwnLogs:
         state = self._log.refresh()
-        of_metadata = (p for p, r in metadata.items() if self._broker_id in r.replicas or state.fault(p))
+        state.learn({registration.topic_id: registration.topic for registration in step.metadata.values()})
+        of_metadata = (p for p, r in step.metadata.items() if self._broker_id in r.replicas or state.fault(p))
         logs = {p: state.known(p) for p in sorted({*state.partitions(), *of_metadata})}
-        if state.broken:
-            self.carry_out([DeleteLogs(())])
-        return logs
+        self._faulty = state.faulty()
+        assigned = assigned_to(self._broker_id, step.metadata) if self._faulty else ()
+        faults = {p: fault for p in assigned if (fault := state.fault(p)) is not None}
+        return OwnLogs(logs, faults, bool(state.broken))
 
     def is_due(self) -> bool:
         """Whether `apply` has to be called without a move of the metadata: files have broken, or are whole again."""
-        return self._offline.is_due(self._log.current())
+        return self._log.current().faulty() != self._faulty
 
     def offline(self) -> tuple[str, ...]:
         """The replicas that have a broken file, as the broker's row has them. [OL-01, LI-04]"""
         return self._offline.names()
 
     def lead(self) -> bool:
-        """The duties of a leader: looks at the followers, changes the ISR, raises the HWs, tells whether one has moved.
-
-        Kafka: `Partition.maybeShrinkIsr`, `maybeExpandIsr`, `maybeIncrementLeaderHW`. [HW-01, IS-01, IS-04, FE-03]
-        """
-        if not self.leads():
-            return False
-        self._around = self._view.look(self.leads())
-        with self._lock:
-            before = dict(self._hosted)
-            for partition, surroundings in self._around.items():
-                self._hosted[partition] = attend(self._hosted[partition], surroundings)
-            changes = tuple(h.pending for h in self._offline.without(self._hosted).values() if h.pending)
-        steps: list[Step] = [AlterPartitions(changes)] if changes else []
-        self.carry_out([*steps, RaiseHighWatermarks()])
-        with self._lock:
-            return any(self._has_news(p, h, before[p]) for p, h in self._hosted.items() if p in before)
-
-    def _has_news(self, partition: TopicIdPartition, now: HostedPartition, before: HostedPartition) -> bool:
-        """Whether others wait for what has changed: a HW, or a log start that a client has raised."""
-        told, around = self._table.replicas.get(partition), self._around.get(partition)
-        is_shorter = told is not None and around is not None and told.log_start_offset < around.log.log_start_offset
-        return is_shorter or now.high_watermark > before.high_watermark
-
-    def carry_out(self, steps: Iterable[Step]) -> None:
-        """Carries out steps in their order; a broker may be ended between any two."""
-        for step in steps:
-            self._gate.pass_through()
-            self._handlers[type(step)](step)
+        """The duties of a leader, once; tells whether there is news for others: see `LeaderRound.run`."""
+        return self._executor.run(self._leader.run(self._memory))
 
     def _commit_roles(self, step: CommitRoles) -> None:
         self._log.become(step.roles, why=f"metadata version {self._cache.version}")
@@ -180,26 +160,15 @@ class ReplicaManager:
                     state.known(partition), self._broker_id, now,
                 )  # fmt: skip
 
-    def _alter_partitions(self, changes: tuple[IsrChange, ...]) -> None:
-        """Writes changes of ISRs; one whose outcome cannot be told stays pending, and the HW waits for both."""
+    def _alter_partitions(self, step: AlterPartitions) -> IsrOutcomes:
         try:
-            outcomes = self._cache.alter_partitions(changes, f"broker-{self._broker_id}")
+            outcomes = self._cache.alter_partitions(step.changes, f"broker-{self._broker_id}")
         except KafkaStorageException as error:
             logger.warning("broker %d: what became of a change of the ISR is not known: %s", self._broker_id, error)
-            return
-        with self._lock:
-            for partition, (outcome, current) in outcomes.items():
-                hosted = self._hosted.get(partition)
-                if hosted is not None:
-                    self._hosted[partition] = settle_isr_change(hosted, outcome, current)
-                    log_isr_change(self._broker_id, partition, outcome, current)
-
-    def _raise_high_watermarks(self) -> None:
-        for partition, around in self._around.items():
-            with self._lock:
-                hosted = self._hosted.get(partition)
-                if hosted is not None:
-                    self._hosted[partition] = raise_high_watermark(hosted, around)
+            raise
+        for partition, (outcome, current) in outcomes.items():
+            log_isr_change(self._broker_id, partition, outcome, current)
+        return outcomes
 
     def leads(self) -> list[PartitionRegistration]:
         """The partitions that this broker leads."""

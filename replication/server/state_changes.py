@@ -33,3 +33,9 @@ def log_isr_change(
     """Says what has become of a leader's change of an ISR."""
     isr = current.isr if current else "gone"
     state_changes.info("broker %d: ISR of %s: %s, now %s", broker_id, partition, outcome.value, isr)
+
+
+def log_offline(broker_id: int, before: Mapping[TopicIdPartition, str], now: Mapping[TopicIdPartition, str]) -> None:
+    """Says which replicas have gone offline, and why. [OL-01]"""
+    for partition in now.keys() - before.keys():
+        state_changes.error("broker %d: %s is offline: %s", broker_id, partition, now[partition])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from replication.errors import KafkaStorageException
+
 # What an event does: a thread takes one step, or something happens to a process or a broker.
 STEP: Final = "step"
 START, CRASH, PAUSE, RESUME, SHUTDOWN = "start", "crash", "pause", "resume", "shutdown"
@@ -32,5 +34,5 @@ class Violation(Exception):
         self.text = text
 
 
-class AnswerLost(Exception):
-    """A read or a commit has failed as far as its actor knows: it gives up what it was doing."""
+class AnswerLost(KafkaStorageException):
+    """A read or a commit has failed as far as its actor knows."""

@@ -1,25 +1,27 @@
-"""What a leader does in each round: looks at its followers, changes the ISR, raises the HW. The rules decide."""
+"""The reads and the commits of a leader's round, on tables in memory. The round is the shipped one."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from replication.errors import LakelogException
 from replication.protocol import steps
-from replication.protocol.isr import IsrChange, Outcome
-from replication.protocol.leadership import Surroundings
-from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.broker_rounds import Memory
+from replication.protocol.isr import IsrOutcomes, Outcome
+from replication.protocol.leader_round import LeaderRound
+from replication.protocol.offline_replicas import OfflineReplicas
+from replication.protocol.partition_log import PartitionLog
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
-from replication.simulation.actor import Work
 from replication.simulation.broker_thread import BrokerThread
 from replication.simulation.events import AnswerLost
-from replication.simulation.tables import LogState, Metadata, name_of
+from replication.simulation.tables import Metadata, name_of
 
 if TYPE_CHECKING:
     from replication.simulation.broker_process import BrokerProcess
 
-Rows = Mapping[int, Mapping[TopicIdPartition, Replica]]
+Answer = Generator[None, None, Any]
 
 
 class LeaderDuties(BrokerThread):
@@ -27,81 +29,84 @@ class LeaderDuties(BrokerThread):
 
     def __init__(self, process: BrokerProcess, name: str) -> None:
         super().__init__(process, name)
-        self._around: dict[TopicIdPartition, Surroundings] = {}
-
-    def _led(self) -> list[PartitionRegistration]:
-        hosted = self.process.hosted.values()
-        return [h.registration for h in hosted if h.registration.leader == self.process.broker_id]
+        self.memory = Memory(process.hosted, lambda: process.told, OfflineReplicas(process.broker_id))
+        self._leader = LeaderRound(  # lags count in each round: so more of them matter
+            process.broker_id, self.world.setting.replica_lag_time_max, 0.0, lambda: self.world.now, self.rules
+        )
+        self.handlers: dict[type, Callable[[Any], Answer]] = {
+            steps.ReadFollowerRows: self._follower_rows,
+            steps.ReadCluster: self._cluster,
+            steps.ReadLog: self._read_log,
+            steps.AlterPartitions: self._alter_partitions,
+            steps.RaiseHighWatermarks: self._raise_high_watermarks,
+        }
 
     def _lead(self) -> Generator[None, None, bool]:
-        """Tells whether a HW has moved."""
-        led, hosted = self._led(), self.process.hosted
-        if not led:
-            return False
-        rows = yield from self._follower_rows(sorted({broker for r in led for broker in r.followers}))
-        yield
-        log = self.refresh_log()
-        self._around = {r.topic_id_partition: self._surroundings(r, log, rows) for r in led}
-        before = {p: hosted[p].high_watermark for p in self._around}
-        for partition, around in self._around.items():
-            hosted[partition] = self.rules.attend(hosted[partition], around)
-        changes = tuple(h.pending for h in hosted.values() if h.pending)
-        if changes:
-            yield from self._alter_partitions(steps.AlterPartitions(changes))
-        yield from self._raise_high_watermarks(steps.RaiseHighWatermarks())
-        return any(hosted[p].high_watermark > before[p] for p in before)
+        """Tells whether there is news for others."""
+        before = dict(self.process.hosted)
+        has_news: bool = yield from self.run(self._leader.run(self.memory))
+        for partition, now in self.process.hosted.items():
+            if now.high_watermark != before[partition].high_watermark:
+                self.say("HW of %s: %d", name_of(partition), now.high_watermark)
+        return has_news
 
-    def _follower_rows(self, brokers: Iterable[int]) -> Generator[None, None, Rows]:
+    def run(self, work: steps.Round[Any]) -> Answer:
+        """Carries out a round: each of its steps takes steps here, or fails."""
+        answer, error = None, None
+        while True:
+            try:
+                step = work.throw(error) if error else work.send(answer)
+            except StopIteration as end:
+                return end.value
+            try:
+                answer, error = (yield from self.handlers[type(step)](step)), None
+            except LakelogException as failed:
+                error = failed
+
+    def _follower_rows(self, step: steps.ReadFollowerRows) -> Answer:
         rows: dict[int, Mapping[TopicIdPartition, Replica]] = {}
-        for broker in brokers:
+        began_at: dict[int, float] = {}
+        for broker in step.brokers:
             yield
             try:
+                began_at[broker] = self.world.now
                 rows[broker] = self.look(self.world.replicas[broker])[1].replicas
             except AnswerLost:
                 continue
-        return rows
+        return steps.FollowersSeen(rows, began_at)
 
-    def _surroundings(self, registration: PartitionRegistration, log: LogState, rows: Rows) -> Surroundings:
-        partition, registry = registration.topic_id_partition, self.process.registry
-        found = {b: rows[b][partition] for b in registration.followers if b in rows and partition in rows[b]}
+    def _cluster(self, step: steps.ReadCluster) -> Answer:
+        yield from ()
+        registry = self.process.registry
         epochs = {broker: row.broker_epoch for broker, row in registry.items()}
-        eligible = {broker: row.broker_epoch for broker, row in registry.items() if not row.shutting_down}
-        return Surroundings(
-            log.partition(partition), found, epochs, eligible, self.world.now,
-            self.world.setting.replica_lag_time_max, self.world.min_isr(registration), True,
-        )  # fmt: skip
+        alive = {broker: row.broker_epoch for broker, row in registry.items() if not row.shutting_down}
+        return steps.ClusterView(epochs, alive, {r.topic_id_partition: self.world.min_isr(r) for r in step.partitions})
 
-    def _alter_partitions(self, step: steps.AlterPartitions) -> Work:
-        outcomes: dict[TopicIdPartition, tuple[Outcome, PartitionRegistration | None]] = {}
+    def _read_log(self, step: steps.ReadLog) -> Answer:
+        yield
+        log = self.refresh_log()
+        logs: dict[TopicIdPartition, PartitionLog] = {p: log.partition(p) for p in step.partitions}
+        return logs
+
+    def _raise_high_watermarks(self, _: steps.RaiseHighWatermarks) -> Answer:
+        yield
+
+    def _alter_partitions(self, step: steps.AlterPartitions) -> Answer:
+        outcomes: IsrOutcomes = {}
 
         def decide(_: int, metadata: Metadata) -> Metadata | None:
+            nonlocal outcomes
             registry = self.world.registry.at(self.world.registry.newest)
             epochs = {broker: row.broker_epoch for broker, row in registry.items()}
             found = metadata.partitions
-            outcomes.update(
-                {c.partition: self.rules.alter_partition(found.get(c.partition), c, epochs) for c in step.changes}
-            )
+            outcomes = {
+                c.partition: self.rules.alter_partition(found.get(c.partition), c, epochs) for c in step.changes
+            }
             applied = {p: r for p, (outcome, r) in outcomes.items() if r and outcome is Outcome.APPLIED}
             return metadata._replace(partitions={**found, **applied}) if applied else None
 
-        try:
-            yield from self.transact(self.world.metadata, decide, _words(step.changes))
-        except AnswerLost:
-            return  # what has become of them is not known: they stay pending, and the HW is raised all the same
-        hosted = self.process.hosted
-        for partition, (outcome, current) in outcomes.items():
-            if partition in hosted:
-                hosted[partition] = self.rules.settle_isr_change(hosted[partition], outcome, current)
-                self.say("ISR of %s: %s", name_of(partition), outcome.value)
-
-    def _raise_high_watermarks(self, _: steps.RaiseHighWatermarks) -> Work:
-        yield
-        hosted = self.process.hosted
-        for partition, around in self._around.items():
-            if partition in hosted:
-                hosted[partition] = self.rules.raise_high_watermark(hosted[partition], around)
-                self.say("HW of %s: %d", name_of(partition), hosted[partition].high_watermark)
-
-
-def _words(changes: Iterable[IsrChange]) -> str:
-    return ", ".join(f"ISR of {name_of(c.partition)}: {c.isr}" for c in changes)
+        words = ", ".join(f"ISR of {name_of(c.partition)}: {c.isr}" for c in step.changes)
+        yield from self.transact(self.world.metadata, decide, words)
+        for partition, (outcome, _) in outcomes.items():
+            self.say("ISR of %s: %s", name_of(partition), outcome.value)
+        return outcomes

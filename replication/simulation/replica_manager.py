@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from replication.errors import LakelogException, StaleBrokerEpochException
 from replication.protocol import steps
 from replication.protocol.partition_log import STOPPED, role_version
+from replication.protocol.role_round import take_up_roles
 from replication.simulation.actor import Work
 from replication.simulation.events import AnswerLost
 from replication.simulation.fetcher import Fetcher
-from replication.simulation.leader_duties import LeaderDuties
+from replication.simulation.leader_duties import Answer, LeaderDuties
 from replication.simulation.tables import Broker, LogChange, LogState, Rows, name_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class ReplicaManager(LeaderDuties):
     def __init__(self, process: BrokerProcess) -> None:
         super().__init__(process, "main")
         self._version, self._applied = -1, -1
-        self._handlers: dict[type, Callable[[Any], Work]] = {
+        self.handlers |= {
+            steps.ReadOwnLogs: self._read_own_logs,
             steps.StopFetching: self._stop_fetching,
             steps.CommitRoles: self._commit_roles,
             steps.DeleteLogs: self._delete_logs,
@@ -91,7 +93,8 @@ class ReplicaManager(LeaderDuties):
         self.check_claim(process.registry[process.broker_id].broker_epoch, "brokers")
         if self._applied < self._version:
             version = self._version
-            yield from self._apply()
+            todo = take_up_roles(process.broker_id, process.epoch, self.memory, process.metadata, self.rules)
+            yield from self.run(todo)
             self._applied = version
             yield from self._tell_registry("metadata applied", lambda row: row._replace(metadata_version=version))
         if process.is_shutting_down and not process.registry[process.broker_id].shutting_down:
@@ -110,24 +113,11 @@ class ReplicaManager(LeaderDuties):
 
         yield from self.transact(self.world.registry, decide, why)
 
-    def _apply(self) -> Work:
-        process = self.process
-        metadata = self.rules.given_to(process.broker_id, process.epoch, process.metadata)
-        for partition, hosted in process.hosted.items():
-            if partition in metadata:
-                process.hosted[partition] = self.rules.follow_registration(hosted, metadata[partition])
-        registrations = {p: hosted.registration for p, hosted in process.hosted.items()}
+    def _read_own_logs(self, step: steps.ReadOwnLogs) -> Answer:
         yield
         log = self.refresh_log()
-        known = {*log.partitions, *(p for p, r in metadata.items() if process.broker_id in r.replicas)}
-        logs = {p: log.partition(p) for p in sorted(known)}
-        yield from self._carry_out(
-            self.rules.become_leader_or_follower(process.broker_id, registrations, metadata, logs)
-        )
-
-    def _carry_out(self, todo: Iterable[steps.Step]) -> Work:
-        for step in todo:
-            yield from self._handlers[type(step)](step)
+        known = {*log.partitions, *(p for p, r in step.metadata.items() if self.process.broker_id in r.replicas)}
+        return steps.OwnLogs({p: log.partition(p) for p in sorted(known)})
 
     def _stop_fetching(self, step: steps.StopFetching) -> Work:
         """Waits for rounds under way, as a fetcher's lock does: once it is done, nothing more is appended."""

@@ -10,7 +10,7 @@ from replication.controller.decide import decide
 from replication.protocol import delayed_operation, follow, isr, leadership
 from replication.protocol.append import place
 from replication.protocol.append_plan import plan_appends
-from replication.protocol.become_leader_or_follower import become_leader_or_follower, given_to
+from replication.protocol.broker_rounds import BrokerRules
 from replication.protocol.chain import linked
 from replication.protocol.fencing import check_leader_row
 from replication.protocol.log_retention import delete_records_offset
@@ -21,8 +21,8 @@ Rule = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Rules:
-    """One field a rule, so that each can be replaced by a broken one; see `sabotage`.
+class Rules(BrokerRules):
+    """One field a rule, so that each can be replaced by a broken one; see `sabotage`. Those of rounds are inherited.
 
     The last four are no functions of the protocol but what its users are told to do: stop at a higher claim, ask again
     what has become of a commit without an answer, end a fetcher's round before its partitions get another role, and
@@ -30,13 +30,7 @@ class Rules:
     one of them is swapped in while it runs.
     """
 
-    given_to: Rule = given_to
-    become_leader_or_follower: Rule = become_leader_or_follower
     host: Rule = leadership.host
-    follow_registration: Rule = leadership.follow_registration
-    attend: Rule = leadership.attend
-    settle_isr_change: Rule = leadership.settle_isr_change
-    raise_high_watermark: Rule = leadership.raise_high_watermark
     alter_partition: Rule = isr.alter_partition
     check_leader_row: Rule = check_leader_row
     maybe_truncate: Rule = follow.maybe_truncate

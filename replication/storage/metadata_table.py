@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from replication.protocol.isr import IsrChange, Outcome, alter_partition, fence_isr_changes
+from replication.protocol.isr import IsrChange, IsrOutcomes, Outcome, alter_partition, fence_isr_changes
 from replication.protocol.partition_registration import NO_EPOCH, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.controller_claim import check_claim, claim
@@ -92,7 +92,7 @@ class MetadataTable:
 
     def alter_partitions(
         self, changes: Iterable[IsrChange], broker_epochs: Callable[[], Mapping[int, int]], cause: Mapping[str, Any]
-    ) -> dict[TopicIdPartition, tuple[Outcome, PartitionRegistration | None]]:
+    ) -> IsrOutcomes:
         """Writes a leader's changes of ISRs in one compare-and-set; tells what became of each, and what holds now.
 
         `broker_epochs` are looked up anew at each attempt. Raises KafkaStorageException where the outcome stays

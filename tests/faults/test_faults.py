@@ -1,10 +1,12 @@
 """Each fault of the store and of the world occurs, as it is meant to."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.storage.broker_table import BrokerTable
 from replication.storage.commit import commit_name, last_version
 from replication.storage.delta_log import CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
@@ -15,7 +17,7 @@ from tests.faults.actors import Client
 from tests.faults.check import check
 from tests.faults.rates import FROZEN, HANGS, Rates, drawn
 from tests.faults.store import FaultyStore, tear_commit, tear_end
-from tests.faults.world import World
+from tests.faults.world import BROKERS, World
 
 
 class Others:
@@ -140,6 +142,27 @@ def test_a_power_cut_may_take_the_end_of_the_log_and_leave_the_row_that_tells_of
     assert client.send({0: 1})
     world.calm()
     check(world)
+
+
+def test_td_03_what_a_broker_could_not_tell_that_it_has_applied_it_tells_later(world, monkeypatch):
+    """A controller waits for it, to delete a topic, and the metadata does not move until then."""
+    failures, update = [KafkaStorageException("503")], BrokerTable.update
+
+    def fail_once(table, broker_epoch, why, **changes):
+        if failures and why == "metadata applied":
+            raise failures.pop()
+        return update(table, broker_epoch, why, **changes)
+
+    monkeypatch.setattr(BrokerTable, "update", fail_once)
+    (first, *_) = world.partitions().values()
+    world.cluster.metadata.put([replace(first, partition_epoch=first.partition_epoch + 1)], {"who": "test"})
+    world.cluster.metadata.refresh()
+    for node in world.nodes.values():
+        for _ in range(4):
+            world.clock.now += 2
+            world.run(node)
+    told = {number: found.metadata_version for number, found in world.cluster.refresh_brokers().items()}
+    assert (failures, told) == ([], dict.fromkeys(BROKERS, world.cluster.metadata.version))
 
 
 def test_each_seed_has_rates_of_its_own():

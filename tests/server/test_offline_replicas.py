@@ -9,10 +9,9 @@ from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
 from replication.protocol.partition_registration import LEADER_DURING_DELETE
 from replication.protocol.steps import DeleteLogs
 from replication.server.gate import Gate
-from replication.server.offline_replicas import OfflineReplicas
 from replication.server.replica_manager import ReplicaManager
 from replication.storage.replica_log import ReplicaLog
-from tests.server.test_replica_manager import FOLLOWED, LED, Fetchers, World
+from tests.server.test_replica_manager import FOLLOWED, LED, Fetchers, World, carry_out
 from tests.storage.logs import P0, P1, fill, lead, request, send
 
 OTHER = replace(LED, partition=2)
@@ -289,17 +288,5 @@ def test_sr_03_a_broken_file_is_for_nobody_only_if_the_metadata_say_so_too(share
     name, log, manager = shared
     log.become({P1: Role(3, STOPPED)}, "test")
     forget(log)
-    manager.carry_out([DeleteLogs(())])
+    carry_out(manager, DeleteLogs(()))
     assert name in log.refresh().segments
-
-
-def test_ol_01_nothing_is_dropped_before_its_row_says_that_it_is_offline(world):
-    """A leader that still believes the row would count records that are gone."""
-    told = world.table.replicas
-    replicas = OfflineReplicas(1)
-    file_of(world, P1).unlink()
-    world.log.scrub()
-    replicas.look(world.log.refresh(), {P1: replace(FOLLOWED, leader_epoch=1, isr=(2,))})
-    assert replicas.repairable(told) == {}
-    assert replicas.repairable({}) == {}
-    assert replicas.repairable({P1: replace(told[P1], state="Offline")}) == {P1: 1}

@@ -9,48 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from replication.protocol.become_leader_or_follower import assigned_to
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leadership import HostedPartition
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
-from replication.server.gate import Gate
-from replication.server.metadata_cache import MetadataCache
-from replication.server.state_changes import state_changes
-from replication.storage.log_state import LogState
-from replication.storage.repair import repair_logs
-from replication.storage.replica_log import ReplicaLog
 
 Value = TypeVar("Value")
 Registrations = Mapping[TopicIdPartition, PartitionRegistration]
 
 
 class OfflineReplicas:
-    """What was found at the last look. `look` is called by one thread; the rest may be called by any."""
+    """What was found at the last look. `look` is called by one thread; the rest may be called by any.
+
+    `faults`: what is wrong, in words. `fenced`: whom no leader takes into an ISR on what was known before.
+    """
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id
-        self._faulty: frozenset[object] = frozenset()
         self._registrations: Registrations = {}
-        self._fenced: set[TopicIdPartition] = set()
+        self.fenced: set[TopicIdPartition] = set()
         self.faults: Mapping[TopicIdPartition, str] = {}
 
-    def is_due(self, state: LogState) -> bool:
-        """Whether segments have broken, or been healed, since the last look."""
-        return state.faulty() != self._faulty
-
-    def look(self, state: LogState, metadata: Registrations) -> bool:
-        """Finds the replicas with broken files; tells whether there are others than before."""
-        self._faulty = state.faulty()
-        state.learn({registration.topic_id: registration.topic for registration in metadata.values()})
-        assigned = assigned_to(self._broker_id, metadata) if self._faulty else {}
-        found = {p: state.fault(p) for p in assigned}
-        before, self.faults = self.faults, {p: fault for p, fault in found.items() if fault is not None}
-        self._registrations = {p: metadata[p] for p in self.faults}
-        self._fenced &= self.faults.keys()
-        for partition in self.faults.keys() - before.keys():
-            state_changes.error("broker %d: %s is offline: %s", self._broker_id, partition, self.faults[partition])
+    def look(self, faults: Mapping[TopicIdPartition, str], metadata: Registrations) -> bool:
+        """Takes note of the replicas with broken files; tells whether there are others than before."""
+        before, self.faults = self.faults, dict(faults)
+        self._registrations = {p: metadata[p] for p in faults}
+        self.fenced &= faults.keys()
         return before != self.faults
 
     def without_led(self, values: Mapping[TopicIdPartition, Value]) -> dict[TopicIdPartition, Value]:
@@ -78,25 +63,6 @@ class OfflineReplicas:
             if registration.leader not in (NO_LEADER, self._broker_id) and self._broker_id not in registration.isr
             if p in told and told[p].state == ReplicaState.OFFLINE
         }
-
-    def repair(
-        self, log: ReplicaLog, told: Mapping[TopicIdPartition, Replica], cache: MetadataCache, gate: Gate
-    ) -> None:
-        """Drops what is broken of replicas that can be fetched again, and that no leader is about to count on.
-
-        A leader may have seen such a replica in order and be taking it into the ISR right now. So the metadata are
-        changed first, once for each time that a replica is offline: that commit is later than its row, has the replica
-        outside of the ISR, and fails what was decided before.
-        """
-        repairable = self.repairable(told)
-        if repairable.keys() - self._fenced:
-            gate.pass_through()
-            self._fenced |= cache.fence_isr_changes(sorted(repairable.keys() - self._fenced), self._broker_id)
-        given_up = {p: epoch for p, epoch in repairable.items() if p in self._fenced}
-        if given_up:
-            gate.pass_through()
-            hosted = assigned_to(self._broker_id, cache.partitions)
-            repair_logs(log, given_up, f"broker-{self._broker_id}", hosted)
 
     def names(self) -> tuple[str, ...]:
         """The offline replicas as the broker's row has them. [LI-04]"""
