@@ -10,7 +10,7 @@ from replication.storage.broker_table import BrokerTable
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_identity import identify
 from replication.storage.replica_log import ReplicaLog
-from schemas import LOG
+from schemas import BROKERS, LOG
 
 
 def joined(
@@ -27,3 +27,8 @@ def register(
     log = identify(ReplicaLog.open(root.child(LOG.name)))
     row = BrokerRegistration(broker_id, root.uri, None, epoch, 0, metadata_version, False, None, *log, epoch)
     BrokerTable.open_or_create(cluster, broker_id).register(lambda _: row)
+
+
+def folder_of(cluster: StorageRoot, broker_id: int) -> StorageRoot:
+    """Where the registration of a broker lies."""
+    return cluster.child(BROKERS.name, str(broker_id))

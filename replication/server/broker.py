@@ -21,7 +21,7 @@ from replication.server.follower_session import follower_session
 from replication.server.gate import BrokerKilled, Gate
 from replication.server.id_watch import IdWatch
 from replication.server.metadata_cache import MetadataCache
-from replication.server.registration import Registration
+from replication.server.registration import Registration, epoch_seen
 from replication.server.replica_fetcher_manager import ReplicaFetcherManager
 from replication.server.rounds import Rounds, WhileMoving
 from replication.storage.broker_table import BrokerTable
@@ -104,7 +104,8 @@ class Broker:
     def _begin(self) -> None:
         """A session under a new broker epoch: for the controller a failure and a start-up. KIP-380. [OL-02]"""
         log, table = ReplicaLog.open(self._root.child(LOG.name)), ReplicaTable.open(self._root)
-        epoch = self._registration.register(log)
+        seen = epoch_seen(self.broker_id, log, self._context.cache.partitions.values())
+        epoch = self._registration.register(log, seen)
         try:
             for claimed in (log, table):
                 claimed.claim(epoch)

@@ -5,16 +5,20 @@ Heartbeats come from a thread of their own: none may fall between a new epoch in
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from replication.config import Config
 from replication.errors import StaleBrokerEpochException
 from replication.protocol.broker_registration import BrokerRegistration, LogIdentity
+from replication.protocol.partition_registration import PartitionRegistration
 from replication.storage.broker_table import BrokerTable
 from replication.storage.filesystem import StorageRoot
 from replication.storage.log_identity import continues, identify
 from replication.storage.replica_log import ReplicaLog
+
+logger = logging.getLogger(__name__)
 
 
 class Registration:
@@ -32,14 +36,19 @@ class Registration:
         self._epoch: int | None = None
         self._offered: BrokerRegistration | None = None
 
-    def register(self, log: ReplicaLog) -> int:
-        """A new broker epoch, with a log that works. A log that is not the one registered before, or lacks some of it,
-        begins with this epoch. Raises StaleBrokerEpochException if a newer process has one."""
+    def register(self, log: ReplicaLog, seen: int = 0) -> int:
+        """A new broker epoch, with a log that works, above `seen`. A log that is not the one registered before, or
+        lacks some of it, begins with this epoch. Raises StaleBrokerEpochException if a newer process has one."""
         found = identify(log)
 
         def build(last: BrokerRegistration | None) -> BrokerRegistration:
+            if last is None and seen > 0:
+                logger.warning(
+                    "broker %d: its registration is gone; it registers anew under epoch %d, outside of every ISR",
+                    self._config.broker_id, seen + 1,
+                )  # fmt: skip
             is_the_same = last is not None and continues(log, last.log)
-            return self._next(last, found, is_the_same, None)
+            return self._next(last, found, is_the_same, None, seen)
 
         return self._write(build, None)
 
@@ -53,10 +62,15 @@ class Registration:
         return self._write(build, error)
 
     def _next(
-        self, last: BrokerRegistration | None, log: LogIdentity, is_the_same: bool, error: str | None
+        self,
+        last: BrokerRegistration | None,
+        log: LogIdentity,
+        is_the_same: bool,
+        error: str | None,
+        seen: int = 0,
     ) -> BrokerRegistration:
         self._check_is_ours(last)
-        epoch = last.broker_epoch + 1 if last else 1
+        epoch = max(last.broker_epoch if last else 0, seen) + 1
         self._offered = BrokerRegistration(
             self._config.broker_id, self._root.uri, self._config.broker_rack, epoch, 0, -1, False, error, *log,
             last.log_epoch if last and is_the_same else epoch, last.offline_partitions if last else (),
@@ -98,6 +112,15 @@ class Registration:
             self.check_not_fenced()
             assert self._epoch is not None, "who has not registered has nothing to say"
             self.table.update(self._epoch, why, **changes)
+
+
+def epoch_seen(broker_id: int, log: ReplicaLog, partitions: Iterable[PartitionRegistration]) -> int:
+    """The newest broker epoch of an id that its log and the metadata tell of, 0 if there is none.
+
+    Its registration may be gone. Were its epochs to begin again below that, its own log would take it for an older
+    process, and as a member of an ISR it would count as the process that had joined it.
+    """
+    return max((0, log.current().broker_epoch, *(registration.isr_epoch(broker_id) for registration in partitions)))
 
 
 def _known(log: LogIdentity | None) -> dict[str, str | int]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from replication.errors import StaleBrokerEpochException
+from replication.errors import (
+    CorruptRecordException,
+    InconsistentClusterIdException,
+    StaleBrokerEpochException,
+)
 from replication.protocol.broker_registration import BrokerRegistration
 from replication.storage.commit import last_version
-from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
 from replication.storage.state_table import Row, StateTable
 from schemas import BROKERS
@@ -22,11 +25,16 @@ class BrokerTable:
 
     @classmethod
     def open_or_create(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable:
-        """The broker's table, made at its first start."""
+        """The broker's table, made at its first start. Raises CorruptRecordException if what is there is none."""
         root = _folder(cluster, broker_id)
         exists = root.child("_delta_log").list()
-        table = StateTable(DeltaLog.open(root), BROKERS) if exists else StateTable.create(root, BROKERS)
-        return cls(table)
+        try:
+            return cls(StateTable.open(root, BROKERS) if exists else StateTable.create(root, BROKERS))
+        except (CorruptRecordException, InconsistentClusterIdException) as error:
+            raise CorruptRecordException(
+                f"the registration of broker {broker_id} cannot be read: {error}. Move the folder {root.uri} away and "
+                "start the broker again: it registers anew, and catches up before it is in sync"
+            ) from error
 
     @classmethod
     def open(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable:

@@ -18,6 +18,7 @@ from tests.faults.check import check
 from tests.faults.rates import FROZEN, HANGS, Rates, drawn
 from tests.faults.store import FaultyStore, tear_commit, tear_end
 from tests.faults.world import BROKERS, World
+from tests.registrations import folder_of
 
 
 class Others:
@@ -163,6 +164,20 @@ def test_td_03_what_a_broker_could_not_tell_that_it_has_applied_it_tells_later(w
             world.run(node)
     told = {number: found.metadata_version for number, found in world.cluster.refresh_brokers().items()}
     assert (failures, told) == ([], dict.fromkeys(BROKERS, world.cluster.metadata.version))
+
+
+def test_a_broker_whose_root_and_registration_are_gone_counts_for_nothing(world):
+    """Under the broker epoch that it once joined the ISR with, it would be in sync with nothing at all."""
+    node = world.nodes[1]
+    with world.acting(None):
+        world.empty_root(node)
+        folder_of(world.cluster.root, node.number).delete_folder()
+    with world.acting(node):
+        node.start()
+    assert all(node.epoch > r.isr_epoch(node.number) > 0 for r in world.partitions().values())
+    assert world.clients[0].send({0: 1})
+    world.calm()
+    check(world)
 
 
 def test_each_seed_has_rates_of_its_own():

@@ -90,12 +90,12 @@ class World:
             node = Node(number, root.uri, storage, self.rates.maintains, **{**BROKER, **properties})
             node.may_die = self._may_end(node)
             self.nodes[number] = node
+        for node in self.nodes.values():
+            node.start()
         self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, PARTITIONS)], (), {"who": "test"})
         replicas = [tuple(BROKERS[(p + n) % len(BROKERS)] for n in range(len(BROKERS))) for p in range(PARTITIONS)]
         made = (joined(new_partition(TOPIC, TOPIC_ID, p, ar, BROKERS)) for p, ar in enumerate(replicas))
         self.cluster.metadata.put(made, {"who": "test"})
-        for node in self.nodes.values():
-            node.start()
 
     def _pause(self, milliseconds: int, deadline: float) -> None:
         self.clock.now += max(0.0, min(0.5, deadline - self.clock.now))

@@ -6,15 +6,17 @@ from types import SimpleNamespace
 import pytest
 
 from replication.config import Config
-from replication.errors import KafkaStorageException, StaleBrokerEpochException
+from replication.errors import CorruptRecordException, KafkaStorageException, StaleBrokerEpochException
 from replication.protocol.broker_registration import LogIdentity
 from replication.protocol.liveness import Liveness
-from replication.server.registration import Registration
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.server.registration import Registration, epoch_seen
 from replication.storage.broker_table import BrokerTable
 from replication.storage.commit import commit_name, last_version
 from replication.storage.delta_log import NONCE
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_log import ReplicaLog
+from tests.registrations import folder_of
 from tests.storage.logs import P0, fill, lead, new_log
 
 
@@ -182,3 +184,40 @@ def test_li_04_who_has_no_storage_is_not_alive_and_is_again_when_it_has(process)
         found = {1: broker.table.registration}
         seen.append((liveness.look(found), liveness.leaving(found)))
     assert seen == [({1}, set()), (set(), set()), ({1}, set())]
+
+
+def test_bc_01_a_broker_whose_registration_is_gone_registers_anew_above_what_others_tell_of_it(process, root, caplog):
+    """Its log and the metadata remember its epochs: below these it would be refused, or taken for what it was."""
+    made = new_log(StorageRoot.of(root).child("a log"))
+    made.claim(5)
+    partitions = [PartitionRegistration("t", "id", n, (1, 2), 2, 0, (1, 2), isr_epochs={1: n, 2: 99}) for n in (3, 7)]
+    assert epoch_seen(1, made, []) == 5
+    assert epoch_seen(1, made, partitions) == 7
+    assert epoch_seen(3, log_without_claim(root), partitions) == 0
+    broker = process()
+    assert broker.register(log(), 7) == 8
+    assert row(broker) == (8, None, 5, 8)
+    assert "broker 1: its registration is gone; it registers anew under epoch 8" in caplog.text
+    assert broker.register(log(), 7) == 9
+
+
+def log_without_claim(root):
+    return new_log(StorageRoot.of(root).child("another log"))
+
+
+@pytest.mark.parametrize("harm", ["its row is torn", "no table is left"])
+def test_bc_01_a_registration_that_cannot_be_read_says_what_to_do(process, root, harm):
+    process(log())
+    folder = folder_of(StorageRoot.of(root).child("cluster"), 1)
+    if harm == "its row is torn":
+        (name,) = [name for name in folder.list() if name.endswith(".parquet")]
+        folder.write(name, b"PAR1")
+    else:
+        folder.delete_folder()
+        folder.child("_delta_log").create_folder()
+        folder.child("_delta_log").write("left over", b"")
+    with pytest.raises(CorruptRecordException, match=r"the registration of broker 1 cannot be read: .*") as raised:
+        process()
+    assert f"Move the folder {folder.uri} away and start the broker again" in str(raised.value)
+    folder.delete_folder()
+    assert row(process(log()))[0] == 1
