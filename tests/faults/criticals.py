@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from replication.clients.producer import Producer
 from replication.protocol.append import Appended, PartitionAppend, place
+from replication.protocol.broker_rounds import BrokerRules
 from replication.protocol.compaction import Compaction, LogFile, size_class
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.record_batch import BatchHeader
 from replication.protocol.replica_rows import replica_row
+from replication.protocol.role_round import take_up_roles
 from replication.server.replica_manager import ReplicaManager
 from tests.faults.threads import Fetcher
 
@@ -91,7 +94,7 @@ def _without_progress(
 
 IDENTITY_KEPT: Changes = [("replication.clients.producer.Producer.send", _keeps_its_identity)]
 LEADS_ON: Changes = [
-    ("replication.server.replica_manager.given_to", _leads_on),
+    ("replication.server.replica_manager.take_up_roles", partial(take_up_roles, rules=BrokerRules(given_to=_leads_on))),
     ("replication.server.log_matching.leader_lost_its_end", lambda *_: False),  # it would keep what was lost
 ]
 OVERTAKEN: Changes = [("replication.server.replica_manager.ReplicaManager.publish", _is_overtaken)]
