@@ -1,45 +1,47 @@
-"""The controller in office: looks at the tables, queues what has happened, writes what that leads to.
-
-Kafka: `KafkaController.onControllerFailover` and its event handlers. [FO-01, FO-02, FO-03, FO-04, FO-05]
-"""
+"""The controller in office: carries out its term on the tables of the cluster. [FO-01, FO-05]"""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from replication.controller.admin_requests import AdminRequests
-from replication.controller.batch import Batch, DecisionInterrupted, uninterrupted
+from replication.controller.batch import Batch, uninterrupted
 from replication.controller.controller_context import BrokerView, ControllerContext
 from replication.controller.decide import decide
-from replication.controller.events import (
-    AutoPreferredReplicaLeaderElection,
-    BrokerChange,
-    BrokerModifications,
-    ControlledShutdown,
-    ControllerChange,
-    ControllerEventManager,
-    Event,
-    IsrChangeNotification,
-    LogDirEventNotification,
-)
+from replication.controller.events import Event
 from replication.controller.offset_retention import OffsetRetention
 from replication.controller.producer_expiration import ProducerExpiration
-from replication.errors import LakelogException, UnknownServerException
-from replication.protocol.admin_request import AdminRequest, Outcome
+from replication.controller.steps import (
+    Answer,
+    BeginToApply,
+    BrokersSeen,
+    ChangeConfigs,
+    ChangeMetadata,
+    ChangeTopics,
+    ClaimTables,
+    IsBalanceDue,
+    Partitions,
+    ReadBrokers,
+    ReadConfigs,
+    ReadMetadata,
+    ReadRequests,
+    ReadTopics,
+    SettleWhatHasLanded,
+    TakeUp,
+)
+from replication.controller.term import Term
 from replication.protocol.broker_registration import BrokerRegistration
+from replication.protocol.entity import Configs
 from replication.protocol.lease import Lease
 from replication.protocol.liveness import Liveness
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.rounds import Handler, carry_out
+from replication.protocol.topic import Topic
 from replication.storage.cluster import Cluster
 from replication.storage.metadata_history import requests_carried_out
-
-logger = logging.getLogger(__name__)
-state_changes = logging.getLogger("state.change.logger")
 
 _FIRST_REBALANCE_SECONDS = 5.0
 
@@ -58,153 +60,108 @@ class ActiveController:
         self._clock = clock
         self._keep_office = keep_office
         self._requests = AdminRequests(cluster.admin, cluster.config, self._epoch, clock)
-        self._events = ControllerEventManager(self._process, clock)
         self._offsets = OffsetRetention(cluster, self._epoch, clock)
         self._producers = ProducerExpiration(cluster, self._epoch, clock)
         self._rebalance_at = clock() + _FIRST_REBALANCE_SECONDS
-        self.context = ControllerContext(self._epoch, cluster.config)
+        self._term = Term(ControllerContext(self._epoch, cluster.config), self._decide, self._log, clock)
+        self._handlers: dict[type, Handler] = {
+            ClaimTables: lambda _: self._claim_tables(),
+            ReadTopics: lambda _: self._read_topics(),
+            ReadConfigs: lambda _: self._read_configs(),
+            ReadMetadata: lambda _: self._read_metadata(),
+            ReadBrokers: lambda _: self._read_brokers(),
+            ReadRequests: lambda _: self._requests.look(),
+            IsBalanceDue: lambda _: self._is_balance_due(),
+            SettleWhatHasLanded: lambda _: self._requests.settle_what_has_landed(cluster.root),
+            TakeUp: lambda step: self._requests.take_up(step.request),
+            BeginToApply: lambda step: self._requests.begin_to_apply(step.request),
+            Answer: lambda step: self._requests.answer(step.request, step.outcomes),
+            ChangeTopics: self._change_topics,
+            ChangeConfigs: lambda step: cluster.configs.change(step.put, self._cause(step.why), self._epoch),
+            ChangeMetadata: self._change_metadata,
+        }
+
+    @property
+    def context(self) -> ControllerContext:
+        """What it knows."""
+        return self._term.context
 
     def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> None:
-        """Claims, then reads, then goes on with what was half done.
-
-        The claims come before anything is read: what is read then no older controller can change. `brokers_before`:
-        the brokers while the last controller was at work. [FO-01, FO-02, FO-03, FO-04]
-        """
-        for table in (self._cluster.metadata, self._cluster.topics, self._cluster.admin, self._cluster.configs):
-            table.claim(self._epoch)
-        self._cluster.topics.refresh()
-        self._cluster.configs.refresh()
-        self._cluster.metadata.refresh()
-        self.context = replace(
-            self.context, brokers=self._views(), topics=self._cluster.topics.topics,
-            partitions=self._cluster.metadata.partitions, configs=self._cluster.configs.configs,
-            registered=frozenset(self._cluster.brokers),
-        ).started(self._cluster.metadata.version)  # fmt: skip
-        self._requests.settle_what_has_landed(self._cluster.root)
-        self._events.put(ControllerChange(brokers_before))
-        self._events.process_all()
+        """Begins: see `Term.fail_over`."""
+        carry_out(self._term.fail_over(brokers_before), self._handlers)
 
     def release(self) -> None:
         """Gives back what it has in hand: it stops by itself, and the next controller may decide the same."""
         self._requests.release()
 
     def look(self) -> None:
-        """Looks at every table once, and deals with what has happened."""
-        self._look_at_brokers()
-        self._look_at_metadata()
-        for event in self._requests.look():
-            self._events.put(event)
-        config = self._cluster.config
-        if config.auto_leader_rebalance_enable and self._clock() >= self._rebalance_at:
-            self._rebalance_at = self._clock() + config.leader_imbalance_check_interval_seconds
-            self._events.put(AutoPreferredReplicaLeaderElection())
-        self._events.process_all()
+        """Looks at every table once, and deals with what has happened: see `Term.look`."""
+        carry_out(self._term.look(), self._handlers)
         self._offsets.look_if_due()
         self._producers.look_if_due()
 
-    def _views(self) -> dict[int, BrokerView]:
-        return views(self._cluster.refresh_brokers(), self._liveness)
+    def _decide(self, context: ControllerContext, event: Event) -> Batch:
+        return decide(context, event, self._keep_office)
 
-    def _look_at_brokers(self) -> None:
-        before, now = self.context.brokers, self._views()
-        registered = frozenset(self._cluster.brokers)
-        if before == now and registered == self.context.registered:
-            return
-        self.context = replace(self.context, brokers=now, registered=registered)
-        if before.keys() != now.keys() or any(before[b].broker_epoch != now[b].broker_epoch for b in now):
-            self._events.put(BrokerChange(before))
-            self._log_storage_errors(before.keys() - now.keys())
-        if any(before[b].offline != now[b].offline for b in before.keys() & now.keys()):
-            self._events.put(LogDirEventNotification(before))
-        for broker in sorted(self.context.shutting_down_brokers):
-            if broker not in before or not before[broker].shutting_down:
-                self._events.put(ControlledShutdown(broker))
-        if self.context.deletions:
-            self._events.put(BrokerModifications())
-
-    def _log_storage_errors(self, gone: Collection[int]) -> None:
-        """Brokers that still show that they are there, and say that their storage does not work. [LI-04]"""
-        for broker, registration in self._cluster.brokers.items():
-            if broker in gone and registration.storage_error:
-                state_changes.warning(
-                    "controller epoch %d: LogDirEventNotification: broker %d has failed: %s",
-                    self._epoch, broker, registration.storage_error,
-                )  # fmt: skip
-
-    def _look_at_metadata(self) -> None:
-        if self._cluster.metadata.refresh():
-            self.context = self.context.with_partitions(self._cluster.metadata.partitions)
-            self._events.put(IsrChangeNotification())
-
-    def _process(self, event: Event) -> None:
-        """An answer comes last of all."""
-        request: AdminRequest | None = getattr(event, "request", None)
-        if request is None:
-            self._write(event, decide(self.context, event, self._keep_office), None)
-        elif self._requests.take_up(request):
-            self._requests.answer(request, self._carry_out(event, request))
-
-    def _carry_out(self, event: Event, request: AdminRequest) -> Mapping[str, Outcome]:
-        """What has become of a request. One that meets an error of this code is answered too, and holds up nobody."""
-        try:
-            batch = decide(self.context, event, self._keep_office)
-            if batch.writes and not request.validate_only and self._requests.begin_to_apply(request):
-                batch = self._write(event, batch, request)
-            return batch.outcomes
-        except (LakelogException, DecisionInterrupted):
-            raise
-        except Exception as error:
-            logger.exception("request %s: %s", request.request_id, request.kind)
-            problem = f"request {request.request_id}: {request.kind} met an error of the controller: {error!r}"
-            return {request.kind: Outcome(UnknownServerException.__name__, problem)}
-
-    def _write(self, event: Event, batch: Batch, request: AdminRequest | None) -> Batch:
-        """Topics are written before their partitions, and dropped after them."""
-        cause: dict[str, Any] = {
-            "who": "controller", "controller": self._held.controller_id, "controller_epoch": self._epoch,
-            "why": batch.why,
-        }  # fmt: skip
-        if batch.topics:
-            self._cluster.topics.change(batch.topics.values(), (), cause, self._epoch)
-        if batch.configs:
-            self._cluster.configs.change(batch.configs, cause, self._epoch)
-        if batch.touches_metadata:
-            batch = self._commit(event, cause, request)
-        self.context = batch.applied(self._cluster.metadata.version)
+    def _log(self, _: Event, batch: Batch, *__: ControllerContext) -> None:
         batch.log()
-        if batch.deletions_begun:
-            self._events.put(BrokerModifications())  # brokers may have carried it out before this was known
-        if batch.dropped:
-            self._cluster.topics.change((), batch.dropped, cause, self._epoch)
+
+    def _claim_tables(self) -> None:
+        for table in (self._cluster.metadata, self._cluster.topics, self._cluster.admin, self._cluster.configs):
+            table.claim(self._epoch)
+
+    def _read_topics(self) -> Mapping[str, Topic]:
+        self._cluster.topics.refresh()
+        return self._cluster.topics.topics
+
+    def _read_configs(self) -> Configs:
+        self._cluster.configs.refresh()
+        return self._cluster.configs.configs
+
+    def _read_metadata(self) -> tuple[int, Partitions]:
+        self._cluster.metadata.refresh()
+        return self._cluster.metadata.version, self._cluster.metadata.partitions
+
+    def _read_brokers(self) -> BrokersSeen:
+        found = self._cluster.refresh_brokers()
+        errors = {broker: r.storage_error for broker, r in found.items() if r.storage_error}
+        return BrokersSeen(views(found, self._liveness), frozenset(found), errors)
+
+    def _is_balance_due(self) -> bool:
+        config, now = self._cluster.config, self._clock()
+        is_due = config.auto_leader_rebalance_enable and now >= self._rebalance_at
+        self._rebalance_at = now + config.leader_imbalance_check_interval_seconds if is_due else self._rebalance_at
+        return is_due
+
+    def _cause(self, why: str) -> dict[str, Any]:
+        return {
+            "who": "controller", "controller": self._held.controller_id, "controller_epoch": self._epoch, "why": why,
+        }  # fmt: skip
+
+    def _change_topics(self, step: ChangeTopics) -> None:
+        self._cluster.topics.change(step.put.values(), step.drop, self._cause(step.why), self._epoch)
+        if step.drop:
             self._offsets.topic_has_gone()
-        return batch
 
-    def _commit(self, event: Event, cause: dict[str, Any], request: AdminRequest | None) -> Batch:
-        """One compare-and-set for all that the event changes; decided anew if leaders have changed ISRs meanwhile.
-
-        A request is looked for before that: where only the answer was lost, it has been carried out already.
-        """
-        last: list[Batch] = []
-        since = self._cluster.metadata.version
+    def _change_metadata(self, step: ChangeMetadata) -> tuple[Batch, int]:
+        """Before another attempt a request is looked for: where only the answer was lost, it has been carried out."""
+        chosen: list[Batch] = []
+        since, cause, request = self._cluster.metadata.version, self._cause(step.why), step.request
 
         def choose(
             partitions: Mapping[TopicIdPartition, PartitionRegistration],
         ) -> dict[TopicIdPartition, PartitionRegistration | None]:
-            context = self.context.with_partitions(partitions)
-            landed = requests_carried_out(self._cluster.root, since) if last and request is not None else {}
-            if request is not None and request.request_id in landed:
-                last[:] = [Batch(context, type(event).__name__)]
-                last[-1].outcomes.update(landed[request.request_id])
-                return {}
-            batch = decide(context, event, self._keep_office)
-            last[:] = [batch]
+            landed = requests_carried_out(self._cluster.root, since) if chosen and request is not None else {}
+            outcomes = landed.get(request.request_id) if request is not None else None
+            batch = step.choose(partitions, outcomes)
+            chosen[:] = [batch]
             if request is not None:
                 told = {name: [outcome.error, outcome.message] for name, outcome in batch.outcomes.items()}
                 cause["requests"] = {request.request_id: told}
             return {**batch.changed, **dict.fromkeys(batch.removed)}
 
         self._cluster.metadata.change(choose, cause, self._epoch)
-        return last[-1]
+        return chosen[-1], self._cluster.metadata.version
 
 
 def views(registrations: Mapping[int, BrokerRegistration], liveness: Liveness) -> dict[int, BrokerView]:

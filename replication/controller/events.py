@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from replication.controller.controller_context import BrokerView
 from replication.protocol.admin_request import AdminRequest
@@ -145,7 +145,9 @@ EVENT_OF_REQUEST: Mapping[str, Callable[[AdminRequest], RequestEvent]] = {
 class ControllerEventManager:
     """The queue. One thread puts events in and takes them out, in order. [EV-01]"""
 
-    def __init__(self, process: Callable[[Event], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, process: Callable[[Event], Generator[Any, Any, None]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._process = process
         self._clock = clock
         self._queue: deque[tuple[Event, float]] = deque()
@@ -160,13 +162,14 @@ class ControllerEventManager:
         """Forgets what is queued: it was for a controller that is none any more. [EV-02]"""
         self._queue.clear()
 
-    def process_all(self) -> None:
-        """Processes what is queued. An event whose processing raises stays at the head of the queue."""
+    def process_all(self) -> Generator[Any, Any, None]:
+        """Processes what is queued. An event whose processing raises, or is not carried out to its end, stays at the
+        head of the queue."""
         while self._queue:
             event, queued_at = self._queue[0]
             began, self.state = self._clock(), type(event).__name__
             try:
-                self._process(event)
+                yield from self._process(event)
             finally:
                 self.state = "Idle"
             self._queue.popleft()

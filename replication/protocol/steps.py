@@ -8,9 +8,10 @@ a part of the rules, and is tested with them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias, TypeVar
 
+from replication.protocol import rounds
 from replication.protocol.append_plan import AppendPlan
 from replication.protocol.isr import IsrChange
 from replication.protocol.partition_log import PartitionLog, Role
@@ -183,6 +184,4 @@ Step: TypeAlias = (
 )  # fmt: skip
 
 Result = TypeVar("Result")
-
-# Yields steps, is sent the answer of each, or thrown its error, and returns what has come of it all.
-Round: TypeAlias = Generator[Step, Any, Result]
+Round: TypeAlias = rounds.Work[Step, Result]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from replication.errors import KafkaStorageException
@@ -24,6 +25,7 @@ from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica_rows import replica_row, with_faults
 from replication.protocol.role_round import take_up_roles
+from replication.protocol.rounds import Handler, carry_out
 from replication.protocol.steps import (
     AlterPartitions,
     CommitRoles,
@@ -38,6 +40,8 @@ from replication.protocol.steps import (
     ReadLog,
     ReadOwnLogs,
     RepairLogs,
+    Result,
+    Round,
     StartFetching,
     Step,
     StopFetching,
@@ -48,7 +52,6 @@ from replication.server.leader_view import LeaderView
 from replication.server.metadata_cache import MetadataCache
 from replication.server.replica_fetcher_manager import ReplicaFetcherManager
 from replication.server.state_changes import log_isr_change, log_offline, log_roles
-from replication.server.step_executor import Handler, StepExecutor
 from replication.storage.cut import delete_logs
 from replication.storage.repair import repair_logs
 from replication.storage.replica_log import ReplicaLog
@@ -71,6 +74,7 @@ class ReplicaManager:
         self._table = table
         self._cache = cache
         self._fetchers = fetchers
+        self._gate = gate
         self._clock = clock
         view = LeaderView(broker_id, log, cache, replica_lag_time_max_ms, clock)
         lag_time = replica_lag_time_max_ms / 1000
@@ -81,9 +85,9 @@ class ReplicaManager:
         self._hosted: dict[TopicIdPartition, HostedPartition] = {}
         self._memory = Memory(self._hosted, lambda: table.replicas, self._offline)
         self._faulty: frozenset[object] = frozenset()
-        self._executor = StepExecutor(gate, self._lock, self._handlers(view))
+        self._handlers = self._made_handlers(view)
 
-    def _handlers(self, view: LeaderView) -> dict[type[Step], Handler]:
+    def _made_handlers(self, view: LeaderView) -> dict[type[Step], Handler]:
         broker_id, log, cache, fetchers = self._broker_id, self._log, self._cache, self._fetchers
         who = f"broker-{broker_id}"
         return {
@@ -115,7 +119,7 @@ class ReplicaManager:
         before = self._offline.faults
         try:
             work = take_up_roles(self._broker_id, self._broker_epoch, self._memory, self._cache.partitions)
-            self._executor.run(work)
+            self._carry_out(work)
         finally:
             log_offline(self._broker_id, before, self._offline.faults)
 
@@ -139,7 +143,17 @@ class ReplicaManager:
 
     def lead(self) -> bool:
         """The duties of a leader, once; tells whether there is news for others: see `LeaderRound.run`."""
-        return self._executor.run(self._leader.run(self._memory))
+        return self._carry_out(self._leader.run(self._memory))
+
+    def _carry_out(self, work: Round[Result]) -> Result:
+        return carry_out(work, self._handlers, self._deciding)
+
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """The broker may be ended before each decision; what that changes in memory others see as a whole."""
+        self._gate.pass_through()
+        with self._lock:
+            yield
 
     def _commit_roles(self, step: CommitRoles) -> None:
         self._log.become(step.roles, why=f"metadata version {self._cache.version}")

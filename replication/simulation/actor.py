@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from replication.simulation.events import AGAIN, LATE, LOST, AnswerLost, Event
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # A step ends at each `yield`: between two of them others may do whatever they like, or the process may end.
 Work: TypeAlias = Generator[None, None, None]
 Decide: TypeAlias = Callable[[int, Any], Any]
+Handler: TypeAlias = Callable[[Any], Generator[None, None, Any]]
 
 WON, OVERTAKEN, UNKNOWN = "won", "overtaken", "unknown"
 
@@ -67,6 +68,19 @@ class Actor:
         self._answers[table.name] = version
         self.say("reads %s, version %d of %d", table.name, version, table.newest)
         return version, table.at(version)
+
+    def run(self, work: Generator[Any, Any, Any], handlers: Mapping[type, Handler]) -> Generator[None, None, Any]:
+        """Carries out a shipped round, as `protocol.rounds.carry_out` does; each of its steps takes steps here."""
+        answer, error = None, None
+        while True:
+            try:
+                step = work.throw(error) if error else work.send(answer)
+            except StopIteration as end:
+                return end.value
+            try:
+                answer, error = (yield from handlers[type(step)](step)), None
+            except Exception as failed:
+                error = failed
 
     def transact(self, table: Table[Any], decide: Decide, why: str) -> Generator[None, None, int | None]:
         """Looks, decides and commits at exactly the version looked at, until it has won or there is nothing to do.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from replication.controller.controller_context import BrokerView, ControllerContext
-from replication.errors import InvalidRequestException
+from replication.errors import InvalidRequestException, UnknownServerException
 from replication.protocol.admin_request import AdminRequest, Outcome
 from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
@@ -73,6 +73,8 @@ def a_new_broker_epoch_is_a_failure(
 
 
 def requests_are_read(request: AdminRequest, outcomes: Mapping[str, Outcome]) -> None:
-    """A well-formed request is carried out or refused, but never found to be illegible."""
-    if any(outcome.error == InvalidRequestException.__name__ for outcome in outcomes.values()):
+    """A well-formed request is carried out or refused, but never found to be illegible, and never meets an error of
+    the code."""
+    faults = {InvalidRequestException.__name__, UnknownServerException.__name__}
+    if any(outcome.error in faults for outcome in outcomes.values()):
         raise Violation("requests_are_read", f"{request}: {outcomes}")

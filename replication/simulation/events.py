@@ -25,8 +25,8 @@ class Event(NamedTuple):
     salt: int = 0
 
 
-class Violation(Exception):
-    """An invariant does not hold."""
+class Violation(BaseException):
+    """An invariant does not hold. No code under test may take it for an error of its own."""
 
     def __init__(self, invariant: str, text: str) -> None:
         super().__init__(f"{invariant}: {text}")

@@ -43,7 +43,10 @@ def run_seed(seed: int, rules: Rules = SHIPPED) -> History:
         Driver(world, random, events).run()
         if is_calm:
             check_that_it_heals(world)
-    except Exception as error:  # whatever a rule raises that its user does not expect is a fault of the rule
+    except (
+        Exception,
+        Violation,
+    ) as error:  # whatever a rule raises that its user does not expect is a fault of the rule
         violation = _violation(error)
     return History(setting, tuple(events), is_calm, world.step, violation, _fingerprint(world))
 
@@ -61,7 +64,7 @@ def run_events(
             world.apply(event)
         if is_calm:
             check_that_it_heals(world)
-    except Exception as error:
+    except (Exception, Violation) as error:
         violation = _violation(error)
     return History(setting, events, is_calm, world.step, violation, _fingerprint(world), tuple(world.trace or ()))
 
@@ -78,7 +81,7 @@ def _setting(random: Random) -> Setting:
     )
 
 
-def _violation(error: Exception) -> Violation:
+def _violation(error: Exception | Violation) -> Violation:
     if isinstance(error, Violation):
         return error
     place = traceback.extract_tb(error.__traceback__)[-1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from replication.errors import LakelogException
 from replication.protocol import steps
 from replication.protocol.broker_rounds import Memory
 from replication.protocol.isr import IsrOutcomes, Outcome
@@ -44,24 +43,11 @@ class LeaderDuties(BrokerThread):
     def _lead(self) -> Generator[None, None, bool]:
         """Tells whether there is news for others."""
         before = dict(self.process.hosted)
-        has_news: bool = yield from self.run(self._leader.run(self.memory))
+        has_news: bool = yield from self.run(self._leader.run(self.memory), self.handlers)
         for partition, now in self.process.hosted.items():
             if now.high_watermark != before[partition].high_watermark:
                 self.say("HW of %s: %d", name_of(partition), now.high_watermark)
         return has_news
-
-    def run(self, work: steps.Round[Any]) -> Answer:
-        """Carries out a round: each of its steps takes steps here, or fails."""
-        answer, error = None, None
-        while True:
-            try:
-                step = work.throw(error) if error else work.send(answer)
-            except StopIteration as end:
-                return end.value
-            try:
-                answer, error = (yield from self.handlers[type(step)](step)), None
-            except LakelogException as failed:
-                error = failed
 
     def _follower_rows(self, step: steps.ReadFollowerRows) -> Answer:
         rows: dict[int, Mapping[TopicIdPartition, Replica]] = {}

@@ -94,7 +94,7 @@ class ReplicaManager(LeaderDuties):
         if self._applied < self._version:
             version = self._version
             todo = take_up_roles(process.broker_id, process.epoch, self.memory, process.metadata, self.rules)
-            yield from self.run(todo)
+            yield from self.run(todo, self.handlers)
             self._applied = version
             yield from self._tell_registry("metadata applied", lambda row: row._replace(metadata_version=version))
         if process.is_shutting_down and not process.registry[process.broker_id].shutting_down:

@@ -6,7 +6,9 @@ from replication.controller import active_controller, topics
 from replication.controller.batch import DecisionInterrupted
 from replication.controller.controller import Controller
 from replication.controller.decide import decide
+from replication.controller.steps import ChangeMetadata
 from replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
+from replication.protocol.rounds import carry_out
 from replication.storage.admin_table import AdminTable
 from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster
@@ -61,7 +63,10 @@ def test_ev_01_a_request_that_meets_an_error_of_the_code_is_answered_and_holds_u
     ask(world, "bad")
     ask(world, "good", kind="alter_configs", topic="flights", put={}, delete=[])
     with monkeypatch.context() as patched:
-        patched.setattr(*((topics, "check_topic_name") if place == "decided" else (world.controller, "_commit")), fail)
+        if place == "decided":
+            patched.setattr(topics, "check_topic_name", fail)
+        else:
+            patched.setitem(world.controller._handlers, ChangeMetadata, fail)
         world.controller.look()
     assert (outcome(world, "bad"), outcome(world, "good")) == ("UnknownServerException", "done")
 
@@ -110,7 +115,7 @@ def test_li_06_a_request_whose_turn_comes_too_late_is_refused(world):
     ask(world, timeout_ms=5000)
     (event,) = world.controller._requests.look()
     world.clock.now += 5
-    world.controller._process(event)
+    carry_out(world.controller._term._process(event), world.controller._handlers)
     assert (outcome(world), made(world)) == ("TimeoutException", [])
 
 

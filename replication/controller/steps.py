@@ -1,0 +1,117 @@
+"""What a term of office asks for: each step is one read, or one commit on one table under the controller's epoch.
+
+A commit raises ControllerMovedException once a newer controller has claimed its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from replication.controller.batch import Batch
+from replication.controller.controller_context import BrokerView
+from replication.protocol import rounds
+from replication.protocol.admin_request import AdminRequest, Outcome
+from replication.protocol.entity import Entity
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.topic import Topic
+
+Partitions: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
+
+
+class ClaimTables(NamedTuple):
+    """One commit on each table that a controller writes: what is read from then on no older controller can change."""
+
+
+class ReadTopics(NamedTuple):
+    """A read, answered with the topics by name."""
+
+
+class ReadConfigs(NamedTuple):
+    """A read, answered with the settings of all entities."""
+
+
+class ReadMetadata(NamedTuple):
+    """A read, answered with the table's version and its partitions."""
+
+
+class ReadBrokers(NamedTuple):
+    """A read, answered with `BrokersSeen`."""
+
+
+class BrokersSeen(NamedTuple):
+    """Who lives, and the ids of all that have ever registered. `errors`: whose storage does not work, and why."""
+
+    live: Mapping[int, BrokerView]
+    registered: frozenset[int] = frozenset()
+    errors: Mapping[int, str] = {}
+
+
+class ReadRequests(NamedTuple):
+    """A read of `admin`, answered with the event of each request that waits. Those that cannot be carried out are
+    refused on the way, in one commit."""
+
+
+class IsBalanceDue(NamedTuple):
+    """No read: whether the balance of leaders is to be looked at now."""
+
+
+class SettleWhatHasLanded(NamedTuple):
+    """A read and one commit on `admin`: answers to requests that the last controller has carried out."""
+
+
+class TakeUp(NamedTuple):
+    """One commit on `admin`: the request is being decided. Answered with whether that is wanted still."""
+
+    request: AdminRequest
+
+
+class BeginToApply(NamedTuple):
+    """One commit on `admin`: the decision is being written. Answered with whether that is wanted still."""
+
+    request: AdminRequest
+
+
+class Answer(NamedTuple):
+    """One commit on `admin`: what has become of a request."""
+
+    request: AdminRequest
+    outcomes: Mapping[str, Outcome]
+
+
+class ChangeTopics(NamedTuple):
+    """One commit on `topics`: some are put, some are dropped by name."""
+
+    put: Mapping[str, Topic]
+    drop: Collection[str]
+    why: str
+
+
+class ChangeConfigs(NamedTuple):
+    """One commit on `configs`."""
+
+    put: Mapping[Entity, Mapping[str, str]]
+    why: str
+
+
+class ChangeMetadata(NamedTuple):
+    """One compare-and-set on `metadata`, with all that an event changes.
+
+    `choose` is asked at each attempt, as leaders may have changed ISRs meanwhile: it is given the partitions and, if
+    an earlier attempt was the one that has landed, the outcomes that it had, else None. Answered with the batch that
+    was chosen last, and with the version that holds then. The commit names `request` and its outcomes.
+    """
+
+    choose: Callable[[Partitions, Mapping[str, Outcome] | None], Batch]
+    request: AdminRequest | None
+    why: str
+
+
+Step: TypeAlias = (
+    ClaimTables | ReadTopics | ReadConfigs | ReadMetadata | ReadBrokers | ReadRequests | IsBalanceDue
+    | SettleWhatHasLanded | TakeUp | BeginToApply | Answer | ChangeTopics | ChangeConfigs | ChangeMetadata
+)  # fmt: skip
+
+Result = TypeVar("Result")
+Round: TypeAlias = rounds.Work[Any, Result]

@@ -1,0 +1,173 @@
+"""A term of office: what a controller reads, decides and writes, in this order. It touches nothing, see `steps`.
+
+Kafka: `KafkaController.onControllerFailover` and its event handlers. [FO-01, FO-02, FO-03, FO-04, FO-05]
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+
+from replication.controller.batch import Batch, DecisionInterrupted
+from replication.controller.controller_context import BrokerView, ControllerContext
+from replication.controller.events import (
+    AutoPreferredReplicaLeaderElection,
+    BrokerChange,
+    BrokerModifications,
+    ControlledShutdown,
+    ControllerChange,
+    ControllerEventManager,
+    Event,
+    IsrChangeNotification,
+    LogDirEventNotification,
+)
+from replication.controller.steps import (
+    Answer,
+    BeginToApply,
+    BrokersSeen,
+    ChangeConfigs,
+    ChangeMetadata,
+    ChangeTopics,
+    ClaimTables,
+    IsBalanceDue,
+    Partitions,
+    ReadBrokers,
+    ReadConfigs,
+    ReadMetadata,
+    ReadRequests,
+    ReadTopics,
+    Round,
+    SettleWhatHasLanded,
+    TakeUp,
+)
+from replication.errors import LakelogException, UnknownServerException
+from replication.protocol.admin_request import AdminRequest, Outcome
+
+logger = logging.getLogger(__name__)
+state_changes = logging.getLogger("state.change.logger")
+
+
+class Term:
+    """What a controller knows in office, and what it does with it.
+
+    `decide` says what an event leads to. `observe` is told what was written, and the context before and after.
+    """
+
+    def __init__(
+        self, context: ControllerContext, decide: Callable[[ControllerContext, Event], Batch],
+        observe: Callable[[Event, Batch, ControllerContext, ControllerContext], None],
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self.context = context
+        self._decide = decide
+        self._observe = observe
+        self._events = ControllerEventManager(self._process, clock)
+        self._version = -1
+
+    def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> Round[None]:
+        """Claims, then reads, then goes on with what was half done.
+
+        The claims come before anything is read: what is read then no older controller can change. `brokers_before`:
+        the brokers while the last controller was at work. [FO-01, FO-02, FO-03, FO-04]
+        """
+        yield ClaimTables()
+        topics = yield ReadTopics()
+        configs = yield ReadConfigs()
+        self._version, partitions = yield ReadMetadata()
+        brokers: BrokersSeen = yield ReadBrokers()
+        self.context = replace(
+            self.context, brokers=brokers.live, topics=topics, partitions=partitions, configs=configs,
+            registered=brokers.registered,
+        ).started(self._version)  # fmt: skip
+        yield SettleWhatHasLanded()
+        self._events.put(ControllerChange(brokers_before))
+        yield from self._events.process_all()
+
+    def look(self) -> Round[None]:
+        """Looks at every table once, and deals with what has happened."""
+        brokers: BrokersSeen = yield ReadBrokers()
+        self._look_at_brokers(brokers)
+        version, partitions = yield ReadMetadata()
+        if version != self._version:
+            self._version, self.context = version, self.context.with_partitions(partitions)
+            self._events.put(IsrChangeNotification())
+        for event in (yield ReadRequests()):
+            self._events.put(event)
+        if (yield IsBalanceDue()):
+            self._events.put(AutoPreferredReplicaLeaderElection())
+        yield from self._events.process_all()
+
+    def _look_at_brokers(self, seen: BrokersSeen) -> None:
+        before, now = self.context.brokers, seen.live
+        if before == now and seen.registered == self.context.registered:
+            return
+        self.context = replace(self.context, brokers=now, registered=seen.registered)
+        if before.keys() != now.keys() or any(before[b].broker_epoch != now[b].broker_epoch for b in now):
+            self._events.put(BrokerChange(before))
+            self._log_storage_errors(before.keys() - now.keys(), seen)
+        if any(before[b].offline != now[b].offline for b in before.keys() & now.keys()):
+            self._events.put(LogDirEventNotification(before))
+        for broker in sorted(self.context.shutting_down_brokers):
+            if broker not in before or not before[broker].shutting_down:
+                self._events.put(ControlledShutdown(broker))
+        if self.context.deletions:
+            self._events.put(BrokerModifications())
+
+    def _log_storage_errors(self, gone: Collection[int], seen: BrokersSeen) -> None:
+        """Brokers that still show that they are there, and say that their storage does not work. [LI-04]"""
+        for broker in sorted(seen.errors.keys() & set(gone)):
+            state_changes.warning(
+                "controller epoch %d: LogDirEventNotification: broker %d has failed: %s",
+                self.context.controller_epoch, broker, seen.errors[broker],
+            )  # fmt: skip
+
+    def _process(self, event: Event) -> Round[None]:
+        """An answer comes last of all."""
+        request: AdminRequest | None = getattr(event, "request", None)
+        if request is None:
+            yield from self._write(event, self._decide(self.context, event), None)
+        elif (yield TakeUp(request)):
+            outcomes = yield from self._outcomes(event, request)
+            yield Answer(request, outcomes)
+
+    def _outcomes(self, event: Event, request: AdminRequest) -> Round[Mapping[str, Outcome]]:
+        """What has become of a request. One that meets an error of this code is answered too, and holds up nobody."""
+        try:
+            batch = self._decide(self.context, event)
+            if batch.writes and not request.validate_only and (yield BeginToApply(request)):
+                batch = yield from self._write(event, batch, request)
+            return batch.outcomes
+        except (LakelogException, DecisionInterrupted):
+            raise
+        except Exception as error:
+            logger.exception("request %s: %s", request.request_id, request.kind)
+            problem = f"request {request.request_id}: {request.kind} met an error of the controller: {error!r}"
+            return {request.kind: Outcome(UnknownServerException.__name__, problem)}
+
+    def _write(self, event: Event, batch: Batch, request: AdminRequest | None) -> Round[Batch]:
+        """Topics are written before their partitions, and dropped after them."""
+        before, why = self.context, batch.why
+        if batch.topics:
+            yield ChangeTopics(batch.topics, (), why)
+        if batch.configs:
+            yield ChangeConfigs(batch.configs, why)
+        if batch.touches_metadata:
+            batch, self._version = yield ChangeMetadata(partial(self._choose, event), request, why)
+        self.context = batch.applied(self._version)
+        self._observe(event, batch, before, self.context)
+        if batch.deletions_begun:
+            self._events.put(BrokerModifications())  # brokers may have carried it out before this was known
+        if batch.dropped:
+            yield ChangeTopics({}, batch.dropped, why)
+        return batch
+
+    def _choose(self, event: Event, partitions: Partitions, landed: Mapping[str, Outcome] | None) -> Batch:
+        """Decided anew on what is there now; what was carried out already, and only its answer was lost, is done."""
+        context = self.context.with_partitions(partitions)
+        if landed is None:
+            return self._decide(context, event)
+        batch = Batch(context, type(event).__name__)
+        batch.outcomes.update(landed)
+        return batch

@@ -1,0 +1,41 @@
+"""Rounds: work that touches nothing. It yields each read and each write as a step, and is sent what has come of it.
+
+So a round reads top to bottom: what is read, what is decided, what is written. Whoever carries the steps out may be
+ended, or overtaken by others, between any two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias, TypeVar, cast
+
+Step = TypeVar("Step")
+Result = TypeVar("Result")
+
+# Yields steps, is sent the answer of each or thrown its error, and returns what has come of it all.
+Work: TypeAlias = Generator[Step, Any, Result]
+Handler: TypeAlias = Callable[[Any], Any]
+
+
+def carry_out(
+    work: Work[Step, Result], handlers: Mapping[type, Handler],
+    deciding: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Result:  # fmt: skip
+    """Carries a round out to its end, and returns its result.
+
+    `handlers`: what is done for each type of step. `deciding` is entered while the round decides, and left for each
+    step. An error of a step goes to the round; what the round does not catch is raised here.
+    """
+    answer: Any = None
+    error: Exception | None = None
+    while True:
+        with deciding():
+            try:
+                step = work.throw(error) if error else work.send(answer)
+            except StopIteration as end:
+                return cast(Result, end.value)
+        try:
+            answer, error = handlers[type(step)](step), None
+        except Exception as failed:
+            error = failed
