@@ -15,6 +15,7 @@ from replication.controller.partition_state_machine import Strategy, trigger_onl
 from replication.protocol.leader_election import with_leader
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.partition_states import PartitionState
+from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica_states import ReplicaState
 
 
@@ -109,25 +110,39 @@ def on_broker_startup(batch: Batch, brokers: Collection[int]) -> None:
 def on_broker_failure(batch: Batch, brokers: Collection[int]) -> None:
     """Others lead what they led; they leave every ISR but as its last member; deletions wait for them.
 
-    Those that have lost their logs leave first, so that the last member is one that has not, if there is one.
+    Those that have lost their logs leave first, so that the last member is one that has not, if there is one. A new
+    process that leads or has joined an ISR already, before this controller has seen that it is one, stays: it is not
+    the one that has failed, and may be the only one that has all records.
 
-    Kafka: `KafkaController.onBrokerFailure`. [BD-01, BD-02, BD-03]
+    Kafka: `KafkaController.onBrokerFailure`. [BD-01, BD-02, BD-03, BC-01]
     """
     if not brokers:
         return
     known = batch.context.partitions
     led = [
         p for p in known
-        if batch.registration(p).leader in brokers and batch.partition_state(p) == PartitionState.ONLINE
+        if (leader := batch.registration(p).leader) in brokers and not _has_joined_since(batch, p, leader)
+        and batch.partition_state(p) == PartitionState.ONLINE
     ]  # fmt: skip
     partition_state_machine.handle_state_changes(batch, led, PartitionState.OFFLINE)
     trigger_online_partition_state_change(batch)
     held = replica_state_machine.replicas_on(batch, brokers)
     deleted = [r for r in held if batch.is_being_deleted(batch.registration(r.partition))]
-    kept = [r for r in held if not batch.is_being_deleted(batch.registration(r.partition))]
+    kept = [
+        r for r in held
+        if not batch.is_being_deleted(batch.registration(r.partition))
+        and not _has_joined_since(batch, r.partition, r.broker_id)
+    ]  # fmt: skip
     kept.sort(key=lambda r: r.broker_id not in batch.without_log(batch.registration(r.partition)))
     replica_state_machine.handle_state_changes(batch, kept, ReplicaState.OFFLINE)
     topic_deletion_manager.fail_replica_deletion(batch, deleted)
+
+
+def _has_joined_since(batch: Batch, partition: TopicIdPartition, broker: int) -> bool:
+    """Whether a broker that has begun a new epoch is in the ISR as the process that it is now."""
+    registration, view = batch.registration(partition), batch.context.brokers.get(broker)
+    is_member = broker in registration.isr
+    return view is not None and is_member and registration.isr_epoch(broker) == view.broker_epoch
 
 
 def on_log_dir_event(batch: Batch, before: Mapping[int, BrokerView]) -> None:

@@ -59,15 +59,17 @@ def what_is_gone_was_deleted(witness: Witness, gone: PartitionRegistration) -> N
 def a_new_broker_epoch_is_a_failure(
     seen: Mapping[int, BrokerView], before: ControllerContext, after: ControllerContext
 ) -> None:
-    """Who has begun a new epoch since it was seen leaves every ISR but as its last member; older changes are fenced."""
-    bounced = [b for b, view in before.brokers.items() if b in seen and seen[b].broker_epoch != view.broker_epoch]
+    """Who has begun a new epoch since it was seen leaves every ISR but as its last member, or as the new process that
+    has joined it already; older changes are fenced."""
+    bounced = {b: v for b, v in before.brokers.items() if b in seen and seen[b].broker_epoch != v.broker_epoch}
     for partition, last in before.partitions.items() if bounced else ():
         now = after.partitions.get(partition)
         if now is None or now.leader == LEADER_DURING_DELETE:
             continue
-        for broker in bounced:
+        for broker, view in bounced.items():
             is_fenced = now.partition_epoch > last.partition_epoch
-            if broker in last.replicas and not (is_fenced and (broker not in now.isr or now.isr == (broker,))):
+            is_older = broker in now.isr and now.isr_epoch(broker) != view.broker_epoch
+            if broker in last.replicas and not (is_fenced and (not is_older or now.isr == (broker,))):
                 text = f"broker {broker} has begun another epoch: {last} became {now}"
                 raise Violation("a_new_broker_epoch_is_a_failure", text)
 

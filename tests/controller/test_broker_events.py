@@ -94,6 +94,30 @@ def test_bc_01_bc_02_a_new_broker_epoch_is_a_failure_and_a_start(leader, isr, ou
 
 
 @pytest.mark.parametrize(
+    ("leader", "gone", "outcome"),
+    [
+        pytest.param(2, (), (2, (2, 1)), id="it is in sync: its leader has seen that it is another process"),
+        pytest.param(2, (2,), (1, (1,)), id="its leader is gone, and it alone has all"),
+        pytest.param(1, (), (1, (2, 1)), id="it leads: the last controller has elected it"),
+        pytest.param(1, (2,), (1, (1,)), id="it leads, and goes on alone"),
+    ],
+)
+def test_bc_01_bd_01_a_new_process_that_has_joined_the_isr_has_not_failed(leader, gone, outcome):
+    """This controller sees only now that it is a new one. Outside of the ISR its records would count for nothing."""
+    made = context(replace(partition((2, 1, 3), leader, (2, 1)), isr_epochs={1: 2, 2: 1}))
+    now = {broker: BrokerView(2 if broker == 1 else 1) for broker in (1, 2, 3) if broker not in gone}
+    active = Active(replace(made, brokers=now).started(VERSION))
+    assert outcome_of(active.fail_over(views())) == outcome
+    assert active.state(1) == ONLINE
+
+
+def test_bc_01_a_new_process_that_joins_the_isr_before_its_controller_looks_stays_in_it():
+    active = Active(context(replace(partition((2, 1, 3), 2, (2, 1)), isr_epochs={1: 2, 2: 1})))
+    assert outcome_of(active.brokers(bounced=(1,))) == (2, (2, 1))
+    assert outcome_of(active.brokers(gone=(2,))) == (1, (1,))
+
+
+@pytest.mark.parametrize(
     ("leader", "isr", "leader_epoch"),
     [
         pytest.param(1, (1,), 6, id="it led alone: nobody else may, so that it is elected again"),
@@ -304,7 +328,8 @@ def test_bd_02_td_05_topics_that_are_being_deleted_are_left_out_of_all_of_it():
 
 def test_fo_03_fo_04_who_died_bounced_or_came_unseen_is_dealt_with_at_failover():
     """The last controller saw brokers 1, 2 and 3 under epoch 1; now 1 is gone, 2 has a new epoch and 4 is there."""
-    rows = [partition((1, 3)), partition((2, 3), number=1), partition((4, 3), NOBODY, (4,), number=2)]
+    older = replace(partition((2, 3), number=1), isr_epochs={2: 0, 3: 1})
+    rows = [partition((1, 3)), older, partition((4, 3), NOBODY, (4,), number=2)]
     active = Active(context(*rows, live=(2, 3, 4)))
     before = {**views((1, 2, 3)), 2: BrokerView(0)}
     assert changed(active.fail_over(before)) == {

@@ -132,7 +132,7 @@ def in_one_thread(patch: pytest.MonkeyPatch, clock: Clock, rng: random.Random) -
     patch.setattr(broker, "follower_session", lambda spark: spark)
     patch.setattr(broker_session, "ReplicaFetcher", Fetcher)
     patch.setattr(log_maintenance.LogMaintenance, "start", lambda _: None)
-    for name in ("server.broker", "server.log_maintenance", "controller.controller", "controller.active_controller"):
+    for name in ("server.broker", "server.log_maintenance", "controller.controller", "controller.term"):
         patch.setattr(f"replication.{name}.logger.exception", _raises)
 
 
