@@ -385,24 +385,3 @@ def test_bd_01_bu_02_whatever_happens_a_live_member_of_the_isr_leads_if_there_is
     active.brokers(come=did.get("gone", ()))
     assert active.row().leader in active.context.brokers
     assert not active.fail_over().touches_metadata, "another controller finds nothing left to do"
-
-
-@pytest.mark.parametrize(
-    ("configs", "outcome"),
-    [
-        pytest.param({"no.such.setting": "1"}, (NOBODY, (1,)), id="as if there were none"),
-        pytest.param({"unclean.leader.election.enable": "perhaps"}, (NOBODY, (1,)), id="not even uncleanly"),
-        pytest.param(
-            {"unclean.leader.election.enable": "true", "retention.ms": "long"}, (2, (2,)), id="the others hold"
-        ),
-    ],
-)
-def test_le_02_a_topic_whose_settings_make_no_sense_holds_up_no_other(configs, outcome, caplog):
-    """Its row is of a newer version, or was written by hand."""
-    made = context(partition(isr=(1,)), partition(topic="other"))
-    topics = {**made.topics, "flights": replace(made.topics["flights"], configs=configs)}
-    active = Active(replace(made, topics=topics))
-    batch = active.brokers(gone=(1,))
-    assert changed(batch) == {"flights-0": outcome, "other-0": (2, (2, 3))}
-    assert "topic flights: settings are left out: " in caplog.text
-    assert list(configs)[-1] in caplog.text

@@ -1,5 +1,7 @@
 """Elections that somebody asks for, and those that restore the balance."""
 
+from dataclasses import replace
+
 import pytest
 
 from replication.controller.events import AutoPreferredReplicaLeaderElection
@@ -112,3 +114,24 @@ def test_ar_01_each_broker_is_looked_at_by_itself():
     rows = [partition((1, 2), 2), *(partition((2, 1), 1 if n == 1 else 2, number=n) for n in range(1, 11))]
     batch = Active(context(*rows)).process(AutoPreferredReplicaLeaderElection())
     assert changed(batch) == {"flights-0": (1, (1, 2))}
+
+
+@pytest.mark.parametrize(
+    ("configs", "outcome"),
+    [
+        pytest.param({"no.such.setting": "1"}, (NOBODY, (1,)), id="as if there were none"),
+        pytest.param({"unclean.leader.election.enable": "perhaps"}, (NOBODY, (1,)), id="not even uncleanly"),
+        pytest.param(
+            {"unclean.leader.election.enable": "true", "retention.ms": "long"}, (2, (2,)), id="the others hold"
+        ),
+    ],
+)
+def test_le_02_a_topic_whose_settings_make_no_sense_holds_up_no_other(configs, outcome, caplog):
+    """Its row is of a newer version, or was written by hand."""
+    made = context(partition(isr=(1,)), partition(topic="other"))
+    topics = {**made.topics, "flights": replace(made.topics["flights"], configs=configs)}
+    active = Active(replace(made, topics=topics))
+    batch = active.brokers(gone=(1,))
+    assert changed(batch) == {"flights-0": outcome, "other-0": (2, (2, 3))}
+    assert "topic flights: settings are left out: " in caplog.text
+    assert list(configs)[-1] in caplog.text
