@@ -10,7 +10,6 @@ from replication.controller import steps
 from replication.controller.batch import Batch
 from replication.controller.controller_context import BrokerView, ControllerContext
 from replication.controller.events import EVENT_OF_REQUEST, Event
-from replication.controller.term import Term
 from replication.errors import ControllerMovedException
 from replication.simulation.actor import Work
 from replication.simulation.controller_invariants import requests_are_read
@@ -34,7 +33,9 @@ class ActiveController:
         self._world = controller.world
         self._rules = controller.world.rules
         self._has_failed_over = False
-        self._term = Term(ControllerContext(epoch, CONFIG), self._rules.decide, self._observe, lambda: self._world.now)
+        self._term = self._rules.term(
+            ControllerContext(epoch, CONFIG), self._rules.decide, self._observe, lambda: self._world.now
+        )
         self._handlers: dict[type, Callable[[Any], Answer]] = {
             steps.ClaimTables: self._claim_tables,
             steps.ReadTopics: self._read_topics,

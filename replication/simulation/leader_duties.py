@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from replication.protocol import steps
 from replication.protocol.broker_rounds import Memory
 from replication.protocol.isr import IsrOutcomes, Outcome
-from replication.protocol.leader_round import LeaderRound
 from replication.protocol.offline_replicas import OfflineReplicas
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.record_batch import TopicIdPartition
@@ -29,7 +28,7 @@ class LeaderDuties(BrokerThread):
     def __init__(self, process: BrokerProcess, name: str) -> None:
         super().__init__(process, name)
         self.memory = Memory(process.hosted, lambda: process.told, OfflineReplicas(process.broker_id))
-        self._leader = LeaderRound(  # lags count in each round: so more of them matter
+        self._leader = self.rules.leader_round(  # lags count in each round: so more of them matter
             process.broker_id, self.world.setting.replica_lag_time_max, 0.0, lambda: self.world.now, self.rules
         )
         self.handlers: dict[type, Callable[[Any], Answer]] = {

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from replication.controller.decide import decide
+from replication.controller.term import Term
 from replication.protocol import delayed_operation, follow, isr, leadership
 from replication.protocol.append import place
 from replication.protocol.append_plan import plan_appends
 from replication.protocol.broker_rounds import BrokerRules
 from replication.protocol.chain import linked
 from replication.protocol.fencing import check_leader_row
+from replication.protocol.leader_round import LeaderRound
 from replication.protocol.log_retention import delete_records_offset
 from replication.protocol.replica_rows import replica_row
 from replication.protocol.truncation import check_cut
@@ -46,6 +48,8 @@ class Rules(BrokerRules):
     check_log_leads: Rule = delayed_operation.check_log_leads
     replica_row: Rule = replica_row
     decide: Rule = decide
+    leader_round: Callable[..., LeaderRound] = LeaderRound
+    term: Callable[..., Term] = Term
     claims_are_checked: bool = True
     unknown_is_asked: bool = True
     rounds_are_awaited: bool = True

@@ -20,6 +20,7 @@ from replication.protocol.replica import FOLLOWER_ROLE, Replica
 from replication.protocol.steps import CommitRoles, CutLogs, FinishTruncation, PublishReplicas, Step
 from replication.protocol.truncation import Cut
 from replication.simulation.controller_sabotage import BROKEN_CONTROLLERS
+from replication.simulation.round_sabotage import BROKEN_ROUNDS
 from replication.simulation.rules import SHIPPED, Rules
 
 
@@ -245,4 +246,5 @@ SABOTAGES: dict[str, Sabotage] = {
         "a controller reads and writes without a claim, so that an older one may, too", controllers_claim=False
     ),
     **{name: _with(broken.what, decide=broken.decide) for name, broken in BROKEN_CONTROLLERS.items()},
+    **{name: _with(broken.what, **broken.rules) for name, broken in BROKEN_ROUNDS.items()},
 }  # fmt: skip

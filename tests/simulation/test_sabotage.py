@@ -44,6 +44,10 @@ SEEDS_THAT_CATCH = {
     "overlooks_new_broker_epochs": 4,
     "reassigns_before_all_are_in_sync": 6,
     "deletes_before_brokers_have": 4,
+    "decides_on_what_it_knew": 18,
+    "drops_topics_first": 4,
+    "takes_no_answer_for_done": 340,
+    "forgets_the_high_watermark": 207,
 }  # the others are caught by the first
 
 
