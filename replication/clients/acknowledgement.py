@@ -133,10 +133,9 @@ class _DelayedProduce:
         if seen.error:  # its root cannot be read now; another broker may be leader soon
             self.error = seen.error if time_is_over or not seen.error.retriable else None
             return self.error is not None
-        # A log that has the last record under its epoch has all that came before it, under whatever epoch.
         outcome = produce_outcome(
-            seen.leader_row, records.leader_epoch, records.last_offset, records.last_offset,
-            len(seen.registration.isr), self._min_isr(seen.registration), time_is_over,
+            seen.leader_row, records.leader_epoch, records.last_offset, len(seen.registration.isr),
+            self._min_isr(seen.registration), time_is_over,
         )  # fmt: skip
         try:
             if outcome == DONE and not self._is_in_the_log(seen):

@@ -17,7 +17,7 @@ from replication.errors import (
     OffsetOutOfRangeException,
     TimeoutException,
 )
-from replication.protocol.leader_epoch import covers
+from replication.protocol.leader_epoch import epoch_at
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.replica import Replica
 
@@ -34,35 +34,27 @@ _LARGEST_OFFSET = 2**63 - 1
 
 
 def produce_outcome(
-    row: Replica | None,
-    leader_epoch: int,
-    base_offset: int,
-    last_offset: int,
-    isr_size: int,
-    min_isr: int,
-    time_is_over: bool,
+    row: Replica | None, leader_epoch: int, last_offset: int, isr_size: int, min_isr: int, time_is_over: bool
 ) -> Outcome:
     """acks=all is answered when the HW has passed the last record, which must still be the one that was appended.
 
     Args:
         row: what the leader says under the leader epoch that the metadata has; None if it has not taken it up yet.
-        leader_epoch: the epoch that the records were appended under.
-        base_offset: offset of the first record.
-        last_offset: offset of the last record.
+        leader_epoch: the epoch that the last record was appended under.
+        last_offset: offset of the last record. A log that has it under its epoch has all that came before it, under
+            whatever epoch: an earlier attempt may have put the first records there.
         isr_size: members of the ISR now.
         min_isr: members that the ISR needs, see `effective_min_isr`.
         time_is_over: whether this is the last look.
 
-    A later leader counts only if its lineage gives the records' epoch to all their offsets: else the HW passes offsets
-    at which other records lie. That is told at once, as it will not change. An ISR that has become too small is told
-    when the HW has passed, or at the end; until then it may grow again.
+    A later leader counts only if its lineage gives the epoch of the last record to its offset: else the HW passes
+    offsets at which other records lie. That is told at once, as it will not change. An ISR that has become too small is
+    told when the HW has passed, or at the end; until then it may grow again.
 
     Kafka: `DelayedProduce.tryComplete`, `Partition.checkEnoughReplicasReachOffset`. KIP-101. [AP-07]
     """
     has_another_history = (
-        row is not None
-        and row.leader_epoch > leader_epoch
-        and not covers(row.epochs, leader_epoch, base_offset, last_offset)
+        row is not None and row.leader_epoch > leader_epoch and epoch_at(row.epochs, last_offset) != leader_epoch
     )
     if has_another_history:
         return Outcome(True, NotLeaderOrFollowerException)

@@ -111,9 +111,10 @@ class Producer(Actor):
                 row = self._leader_row(registration)
             except AnswerLost:
                 continue
+            epoch = request.leader_epoch if appended.leader_epoch is None else appended.leader_epoch
             outcome = self.world.rules.produce_outcome(
-                row, request.leader_epoch, appended.base_offset, appended.last_offset, len(registration.isr),
-                self.world.min_isr(registration), look == _LOOKS - 1,
+                row, epoch, appended.last_offset, len(registration.isr), self.world.min_isr(registration),
+                look == _LOOKS - 1,
             )  # fmt: skip
             if outcome.is_done and outcome.error is None and row is not None:
                 self.say("is told that %s are committed at offset %d", sent.values, appended.base_offset)

@@ -68,7 +68,7 @@ PRODUCES = {
 def test_ap_07_acks_all_is_answered(case):
     (said, isr_size, time_is_over), expected = PRODUCES[case]
     row = None if said is None else dataclasses.replace(ROW, **said)
-    assert produce_outcome(row, 5, 10, 19, isr_size, 2, time_is_over) == expected
+    assert produce_outcome(row, 5, 19, isr_size, 2, time_is_over) == expected
 
 
 ERROR = FencedLeaderEpochException("t-0: over")
