@@ -1,4 +1,4 @@
-"""The controller in office: carries out its term on the tables of the cluster. [FO-01, FO-05]"""
+"""The active controller: carries out its rounds on the tables of the cluster. [FO-01, FO-05]"""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from replication.controller.events import Event
 from replication.controller.offset_retention import OffsetRetention
 from replication.controller.producer_expiration import ProducerExpiration
 from replication.controller.steps import (
-    Answer,
-    BeginToApply,
+    AnswerRequest,
+    BeginToApplyRequest,
     BrokersSeen,
     ChangeConfigs,
     ChangeMetadata,
@@ -29,7 +29,7 @@ from replication.controller.steps import (
     ReadRequests,
     ReadTopics,
     SettleWhatHasLanded,
-    TakeUp,
+    TakeUpRequest,
 )
 from replication.controller.term import Term
 from replication.protocol.broker_registration import BrokerRegistration
@@ -73,9 +73,9 @@ class ActiveController:
             ReadRequests: lambda _: self._requests.look(),
             IsBalanceDue: lambda _: self._is_balance_due(),
             SettleWhatHasLanded: lambda _: self._requests.settle_what_has_landed(cluster.root),
-            TakeUp: lambda step: self._requests.take_up(step.request),
-            BeginToApply: lambda step: self._requests.begin_to_apply(step.request),
-            Answer: lambda step: self._requests.answer(step.request, step.outcomes),
+            TakeUpRequest: lambda step: self._requests.take_up(step.request),
+            BeginToApplyRequest: lambda step: self._requests.begin_to_apply(step.request),
+            AnswerRequest: lambda step: self._requests.answer(step.request, step.outcomes),
             ChangeTopics: self._change_topics,
             ChangeConfigs: lambda step: cluster.configs.change(step.put, self._cause(step.why), self._epoch),
             ChangeMetadata: self._change_metadata,
@@ -144,16 +144,17 @@ class ActiveController:
             self._offsets.topic_has_gone()
 
     def _change_metadata(self, step: ChangeMetadata) -> tuple[Batch, int]:
-        """Before another attempt a request is looked for: where only the answer was lost, it has been carried out."""
+        """Before another attempt, checks whether the earlier commit has landed and only its answer was lost."""
         chosen: list[Batch] = []
         since, cause, request = self._cluster.metadata.version, self._cause(step.why), step.request
 
         def choose(
             partitions: Mapping[TopicIdPartition, PartitionRegistration],
         ) -> dict[TopicIdPartition, PartitionRegistration | None]:
-            landed = requests_carried_out(self._cluster.root, since) if chosen and request is not None else {}
-            outcomes = landed.get(request.request_id) if request is not None else None
-            batch = step.choose(partitions, outcomes)
+            landed = None
+            if chosen and request is not None:
+                landed = requests_carried_out(self._cluster.root, since).get(request.request_id)
+            batch = step.choose(partitions, landed)
             chosen[:] = [batch]
             if request is not None:
                 told = {name: [outcome.error, outcome.message] for name, outcome in batch.outcomes.items()}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from replication.config import Config
-from replication.controller.events import EVENT_OF_REQUEST, RequestEvent
+from replication.controller.events import EVENT_OF_REQUEST
 from replication.errors import InvalidRequestException, TimeoutException
 from replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
 from replication.storage.admin_table import AdminTable
@@ -42,8 +42,8 @@ class AdminRequests:
             landed = requests_carried_out(cluster, min(request.metadata_version for request in pending))
             self._settle({r.request_id: landed[r.request_id] for r in pending if r.request_id in landed})
 
-    def look(self) -> list[RequestEvent]:
-        """The requests that wait, as events, oldest first. Those that cannot be carried out are refused on the way."""
+    def look(self) -> list[AdminRequest]:
+        """The requests that wait, oldest first. Those that cannot be carried out are refused on the way."""
         self._admin.refresh()
         requests = self._admin.requests
         self._note(requests)
@@ -51,9 +51,9 @@ class AdminRequests:
         refused = {request.request_id: outcome for request in pending if (outcome := self._refusal(request))}
         self._settle({r.request_id: {r.kind: refused[r.request_id]} for r in pending if r.request_id in refused})
         self._forget_dry_runs(requests)
-        # The event of a request is the same one however far it has come, so that it is queued once.
+        # A request is the same one however far it has come, so that its event is queued once.
         return [
-            EVENT_OF_REQUEST[request.kind](dataclasses.replace(request, state=PENDING, controller_epoch=-1))
+            dataclasses.replace(request, state=PENDING, controller_epoch=-1)
             for request in pending
             if request.request_id not in refused
         ]

@@ -110,9 +110,9 @@ def on_broker_startup(batch: Batch, brokers: Collection[int]) -> None:
 def on_broker_failure(batch: Batch, brokers: Collection[int]) -> None:
     """Others lead what they led; they leave every ISR but as its last member; deletions wait for them.
 
-    Those that have lost their logs leave first, so that the last member is one that has not, if there is one. A new
-    process that leads or has joined an ISR already, before this controller has seen that it is one, stays: it is not
-    the one that has failed, and may be the only one that has all records.
+    Those that have lost their logs leave first, so that the last member is one that has not, if there is one. A
+    restarted broker that already leads, or has rejoined the ISR under its new epoch, stays: the old process failed, and
+    the new one may alone have all records.
 
     Kafka: `KafkaController.onBrokerFailure`. [BD-01, BD-02, BD-03, BC-01]
     """

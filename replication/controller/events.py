@@ -7,7 +7,6 @@ Kafka: `ControllerEvent`, `ControllerEventManager`. What Kafka is told by respon
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -145,9 +144,7 @@ EVENT_OF_REQUEST: Mapping[str, Callable[[AdminRequest], RequestEvent]] = {
 class ControllerEventManager:
     """The queue. One thread puts events in and takes them out, in order. [EV-01]"""
 
-    def __init__(
-        self, process: Callable[[Event], Generator[Any, Any, None]], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, process: Callable[[Event], Generator[Any, Any, None]], clock: Callable[[], float]) -> None:
         self._process = process
         self._clock = clock
         self._queue: deque[tuple[Event, float]] = deque()
@@ -157,10 +154,6 @@ class ControllerEventManager:
         """Queues an event, unless the very same one is waiting already."""
         if all(queued != event for queued, _ in self._queue):
             self._queue.append((event, self._clock()))
-
-    def clear(self) -> None:
-        """Forgets what is queued: it was for a controller that is none any more. [EV-02]"""
-        self._queue.clear()
 
     def process_all(self) -> Generator[Any, Any, None]:
         """Processes what is queued. An event whose processing raises, or is not carried out to its end, stays at the

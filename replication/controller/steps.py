@@ -1,4 +1,5 @@
-"""What a term of office asks for: each step is one read, or one commit on one table under the controller's epoch.
+"""The steps of a controller: reads, and commits under its controller epoch. Each is one read or one commit on one
+table, unless its docstring says otherwise.
 
 A commit raises ControllerMovedException once a newer controller has claimed its table.
 """
@@ -6,7 +7,7 @@ A commit raises ControllerMovedException once a newer controller has claimed its
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from replication.controller.batch import Batch
 from replication.controller.controller_context import BrokerView
@@ -49,7 +50,7 @@ class BrokersSeen(NamedTuple):
 
 
 class ReadRequests(NamedTuple):
-    """A read of `admin`, answered with the event of each request that waits. Those that cannot be carried out are
+    """A read of `admin`, answered with the requests that wait, oldest first. Those that cannot be carried out are
     refused on the way, in one commit."""
 
 
@@ -61,19 +62,19 @@ class SettleWhatHasLanded(NamedTuple):
     """A read and one commit on `admin`: answers to requests that the last controller has carried out."""
 
 
-class TakeUp(NamedTuple):
+class TakeUpRequest(NamedTuple):
     """One commit on `admin`: the request is being decided. Answered with whether that is wanted still."""
 
     request: AdminRequest
 
 
-class BeginToApply(NamedTuple):
+class BeginToApplyRequest(NamedTuple):
     """One commit on `admin`: the decision is being written. Answered with whether that is wanted still."""
 
     request: AdminRequest
 
 
-class Answer(NamedTuple):
+class AnswerRequest(NamedTuple):
     """One commit on `admin`: what has become of a request."""
 
     request: AdminRequest
@@ -110,8 +111,9 @@ class ChangeMetadata(NamedTuple):
 
 Step: TypeAlias = (
     ClaimTables | ReadTopics | ReadConfigs | ReadMetadata | ReadBrokers | ReadRequests | IsBalanceDue
-    | SettleWhatHasLanded | TakeUp | BeginToApply | Answer | ChangeTopics | ChangeConfigs | ChangeMetadata
+    | SettleWhatHasLanded | TakeUpRequest | BeginToApplyRequest | AnswerRequest | ChangeTopics | ChangeConfigs
+    | ChangeMetadata
 )  # fmt: skip
 
 Result = TypeVar("Result")
-Round: TypeAlias = rounds.Work[Any, Result]
+Round: TypeAlias = rounds.Round[Step, Result]

@@ -1,4 +1,4 @@
-"""A term of office: what a controller reads, decides and writes, in this order. It touches nothing, see `steps`.
+"""The rounds of the active controller, from failover on: what it reads, decides and writes, in order. See `steps`.
 
 Kafka: `KafkaController.onControllerFailover` and its event handlers. [FO-01, FO-02, FO-03, FO-04, FO-05]
 """
@@ -13,6 +13,7 @@ from functools import partial
 from replication.controller.batch import Batch, DecisionInterrupted
 from replication.controller.controller_context import BrokerView, ControllerContext
 from replication.controller.events import (
+    EVENT_OF_REQUEST,
     AutoPreferredReplicaLeaderElection,
     BrokerChange,
     BrokerModifications,
@@ -24,8 +25,8 @@ from replication.controller.events import (
     LogDirEventNotification,
 )
 from replication.controller.steps import (
-    Answer,
-    BeginToApply,
+    AnswerRequest,
+    BeginToApplyRequest,
     BrokersSeen,
     ChangeConfigs,
     ChangeMetadata,
@@ -40,7 +41,7 @@ from replication.controller.steps import (
     ReadTopics,
     Round,
     SettleWhatHasLanded,
-    TakeUp,
+    TakeUpRequest,
 )
 from replication.errors import LakelogException, UnknownServerException
 from replication.protocol.admin_request import AdminRequest, Outcome
@@ -50,7 +51,7 @@ state_changes = logging.getLogger("state.change.logger")
 
 
 class Term:
-    """What a controller knows in office, and what it does with it.
+    """What the active controller knows under one controller epoch, and what it does.
 
     `decide` says what an event leads to. `observe` is told what was written, and the context before and after.
     """
@@ -93,8 +94,8 @@ class Term:
         if version != self._version:
             self._version, self.context = version, self.context.with_partitions(partitions)
             self._events.put(IsrChangeNotification())
-        for event in (yield ReadRequests()):
-            self._events.put(event)
+        for request in (yield ReadRequests()):
+            self._events.put(EVENT_OF_REQUEST[request.kind](request))
         if (yield IsBalanceDue()):
             self._events.put(AutoPreferredReplicaLeaderElection())
         yield from self._events.process_all()
@@ -116,7 +117,7 @@ class Term:
             self._events.put(BrokerModifications())
 
     def _log_storage_errors(self, gone: Collection[int], seen: BrokersSeen) -> None:
-        """Brokers that still show that they are there, and say that their storage does not work. [LI-04]"""
+        """Logs why brokers have failed that still beat, but report a storage error. [LI-04]"""
         for broker in sorted(seen.errors.keys() & set(gone)):
             state_changes.warning(
                 "controller epoch %d: LogDirEventNotification: broker %d has failed: %s",
@@ -124,19 +125,19 @@ class Term:
             )  # fmt: skip
 
     def _process(self, event: Event) -> Round[None]:
-        """An answer comes last of all."""
+        """Answers a request after all its writes."""
         request: AdminRequest | None = getattr(event, "request", None)
         if request is None:
             yield from self._write(event, self._decide(self.context, event), None)
-        elif (yield TakeUp(request)):
+        elif (yield TakeUpRequest(request)):
             outcomes = yield from self._outcomes(event, request)
-            yield Answer(request, outcomes)
+            yield AnswerRequest(request, outcomes)
 
     def _outcomes(self, event: Event, request: AdminRequest) -> Round[Mapping[str, Outcome]]:
         """What has become of a request. One that meets an error of this code is answered too, and holds up nobody."""
         try:
             batch = self._decide(self.context, event)
-            if batch.writes and not request.validate_only and (yield BeginToApply(request)):
+            if batch.writes and not request.validate_only and (yield BeginToApplyRequest(request)):
                 batch = yield from self._write(event, batch, request)
             return batch.outcomes
         except (LakelogException, DecisionInterrupted):
@@ -164,7 +165,7 @@ class Term:
         return batch
 
     def _choose(self, event: Event, partitions: Partitions, landed: Mapping[str, Outcome] | None) -> Batch:
-        """Decided anew on what is there now; what was carried out already, and only its answer was lost, is done."""
+        """Decides on the partitions as they are now. If an earlier attempt has landed, nothing is left to change."""
         context = self.context.with_partitions(partitions)
         if landed is None:
             return self._decide(context, event)

@@ -10,7 +10,12 @@ from dataclasses import replace
 
 from replication.protocol.fencing import is_newer
 from replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, PartitionLog, Role
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
+from replication.protocol.partition_registration import (
+    LEADER_DURING_DELETE,
+    NO_LEADER,
+    PartitionRegistration,
+    Registrations,
+)
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import (
     CommitRoles,
@@ -24,7 +29,6 @@ from replication.protocol.steps import (
     StopIdleFetchers,
 )
 
-Registrations = Mapping[TopicIdPartition, PartitionRegistration]
 Logs = Mapping[TopicIdPartition, PartitionLog]
 
 

@@ -1,27 +1,19 @@
-"""What the rounds of a broker have in common: what it knows in memory, and the decisions that they ask for.
-
-A round touches nothing. It yields each read and each commit, and is sent the answer or thrown the error: a broker gets
-them from its tables, the simulation from tables that lose answers. Between two of them everybody else may act.
-"""
+"""What the rounds of a broker share: its memory, and the rules that they call. See `rounds`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from replication.protocol import become_leader_or_follower, leadership
+from replication.protocol.become_leader_or_follower import Logs
 from replication.protocol.isr import Outcome
 from replication.protocol.leadership import HostedPartition, Surroundings
 from replication.protocol.offline_replicas import OfflineReplicas
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.partition_registration import PartitionRegistration, Registrations
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.protocol.steps import Step
-
-Registrations: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
-Logs: TypeAlias = Mapping[TopicIdPartition, PartitionLog]
 
 
 @dataclass(frozen=True)

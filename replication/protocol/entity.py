@@ -1,4 +1,4 @@
-"""What settings belong to, and all settings of a cluster. Kafka: `ConfigResource`, `ClientQuotaEntity`. [TH-02]"""
+"""Entities that have settings, and all settings of a cluster. Kafka: `ConfigResource`, `ClientQuotaEntity`. [TH-02]"""
 
 from __future__ import annotations
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from replication.errors import KafkaStorageException
-from replication.protocol.broker_rounds import RULES, BrokerRules, Logs, Memory, Registrations
+from replication.protocol.become_leader_or_follower import Logs
+from replication.protocol.broker_rounds import RULES, BrokerRules, Memory
 from replication.protocol.isr import IsrOutcomes
 from replication.protocol.leadership import Surroundings
 from replication.protocol.partition_log import PartitionLog
-from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.partition_registration import PartitionRegistration, Registrations
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.protocol.steps import (
     AlterPartitions,
     ClusterView,
     FollowersSeen,
-    RaiseHighWatermarks,
+    IsrChangesSettled,
     ReadCluster,
     ReadFollowerRows,
     ReadLog,
@@ -46,9 +47,9 @@ class LeaderRound:
     def run(self, memory: Memory) -> Round[bool]:
         """Looks at the followers, changes the ISR, raises the HWs; tells whether there is news for others.
 
-        The log is read last: it tells whether this process is still the broker's, and what has been decided on older
-        metadata than that is refused by its partition epoch. A change of the ISR without an answer stays pending, and
-        the HW waits for both sets.
+        Reads the log last: the read fails once a newer process has claimed the log, and a change decided on older
+        metadata loses by its partition epoch. An ISR change without an answer stays pending, and the HW waits for both
+        sets.
 
         Kafka: `Partition.maybeShrinkIsr`, `maybeExpandIsr`, `maybeIncrementLeaderHW`. [HW-01, IS-01, IS-04, FE-03]
         """
@@ -71,13 +72,13 @@ class LeaderRound:
                 outcomes = {}
             for partition, (outcome, current) in outcomes.items():
                 hosted[partition] = self._rules.settle_isr_change(hosted[partition], outcome, current)
-        yield RaiseHighWatermarks()
+        yield IsrChangesSettled()
         hosted.update({p: self._rules.raise_high_watermark(hosted[p], found) for p, found in around.items()})
-        return any(hosted[p].high_watermark > before[p] or _is_shorter(told.get(p), logs[p]) for p in led)
+        return any(hosted[p].high_watermark > before[p] or _has_raised_log_start(told.get(p), logs[p]) for p in led)
 
     def _led(self, memory: Memory) -> Registrations:
-        registrations = {p: h.registration for p, h in memory.hosted.items() if p not in memory.offline.faults}
-        return {p: r for p, r in registrations.items() if r.leader == self._broker_id}
+        hosted = memory.offline.without(memory.hosted)
+        return {p: h.registration for p, h in hosted.items() if h.registration.leader == self._broker_id}
 
     def _first_seen(self, registration: PartitionRegistration) -> tuple[PartitionRegistration, float]:
         known = self._seen.get(registration.topic_id_partition)
@@ -108,6 +109,6 @@ class LeaderRound:
         return {b: alive[b] for b in registration.followers if b in alive and looked.get(b, since) >= since}
 
 
-def _is_shorter(told: Replica | None, log: PartitionLog) -> bool:
+def _has_raised_log_start(told: Replica | None, log: PartitionLog) -> bool:
     """Whether others wait for a log start that a client has raised."""
     return told is not None and told.log_start_offset < log.log_start_offset

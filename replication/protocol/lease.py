@@ -1,4 +1,4 @@
-"""Who controls the cluster. [CE-02]"""
+"""The lease of the active controller. [CE-02]"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The row: `lease` moves as long as the controller lives."""
+    """Which controller is active. It raises `lease` as long as it lives."""
 
     controller_id: str
     controller_epoch: int

@@ -27,7 +27,7 @@ class Liveness:
     def look(self, brokers: Mapping[int, BrokerRegistration]) -> set[int]:
         """Takes note of the heartbeats; answers who lives and is not shutting down. At first sight a broker lives.
 
-        Who says that its storage does not work is not alive, and is again when it says that it does.
+        A broker that reports a storage error is not alive until it reports none.
         """
         now = self._clock()
         for broker, registration in brokers.items():

@@ -11,12 +11,11 @@ from typing import TypeVar
 
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leadership import HostedPartition
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.partition_registration import NO_LEADER, Registrations
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 
 Value = TypeVar("Value")
-Registrations = Mapping[TopicIdPartition, PartitionRegistration]
 
 
 class OfflineReplicas:

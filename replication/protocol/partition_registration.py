@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from replication.protocol.record_batch import TopicIdPartition
 
@@ -49,3 +50,6 @@ class PartitionRegistration:
     def followers(self) -> tuple[int, ...]:
         """The assigned replicas but the leader, in the order of the assignment."""
         return tuple(replica for replica in self.replicas if replica != self.leader)
+
+
+Registrations: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]

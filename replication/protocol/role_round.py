@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from replication.protocol.broker_rounds import RULES, BrokerRules, Memory, Registrations
+from replication.protocol.broker_rounds import RULES, BrokerRules, Memory
+from replication.protocol.partition_registration import Registrations
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import (
     DeleteLogs,
@@ -25,9 +26,10 @@ from replication.protocol.steps import (
 def take_up_roles(
     broker_id: int, broker_epoch: int, memory: Memory, metadata: Registrations, rules: BrokerRules = RULES
 ) -> Round[None]:
-    """From what a process of a broker hosts to what the metadata gives it; what is as before is left alone.
+    """Moves a broker's process from the roles that it has to those that the metadata gives it; unchanged replicas stay
+    as they are.
 
-    Broken files that hold nothing of what the log still has are let go first: nobody misses them.
+    First removes broken files that hold nothing that the log still needs.
     """
     hosted, offline = memory.hosted, memory.offline
     given = rules.given_to(broker_id, broker_epoch, metadata)
@@ -43,7 +45,7 @@ def take_up_roles(
     if has_changed:
         steps = [StopFetching(tuple(offline.faults)), *steps, PublishReplicas("offline replicas")]
     for step in steps:
-        _ = yield step  # answers are of no interest, and `yield from` a list takes none
+        _ = yield step  # no `yield from`: an iterator of a list takes no answers
     yield from _repair(memory)
 
 

@@ -1,7 +1,7 @@
-"""Rounds: work that touches nothing. It yields each read and each write as a step, and is sent what has come of it.
+"""A round is a generator that does no I/O: it yields each read and each write as a step, and receives the answer or the
+error.
 
-So a round reads top to bottom: what is read, what is decided, what is written. Whoever carries the steps out may be
-ended, or overtaken by others, between any two.
+So it reads top to bottom: read, decide, write. Between two steps its process may be killed, and others may commit.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ Step = TypeVar("Step")
 Result = TypeVar("Result")
 
 # Yields steps, is sent the answer of each or thrown its error, and returns what has come of it all.
-Work: TypeAlias = Generator[Step, Any, Result]
+Round: TypeAlias = Generator[Step, Any, Result]
 Handler: TypeAlias = Callable[[Any], Any]
 
 
 def carry_out(
-    work: Work[Step, Result], handlers: Mapping[type, Handler],
+    work: Round[Step, Result], handlers: Mapping[type, Handler],
     deciding: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Result:  # fmt: skip
     """Carries a round out to its end, and returns its result.

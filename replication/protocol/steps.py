@@ -47,7 +47,8 @@ class CommitRoles(NamedTuple):
 
 
 class DeleteLogs(NamedTuple):
-    """One commit on the log: all records go of partitions that are not assigned to this broker any more."""
+    """One commit on the log: all records go of these stopped partitions, and each broken file that holds nothing of an
+    assigned one."""
 
     partitions: tuple[TopicIdPartition, ...]
 
@@ -113,8 +114,8 @@ class AlterPartitions(NamedTuple):
     changes: tuple[IsrChange, ...]
 
 
-class RaiseHighWatermarks(NamedTuple):
-    """In memory, in the round itself: what has become of ISR changes is known, and the HWs follow."""
+class IsrChangesSettled(NamedTuple):
+    """Nothing to carry out. Between the ISR changes and the new HWs the process may be killed, and others may act."""
 
 
 class ReadFollowerRows(NamedTuple):
@@ -137,7 +138,8 @@ class ReadCluster(NamedTuple):
 
 
 class ClusterView(NamedTuple):
-    """The epochs of all brokers as registered, those of who lives and does not shut down, and `effective_min_isr`."""
+    """Broker epochs of all registered brokers, and of those alive and not shutting down; `effective_min_isr` of each
+    partition."""
 
     broker_epochs: Mapping[int, int]
     alive: Mapping[int, int]
@@ -151,7 +153,8 @@ class ReadLog(NamedTuple):
 
 
 class ReadOwnLogs(NamedTuple):
-    """A read of this broker's log up to its newest commit: what it has, and of what this metadata gives. `OwnLogs`."""
+    """A read of this broker's log up to its newest commit, answered with `OwnLogs`: all partitions in the log, and
+    those that `metadata` assigns to it."""
 
     metadata: Mapping[TopicIdPartition, PartitionRegistration]
 
@@ -165,8 +168,8 @@ class OwnLogs(NamedTuple):
 
 
 class FenceIsrChanges(NamedTuple):
-    """One commit on `metadata`: this broker is outside of these ISRs, and what would take it in was decided before.
-    Answered with the partitions of which that holds now."""
+    """One commit on `metadata`: raises the partition epoch where this broker follows outside of the ISR, so that
+    earlier ISR changes lose. Answered with those partitions."""
 
     partitions: tuple[TopicIdPartition, ...]
 
@@ -180,8 +183,8 @@ class RepairLogs(NamedTuple):
 Step: TypeAlias = (
     StopFetching | CommitRoles | DeleteLogs | HostPartitions | StartFetching | StopIdleFetchers | PublishReplicas
     | CutLogs | FinishTruncation | AppendFetched | AdvanceFetchOffsets | RaiseLogStarts | AlterPartitions
-    | RaiseHighWatermarks | ReadFollowerRows | ReadCluster | ReadLog | ReadOwnLogs | FenceIsrChanges | RepairLogs
+    | IsrChangesSettled | ReadFollowerRows | ReadCluster | ReadLog | ReadOwnLogs | FenceIsrChanges | RepairLogs
 )  # fmt: skip
 
 Result = TypeVar("Result")
-Round: TypeAlias = rounds.Work[Step, Result]
+Round: TypeAlias = rounds.Round[Step, Result]

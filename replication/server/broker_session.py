@@ -131,7 +131,7 @@ class BrokerSession:
         version = self._context.cache.version
         self.replica_manager.apply()
         self._context.gate.pass_through()
-        self._context.registry.update(  # a controller waits for it: what is not told is done, and told, again
+        self._context.registry.update(  # if this fails, the next tick applies and tells again
             self.broker_epoch, "metadata applied", metadata_version=version,
             offline_partitions=self.replica_manager.offline(),
         )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 
 from replication.errors import LakelogException
@@ -22,7 +21,7 @@ class LeaderView:
 
     def __init__(
         self, broker_id: int, log: ReplicaLog, cache: MetadataCache, replica_lag_time_max_ms: int,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._broker_id = broker_id
         self._log = log

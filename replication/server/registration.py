@@ -62,12 +62,7 @@ class Registration:
         return self._write(build, error)
 
     def _next(
-        self,
-        last: BrokerRegistration | None,
-        log: LogIdentity,
-        is_the_same: bool,
-        error: str | None,
-        seen: int = 0,
+        self, last: BrokerRegistration | None, log: LogIdentity, is_the_same: bool, error: str | None, seen: int = 0
     ) -> BrokerRegistration:
         self._check_is_ours(last)
         epoch = max(last.broker_epoch if last else 0, seen) + 1

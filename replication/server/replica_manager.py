@@ -32,9 +32,9 @@ from replication.protocol.steps import (
     DeleteLogs,
     FenceIsrChanges,
     HostPartitions,
+    IsrChangesSettled,
     OwnLogs,
     PublishReplicas,
-    RaiseHighWatermarks,
     ReadCluster,
     ReadFollowerRows,
     ReadLog,
@@ -99,7 +99,7 @@ class ReplicaManager:
             StartFetching: self._start_fetching,
             StopIdleFetchers: lambda _: fetchers.shutdown_idle_fetchers(),
             AlterPartitions: self._alter_partitions,
-            RaiseHighWatermarks: lambda _: None,
+            IsrChangesSettled: lambda _: None,
             ReadFollowerRows: view.follower_rows,
             ReadCluster: view.cluster,
             ReadLog: view.log,
@@ -150,7 +150,7 @@ class ReplicaManager:
 
     @contextmanager
     def _deciding(self) -> Iterator[None]:
-        """The broker may be ended before each decision; what that changes in memory others see as a whole."""
+        """Ends here if the broker was killed. Under the lock other threads see all changes of a decision at once."""
         self._gate.pass_through()
         with self._lock:
             yield

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from replication.protocol.append_plan import ByteLimit
 from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.partition_registration import PartitionRegistration, Registrations
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.throttle import (
     UNLIMITED,
@@ -36,8 +36,6 @@ from replication.storage.log_state import LogState
 _LEADER_REPLICAS = "leader.replication.throttled.replicas"
 _FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 _OWN = -1  # the quota as a follower, among those that are shares of a leader's
-
-Registrations = Mapping[TopicIdPartition, PartitionRegistration]
 
 
 @dataclass(frozen=True)

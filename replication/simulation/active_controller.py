@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from replication.config import Config
 from replication.controller import steps
 from replication.controller.batch import Batch
 from replication.controller.controller_context import BrokerView, ControllerContext
-from replication.controller.events import EVENT_OF_REQUEST, Event
+from replication.controller.events import Event
 from replication.errors import ControllerMovedException
-from replication.simulation.actor import Work
+from replication.simulation.actor import Handler, Outcoming, Work
 from replication.simulation.controller_invariants import requests_are_read
 from replication.simulation.tables import Admin, Claimed, Metadata, Topics
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 CONFIG = Config()
 
 _REBALANCES = 4  # one look in so many ends with a look at the balance of leaders
-
-Answer = Generator[None, None, Any]
 
 
 class ActiveController:
@@ -36,7 +34,7 @@ class ActiveController:
         self._term = self._rules.term(
             ControllerContext(epoch, CONFIG), self._rules.decide, self._observe, lambda: self._world.now
         )
-        self._handlers: dict[type, Callable[[Any], Answer]] = {
+        self._handlers: dict[type, Handler] = {
             steps.ClaimTables: self._claim_tables,
             steps.ReadTopics: self._read_topics,
             steps.ReadConfigs: lambda _: _at_once({}),
@@ -45,9 +43,9 @@ class ActiveController:
             steps.ReadRequests: self._read_requests,
             steps.IsBalanceDue: lambda _: _at_once(controller.turn.salt % _REBALANCES == 0),
             steps.SettleWhatHasLanded: self._settle_what_has_landed,
-            steps.TakeUp: lambda _: _at_once(True),
-            steps.BeginToApply: lambda _: _at_once(True),
-            steps.Answer: self._answer_request,
+            steps.TakeUpRequest: lambda _: _at_once(True),
+            steps.BeginToApplyRequest: lambda _: _at_once(True),
+            steps.AnswerRequest: self._answer_request,
             steps.ChangeTopics: self._change_topics,
             steps.ChangeMetadata: self._change_metadata,
         }
@@ -59,17 +57,17 @@ class ActiveController:
 
     def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> Work:
         """The beginning of the term. Raises ControllerMovedException, AnswerLost."""
-        yield from self._controller.run(self._term.fail_over(brokers_before), self._handlers)
+        yield from self._controller.carry_out(self._term.fail_over(brokers_before), self._handlers)
         self._has_failed_over = True
 
     def look(self) -> Work:
         """One look at every table. Raises ControllerMovedException, AnswerLost."""
-        yield from self._controller.run(self._term.look(), self._handlers)
+        yield from self._controller.carry_out(self._term.look(), self._handlers)
 
     def _observe(self, event: Event, _: Batch, before: ControllerContext, after: ControllerContext) -> None:
         self._world.witness.look_at_decision(event, before, after)
 
-    def _claim_tables(self, _: steps.ClaimTables) -> Answer:
+    def _claim_tables(self, _: steps.ClaimTables) -> Outcoming:
         world = self._world
         for table in (world.metadata, world.topics, world.admin) if self._rules.controllers_claim else ():
             yield from self._controller.transact(table, self._claim, f"claim {self.context.controller_epoch}")
@@ -86,25 +84,24 @@ class ActiveController:
                 f"controller epoch {epoch} is over: epoch {state.controller_epoch} has claimed the table"
             )
 
-    def _read_topics(self, _: steps.ReadTopics) -> Answer:
+    def _read_topics(self, _: steps.ReadTopics) -> Outcoming:
         yield
         return self._controller.look(self._world.topics, may_repeat=False)[1].topics
 
-    def _read_metadata(self, _: steps.ReadMetadata) -> Answer:
+    def _read_metadata(self, _: steps.ReadMetadata) -> Outcoming:
         yield
         version, metadata = self._controller.look(self._world.metadata, may_repeat=self._has_failed_over)
         return version, metadata.partitions
 
-    def _read_brokers(self, _: steps.ReadBrokers) -> Answer:
+    def _read_brokers(self, _: steps.ReadBrokers) -> Outcoming:
         yield
         return steps.BrokersSeen(self._controller.views())
 
-    def _read_requests(self, _: steps.ReadRequests) -> Answer:
+    def _read_requests(self, _: steps.ReadRequests) -> Outcoming:
         yield
-        requests = self._controller.look(self._world.admin)[1].requests
-        return [EVENT_OF_REQUEST[request.kind](request) for request in requests]
+        return self._controller.look(self._world.admin)[1].requests
 
-    def _settle_what_has_landed(self, _: steps.SettleWhatHasLanded) -> Answer:
+    def _settle_what_has_landed(self, _: steps.SettleWhatHasLanded) -> Outcoming:
         yield
         pending = self._controller.look(self._world.admin, may_repeat=False)[1].requests
         if pending:
@@ -114,12 +111,12 @@ class ActiveController:
             landed = {metadata.at(version).request for version in range(since + 1, metadata.newest + 1)}
             yield from self._answer([r.request_id for r in pending if r.request_id in landed])
 
-    def _answer_request(self, step: steps.Answer) -> Answer:
+    def _answer_request(self, step: steps.AnswerRequest) -> Outcoming:
         requests_are_read(step.request, step.outcomes)
         self._controller.say("answers %s: %s", step.request, step.outcomes)
         yield from self._answer([step.request.request_id])
 
-    def _change_metadata(self, step: steps.ChangeMetadata) -> Answer:
+    def _change_metadata(self, step: steps.ChangeMetadata) -> Outcoming:
         chosen: list[Batch] = []
         seen = -1
 
@@ -137,7 +134,7 @@ class ActiveController:
         written = yield from self._controller.transact(self._world.metadata, decide, step.why)
         return chosen[-1], seen if written is None else written
 
-    def _change_topics(self, step: steps.ChangeTopics) -> Answer:
+    def _change_topics(self, step: steps.ChangeTopics) -> Outcoming:
         put, drop = step.put, step.drop
 
         def decide(_: int, state: Topics) -> Topics | None:
@@ -159,6 +156,6 @@ class ActiveController:
         yield from self._controller.transact(self._world.admin, decide, f"answer {', '.join(decided)}")
 
 
-def _at_once(found: Any) -> Answer:
+def _at_once(found: Any) -> Outcoming:
     yield from ()
     return found

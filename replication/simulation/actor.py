@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 # A step ends at each `yield`: between two of them others may do whatever they like, or the process may end.
 Work: TypeAlias = Generator[None, None, None]
 Decide: TypeAlias = Callable[[int, Any], Any]
-Handler: TypeAlias = Callable[[Any], Generator[None, None, Any]]
+Outcoming: TypeAlias = Generator[None, None, Any]  # the answer to a step, which takes steps itself
+Handler: TypeAlias = Callable[[Any], Outcoming]
 
 WON, OVERTAKEN, UNKNOWN = "won", "overtaken", "unknown"
 
@@ -69,8 +70,8 @@ class Actor:
         self.say("reads %s, version %d of %d", table.name, version, table.newest)
         return version, table.at(version)
 
-    def run(self, work: Generator[Any, Any, Any], handlers: Mapping[type, Handler]) -> Generator[None, None, Any]:
-        """Carries out a shipped round, as `protocol.rounds.carry_out` does; each of its steps takes steps here."""
+    def carry_out(self, work: Generator[Any, Any, Any], handlers: Mapping[type, Handler]) -> Outcoming:
+        """Carries out a shipped round, as `protocol.rounds.carry_out` does; a handler may take several turns."""
         answer, error = None, None
         while True:
             try:

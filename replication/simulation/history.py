@@ -43,10 +43,7 @@ def run_seed(seed: int, rules: Rules = SHIPPED) -> History:
         Driver(world, random, events).run()
         if is_calm:
             check_that_it_heals(world)
-    except (
-        Exception,
-        Violation,
-    ) as error:  # whatever a rule raises that its user does not expect is a fault of the rule
+    except (Exception, Violation) as error:
         violation = _violation(error)
     return History(setting, tuple(events), is_calm, world.step, violation, _fingerprint(world))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING
 
 from replication.protocol import steps
 from replication.protocol.broker_rounds import Memory
@@ -12,14 +12,13 @@ from replication.protocol.offline_replicas import OfflineReplicas
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
+from replication.simulation.actor import Handler, Outcoming
 from replication.simulation.broker_thread import BrokerThread
 from replication.simulation.events import AnswerLost
 from replication.simulation.tables import Metadata, name_of
 
 if TYPE_CHECKING:
     from replication.simulation.broker_process import BrokerProcess
-
-Answer = Generator[None, None, Any]
 
 
 class LeaderDuties(BrokerThread):
@@ -31,24 +30,25 @@ class LeaderDuties(BrokerThread):
         self._leader = self.rules.leader_round(  # lags count in each round: so more of them matter
             process.broker_id, self.world.setting.replica_lag_time_max, 0.0, lambda: self.world.now, self.rules
         )
-        self.handlers: dict[type, Callable[[Any], Answer]] = {
+        self.handlers: dict[type, Handler] = {
             steps.ReadFollowerRows: self._follower_rows,
             steps.ReadCluster: self._cluster,
             steps.ReadLog: self._read_log,
             steps.AlterPartitions: self._alter_partitions,
-            steps.RaiseHighWatermarks: self._raise_high_watermarks,
+            steps.IsrChangesSettled: self._isr_changes_settled,
         }
 
     def _lead(self) -> Generator[None, None, bool]:
         """Tells whether there is news for others."""
         before = dict(self.process.hosted)
-        has_news: bool = yield from self.run(self._leader.run(self.memory), self.handlers)
+        has_news: bool = yield from self.carry_out(self._leader.run(self.memory), self.handlers)
         for partition, now in self.process.hosted.items():
-            if now.high_watermark != before[partition].high_watermark:
+            is_led = now.registration.leader == self.process.broker_id
+            if is_led and now.high_watermark != before[partition].high_watermark:
                 self.say("HW of %s: %d", name_of(partition), now.high_watermark)
         return has_news
 
-    def _follower_rows(self, step: steps.ReadFollowerRows) -> Answer:
+    def _follower_rows(self, step: steps.ReadFollowerRows) -> Outcoming:
         rows: dict[int, Mapping[TopicIdPartition, Replica]] = {}
         began_at: dict[int, float] = {}
         for broker in step.brokers:
@@ -60,23 +60,23 @@ class LeaderDuties(BrokerThread):
                 continue
         return steps.FollowersSeen(rows, began_at)
 
-    def _cluster(self, step: steps.ReadCluster) -> Answer:
+    def _cluster(self, step: steps.ReadCluster) -> Outcoming:
         yield from ()
         registry = self.process.registry
         epochs = {broker: row.broker_epoch for broker, row in registry.items()}
         alive = {broker: row.broker_epoch for broker, row in registry.items() if not row.shutting_down}
         return steps.ClusterView(epochs, alive, {r.topic_id_partition: self.world.min_isr(r) for r in step.partitions})
 
-    def _read_log(self, step: steps.ReadLog) -> Answer:
+    def _read_log(self, step: steps.ReadLog) -> Outcoming:
         yield
         log = self.refresh_log()
         logs: dict[TopicIdPartition, PartitionLog] = {p: log.partition(p) for p in step.partitions}
         return logs
 
-    def _raise_high_watermarks(self, _: steps.RaiseHighWatermarks) -> Answer:
+    def _isr_changes_settled(self, _: steps.IsrChangesSettled) -> Outcoming:
         yield
 
-    def _alter_partitions(self, step: steps.AlterPartitions) -> Answer:
+    def _alter_partitions(self, step: steps.AlterPartitions) -> Outcoming:
         outcomes: IsrOutcomes = {}
 
         def decide(_: int, metadata: Metadata) -> Metadata | None:

@@ -9,10 +9,10 @@ from replication.errors import LakelogException, StaleBrokerEpochException
 from replication.protocol import steps
 from replication.protocol.partition_log import STOPPED, role_version
 from replication.protocol.role_round import take_up_roles
-from replication.simulation.actor import Work
+from replication.simulation.actor import Outcoming, Work
 from replication.simulation.events import AnswerLost
 from replication.simulation.fetcher import Fetcher
-from replication.simulation.leader_duties import Answer, LeaderDuties
+from replication.simulation.leader_duties import LeaderDuties
 from replication.simulation.tables import Broker, LogChange, LogState, Rows, name_of
 
 if TYPE_CHECKING:
@@ -94,14 +94,14 @@ class ReplicaManager(LeaderDuties):
         if self._applied < self._version:
             version = self._version
             todo = take_up_roles(process.broker_id, process.epoch, self.memory, process.metadata, self.rules)
-            yield from self.run(todo, self.handlers)
+            yield from self.carry_out(todo, self.handlers)
             self._applied = version
             yield from self._tell_registry("metadata applied", lambda row: row._replace(metadata_version=version))
         if process.is_shutting_down and not process.registry[process.broker_id].shutting_down:
             yield from self._tell_registry("shutting down", lambda row: row._replace(shutting_down=True))
-        has_moved = yield from self._lead()
-        if has_moved or self.turn.salt % _PUBLISHES == 0:
-            yield from self.publish("high watermark" if has_moved else "heartbeat")
+        has_news = yield from self._lead()
+        if has_news or self.turn.salt % _PUBLISHES == 0:
+            yield from self.publish("high watermark" if has_news else "heartbeat")
 
     def _tell_registry(self, why: str, change: Callable[[Broker], Broker]) -> Work:
         me = self.process.broker_id
@@ -113,7 +113,7 @@ class ReplicaManager(LeaderDuties):
 
         yield from self.transact(self.world.registry, decide, why)
 
-    def _read_own_logs(self, step: steps.ReadOwnLogs) -> Answer:
+    def _read_own_logs(self, step: steps.ReadOwnLogs) -> Outcoming:
         yield
         log = self.refresh_log()
         known = {*log.partitions, *(p for p, r in step.metadata.items() if self.process.broker_id in r.replicas)}

@@ -12,12 +12,9 @@ from replication.controller.events import Event
 from replication.controller.steps import ChangeTopics, Partitions
 from replication.controller.term import Term
 from replication.errors import KafkaStorageException
-from replication.protocol import leadership
 from replication.protocol.admin_request import AdminRequest, Outcome
 from replication.protocol.broker_rounds import Memory
 from replication.protocol.leader_round import LeaderRound
-from replication.protocol.leadership import HostedPartition
-from replication.protocol.replica import Replica
 from replication.protocol.steps import AlterPartitions, Round
 
 
@@ -62,10 +59,6 @@ class _TakesNoAnswerForDone(LeaderRound):
                     memory.hosted[change.partition] = replace(hosted, registration=after, pending=None)
 
 
-def _forgets_the_high_watermark(_: HostedPartition | None, __: Replica | None, *given: Any) -> HostedPartition:
-    return leadership.host(None, None, *given)
-
-
 BROKEN_ROUNDS: dict[str, BrokenRound] = {
     "decides_on_what_it_knew": BrokenRound(
         "a commit to the metadata is decided on what the controller knew before", {"term": _DecidesOnWhatItKnew}
@@ -73,8 +66,5 @@ BROKEN_ROUNDS: dict[str, BrokenRound] = {
     "drops_topics_first": BrokenRound("a topic goes before its partitions do", {"term": _DropsTopicsFirst}),
     "takes_no_answer_for_done": BrokenRound(
         "a change of the ISR without an answer passes for made", {"leader_round": _TakesNoAnswerForDone}
-    ),
-    "forgets_the_high_watermark": BrokenRound(
-        "a new role begins without the HW of the one before", {"host": _forgets_the_high_watermark}
     ),
 }  # fmt: skip

@@ -153,10 +153,6 @@ def _says_so_before_it_is(*given: Any) -> list[Step]:
     return [*others[: after + 1], *roles, *others[after + 1 :]]
 
 
-def _leads_under_any_broker_epoch(_: int, __: int, metadata: Mapping[Any, PartitionRegistration]) -> Any:
-    return metadata
-
-
 def _acknowledges_at_once(row: Replica | None, *given: Any) -> delayed_operation.Outcome:
     reached = replace(row, high_watermark=row.log_end_offset) if row else None
     return delayed_operation.produce_outcome(reached, *given)
@@ -197,9 +193,7 @@ SABOTAGES: dict[str, Sabotage] = {
         "a cut is made although the replica has another role meanwhile",
         check_cut=_reads_any_log, rounds_are_awaited=False,
     ),
-    "everything_may_be_appended": _with(
-        "what the leader has cut is appended as well", may_append=lambda *_: True
-    ),
+    "everything_may_be_appended": _with("what the leader has cut is appended as well", may_append=lambda *_: True),
     "high_watermark_from_any_row": _with(
         "rows of other epochs and states count for the HW", raise_high_watermark=_high_watermark_from_any_row
     ),
@@ -208,6 +202,10 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "high_watermark_is_the_log_end": _with(
         "the HW does not wait for anybody", raise_high_watermark=_high_watermark_is_the_log_end
+    ),
+    "forgets_the_high_watermark": _with(
+        "a new role begins without the HW of the one before",
+        host=lambda _before, _published, *given: leadership.host(None, None, *given),
     ),
     "joins_below_the_epoch_start": _with(
         "a follower joins the ISR below the start of the leader's epoch", attend=_joins_below_the_epoch_start
@@ -231,7 +229,8 @@ SABOTAGES: dict[str, Sabotage] = {
         "a row tells a role before the log has it", become_leader_or_follower=_says_so_before_it_is
     ),
     "leads_under_any_broker_epoch": _with(
-        "a restarted leader leads on before a controller has elected it again", given_to=_leads_under_any_broker_epoch
+        "a restarted leader leads on before a controller has elected it again",
+        given_to=lambda _id, _epoch, metadata: metadata,
     ),
     "claims_are_not_checked": _with("a process does not stop at a newer one's claim", claims_are_checked=False),
     "acknowledges_at_once": _with("acks=all does not wait for the HW", produce_outcome=_acknowledges_at_once),

@@ -5,11 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from replication.errors import (
-    CorruptRecordException,
-    InconsistentClusterIdException,
-    StaleBrokerEpochException,
-)
+from replication.errors import CorruptRecordException, InconsistentClusterIdException, StaleBrokerEpochException
 from replication.protocol.broker_registration import BrokerRegistration
 from replication.storage.commit import last_version
 from replication.storage.filesystem import StorageRoot
@@ -25,7 +21,8 @@ class BrokerTable:
 
     @classmethod
     def open_or_create(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable:
-        """The broker's table, made at its first start. Raises CorruptRecordException if what is there is none."""
+        """The broker's table, made at its first start. Raises CorruptRecordException if the folder holds something
+        else, or a table that cannot be read."""
         root = _folder(cluster, broker_id)
         exists = root.child("_delta_log").list()
         try:

@@ -1,4 +1,4 @@
-"""Looks again, now and then, at the broken files of a log: beside all that its users do. [OL-01]
+"""Rereads the broken files of a log now and then, on a thread of its own. [OL-01]
 
 A store that hangs holds up this thread, and neither heartbeats nor high watermarks nor producers.
 """
@@ -27,8 +27,8 @@ class Healing:
         self._is_under_way = False
 
     def begin_if_due(self) -> None:
-        """Begins a look if the last one has come back and began long ago, and so was the first call. Called by one
-        thread at a time."""
+        """Starts a look, unless one is under way or `HEAL_SECONDS` have not passed since the last one began (at first:
+        since the first call). Called by one thread at a time."""
         now = time.monotonic()
         if self._counted_from is None:
             self._counted_from = now

@@ -38,7 +38,7 @@ class ReplicaLog:
         self._log = log
         self._lock = threading.RLock()
         self._broker_epoch: int | None = None
-        self._written: dict[str, Segment | BrokenSegment] = {}
+        self._known_segments: dict[str, Segment | BrokenSegment] = {}
         self._healing = Healing(self.root.uri, self.heal)
         self._is_doubtful = False  # the state may be of versions that are gone: nothing can be added to it
         self._state = LogState(self._transaction_version)
@@ -112,7 +112,7 @@ class ReplicaLog:
         except CorruptRecordException as error:  # the files say what is true: if they do not add up, this raises again
             logger.warning("%s: what was replayed does not add up, it is read anew: %s", self.root.uri, error)
             self._rebuild()
-        self._written.clear()
+        self._known_segments.clear()
 
     def _rebuild(self, faults: Mapping[str, str] = {}) -> None:
         """From the active files; `faults` are those of segments that were read before they broke.
@@ -147,8 +147,8 @@ class ReplicaLog:
             self._state.break_segments({name: fault})
 
     def heal(self) -> None:
-        """Takes in what can be read again. The files are read without the lock; under it those are taken in that are
-        broken as they were, and what is known of all others need not be read for that. [OL-01]"""
+        """Takes in broken files that can be read again. Reads them without the lock; under it, skips those whose fault
+        has changed meanwhile and reads no file. [OL-01]"""
         before = self._state.broken
         read = {name: segment for name, found in before.items() if (segment := read_again(self.root, found))}
         with self._lock:
@@ -157,17 +157,17 @@ class ReplicaLog:
             still = {name: found for name, found in broken.items() if name not in healed}
             if healed:
                 unread = {name: found for name, found in still.items() if found.partitions is None}
-                self._written = {**self._state.segments, **unread, **healed}
+                self._known_segments = {**self._state.segments, **unread, **healed}
                 try:
                     self._rebuild({name: found.fault for name, found in still.items() if name not in unread})
                 finally:
-                    self._written.clear()
+                    self._known_segments.clear()
 
     def _segments(self, files: Iterable[AddedFile]) -> list[Segment | BrokenSegment]:
-        """Headers of added files: known if this process wrote them, else from their footers."""
-        read = read_segments(self.root, [file for file in files if file.name not in self._written])
+        """Headers of added files: known, or read from their footers."""
+        read = read_segments(self.root, [file for file in files if file.name not in self._known_segments])
         found = {segment.file.name: segment for segment in read}
-        return [self._written.get(file.name) or found[file.name] for file in files]
+        return [self._known_segments.get(file.name) or found[file.name] for file in files]
 
     def transact(self, cause: Mapping[str, Any], decide: Decision, deadline: float | None = None) -> int | None:
         """Commits what `decide` makes of the newest state; asks it again as often as another commit comes between.
@@ -185,7 +185,7 @@ class ReplicaLog:
 
     def _commit(self, cause: Mapping[str, Any], change: LogChange) -> int:
         check_change(self.root, self._state, change)
-        self._written.update({segment.name: segment for segment in change.adds})
+        self._known_segments.update({segment.name: segment for segment in change.adds})
         added = [segment.file for segment in change.adds]
         removed = [segment.file for segment in change.removes]
         txns = {**start_chains(self._state, change), **change.txns}

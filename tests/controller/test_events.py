@@ -95,18 +95,6 @@ def test_bc_02_two_looks_at_other_brokers_are_two_events():
     assert [sorted(event.before) for event in handler.seen] == [[1, 2], [1]]
 
 
-def test_ev_02_what_was_queued_for_an_office_that_is_lost_is_forgotten():
-    handler = Handler(1)
-    handler.queue.put(ControlledShutdown(1))
-    handler.queue.put(ControlledShutdown(2))
-    with pytest.raises(KafkaStorageException):
-        handler.process_all()
-    handler.queue.clear()
-    handler.queue.put(ControlledShutdown(3))
-    handler.process_all()
-    assert handler.seen == [ControlledShutdown(3)]
-
-
 def test_ev_01_bc_03_how_long_an_event_has_waited_and_taken_is_logged(caplog):
     handler = Handler(clock=Clock())
     handler.queue.put(ControlledShutdown(1))

@@ -6,6 +6,7 @@ from replication.controller import active_controller, topics
 from replication.controller.batch import DecisionInterrupted
 from replication.controller.controller import Controller
 from replication.controller.decide import decide
+from replication.controller.events import TopicChange
 from replication.controller.steps import ChangeMetadata
 from replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
 from replication.protocol.rounds import carry_out
@@ -105,17 +106,17 @@ def test_li_06_a_request_that_waits_longer_than_its_client_is_refused(world):
     ask(world, "begun", timeout_ms=5000)
     world.cluster.admin.move("begun", APPLYING, 1)
     requests = world.controller._requests
-    assert [event.request.request_id for event in requests.look()] == ["short", "long", "begun"]
+    assert [asked.request_id for asked in requests.look()] == ["short", "long", "begun"]
     world.clock.now += 5
-    assert [event.request.request_id for event in requests.look()] == ["long", "begun"]
+    assert [asked.request_id for asked in requests.look()] == ["long", "begun"]
     assert outcome(world, "short") == "TimeoutException"
 
 
 def test_li_06_a_request_whose_turn_comes_too_late_is_refused(world):
     ask(world, timeout_ms=5000)
-    (event,) = world.controller._requests.look()
+    (asked,) = world.controller._requests.look()
     world.clock.now += 5
-    carry_out(world.controller._term._process(event), world.controller._handlers)
+    carry_out(world.controller._term._process(TopicChange(asked)), world.controller._handlers)
     assert (outcome(world), made(world)) == ("TimeoutException", [])
 
 

@@ -1,8 +1,10 @@
 """Runs a round as a broker does: each step gets an answer, or the error that a test has prepared for its type."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from replication.protocol.rounds import carry_out
 from replication.protocol.steps import Round, Step
 
 
@@ -19,13 +21,11 @@ class Rounds:
         return [type(step) for step in self.steps]
 
     def run(self, work: Round[Any]) -> Any:
-        answer, error = None, None
         self.steps = []
-        while True:
-            try:
-                step = work.throw(error) if error else work.send(answer)
-            except StopIteration as end:
-                return end.value
-            self.steps.append(step)
-            error = self.fails.get(type(step))
-            answer = None if error else self._answer(step)
+        return carry_out(work, defaultdict(lambda: self._carry_out))
+
+    def _carry_out(self, step: Step) -> Any:
+        self.steps.append(step)
+        if type(step) in self.fails:
+            raise self.fails[type(step)]
+        return self._answer(step)

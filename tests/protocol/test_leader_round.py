@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from replication.errors import KafkaStorageException, StaleBrokerEpochException
+from replication.protocol.broker_rounds import Memory
 from replication.protocol.isr import Outcome, alter_partition
-from replication.protocol.leader_round import LeaderRound, Memory
+from replication.protocol.leader_round import LeaderRound
 from replication.protocol.leadership import host
 from replication.protocol.offline_replicas import OfflineReplicas
 from replication.protocol.partition_log import FENCED, LEADER, Role
@@ -14,7 +15,7 @@ from replication.protocol.steps import (
     AlterPartitions,
     ClusterView,
     FollowersSeen,
-    RaiseHighWatermarks,
+    IsrChangesSettled,
     ReadCluster,
     ReadFollowerRows,
     ReadLog,
@@ -78,15 +79,15 @@ def alone():
 
 def test_hw_01_is_01_it_reads_then_changes_the_isr_then_raises_the_hw(alone):
     assert alone.run()
-    assert alone.steps == [*READS, AlterPartitions, RaiseHighWatermarks]
+    assert alone.steps == [*READS, AlterPartitions, IsrChangesSettled]
     assert (alone.hosted.registration.isr, alone.hosted.pending) == ((1, 2, 3), None)
     assert alone.hosted.high_watermark == 50
 
 
 def test_is_01_without_a_change_nothing_is_written():
     world = World()
-    assert (world.run(), world.steps) == (True, [*READS, RaiseHighWatermarks])
-    assert (world.run(), world.steps) == (False, [*READS, RaiseHighWatermarks]), "the HW has been told"
+    assert (world.run(), world.steps) == (True, [*READS, IsrChangesSettled])
+    assert (world.run(), world.steps) == (False, [*READS, IsrChangesSettled]), "the HW has been told"
 
 
 @pytest.mark.parametrize("leader", [2, -1])
@@ -175,4 +176,4 @@ def test_bc_01_a_log_that_another_process_has_taken_is_not_led(alone):
     for role in (Role(4, LEADER), Role(5, FENCED), Role(6, LEADER)):
         alone.log = log_to(50, role=role)
         assert not alone.run()
-        assert (alone.steps, alone.hosted.high_watermark) == ([*READS, RaiseHighWatermarks], 0)
+        assert (alone.steps, alone.hosted.high_watermark) == ([*READS, IsrChangesSettled], 0)
