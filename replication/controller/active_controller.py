@@ -32,6 +32,7 @@ from replication.controller.steps import (
     TakeUpRequest,
 )
 from replication.controller.term import Term
+from replication.protocol.admin_request import Outcome
 from replication.protocol.broker_registration import BrokerRegistration
 from replication.protocol.entity import Configs
 from replication.protocol.lease import Lease
@@ -143,15 +144,16 @@ class ActiveController:
         if step.drop:
             self._offsets.topic_has_gone()
 
-    def _change_metadata(self, step: ChangeMetadata) -> tuple[Batch, int]:
+    def _change_metadata(self, step: ChangeMetadata) -> tuple[Batch, int, bool]:
         """Before another attempt, checks whether the earlier commit has landed and only its answer was lost."""
         chosen: list[Batch] = []
+        landed: Mapping[str, Outcome] | None = None
         since, cause, request = self._cluster.metadata.version, self._cause(step.why), step.request
 
         def choose(
             partitions: Mapping[TopicIdPartition, PartitionRegistration],
         ) -> dict[TopicIdPartition, PartitionRegistration | None]:
-            landed = None
+            nonlocal landed
             if chosen and request is not None:
                 landed = requests_carried_out(self._cluster.root, since).get(request.request_id)
             batch = step.choose(partitions, landed)
@@ -161,8 +163,10 @@ class ActiveController:
                 cause["requests"] = {request.request_id: told}
             return {**batch.changed, **dict.fromkeys(batch.removed)}
 
-        self._cluster.metadata.change(choose, cause, self._epoch)
-        return chosen[-1], self._cluster.metadata.version
+        written = self._cluster.metadata.change(choose, cause, self._epoch)
+        # Its own version: a leader may have changed an ISR since, which the next look is to find.
+        version = self._cluster.metadata.version if written is None else written
+        return chosen[-1], version, landed is not None
 
 
 def views(registrations: Mapping[int, BrokerRegistration], liveness: Liveness) -> dict[int, BrokerView]:

@@ -71,9 +71,12 @@ class Batch:
         return self.whole_for(partition) - self.without_log(self.registration(partition))
 
     def whole_for(self, partition: TopicIdPartition) -> frozenset[int]:
-        """Who lives and has no broken file of a partition; its log may have been lost. [OL-01]"""
-        brokers = self.context.brokers
-        return frozenset(b for b in self.live if b not in brokers or partition not in brokers[b].offline)
+        """Who lives and has no broken file of a partition; its log may have been lost. A process that is in the ISR
+        as the one that it is now lives, also while its new broker epoch is dealt with as a failure. [OL-01, BC-01]"""
+        brokers, registration = self.context.brokers, self.registration(partition)
+        known = {b for b in registration.isr if b in brokers and registration.isr_epoch(b) == brokers[b].broker_epoch}
+        live = self.live | (known & self.context.live_brokers)
+        return frozenset(b for b in live if b not in brokers or partition not in brokers[b].offline)
 
     def without_log(self, registration: PartitionRegistration) -> frozenset[int]:
         """The members of an ISR that have another log than when they joined it, or were elected. [LI-04]"""

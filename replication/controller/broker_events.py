@@ -139,10 +139,10 @@ def on_broker_failure(batch: Batch, brokers: Collection[int]) -> None:
 
 
 def _has_joined_since(batch: Batch, partition: TopicIdPartition, broker: int) -> bool:
-    """Whether a broker that has begun a new epoch is in the ISR as the process that it is now."""
+    """Whether a broker that has begun a new epoch is in the ISR as the process that it is now, or as a later one."""
     registration, view = batch.registration(partition), batch.context.brokers.get(broker)
     is_member = broker in registration.isr
-    return view is not None and is_member and registration.isr_epoch(broker) == view.broker_epoch
+    return view is not None and is_member and registration.isr_epoch(broker) >= view.broker_epoch
 
 
 def on_log_dir_event(batch: Batch, before: Mapping[int, BrokerView]) -> None:

@@ -101,7 +101,8 @@ class ChangeMetadata(NamedTuple):
 
     `choose` is asked at each attempt, as leaders may have changed ISRs meanwhile: it is given the partitions and, if
     an earlier attempt was the one that has landed, the outcomes that it had, else None. Answered with the batch that
-    was chosen last, and with the version that holds then. The commit names `request` and its outcomes.
+    was chosen last, the version that it was decided on or written as, and whether an earlier attempt was the one that
+    has landed. The commit names `request` and its outcomes.
     """
 
     choose: Callable[[Partitions, Mapping[str, Outcome] | None], Batch]

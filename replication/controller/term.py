@@ -155,7 +155,10 @@ class Term:
         if batch.configs:
             yield ChangeConfigs(batch.configs, why)
         if batch.touches_metadata:
-            batch, self._version = yield ChangeMetadata(partial(self._choose, event), request, why)
+            batch, self._version, has_landed = yield ChangeMetadata(partial(self._choose, event), request, why)
+            if has_landed:
+                yield from self._read_anew()
+                return batch
         self.context = batch.applied(self._version)
         self._observe(event, batch, before, self.context)
         if batch.deletions_begun:
@@ -163,6 +166,14 @@ class Term:
         if batch.dropped:
             yield ChangeTopics({}, batch.dropped, why)
         return batch
+
+    def _read_anew(self) -> Round[None]:
+        """What an earlier attempt has written is not known here: all is read again, as after a failover."""
+        topics, configs = (yield ReadTopics()), (yield ReadConfigs())
+        self._version, partitions = yield ReadMetadata()
+        known = replace(self.context, topics=topics, configs=configs, partitions=partitions)
+        self.context = known.started(self._version)
+        self._events.put(ControllerChange(self.context.brokers))
 
     def _choose(self, event: Event, partitions: Partitions, landed: Mapping[str, Outcome] | None) -> Batch:
         """Decides on the partitions as they are now. If an earlier attempt has landed, nothing is left to change."""

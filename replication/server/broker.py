@@ -104,7 +104,8 @@ class Broker:
     def _begin(self) -> None:
         """A session under a new broker epoch: for the controller a failure and a start-up. KIP-380. [OL-02]"""
         log, table = ReplicaLog.open(self._root.child(LOG.name)), ReplicaTable.open(self._root)
-        seen = epoch_seen(self.broker_id, log, self._context.cache.partitions.values())
+        self._cluster.metadata.refresh()
+        seen = epoch_seen(self.broker_id, log, self._cluster.metadata.partitions.values())
         epoch = self._registration.register(log, seen)
         try:
             for claimed in (log, table):

@@ -69,6 +69,7 @@ class BrokerSession:
         )  # fmt: skip
         self._maintenance = LogMaintenance(name, log, self.replica_manager.led, context.cache, config, context.gate)
         self._has_applied = False
+        self._untold_version: int | None = None
         self._kept_at = time.monotonic()
 
     def start(self) -> None:
@@ -122,6 +123,7 @@ class BrokerSession:
             self._apply()
         if self.replica_manager.lead():
             self.replica_manager.publish("high watermark")
+        self._tell_applied()
         self.quotas.look_at_followers(self.replica_manager.leads(), self._log.current())
         if (time.monotonic() - self._kept_at) * 1000 >= self._context.config.broker_heartbeat_interval_ms:
             self._keep_up()
@@ -130,12 +132,17 @@ class BrokerSession:
         self._has_applied = False  # until it is done: an error half way must not leave it at that
         version = self._context.cache.version
         self.replica_manager.apply()
-        self._context.gate.pass_through()
-        self._context.registry.update(  # if this fails, the next tick applies and tells again
-            self.broker_epoch, "metadata applied", metadata_version=version,
-            offline_partitions=self.replica_manager.offline(),
-        )  # fmt: skip
-        self._has_applied = True
+        self._has_applied, self._untold_version = True, version
+
+    def _tell_applied(self) -> None:
+        """A controller waits for it: what cannot be told now is told by a later tick."""
+        if self._untold_version is not None:
+            self._context.gate.pass_through()
+            self._context.registry.update(
+                self.broker_epoch, "metadata applied", metadata_version=self._untold_version,
+                offline_partitions=self.replica_manager.offline(),
+            )  # fmt: skip
+            self._untold_version = None
 
     def _keep_up(self) -> None:
         """What is done now and then: the rows say what producers have appended, and tables stay cheap to open."""
@@ -166,6 +173,7 @@ class BrokerSession:
             self.replica_manager.shutting_down()
             if self._context.cache.refresh():
                 self._apply()  # what it has been told to give away is closed to producers here before it is gone
+                self._tell_applied()
             self.fetcher_manager.close_all_fetchers()
             self.replica_manager.publish("shutdown")
             self._identify_log()

@@ -11,6 +11,7 @@ from replication.controller.batch import Batch
 from replication.controller.controller_context import BrokerView, ControllerContext
 from replication.controller.events import Event
 from replication.errors import ControllerMovedException
+from replication.protocol.admin_request import Outcome
 from replication.simulation.actor import Handler, Outcoming, Work
 from replication.simulation.controller_invariants import requests_are_read
 from replication.simulation.tables import Admin, Claimed, Metadata, Topics
@@ -119,20 +120,23 @@ class ActiveController:
     def _change_metadata(self, step: steps.ChangeMetadata) -> Outcoming:
         chosen: list[Batch] = []
         seen = -1
+        landed: dict[str, Outcome] | None = None
+        request, since = step.request.request_id if step.request else None, self._world.metadata.newest
 
         def decide(version: int, metadata: Metadata) -> Metadata | None:
-            nonlocal seen
+            nonlocal seen, landed
             self._check_claim(metadata)
             seen = version
-            batch = step.choose(metadata.partitions, None)
+            written = {self._world.metadata.at(v).request for v in range(since + 1, version + 1)} if chosen else set()
+            landed = {} if request is not None and request in written else None
+            batch = step.choose(metadata.partitions, landed)
             chosen[:] = [batch]
             merged = {**metadata.partitions, **batch.changed}
             merged = {partition: r for partition, r in merged.items() if partition not in batch.removed}
-            carried_out = step.request.request_id if step.request else None
-            return None if merged == metadata.partitions else metadata._replace(partitions=merged, request=carried_out)
+            return None if merged == metadata.partitions else metadata._replace(partitions=merged, request=request)
 
         written = yield from self._controller.transact(self._world.metadata, decide, step.why)
-        return chosen[-1], seen if written is None else written
+        return chosen[-1], seen if written is None else written, landed is not None
 
     def _change_topics(self, step: steps.ChangeTopics) -> Outcoming:
         put, drop = step.put, step.drop

@@ -68,7 +68,7 @@ def a_new_broker_epoch_is_a_failure(
             continue
         for broker, view in bounced.items():
             is_fenced = now.partition_epoch > last.partition_epoch
-            is_older = broker in now.isr and now.isr_epoch(broker) != view.broker_epoch
+            is_older = broker in now.isr and now.isr_epoch(broker) < view.broker_epoch
             if broker in last.replicas and not (is_fenced and (not is_older or now.isr == (broker,))):
                 text = f"broker {broker} has begun another epoch: {last} became {now}"
                 raise Violation("a_new_broker_epoch_is_a_failure", text)

@@ -24,9 +24,10 @@ class BrokerTable:
         """The broker's table, made at its first start. Raises CorruptRecordException if the folder holds something
         else, or a table that cannot be read."""
         root = _folder(cluster, broker_id)
-        exists = root.child("_delta_log").list()
+        if not root.child("_delta_log").list():
+            return cls(StateTable.create(root, BROKERS))
         try:
-            return cls(StateTable.open(root, BROKERS) if exists else StateTable.create(root, BROKERS))
+            return cls(StateTable.open(root, BROKERS))
         except (CorruptRecordException, InconsistentClusterIdException) as error:
             raise CorruptRecordException(
                 f"the registration of broker {broker_id} cannot be read: {error}. Move the folder {root.uri} away and "

@@ -33,8 +33,13 @@ class Healing:
         if self._counted_from is None:
             self._counted_from = now
         if not self._is_under_way and now - self._counted_from >= HEAL_SECONDS:
+            thread = threading.Thread(target=self._run, name=f"healing of {self._name}", daemon=True)
             self._counted_from, self._is_under_way = now, True
-            threading.Thread(target=self._run, name=f"healing of {self._name}", daemon=True).start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # there are too many: another time
+                self._is_under_way = False
+                logger.warning("%s: broken files could not be looked at again: %s", self._name, error)
 
     def _run(self) -> None:
         try:

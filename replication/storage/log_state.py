@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from itertools import groupby
 
 from replication.errors import CorruptRecordException
@@ -88,12 +89,13 @@ class LogState:
         return {p for p in wanted if broken.may_hold(p, self.topics.get(p.topic_id))}
 
     def break_segments(self, faults: Mapping[str, str]) -> None:
-        """Takes note of segments that were read once and have broken since: what their headers say stays known."""
+        """Takes note of segments that were read once and have broken since: what their headers say stays known. One
+        that is broken already is broken anew: a look that has begun before has not the last word."""
         for name, fault in faults.items():
-            if name in self.segments and name not in self.broken:
-                segment = self.segments[name]
-                held = frozenset(header.topic_id_partition for header in segment.headers)
-                self.broken = {**self.broken, name: BrokenSegment(segment.file, fault, held)}
+            if name in self.segments:
+                held = frozenset(header.topic_id_partition for header in self.segments[name].headers)
+                known = self.broken.get(name, BrokenSegment(self.segments[name].file, fault, held))
+                self.broken = {**self.broken, name: replace(known, fault=fault)}
 
     def partitions(self) -> list[TopicIdPartition]:
         """The partitions that the log has been asked about or holds records of."""

@@ -13,6 +13,7 @@ from replication.protocol.record_batch import TopicIdPartition
 from replication.storage.cluster import Cluster
 from replication.storage.commit import read_commit
 from replication.storage.delta_log import DeltaLog
+from replication.storage.metadata_table import MetadataTable
 from tests.controller.world import P, World
 from tests.processes import wait_until
 from tests.storage.answers import lose_an_answer
@@ -108,6 +109,25 @@ def test_bd_01_bd_02_ps_04_ch_01_ch_02_all_partitions_are_changed_in_one_commit(
     assert world.partition() == (2, (2, 3), 1, 1)
     info = read_commit(world.cluster.root.child("metadata"), before + 1).info
     assert (info["who"], info["why"]) == ("controller", "BrokerChange")
+
+
+def test_is_05_is_06_an_isr_that_changes_right_after_a_commit_of_the_controller_is_found(world, monkeypatch):
+    """A leader's commit comes before the controller has read its own: its handle is at the leader's by then."""
+    change = MetadataTable.change
+
+    def overtaken(table, *args):
+        written = change(table, *args)
+        monkeypatch.undo()
+        other = Cluster.open(world.cluster.root.uri)
+        other.metadata.alter_partitions([change_to(other.metadata.partitions[P], (2,))], lambda: {2: 1, 3: 1}, {})
+        table.refresh()
+        return written
+
+    monkeypatch.setattr(MetadataTable, "change", overtaken)
+    world.look(2, 3)
+    assert world.partition()[:2] == (2, (2,))
+    world.look(2, 3)
+    assert world.controller.context.partitions == world.all()
 
 
 def test_bd_01_a_broker_that_shuts_down_is_as_good_as_dead(world):

@@ -1,6 +1,7 @@
 """What clients ask of the controller: decided, stored, and finished by the next one if a controller dies over it."""
 
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import pytest
 
@@ -170,6 +171,12 @@ def test_le_06_a_request_whose_answer_is_lost_is_carried_out_once(world, monkeyp
     world.controller.look()
     touches_metadata = kind not in ("alter_configs", "alter_broker_configs")
     assert (set(outcomes(world).values()), len(lost)) == ({None}, int(touches_metadata))
+    known = world.controller.context
+    world.fail_over()
+    found = world.controller.context
+    assert known.deletions.keys() == found.deletions.keys()
+    rest = {"controller_epoch": known.controller_epoch, "deletions": known.deletions}
+    assert known == replace(found, **rest), "it knows what the next controller finds"
     expected_of(kind)(world)
 
 

@@ -111,10 +111,20 @@ def test_bc_01_bd_01_a_new_process_that_has_joined_the_isr_has_not_failed(leader
     assert active.state(1) == ONLINE
 
 
-def test_bc_01_a_new_process_that_joins_the_isr_before_its_controller_looks_stays_in_it():
-    active = Active(context(replace(partition((2, 1, 3), 2, (2, 1)), isr_epochs={1: 2, 2: 1})))
+@pytest.mark.parametrize("unclean", [False, True])
+@pytest.mark.parametrize("isr", [(2, 1), (2, 1, 3)], ids=str)
+def test_bc_01_le_02_a_new_process_that_alone_has_all_is_elected_and_nobody_who_has_not(isr, unclean):
+    """Its leader has died in the same look. Broker 3 lives, and may be out of sync."""
+    made = context(
+        replace(partition((2, 1, 3), 2, isr), isr_epochs={1: 2, 2: 1, 3: 1}), unclean_leader_election_enable=unclean
+    )
+    assert outcome_of(Active(made).brokers(gone=(2,), bounced=(1,))) == (1, isr[1:])
+
+
+@pytest.mark.parametrize("epoch", [2, 3], ids=["the process that is seen", "one that has begun since"])
+def test_bc_01_a_new_process_that_joins_the_isr_before_its_controller_looks_stays_in_it(epoch):
+    active = Active(context(replace(partition((2, 1, 3), 2, (2, 1)), isr_epochs={1: epoch, 2: 1})))
     assert outcome_of(active.brokers(bounced=(1,))) == (2, (2, 1))
-    assert outcome_of(active.brokers(gone=(2,))) == (1, (1,))
 
 
 @pytest.mark.parametrize(

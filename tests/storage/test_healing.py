@@ -1,6 +1,6 @@
 """Broken files are looked at again without holding up anybody, and what can be read is taken in."""
 
-import dataclasses
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -59,14 +59,13 @@ def test_ol_01_a_store_that_hangs_while_a_broken_file_is_read_holds_up_nobody(br
     assert (leo(broken.log), values(broken.log), leo(broken.log, P1)) == (4, [b"0", b"1", b"0", b"1"], 6)
 
 
-def test_ol_01_what_is_not_broken_as_it_was_is_not_taken_in(broken, monkeypatch):
-    """Its file was read whole, and something has been found out about it, or done to it, since."""
+def test_ol_01_what_is_reported_broken_while_it_is_read_again_is_not_taken_in(broken, monkeypatch):
+    """Its file was read whole, and somebody has read it in vain since."""
     broken.put_back(0, 1)
 
     def read(root, found):
         segment = broken_segments.read_again(root, found)
-        state = broken.log.current()
-        state.broken = {name: dataclasses.replace(found, fault="rotten") for name, found in state.broken.items()}
+        broken.log.report_broken(found.file.name, "rotten")
         return segment
 
     with monkeypatch.context() as patch:
@@ -144,3 +143,22 @@ def test_ol_01_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
         found.begin_if_due()
         wait_until(lambda left=left: len(errors) == left and not found._is_under_way, "the look")
     assert "log: broken files could not be looked at again: 503" in caplog.text
+
+
+def test_ol_01_a_look_that_cannot_begin_is_begun_another_time(monkeypatch, caplog):
+    clock, looks = Clock(), []
+    monkeypatch.setattr(healing, "time", SimpleNamespace(monotonic=clock))
+    found = Healing("log", lambda: looks.append(clock.now))
+    found.begin_if_due()
+    clock.now += HEAL_SECONDS
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        found.begin_if_due()
+    assert "log: broken files could not be looked at again: can't start new thread" in caplog.text
+    clock.now += HEAL_SECONDS
+    found.begin_if_due()
+    wait_until(lambda: looks == [clock.now], "the look")
+
+
+def no_thread(_):
+    raise RuntimeError("can't start new thread")
