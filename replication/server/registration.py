@@ -65,7 +65,7 @@ class Registration:
         self, last: BrokerRegistration | None, log: LogIdentity, is_the_same: bool, error: str | None, seen: int = 0
     ) -> BrokerRegistration:
         self._check_is_ours(last)
-        epoch = max(last.broker_epoch if last else 0, seen, self._epoch or 0) + 1
+        epoch = max(last.broker_epoch if last else 0, seen) + 1
         self._offered = BrokerRegistration(
             self._config.broker_id, self._root.uri, self._config.broker_rack, epoch, 0, -1, False, error, *log,
             last.log_epoch if last and is_the_same else epoch, last.offline_partitions if last else (),

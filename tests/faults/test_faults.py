@@ -166,6 +166,32 @@ def test_td_03_what_a_broker_could_not_tell_that_it_has_applied_it_tells_later(w
     assert (failures, told) == ([], dict.fromkeys(BROKERS, world.cluster.metadata.version))
 
 
+def test_hw_01_a_leader_goes_on_while_it_cannot_tell_what_it_has_applied(world, monkeypatch):
+    """Its row in `brokers` cannot be written; its log and its rows of replicas can."""
+    update = BrokerTable.update
+
+    def fail(table, broker_epoch, why, **changes):
+        if why == "metadata applied":
+            raise KafkaStorageException("503")
+        return update(table, broker_epoch, why, **changes)
+
+    monkeypatch.setattr(BrokerTable, "update", fail)
+    moved = [replace(r, partition_epoch=r.partition_epoch + 1) for r in world.partitions().values()]
+    world.cluster.metadata.put(moved, {"who": "test"})
+    assert world.clients[0].send({0: 1, 1: 1})
+
+
+def test_bc_01_a_broker_that_begins_anew_registers_above_what_the_metadata_says_now(world):
+    """It has not looked at the metadata while its storage did not work."""
+    node = world.nodes[1]
+    (first, *_) = world.partitions().values()
+    told = replace(first, isr_epochs={**first.isr_epochs, 1: 7}, partition_epoch=first.partition_epoch + 1)
+    world.cluster.metadata.put([told], {"who": "test"})
+    with world.acting(node):
+        node.broker._begin()
+    assert node.epoch == 8
+
+
 def test_a_broker_whose_root_and_registration_are_gone_counts_for_nothing(world):
     """Under the broker epoch that it once joined the ISR with, it would be in sync with nothing at all."""
     node = world.nodes[1]
