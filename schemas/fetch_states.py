@@ -11,10 +11,5 @@ FETCH_STATES = Table(
         Column("topic_id", "string", "Topic id"),
         Column("partition", "int", "Partition"),
         Column("fetch_offset", "bigint", "The follower's own LEO"),
-        Column(
-            "epochs",
-            "array<struct<leader_epoch:int,start_offset:bigint,end_offset:bigint>>",
-            "The leader's lineage: which epoch has which offsets, the end excluded",
-        ),
     ),
 )

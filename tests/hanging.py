@@ -1,4 +1,4 @@
-"""A store that does not answer, as a call that hangs."""
+"""A store that does not answer, as a call that hangs or fails."""
 
 import threading
 from collections.abc import Callable
@@ -21,6 +21,15 @@ class Hanging:
 
     def let_go(self) -> None:
         self._go_on.set()
+
+
+def raises(error: Exception) -> Callable[..., object]:
+    """A call that fails."""
+
+    def fail(*_: object, **__: object) -> object:
+        raise error
+
+    return fail
 
 
 def in_background(work: Callable[[], object]) -> threading.Thread:

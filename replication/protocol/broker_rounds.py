@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 
-from replication.protocol import become_leader_or_follower, leadership
+from replication.errors import LakelogException
+from replication.protocol import become_leader_or_follower, follow, leadership
+from replication.protocol.append_plan import AppendPlan, FetchedBatch, plan_appends
 from replication.protocol.become_leader_or_follower import Logs
+from replication.protocol.fencing import check_leader_row
+from replication.protocol.fetch_steps import FetchStep
 from replication.protocol.isr import Outcome
 from replication.protocol.leadership import HostedPartition, Surroundings
 from replication.protocol.offline_replicas import OfflineReplicas
@@ -32,6 +36,13 @@ class BrokerRules:
         leadership.settle_isr_change
     )
     raise_high_watermark: Callable[[HostedPartition, Surroundings], HostedPartition] = leadership.raise_high_watermark
+    check_leader_row: Callable[[Replica | None, TopicIdPartition, int], LakelogException | None] = check_leader_row
+    maybe_truncate: Callable[..., list[FetchStep]] = follow.maybe_truncate
+    may_append: Callable[[FetchedBatch, Replica, int], bool] = follow.may_append
+    plan_appends: Callable[..., AppendPlan] = plan_appends
+    append_fetched: Callable[[AppendPlan, Mapping[TopicIdPartition, Replica], Logs], list[FetchStep]] = (
+        follow.append_fetched
+    )
 
 
 RULES = BrokerRules()

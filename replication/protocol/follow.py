@@ -9,20 +9,20 @@ from collections.abc import Collection, Mapping, Sequence
 
 from replication.errors import FencedLeaderEpochException, OffsetOutOfRangeException
 from replication.protocol.append_plan import AppendPlan, FetchedBatch
+from replication.protocol.fetch_steps import (
+    AdvanceFetchOffsets,
+    AppendFetched,
+    CutLogs,
+    FetchStep,
+    FinishTruncation,
+    RaiseLogStarts,
+)
 from replication.protocol.leader_epoch import covers
 from replication.protocol.log_retention import follower_log_start
 from replication.protocol.partition_log import FOLLOWER, PartitionLog, Role
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.protocol.replica import Replica
-from replication.protocol.steps import (
-    AdvanceFetchOffsets,
-    AppendFetched,
-    CutLogs,
-    FinishTruncation,
-    PublishReplicas,
-    RaiseLogStarts,
-    Step,
-)
+from replication.protocol.steps import PublishReplicas
 from replication.protocol.truncation import cut_for
 
 Logs = Mapping[TopicIdPartition, PartitionLog]
@@ -32,7 +32,7 @@ LeaderRows = Mapping[TopicIdPartition, Replica]
 def maybe_truncate(
     truncating: Collection[TopicIdPartition], fetching: Collection[TopicIdPartition], logs: Logs, leaders: LeaderRows,
     leader_batches: Mapping[TopicIdPartition, Sequence[LogEnd]],
-) -> list[Step]:  # fmt: skip
+) -> list[FetchStep]:  # fmt: skip
     """The cuts of the partitions that are Truncating, before anything of them is fetched; and of those that are
     Fetching what their leader's retention has overtaken, which can only start over.
 
@@ -56,14 +56,15 @@ def may_append(batch: FetchedBatch, leader: Replica, fetch_offset: int) -> bool:
     return covers(leader.epochs, batch.leader_epoch, max(batch.base_offset, fetch_offset), batch.last_offset)
 
 
-def append_fetched(plan: AppendPlan, leaders: LeaderRows, logs: Logs) -> list[Step]:
+def append_fetched(plan: AppendPlan, leaders: LeaderRows, logs: Logs) -> list[FetchStep]:
     """The log first, the row then: a row never claims more than its log. Log starts follow the leaders', as far as the
     logs go by then.
 
     Kafka: `ReplicaFetcherThread.processPartitionData`. [FT-09, HW-03, DR-02]
     """
     epochs = {p: leaders[p].leader_epoch for p in {batch.partition for batch in plan.batches}}
-    advance = AdvanceFetchOffsets({p: row.high_watermark for p, row in leaders.items()})
+    ends = {p: plan.log_ends[p].offset for p in leaders}
+    advance = AdvanceFetchOffsets(ends, {p: row.high_watermark for p, row in leaders.items()})
     starts = {
         p: (
             row.leader_epoch,

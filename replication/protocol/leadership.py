@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from replication.protocol.fencing import row_counts
-from replication.protocol.high_watermark import leader_high_watermark
+from replication.protocol.high_watermark import follower_high_watermark, leader_high_watermark
 from replication.protocol.isr import (
     FollowerProgress,
     IsrChange,
@@ -21,6 +21,7 @@ from replication.protocol.isr import (
 )
 from replication.protocol.partition_log import LEADER, PartitionLog, Role
 from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 
 
@@ -53,6 +54,19 @@ class Surroundings:
     replica_lag_time_max: float
     min_isr: int
     may_shrink: bool
+
+
+def follow_high_watermarks(
+    hosted: Mapping[TopicIdPartition, HostedPartition], log_ends: Mapping[TopicIdPartition, int],
+    leader_high_watermarks: Mapping[TopicIdPartition, int],
+) -> dict[TopicIdPartition, HostedPartition]:  # fmt: skip
+    """What followers know with the HWs of their leaders, or with their own where those are not given; none is above
+    its log end: what is appended there next is not committed yet. [HW-03, TR-05]"""
+    known = {p: (hosted[p], end) for p, end in log_ends.items() if p in hosted}
+    return {
+        p: replace(h, high_watermark=follower_high_watermark(leader_high_watermarks.get(p, h.high_watermark), end))
+        for p, (h, end) in known.items()
+    }
 
 
 def host(

@@ -7,7 +7,7 @@ So it reads top to bottom: read, decide, write. Between two steps its process ma
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, TypeAlias, TypeVar, cast
 
 Step = TypeVar("Step")
@@ -25,17 +25,19 @@ def carry_out(
     """Carries a round out to its end, and returns its result.
 
     `handlers`: what is done for each type of step. `deciding` is entered while the round decides, and left for each
-    step. An error of a step goes to the round; what the round does not catch is raised here.
+    step. An error of a step goes to the round; what the round does not catch is raised here. The round is closed at the
+    end, so that it holds nothing any more.
     """
     answer: Any = None
     error: Exception | None = None
-    while True:
-        with deciding():
+    with closing(work):
+        while True:
+            with deciding():
+                try:
+                    step = work.throw(error) if error else work.send(answer)
+                except StopIteration as end:
+                    return cast(Result, end.value)
             try:
-                step = work.throw(error) if error else work.send(answer)
-            except StopIteration as end:
-                return cast(Result, end.value)
-        try:
-            answer, error = handlers[type(step)](step), None
-        except Exception as failed:
-            error = failed
+                answer, error = handlers[type(step)](step), None
+            except Exception as failed:
+                error = failed

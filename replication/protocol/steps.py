@@ -12,13 +12,11 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from replication.protocol import rounds
-from replication.protocol.append_plan import AppendPlan
 from replication.protocol.isr import IsrChange
 from replication.protocol.partition_log import PartitionLog, Role
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
-from replication.protocol.truncation import Cut
 
 
 class InitialFetchState(NamedTuple):
@@ -74,38 +72,6 @@ class PublishReplicas(NamedTuple):
     """One commit on this broker's `replicas`: what its logs and its memory now say, and never more."""
 
     why: str
-
-
-class CutLogs(NamedTuple):
-    """One commit on the log that adds nothing new: the ends that the leader's history does not have."""
-
-    cuts: Mapping[TopicIdPartition, Cut]
-
-
-class FinishTruncation(NamedTuple):
-    """In memory: the logs agree with their leaders', and may be fetched from their ends; no HW is above one."""
-
-    partitions: tuple[TopicIdPartition, ...]
-
-
-class AppendFetched(NamedTuple):
-    """One commit on the log: the batches of the plan, if every log still ends with the chain that they follow, in the
-    same role."""
-
-    plan: AppendPlan
-    leader_epochs: Mapping[TopicIdPartition, int]
-
-
-class AdvanceFetchOffsets(NamedTuple):
-    """In memory: fetch offsets follow the log ends, and HWs the leaders'."""
-
-    leader_high_watermarks: Mapping[TopicIdPartition, int]
-
-
-class RaiseLogStarts(NamedTuple):
-    """One commit on the log: each log starts at its offset, if it still follows under the leader epoch."""
-
-    starts: Mapping[TopicIdPartition, tuple[int, int]]
 
 
 class AlterPartitions(NamedTuple):
@@ -182,8 +148,8 @@ class RepairLogs(NamedTuple):
 
 Step: TypeAlias = (
     StopFetching | CommitRoles | DeleteLogs | HostPartitions | StartFetching | StopIdleFetchers | PublishReplicas
-    | CutLogs | FinishTruncation | AppendFetched | AdvanceFetchOffsets | RaiseLogStarts | AlterPartitions
-    | IsrChangesSettled | ReadFollowerRows | ReadCluster | ReadLog | ReadOwnLogs | FenceIsrChanges | RepairLogs
+    | AlterPartitions | IsrChangesSettled | ReadFollowerRows | ReadCluster | ReadLog | ReadOwnLogs | FenceIsrChanges
+    | RepairLogs
 )  # fmt: skip
 
 Result = TypeVar("Result")

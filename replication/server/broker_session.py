@@ -18,8 +18,8 @@ from replication.config import Config
 from replication.errors import LakelogException
 from replication.protocol.broker_registration import LogIdentity
 from replication.protocol.record_batch import TopicIdPartition
-from replication.server.fetch_round import FetchContext, FetchRound
-from replication.server.fetch_states import FetchStates
+from replication.server.fetch_runner import FetchContext, FetchRunner
+from replication.server.fetch_states import SharedFetchStates
 from replication.server.gate import Gate
 from replication.server.log_maintenance import LogMaintenance
 from replication.server.metadata_cache import MetadataCache
@@ -81,17 +81,17 @@ class BrokerSession:
         return SourceBroker(registration.root, registration.broker_epoch) if registration else None
 
     def _create_fetcher(self, key: BrokerIdAndFetcherId, root: str) -> ReplicaFetcher:
-        context, states = self._context, FetchStates()
+        context, states = self._context, SharedFetchStates()
         source = context.cluster.storage_of(key.broker_id, root)
         fetch = FetchContext(
             context.spark, context.config, f"broker-{context.broker_id}", self._log, source,
-            lambda: context.cache.replica_table(key.broker_id), self.replica_manager.update_follower_high_watermarks,
-            self.replica_manager.lower_high_watermarks, self._divergences.update,
-            self.replica_manager.publish, context.gate, FetcherQuotas(self.quotas, key.broker_id),
+            lambda: context.cache.replica_table(key.broker_id), self.replica_manager.follow_high_watermarks,
+            self._divergences.update, self.replica_manager.publish, context.gate,
+            FetcherQuotas(self.quotas, key.broker_id),
         )  # fmt: skip
         return ReplicaFetcher(
             context.spark, context.broker_id, key, source, context.cluster.root, self._checkpoints(), context.config,
-            states, FetchRound(fetch, states), context.gate,
+            states, FetchRunner(fetch, states), context.gate,
         )  # fmt: skip
 
     def _checkpoints(self) -> StorageRoot:

@@ -9,37 +9,18 @@ import pyarrow as pa
 
 from replication.protocol.append_plan import FetchedBatch
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
-from replication.protocol.replica import Replica
-from schemas import FETCH_STATES, RECORD_BATCHES
-
-_OPEN_END = 2**63 - 1
+from schemas import FETCH_STATES, RECORD_BATCHES, Table
 
 
-def rows_table(rows: Iterable[tuple[Any, ...]]) -> pa.Table:
-    """Header rows as a table of `schemas.RECORD_BATCHES`."""
+def rows_table(rows: Iterable[tuple[Any, ...]], table: Table = RECORD_BATCHES) -> pa.Table:
+    """Rows, of which there is one at least, as an Arrow table of that schema."""
     columns = zip(*rows, strict=True)
-    return pa.table(
-        [pa.array(c, f.type) for c, f in zip(columns, RECORD_BATCHES.arrow, strict=True)], RECORD_BATCHES.arrow
-    )
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, table.arrow, strict=True)], table.arrow)
 
 
-def fetch_states_table(
-    log_ends: Mapping[TopicIdPartition, LogEnd], leaders: Mapping[TopicIdPartition, Replica]
-) -> pa.Table:
-    """What is wanted, and the leader's lineage as ranges, as a table of `schemas.FETCH_STATES`."""
-    rows = [
-        {"topic_id": p.topic_id, "partition": p.partition, "fetch_offset": end.offset, "epochs": _ranges(leaders[p])}
-        for p, end in log_ends.items()
-    ]
-    return pa.Table.from_pylist(rows, FETCH_STATES.arrow)
-
-
-def _ranges(row: Replica) -> list[dict[str, int]]:
-    ends = [*(entry.start_offset for entry in row.epochs[1:]), _OPEN_END]
-    return [
-        {"leader_epoch": entry.leader_epoch, "start_offset": entry.start_offset, "end_offset": end}
-        for entry, end in zip(row.epochs, ends, strict=True)
-    ]
+def fetch_states_table(log_ends: Mapping[TopicIdPartition, LogEnd]) -> pa.Table:
+    """The partitions that are fetched, and from where, as a table of `schemas.FETCH_STATES`."""
+    return rows_table(((*partition, end.offset) for partition, end in log_ends.items()), FETCH_STATES)
 
 
 def fetched_batch(row: Mapping[str, Any]) -> FetchedBatch:

@@ -1,4 +1,4 @@
-"""A follower's query: streams a leader's headers and hands each micro-batch to `FetchRound`.
+"""A follower's query: streams a leader's headers and hands each micro-batch to `FetchRunner`.
 
 Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth and the streaming
 checkpoint is not: it is thrown away at every start, whatever state it is in. [FT-01, FM-06]
@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from replication.config import Config
-from replication.errors import LakelogException
+from replication.errors import StaleBrokerEpochException
 from replication.protocol.fetch_state import PartitionFetchState
+from replication.protocol.fetch_states import FetchStates
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import InitialFetchState
-from replication.server.fetch_round import FetchRound
-from replication.server.fetch_states import FetchStates, NoLongerFetched
+from replication.server.fetch_runner import FetchRunner
 from replication.server.gate import BrokerKilled, Gate
 from replication.server.offset_log import OffsetLog
 from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
@@ -43,7 +43,7 @@ class ReplicaFetcher:
 
     def __init__(
         self, spark: SparkSession, broker_id: int, key: BrokerIdAndFetcherId, source: StorageRoot, cluster: StorageRoot,
-        checkpoints: StorageRoot, config: Config, states: FetchStates, work: FetchRound, gate: Gate,
+        checkpoints: StorageRoot, config: Config, states: FetchStates, work: FetchRunner, gate: Gate,
     ) -> None:  # fmt: skip
         self.name = f"broker-{broker_id}:{fetcher_name(key)}"
         self._spark = spark
@@ -122,12 +122,9 @@ class ReplicaFetcher:
                 again = self._round.run(headers)
             except BrokerKilled:
                 return
-            except NoLongerFetched:
-                again = self.partition_count() > 0
-            except (LakelogException, OSError) as error:
+            except StaleBrokerEpochException as error:
                 logger.warning("%s: %s", self.name, error)
-                self._round.delay_all(error)
-                again = False
+                return
         if again:
             self.wake()
 

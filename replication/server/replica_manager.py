@@ -9,17 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from replication.errors import KafkaStorageException
 from replication.protocol.become_leader_or_follower import assigned_to
 from replication.protocol.broker_rounds import Memory
-from replication.protocol.high_watermark import follower_high_watermark
+from replication.protocol.fetch_steps import FollowHighWatermarks
 from replication.protocol.isr import IsrOutcomes
 from replication.protocol.leader_round import LeaderRound
-from replication.protocol.leadership import HostedPartition, host
+from replication.protocol.leadership import HostedPartition, follow_high_watermarks, host
 from replication.protocol.offline_replicas import OfflineReplicas
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
@@ -194,22 +193,10 @@ class ReplicaManager:
             led = {p: h for p, h in self._hosted.items() if h.registration.leader == self._broker_id}
             return self._offline.without(led)
 
-    def update_follower_high_watermarks(self, leader_high_watermarks: Mapping[TopicIdPartition, int]) -> None:
-        """Takes over the leader's HW, as far as this replica's log goes. [HW-03]"""
-        state = self._log.current()
+    def follow_high_watermarks(self, step: FollowHighWatermarks) -> None:
+        """Takes over the HWs of leaders. [HW-03, TR-05]"""
         with self._lock:
-            for partition, high_watermark in leader_high_watermarks.items():
-                hosted = self._hosted.get(partition)
-                if hosted:
-                    end = state.known(partition).log_end_offset
-                    follows = follower_high_watermark(high_watermark, end)
-                    self._hosted[partition] = replace(hosted, high_watermark=follows)
-
-    def lower_high_watermarks(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """After a cut no HW is above its log: what is appended there next is not committed yet. [TR-05]"""
-        with self._lock:
-            known = {p: self._hosted[p].high_watermark for p in partitions if p in self._hosted}
-            self.update_follower_high_watermarks(known)
+            self._hosted.update(follow_high_watermarks(self._hosted, step.log_ends, step.leader_high_watermarks))
 
     def publish(self, why: str) -> None:
         """Writes what this broker says of its replicas, if it differs from what it last said.

@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from replication.protocol.append_plan import ByteLimit
 from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.fetch_steps import Throttled
 from replication.protocol.partition_registration import PartitionRegistration, Registrations
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.throttle import (
@@ -38,14 +39,6 @@ _FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 _OWN = -1  # the quota as a follower, among those that are shares of a leader's
 
 
-@dataclass(frozen=True)
-class Throttle:
-    """What quotas make of a round: who is left out, for how many seconds, and what may be taken of the others."""
-
-    left_out: Mapping[TopicIdPartition, float] = field(default_factory=dict)
-    limits: tuple[ByteLimit, ...] = ()
-
-
 class ReplicationQuotas:
     """All quotas of one broker, with what counts against them. May be used by any thread."""
 
@@ -58,7 +51,7 @@ class ReplicationQuotas:
         self._leader = Quota()
         self._log_ends: dict[tuple[TopicIdPartition, int, int], int] = {}
 
-    def throttle(self, leader: int, lags: Mapping[TopicIdPartition, int]) -> Throttle:
+    def throttle(self, leader: int, lags: Mapping[TopicIdPartition, int]) -> Throttled:
         """Who of the partitions that are fetched from a leader has to wait, and for how long.
 
         `lags`: by how much the leader's HW is ahead. Who has reached it counts as in sync: the leader may have taken it
@@ -78,7 +71,7 @@ class ReplicationQuotas:
                     left_out[partition] = max(wait, left_out.get(partition, 0))
             if quota.bound < UNLIMITED:
                 limits.append(ByteLimit(frozenset(named - in_sync), allowance(quota, now)))
-        return Throttle(left_out, tuple(limits))
+        return Throttled(left_out, tuple(limits))
 
     def record(self, leader: int, fetched: Mapping[TopicIdPartition, int]) -> None:
         """Counts what was fetched of throttled partitions, in sync or not, as Kafka does. [TH-02]"""
@@ -151,7 +144,7 @@ class FetcherQuotas:
     quotas: ReplicationQuotas
     leader: int
 
-    def throttle(self, lags: Mapping[TopicIdPartition, int]) -> Throttle:
+    def throttle(self, lags: Mapping[TopicIdPartition, int]) -> Throttled:
         """Who has to wait in a round, and how much may be taken of the others."""
         return self.quotas.throttle(self.leader, lags)
 

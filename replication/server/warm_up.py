@@ -10,16 +10,14 @@ import tempfile
 import threading
 import time
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from replication.frames.fetch_plan import fetch_plan
-from replication.protocol.record_batch import BatchHeader
-from replication.server.fetch_tables import rows_table
+from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
+from replication.server.fetch_tables import fetch_states_table, rows_table
 from replication.storage.filesystem import StorageRoot
 from replication.storage.header_source import read_headers
 from replication.storage.record_batches import HeaderStream, header_row
-from schemas import FETCH_STATES
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +52,7 @@ def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int, cluster: Sto
 
 def _plan(headers: DataFrame) -> list[dict[str, object]]:
     batch = rows_table([header_row(0, _NAME, 1, BatchHeader(_NAME, _NAME, 0, 0, 0, 0, 0, 0))])
-    epochs = [{"leader_epoch": 0, "start_offset": 0, "end_offset": 1}]
-    wanted = {"topic_id": _NAME, "partition": 0, "fetch_offset": 0, "epochs": epochs}
-    states = pa.Table.from_pylist([wanted], FETCH_STATES.arrow)
+    states = fetch_states_table({TopicIdPartition(_NAME, 0): LogEnd(0, "")})
     spark = headers.sparkSession
     plan = fetch_plan(headers.unionByName(spark.createDataFrame(batch)), spark.createDataFrame(states))
     return list(plan.toArrow().to_pylist())

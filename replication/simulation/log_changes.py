@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from replication.errors import FencedLeaderEpochException
-from replication.protocol import steps
+from replication.protocol.fetch_steps import CutLogs, RaiseLogStarts
 from replication.protocol.partition_log import FOLLOWER, Role
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.simulation.rules import Rules
 from replication.simulation.tables import LogChange, LogState
 
 
-def truncation(rules: Rules, step: steps.CutLogs, state: LogState) -> LogChange | None:
+def truncation(rules: Rules, step: CutLogs, state: LogState) -> LogChange | None:
     """The batches that go, where the role is still the one that this was decided in."""
     drops: dict[TopicIdPartition, frozenset[str]] = {}
     restarts: dict[TopicIdPartition, LogEnd] = {}
@@ -26,7 +26,7 @@ def truncation(rules: Rules, step: steps.CutLogs, state: LogState) -> LogChange 
     return LogChange((), drops, restarts=restarts) if drops or restarts else None
 
 
-def raised_log_starts(step: steps.RaiseLogStarts, state: LogState) -> LogChange | None:
+def raised_log_starts(step: RaiseLogStarts, state: LogState) -> LogChange | None:
     """The log starts that rise, of partitions that still follow at the epoch in which this was decided."""
     starts = {
         p: offset

@@ -120,13 +120,12 @@ class ReplicaManager(LeaderDuties):
         return steps.OwnLogs({p: log.partition(p) for p in sorted(known)})
 
     def _stop_fetching(self, step: steps.StopFetching) -> Work:
-        """Waits for rounds under way, as a fetcher's lock does: once it is done, nothing more is appended."""
+        """Waits for what a round writes, as a fetcher's lock does: once it is done, nothing more is appended."""
         yield
         for fetcher in list(self.process.fetchers.values()):
-            while fetcher.is_in_round and self.rules.rounds_are_awaited:
+            while fetcher.states.is_held and self.rules.rounds_are_awaited:
                 yield
-            for partition in step.partitions:
-                fetcher.states.pop(partition, None)
+            fetcher.states.remove(step.partitions)
         self.say("stops fetching %s", ", ".join(map(name_of, step.partitions)))
 
     def _commit_roles(self, step: steps.CommitRoles) -> Work:
@@ -168,7 +167,7 @@ class ReplicaManager(LeaderDuties):
         for partition, initial in step.partitions.items():
             if not process.is_shutting_down:
                 fetcher = process.fetchers.setdefault(initial.leader, Fetcher(process, initial.leader))
-                fetcher.assign(partition, initial)
+                fetcher.states.assign({partition: initial})
         self.say(
             "fetches %s",
             ", ".join(f"{name_of(p)} from {i.leader}@{i.leader_epoch}" for p, i in step.partitions.items()),
@@ -177,8 +176,6 @@ class ReplicaManager(LeaderDuties):
     def _stop_idle_fetchers(self, _: steps.StopIdleFetchers) -> Work:
         yield
         for source, fetcher in list(self.process.fetchers.items()):
-            if not fetcher.states:
-                while fetcher.is_in_round:
-                    yield
+            if not len(fetcher.states):
                 fetcher.stop()
                 del self.process.fetchers[source]

@@ -13,9 +13,14 @@ from replication.controller.steps import ChangeTopics, Partitions
 from replication.controller.term import Term
 from replication.errors import KafkaStorageException
 from replication.protocol.admin_request import AdminRequest, Outcome
+from replication.protocol.append_plan import AppendPlan
 from replication.protocol.broker_rounds import Memory
+from replication.protocol.fetch_round import FetchRound
+from replication.protocol.fetch_states import FetchStates
+from replication.protocol.fetch_steps import AppendFetched, CutLogs, FetchStep, FollowHighWatermarks, Round
 from replication.protocol.leader_round import LeaderRound
-from replication.protocol.steps import AlterPartitions, Round
+from replication.protocol.steps import AlterPartitions
+from replication.protocol.steps import Round as LeaderSteps
 
 
 class BrokenRound(NamedTuple):
@@ -40,7 +45,7 @@ class _DropsTopicsFirst(Term):
 class _TakesNoAnswerForDone(LeaderRound):
     """What it asked for is in force, or so it believes."""
 
-    def run(self, memory: Memory) -> Round[bool]:
+    def run(self, memory: Memory) -> LeaderSteps[bool]:
         work, answer = super().run(memory), None
         while True:
             try:
@@ -59,6 +64,67 @@ class _TakesNoAnswerForDone(LeaderRound):
                     memory.hosted[change.partition] = replace(hosted, registration=after, pending=None)
 
 
+class _Altered(FetchRound):
+    """A fetch round of which one step is carried out in another way."""
+
+    def run(self) -> Round[bool]:
+        work: Any = super().run()
+        answer, error = None, None
+        while True:
+            try:
+                step = work.throw(error) if error else work.send(answer)
+            except StopIteration as end:
+                return bool(end.value)
+            try:
+                answer, error = (yield from self._instead(step)), None
+            except KafkaStorageException as failed:
+                answer, error = None, failed
+
+    def _instead(self, step: FetchStep) -> Round[Any]:
+        return (yield step)
+
+
+class _GoesOnWithoutAnswer(_Altered):
+    """A commit of this type without an answer passes for made."""
+
+    _type: type
+
+    def _instead(self, step: FetchStep) -> Round[Any]:
+        try:
+            return (yield step)
+        except KafkaStorageException:
+            if isinstance(step, self._type):
+                return None
+            raise
+
+
+class _TakesNoAnswerForAppended(_GoesOnWithoutAnswer):
+    _type = AppendFetched
+
+
+class _TakesNoAnswerForCut(_GoesOnWithoutAnswer):
+    _type = CutLogs
+
+
+class _GoesOnAfterRemovals(FetchRound):
+    def __init__(self, states: FetchStates, *given: Any) -> None:
+        super().__init__(states, *given)
+        held = states.held
+        states.held = lambda _: held(states.removals)  # type: ignore[method-assign]
+
+
+class _FollowsTheTailOverGaps(FetchRound):
+    def _settle(self, plan: AppendPlan, fetchable: Any) -> bool:
+        return super()._settle(replace(plan, gaps=frozenset()), fetchable)
+
+
+class _KeepsTheHighWatermark(_Altered):
+    def _instead(self, step: FetchStep) -> Round[Any]:
+        if not isinstance(step, FollowHighWatermarks) or step.leader_high_watermarks:
+            return (yield step)
+        return None
+
+
 BROKEN_ROUNDS: dict[str, BrokenRound] = {
     "decides_on_what_it_knew": BrokenRound(
         "a commit to the metadata is decided on what the controller knew before", {"term": _DecidesOnWhatItKnew}
@@ -66,5 +132,20 @@ BROKEN_ROUNDS: dict[str, BrokenRound] = {
     "drops_topics_first": BrokenRound("a topic goes before its partitions do", {"term": _DropsTopicsFirst}),
     "takes_no_answer_for_done": BrokenRound(
         "a change of the ISR without an answer passes for made", {"leader_round": _TakesNoAnswerForDone}
+    ),
+    "takes_no_answer_for_appended": BrokenRound(
+        "what was fetched counts as appended although nobody has said so", {"fetch_round": _TakesNoAnswerForAppended}
+    ),
+    "takes_no_answer_for_cut": BrokenRound(
+        "a log counts as truncated although nobody has said so", {"fetch_round": _TakesNoAnswerForCut}
+    ),
+    "goes_on_after_removals": BrokenRound(
+        "a round writes what it has fetched in a role that is over", {"fetch_round": _GoesOnAfterRemovals}
+    ),
+    "follows_the_tail_over_gaps": BrokenRound(
+        "a follower whose tail has a gap does not read the snapshot", {"fetch_round": _FollowsTheTailOverGaps}
+    ),
+    "keeps_the_high_watermark": BrokenRound(
+        "a follower's HW stays above the end of its truncated log", {"fetch_round": _KeepsTheHighWatermark}
     ),
 }  # fmt: skip

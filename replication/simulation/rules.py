@@ -10,10 +10,9 @@ from replication.controller.decide import decide
 from replication.controller.term import Term
 from replication.protocol import delayed_operation, follow, isr, leadership
 from replication.protocol.append import place
-from replication.protocol.append_plan import plan_appends
 from replication.protocol.broker_rounds import BrokerRules
 from replication.protocol.chain import linked
-from replication.protocol.fencing import check_leader_row
+from replication.protocol.fetch_round import FetchRound
 from replication.protocol.leader_round import LeaderRound
 from replication.protocol.log_retention import delete_records_offset
 from replication.protocol.replica_rows import replica_row
@@ -34,11 +33,6 @@ class Rules(BrokerRules):
 
     host: Rule = leadership.host
     alter_partition: Rule = isr.alter_partition
-    check_leader_row: Rule = check_leader_row
-    maybe_truncate: Rule = follow.maybe_truncate
-    may_append: Rule = follow.may_append
-    plan_appends: Rule = plan_appends
-    append_fetched: Rule = follow.append_fetched
     check_follower_append: Rule = follow.check_follower_append
     check_cut: Rule = check_cut
     place: Rule = place
@@ -49,6 +43,7 @@ class Rules(BrokerRules):
     replica_row: Rule = replica_row
     decide: Rule = decide
     leader_round: Callable[..., LeaderRound] = LeaderRound
+    fetch_round: Callable[..., FetchRound] = FetchRound
     term: Callable[..., Term] = Term
     claims_are_checked: bool = True
     unknown_is_asked: bool = True

@@ -11,13 +11,14 @@ from replication.protocol import delayed_operation, follow, isr, leadership
 from replication.protocol.append import PartitionAppend, place
 from replication.protocol.become_leader_or_follower import become_leader_or_follower
 from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.fetch_steps import CutLogs, FetchStep, FinishTruncation
 from replication.protocol.isr import IsrChange, Outcome
 from replication.protocol.leadership import HostedPartition, Surroundings
 from replication.protocol.log_retention import delete_records_offset
 from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.replica import FOLLOWER_ROLE, Replica
-from replication.protocol.steps import CommitRoles, CutLogs, FinishTruncation, PublishReplicas, Step
+from replication.protocol.steps import CommitRoles, PublishReplicas, Step
 from replication.protocol.truncation import Cut
 from replication.simulation.controller_sabotage import BROKEN_CONTROLLERS
 from replication.simulation.round_sabotage import BROKEN_ROUNDS
@@ -112,7 +113,7 @@ def _isr_changes_are_forced(
 def _truncates_to_the_high_watermark(
     truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog],
     leaders: Mapping[Any, Replica], *given: Any,
-) -> list[Step]:  # fmt: skip
+) -> list[FetchStep]:  # fmt: skip
     """As before KIP-101. A follower's HW is what its leader's row says, as far as its own log goes."""
     steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
     due = [p for step in steps if isinstance(step, FinishTruncation) for p in step.partitions]
@@ -120,14 +121,14 @@ def _truncates_to_the_high_watermark(
     return [CutLogs(cuts), *(step for step in steps if not isinstance(step, CutLogs))] if due else []
 
 
-def _truncates_nothing(*given: Any) -> list[Step]:
+def _truncates_nothing(*given: Any) -> list[FetchStep]:
     return [step for step in follow.maybe_truncate(*given) if not isinstance(step, CutLogs)]
 
 
 def _restarts_at_the_leaders_end(
     truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog],
     leaders: Mapping[Any, Replica], *given: Any,
-) -> list[Step]:  # fmt: skip
+) -> list[FetchStep]:  # fmt: skip
     """As in Kafka: a log of which nothing is left may lack what is in between."""
 
     def restart(partition: Any, cut: Cut) -> Cut:
@@ -139,7 +140,7 @@ def _restarts_at_the_leaders_end(
     return [CutLogs({p: restart(p, c) for p, c in s.cuts.items()}) if isinstance(s, CutLogs) else s for s in steps]
 
 
-def _row_before_the_cut(*given: Any) -> list[Step]:
+def _row_before_the_cut(*given: Any) -> list[FetchStep]:
     steps = follow.maybe_truncate(*given)
     return [*(s for s in steps if not isinstance(s, CutLogs)), *(s for s in steps if isinstance(s, CutLogs))]
 

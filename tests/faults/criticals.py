@@ -95,7 +95,7 @@ def _without_progress(
 IDENTITY_KEPT: Changes = [("replication.clients.producer.Producer.send", _keeps_its_identity)]
 LEADS_ON: Changes = [
     ("replication.server.replica_manager.take_up_roles", partial(take_up_roles, rules=BrokerRules(given_to=_leads_on))),
-    ("replication.server.log_matching.leader_lost_its_end", lambda *_: False),  # it would keep what was lost
+    ("replication.protocol.log_matching.leader_lost_its_end", lambda *_: False),  # it would keep what was lost
 ]
 OVERTAKEN: Changes = [("replication.server.replica_manager.ReplicaManager.publish", _is_overtaken)]
 LOG_READ_FIRST: Changes = [("replication.server.replica_manager.ReplicaManager.publish", _reads_the_log_first)]

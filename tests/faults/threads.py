@@ -19,7 +19,7 @@ from replication.server.replica_fetcher import ReplicaFetcher
 from replication.storage.commit import commit_name, last_version
 from tests.clock import Clock
 
-_NO_BOUNDS = sys.maxsize, sys.maxsize
+_NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxsize}
 
 
 class Fetcher(ReplicaFetcher):
@@ -46,15 +46,14 @@ class Fetcher(ReplicaFetcher):
         if seen != self._seen:
             self._states.fell_behind(self._states.all())
             self._seen = seen
-        planner = self._round._planner
-        bounds = planner._bounds
-        planner._bounds = _NO_BOUNDS if all_of_it else bounds
+        limits = self._round._limits
+        self._round._limits = limits._replace(**_NO_BOUNDS) if all_of_it else limits
         self.is_fetching = True
         try:
             self._fetch(None)
         finally:
             self.is_fetching = False
-            planner._bounds = bounds
+            self._round._limits = limits
 
 
 class AtOnce:

@@ -6,19 +6,19 @@ import pytest
 
 from replication.errors import FencedLeaderEpochException, OffsetOutOfRangeException
 from replication.protocol.append_plan import FetchedBatch, plan_appends
+from replication.protocol.fetch_steps import (
+    AdvanceFetchOffsets,
+    AppendFetched,
+    CutLogs,
+    FinishTruncation,
+    RaiseLogStarts,
+)
 from replication.protocol.follow import append_fetched, check_follower_append, may_append, maybe_truncate
 from replication.protocol.leader_epoch import EpochEntry
 from replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, PlacedBatch, Role
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.protocol.steps import (
-    AdvanceFetchOffsets,
-    AppendFetched,
-    CutLogs,
-    FinishTruncation,
-    PublishReplicas,
-    RaiseLogStarts,
-)
+from replication.protocol.steps import PublishReplicas
 from replication.protocol.truncation import Cut
 from tests.protocol.chains import GENESIS, chained, one_by_one
 
@@ -135,14 +135,14 @@ def test_ft_09_hw_03_the_log_comes_first_then_the_hw_then_the_row():
     plan = plan_appends([fetched(8, 9)], {P: ENDS[8], Q: ENDS[0]})
     assert append_fetched(plan, leaders, {P: log_of(8), Q: log_of(0)}) == [
         AppendFetched(plan, {P: 6}),
-        AdvanceFetchOffsets({P: 15, Q: 3}),
+        AdvanceFetchOffsets({P: 10, Q: 0}, {P: 15, Q: 3}),
         PublishReplicas("fetched"),
     ]
 
 
 def test_ft_09_a_new_hw_is_heard_of_without_records():
     assert append_fetched(plan_appends([], {P: ENDS[8]}), {P: LEADER_ROW}, {P: log_of(8)}) == [
-        AdvanceFetchOffsets({P: 15}),
+        AdvanceFetchOffsets({P: 8}, {P: 15}),
         PublishReplicas("fetched"),
     ]
 
@@ -160,7 +160,7 @@ def test_dr_02_the_log_start_follows_the_leaders_before_the_row_tells_it(log_sta
     steps = append_fetched(plan, {P: replace(LEADER_ROW, log_start_offset=log_start)}, {P: log_of(8)})
     assert steps == [
         AppendFetched(plan, {P: 6}),
-        AdvanceFetchOffsets({P: 15}),
+        AdvanceFetchOffsets({P: 10}, {P: 15}),
         *raised,
         PublishReplicas("fetched"),
     ]

@@ -7,14 +7,14 @@ import logging
 import pytest
 
 from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.log_matching import LOST_END
 from replication.protocol.steps import InitialFetchState
-from replication.server import log_matching
-from replication.server.log_matching import _LOST_END
+from replication.server import fetch_runner
 from replication.storage.append import Appended
 from replication.storage.log_cleaning import raise_log_starts
 from replication.storage.log_snapshot import batch_ends_from
 from tests.clock import Clock
-from tests.server.test_fetch_round import World
+from tests.server.test_fetch_runner import World
 from tests.storage.logs import P0, P1, TOPIC, chain, fill, follow, lead, leo, records, request, send, truncate, values
 
 REWRITTEN = 77  # another producer, so that nothing is a duplicate
@@ -93,7 +93,7 @@ def test_tr_08_a_follower_says_that_histories_differ_cuts_what_does_and_fetches_
     assert (rows[P1].state, rows[P1].error) == (ReplicaState.FETCHING, None)
     assert "broker-2: flights-id-0: DIVERGED" in caplog.text
     state = world.states.get(P0)
-    assert (state.shown_state, state.error) == (ReplicaState.DELAYED, _LOST_END)
+    assert (state.shown_state, state.error) == (ReplicaState.DELAYED, LOST_END)
     assert (leo(world.follower), chain(world.follower)) == (10, before), "nothing has been cut"
     lead_anew(world)
     catch_up(world)
@@ -209,7 +209,7 @@ def test_tr_02_tr_08_nothing_is_cut_after_batches_that_are_not_the_leaders_any_m
     lead_anew(world)
     version = world.follower.refresh().version
     with monkeypatch.context() as patch:
-        patch.setattr(log_matching, "batch_ends_from", while_reading(world, before, after))
+        patch.setattr(fetch_runner, "batch_ends_from", while_reading(world, before, after))
         world.fetch()
     state = world.states.get(P0)
     assert (world.follower.refresh().version, state.shown_state) == (version, ReplicaState.DELAYED)
@@ -244,7 +244,7 @@ def test_tr_08_a_leader_that_goes_on_meanwhile_is_followed(world_without_stream,
         fill(world.leader, P0, 2, epoch=1, producer_id=REWRITTEN + 1)
         world.publish(epoch=1)
 
-    monkeypatch.setattr(log_matching, "batch_ends_from", while_reading(world, None, go_on))
+    monkeypatch.setattr(fetch_runner, "batch_ends_from", while_reading(world, None, go_on))
     catch_up(world)
     assert is_equal(world)
     assert leo_when_truncated(world) == 6

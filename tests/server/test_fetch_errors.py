@@ -3,8 +3,10 @@
 import pytest
 
 from replication.protocol.fetch_state import ReplicaState
+from replication.storage.replica_table import ReplicaTable
 from tests.clock import Clock
-from tests.server.test_fetch_round import World
+from tests.hanging import raises
+from tests.server.test_fetch_runner import World
 from tests.storage.logs import P0, P1, fill, leo
 
 
@@ -42,12 +44,14 @@ def test_ft_15_a_gap_that_the_leader_cannot_close_is_told_of_all_the_time(world)
     assert (told[-1][0], leo(world.follower), leo(world.follower, P1)) == (ReplicaState.DELAYED, 0, 3)
 
 
-def test_ft_06_ft_15_a_root_that_fails_is_told_of_until_records_come_again(world):
+def test_ft_06_ft_15_a_root_that_fails_is_told_of_until_records_come_again(world, monkeypatch):
     fill(world.leader, P0, 3)
     world.publish()
     world.fetch()
     rows_of(world, P0)
-    world.round.delay_all(OSError("away"))
+    with monkeypatch.context() as patch:
+        patch.setattr(ReplicaTable, "refresh", raises(OSError("away")))
+        assert world.fetch() is False
     world.clock.now += 60
     assert world.states.end_delays()
     world.tell("kept up")

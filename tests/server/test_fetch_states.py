@@ -1,81 +1,16 @@
-"""Delays and transitions of one fetcher's partitions, under a clock that the test holds."""
+"""The fetch states of one fetcher, between the thread of its query and those of its broker."""
 
-import pytest
-
-from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import InitialFetchState
-from replication.server.fetch_states import FetchStates, NoLongerFetched
+from replication.server.fetch_states import SharedFetchStates
 from tests.clock import Clock
 from tests.hanging import ends, in_background
 
 P0, P1 = TopicIdPartition("t", 0), TopicIdPartition("t", 1)
 
 
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def states(clock):
-    made = FetchStates(clock)
-    made.assign({p: InitialFetchState("t", 1, 0, 5) for p in (P0, P1)})
-    return made
-
-
-def test_fs_02_a_new_partition_is_truncating_and_lags(states):
-    assert states.get(P0).state == ReplicaState.TRUNCATING
-    assert states.get(P0).lagging
-    assert set(states.truncating()) == {P0, P1}
-    assert states.fetchable() == {}
-
-
-def test_fs_02_the_same_assignment_again_changes_nothing(states):
-    states.truncated(P0, 5)
-    assert not states.assign({P0: InitialFetchState("t", 1, 0, 5)})
-    assert states.get(P0).state == ReplicaState.FETCHING
-
-
-def test_fs_02_a_new_epoch_is_truncating_again(states):
-    states.truncated(P0, 5)
-    assert states.assign({P0: InitialFetchState("t", 2, 1, 5)})
-    assert states.get(P0).state == ReplicaState.TRUNCATING
-
-
-def test_ft_15_a_delayed_partition_is_left_out_until_its_delay_is_over(states, clock):
-    for partition in (P0, P1):
-        states.truncated(partition, 5)
-    states.delay(P0, "KafkaStorageException: gone", backoff_ms=1000)
-    assert set(states.fetchable()) == {P1}
-    assert (states.get(P0).shown_state, states.get(P0).error) == (ReplicaState.DELAYED, "KafkaStorageException: gone")
-    assert not states.has_due()
-    clock.now += 1
-    assert states.has_due()
-    assert states.end_delays()
-    assert set(states.fetchable()) == {P0, P1}
-    assert states.get(P0).error == "KafkaStorageException: gone"
-    states.advanced(P0, 5)
-    assert states.get(P0).error is None
-
-
-def test_ft_15_what_the_stream_brings_during_a_delay_passes_by(states):
-    states.truncated(P0, 5)
-    states.caught_up(P0)
-    states.delay(P0, "error", backoff_ms=1000)
-    assert states.get(P0).lagging
-    assert states.get(P0).fetch_offset == 5
-
-
-def test_fm_07_a_removed_partition_is_not_moved_any_more(states):
-    states.remove([P0])
-    states.truncated(P0, 5)
-    assert states.get(P0) is None
-    assert len(states) == 1
-
-
 def assigned(*partitions):
-    states = FetchStates(Clock())
+    states = SharedFetchStates(Clock())
     states.assign({p: InitialFetchState("t", 1, 0, 0) for p in partitions})
     return states
 
@@ -97,15 +32,3 @@ def test_fm_07_who_has_none_of_the_partitions_is_not_waited_for():
         assert ends(in_background(lambda: states.remove([P0])))
     with states.held(0):
         pass
-
-
-@pytest.mark.parametrize("is_given_back", [False, True])
-def test_fm_09_a_round_writes_nothing_once_any_of_its_partitions_was_removed(is_given_back):
-    """Also one that is fetched again by then: what the round has decided was decided on the time before."""
-    states = assigned(P0, P1)
-    removals = states.removals
-    states.remove([P0])
-    if is_given_back:
-        states.assign({P0: InitialFetchState("t", 1, 0, 0)})
-    with pytest.raises(NoLongerFetched), states.held(removals):
-        raise AssertionError("nothing may be written")

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from replication.config import Config
-from replication.errors import KafkaStorageException
+from replication.errors import KafkaStorageException, StaleBrokerEpochException
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.steps import InitialFetchState
 from replication.server import replica_fetcher
-from replication.server.fetch_round import FetchContext, FetchRound
-from replication.server.fetch_states import FetchStates, NoLongerFetched
+from replication.server.fetch_runner import FetchContext, FetchRunner
+from replication.server.fetch_states import SharedFetchStates
 from replication.server.gate import BrokerKilled, Gate
 from replication.server.replica_fetcher import ReplicaFetcher
 from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
@@ -20,7 +20,7 @@ from replication.server.replication_quotas import FetcherQuotas, ReplicationQuot
 from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_table import ReplicaTable
 from tests.clock import Clock
-from tests.hanging import Hanging, ends, in_background
+from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
@@ -34,15 +34,15 @@ def fetch(root):
     """A round of a fetcher whose leader has said nothing yet; it needs no Spark to do nothing."""
     storage, gate, published, looks = StorageRoot.of(root), Gate(), [], []
     log = new_log(storage.child("log"))
-    states = FetchStates(Clock())
+    states = SharedFetchStates(Clock())
     leaders = ReplicaTable.create(storage)
     context = FetchContext(
         None, Config(), "broker-2", log, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
-        lambda _: None, lambda _: None, published.append, gate,
+        lambda _: None, published.append, gate,
         FetcherQuotas(ReplicationQuotas(2, QuotaCache()), 1),
     )  # fmt: skip
     return SimpleNamespace(
-        round=FetchRound(context, states), states=states, gate=gate, published=published, looks=looks, log=log
+        round=FetchRunner(context, states), states=states, gate=gate, published=published, looks=looks, log=log
     )
 
 
@@ -54,12 +54,17 @@ def test_ft_03_ft_14_without_anything_to_fetch_nothing_is_read_and_nobody_is_wok
     assert fetch.states.get(P0).shown_state == ReplicaState.TRUNCATING, "it waits for its leader"
 
 
-def test_ft_06_a_fetch_that_fails_delays_all_its_partitions_and_tells(fetch):
+@pytest.mark.parametrize("error", [KafkaStorageException("no route to host"), OSError("connection reset")], ids=repr)
+def test_ft_06_a_fetch_that_fails_delays_all_its_partitions_and_tells(fetch, monkeypatch, caplog, error):
     fetch.states.assign({p: InitialFetchState("flights", 1, 0, 0) for p in (P0, P1)})
-    fetch.round.delay_all(KafkaStorageException("no route to host"))
-    assert {state.shown_state for state in fetch.states.all().values()} == {ReplicaState.DELAYED}
-    assert fetch.states.get(P1).error == "KafkaStorageException: no route to host"
-    assert fetch.published == ["delayed"]
+    monkeypatch.setattr(ReplicaTable, "refresh", raises(error))
+    for _ in range(2):
+        assert fetch.round.run(None) is False
+    said = f"{type(error).__name__}: {error}"
+    assert {(s.shown_state, s.error) for s in fetch.states.all().values()} == {(ReplicaState.DELAYED, said)}
+    assert fetch.published == ["delayed"] * 2
+    lines = [f"broker-2: {p.topic_id}-{p.partition} is delayed: {said}" for p in (P0, P1)]
+    assert [record.getMessage() for record in caplog.records] == lines, "once, not in each round"
 
 
 def test_a_fetcher_of_a_broker_that_was_killed_does_nothing_more(fetch):
@@ -83,17 +88,6 @@ def test_fm_07_br_04_a_source_that_hangs_does_not_keep_a_broker_from_stopping_to
     source.let_go()
     assert ends(hung)
     assert (fetch.log.refresh().version, fetch.published) == (0, [])
-
-
-def test_ft_01_a_round_that_was_overtaken_is_done_again_for_what_is_left(fetcher):
-    fetcher.it.add_partitions({p: InitialFetchState("flights", 1, 0, 0) for p in (P0, P1)})
-    fetcher.work.answer = NoLongerFetched()
-    for left, wakes in (([P0], 1), ([], 0)):
-        fetcher.it.remove_partitions([p for p in fetcher.states.all() if p not in left])
-        before = fetcher.wakes()
-        fetcher.writer.process(None, 0)
-        assert fetcher.wakes() == before + wakes
-    assert fetcher.work.delayed == []
 
 
 class Query:
@@ -136,16 +130,13 @@ class Round:
     """A round that answers, or raises, what it is told to."""
 
     def __init__(self):
-        self.answer, self.delayed, self.runs = False, [], []
+        self.answer, self.runs = False, []
 
     def run(self, headers):
         self.runs.append(headers)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
-
-    def delay_all(self, error):
-        self.delayed.append(error)
 
 
 def fetcher_of(root, states, work, config=None):
@@ -157,7 +148,7 @@ def fetcher_of(root, states, work, config=None):
 @pytest.fixture
 def fetcher(root, monkeypatch):
     """A fetcher whose query is the test's, and whose thread has not been started."""
-    home, writer, work, states = StorageRoot.of(root), Writer(), Round(), FetchStates(Clock())
+    home, writer, work, states = StorageRoot.of(root), Writer(), Round(), SharedFetchStates(Clock())
     monkeypatch.setattr(replica_fetcher, "read_headers", lambda _spark, _stream: writer)
     config = Config.from_properties({"replica.fetch.backoff.ms": 0})
     made = fetcher_of(root, states, work, config)
@@ -172,20 +163,13 @@ def test_ft_01_micro_batches_go_on_and_where_there_is_more_the_next_one_is_calle
     fetcher.work.answer = again
     fetcher.writer.process(None, 0)
     assert fetcher.wakes() == before + wakes
-    assert fetcher.work.delayed == []
 
 
-@pytest.mark.parametrize("error", [KafkaStorageException("gone"), OSError("connection reset")], ids=repr)
-def test_ft_01_ft_06_a_fetch_that_fails_is_its_partitions_error_and_the_loop_goes_on(fetcher, error):
-    fetcher.work.answer = error
+@pytest.mark.parametrize("error", [BrokerKilled(), StaleBrokerEpochException("fenced")], ids=repr)
+def test_ft_01_bc_01_who_was_killed_or_overtaken_by_a_newer_process_wakes_nobody(fetcher, error):
+    before, fetcher.work.answer = fetcher.wakes(), error
     fetcher.writer.process(None, 0)
-    assert fetcher.work.delayed == [error]
-
-
-def test_ft_01_who_was_killed_delays_nothing_and_tells_nobody(fetcher):
-    fetcher.work.answer = BrokerKilled()
-    fetcher.writer.process(None, 0)
-    assert fetcher.work.delayed == []
+    assert fetcher.wakes() == before
 
 
 def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again(fetcher, caplog):

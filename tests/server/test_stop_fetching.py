@@ -1,13 +1,15 @@
 """StopFetching comes before a change of role: it returns when nothing more is appended under the old role."""
 
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
 from replication.config import Config
+from replication.protocol.fetch_states import NoLongerFetched
 from replication.protocol.steps import InitialFetchState
-from replication.server.fetch_states import FetchStates
+from replication.server.fetch_states import SharedFetchStates
 from replication.server.gate import Gate
 from replication.server.replica_fetcher import ReplicaFetcher
 from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
@@ -31,7 +33,7 @@ class Appending:
         pause = threading.Event()
         removals, fetched = self._states.removals, set(self._states.all())
         self.plan()
-        with self._states.held(removals):
+        with suppress(NoLongerFetched), self._states.held(removals):
             self.begun.set()
             for _ in range(STEPS):
                 pause.wait(0.002)
@@ -42,7 +44,7 @@ class Appending:
 @pytest.fixture
 def world(root):
     """A fetcher of two partitions behind its manager, without a query: the test runs its micro-batches."""
-    home, states = StorageRoot.of(root), FetchStates(Clock())
+    home, states = StorageRoot.of(root), SharedFetchStates(Clock())
     work = Appending(states)
     fetcher = ReplicaFetcher(
         None, 2, BrokerIdAndFetcherId(1, 0), home, home, home.child("checkpoints"), Config(), states, work, Gate()

@@ -6,7 +6,7 @@ from replication.protocol.fetch_state import ReplicaState
 from replication.server.replication_quotas import ReplicationQuotas
 from tests.clock import Clock
 from tests.server.quota_cache import QuotaCache
-from tests.server.test_fetch_round import World
+from tests.server.test_fetch_runner import World
 from tests.storage.logs import P0, P1, fill, leo, offsets
 
 BATCH = 4  # bytes of two records: a key and a value of one byte each

@@ -1,0 +1,84 @@
+"""Whether a follower's logs have the history of their leaders', and the word of it where they do not.
+
+Raft: the log matching property. [TR-08]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from replication.errors import KafkaStorageException, LakelogException
+from replication.protocol.broker_rounds import BrokerRules
+from replication.protocol.fetch_states import FetchStates
+from replication.protocol.fetch_steps import LeaderBatches, ReadLeaderBatches, ReadLeaderRows, Round, TellDiverged
+from replication.protocol.partition_log import PartitionLog
+from replication.protocol.record_batch import LogEnd, TopicIdPartition
+from replication.protocol.replica import Replica
+from replication.protocol.steps import PublishReplicas
+from replication.protocol.truncation import are_of_the_log, has_other_history, leader_lost_its_end
+
+DIVERGED = "DIVERGED: the log has other batches than its leader's under the same leader epochs"
+LOST_END = "DIVERGED: the leader's log has lost records of its own epoch; waiting for another leader epoch"
+
+Logs: TypeAlias = Mapping[TopicIdPartition, PartitionLog]
+Leaders: TypeAlias = Mapping[TopicIdPartition, Replica]
+Ends: TypeAlias = Mapping[TopicIdPartition, Sequence[LogEnd]]
+Errors: TypeAlias = Mapping[TopicIdPartition, LakelogException]
+
+
+def compare_rows(states: FetchStates, logs: Logs, leaders: Leaders) -> Round[None]:
+    """Finds the partitions that are fetched although their leaders' rows have other chains."""
+    found = [p for p in states.fetchable() if p in leaders and has_other_history(logs[p], leaders[p])]
+    yield from tell_diverged(states, found)
+
+
+def tell_diverged(states: FetchStates, partitions: Iterable[TopicIdPartition]) -> Round[None]:
+    """Tells of partitions with another history: before anything is truncated their rows count for nothing."""
+    found = tuple(sorted(partitions))
+    if found:
+        states.diverged(found, DIVERGED)
+        yield TellDiverged(found)
+        yield PublishReplicas("diverged")
+
+
+def leader_batches(
+    states: FetchStates, logs: Logs, leaders: Leaders, rules: BrokerRules
+) -> Round[tuple[Ends, Errors]]:  # fmt: skip
+    """Where the leaders' batches end, of partitions that are to be truncated and whose epochs do not tell where; and
+    the partitions of which that cannot be told.
+
+    A log does not say who leads, nor whether it is the one that its leader's row tells of. So the rows are read once
+    more, after the log. [TR-02, TR-08]
+    """
+    wanted = {
+        p: logs[p].first_offset
+        for p, state in states.truncating().items()
+        if p in leaders and (state.diverged or has_other_history(logs[p], leaders[p]))
+    }
+    if not wanted:
+        return {}, {}
+    found: LeaderBatches = yield ReadLeaderBatches(wanted, {p: leaders[p].topic for p in wanted})
+    rows: Leaders = yield ReadLeaderRows(tuple(wanted))
+    doubts = {p: _doubt(ends, leaders[p], rows.get(p), wanted[p], rules) for p, ends in found.ends.items()}
+    failed = {**found.failed, **{p: error for p, error in doubts.items() if error is not None}}
+    return {p: ends for p, ends in found.ends.items() if p not in failed}, failed
+
+
+def lost_ends(logs: Logs, leaders: Leaders, batches: Ends) -> dict[TopicIdPartition, str]:
+    """The partitions whose leaders have lost the end of their logs, and the word of it."""
+    return {p: LOST_END for p, ends in batches.items() if leader_lost_its_end(logs[p], leaders[p], ends)}
+
+
+def _doubt(
+    ends: Sequence[LogEnd], before: Replica, now: Replica | None, first: int, rules: BrokerRules
+) -> LakelogException | None:  # fmt: skip
+    """Why a log is not truncated by what was read of its leader's; None if nothing speaks against it."""
+    partition = before.topic_id_partition
+    error = rules.check_leader_row(now, partition, before.leader_epoch)
+    if error is not None or (now is not None and are_of_the_log(ends, before, now, first)):
+        return error
+    return KafkaStorageException(
+        f"{before.topic}-{partition.partition}: not truncated: broker {before.broker_id} has another log than its row "
+        f"tells of, which ends at {before.log_end_offset}"
+    )

@@ -1,0 +1,157 @@
+"""Carries out the rounds of a fetcher on tables: see `protocol.fetch_round`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from replication.config import Config
+from replication.errors import LakelogException
+from replication.protocol.fetch_round import FetchLimits, FetchRound
+from replication.protocol.fetch_states import FetchStates
+from replication.protocol.fetch_steps import (
+    AppendFetched,
+    CopyBatches,
+    CutLogs,
+    FetchHeaders,
+    FetchStep,
+    FollowHighWatermarks,
+    LeaderBatches,
+    RaiseLogStarts,
+    ReadFollowedLogs,
+    ReadLeaderBatches,
+    ReadLeaderRows,
+    TellDiverged,
+    ThrottleFetch,
+)
+from replication.protocol.log_matching import DIVERGED
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import Replica
+from replication.protocol.rounds import Handler, carry_out
+from replication.protocol.steps import OwnLogs, PublishReplicas
+from replication.server.gate import Gate
+from replication.server.header_fetch import HeaderFetch
+from replication.server.replication_quotas import FetcherQuotas
+from replication.server.segment_copier import SegmentCopier
+from replication.storage.append import append_as_follower
+from replication.storage.cut import cut_logs
+from replication.storage.filesystem import StorageRoot
+from replication.storage.log_cleaning import follow_log_starts
+from replication.storage.log_snapshot import batch_ends_from
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.replica_table import ReplicaTable
+from replication.storage.segment import Segment
+from schemas import LOG
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FetchContext:
+    """What a fetcher works on: the follower's log, the leader's root, and whom to tell of progress.
+
+    `on_diverged` takes the partitions whose history was found to differ; `publish` writes the follower's rows.
+    """
+
+    spark: SparkSession
+    config: Config
+    name: str
+    log: ReplicaLog
+    source: StorageRoot
+    leader_replicas: Callable[[], ReplicaTable]
+    follow_high_watermarks: Callable[[FollowHighWatermarks], None]
+    on_diverged: Callable[[Collection[TopicIdPartition]], None]
+    publish: Callable[[str], object]
+    gate: Gate
+    quotas: FetcherQuotas
+
+
+class FetchRunner:
+    """The work of one fetcher; its states say what is to be fetched."""
+
+    def __init__(self, context: FetchContext, states: FetchStates) -> None:
+        self._context = context
+        self._states = states
+        config = context.config
+        self._source = context.source.child(LOG.name)
+        self._headers = HeaderFetch(context.name, context.spark, self._source)
+        self._copier = SegmentCopier(self._source, context.log.root, context.spark, config.lakelog_executor_copy_bytes)
+        self._limits = FetchLimits(
+            config.replica_fetch_response_max_bytes, config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms
+        )
+        self._streamed: DataFrame | None = None
+        self._copied: tuple[Segment, ...] = ()
+        self._handlers = self._made_handlers()
+
+    def _made_handlers(self) -> dict[type[FetchStep], Handler]:
+        context, log, name = self._context, self._context.log, self._context.name
+        return {
+            ReadLeaderRows: self._leader_rows,
+            ReadFollowedLogs: self._followed_logs,
+            ReadLeaderBatches: self._leader_batches,
+            TellDiverged: self._tell_diverged,
+            CutLogs: lambda step: cut_logs(log, step.cuts, name),
+            ThrottleFetch: lambda step: context.quotas.throttle(step.lags),
+            FetchHeaders: lambda step: self._headers.fetch(self._streamed, step),
+            CopyBatches: self._copy,
+            AppendFetched: self._append,
+            FollowHighWatermarks: context.follow_high_watermarks,
+            RaiseLogStarts: lambda step: follow_log_starts(log, step.starts, name),
+            PublishReplicas: lambda step: context.publish(step.why),
+        }
+
+    def run(self, headers: DataFrame | None) -> bool:
+        """One round: fetches what may be fetched; tells whether there is more to be had at once. `headers` is None
+        where the stream has brought none.
+
+        Raises StaleBrokerEpochException where a newer process of this broker has claimed its tables.
+        """
+        before = self._errors()
+        self._streamed = headers
+        try:
+            return carry_out(FetchRound(self._states, self._limits).run(), self._handlers, self._deciding)
+        finally:
+            self._streamed, self._copied = None, ()
+            for partition, error in self._errors().items():
+                if error != before.get(partition):
+                    logger.warning("%s: %s-%d is delayed: %s", self._context.name, *partition, error)
+
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """Ends here if the broker was killed: it may be ended between any two steps."""
+        self._context.gate.pass_through()
+        yield
+
+    def _errors(self) -> dict[TopicIdPartition, str]:
+        return {p: state.error for p, state in self._states.all().items() if state.error}
+
+    def _leader_rows(self, _: ReadLeaderRows) -> Mapping[TopicIdPartition, Replica]:
+        table = self._context.leader_replicas()
+        table.refresh()
+        return table.replicas
+
+    def _followed_logs(self, step: ReadFollowedLogs) -> OwnLogs:
+        state = self._context.log.refresh()
+        faults = {p: fault for p in step.partitions if (fault := state.fault(p)) is not None}
+        return OwnLogs({p: state.known(p) for p in step.partitions}, faults)
+
+    def _leader_batches(self, step: ReadLeaderBatches) -> LeaderBatches:
+        return LeaderBatches(*batch_ends_from(self._source, step.offsets, step.topics))
+
+    def _tell_diverged(self, step: TellDiverged) -> None:
+        for partition in step.partitions:
+            logger.error("%s: %s-%d: %s", self._context.name, *partition, DIVERGED)
+        self._context.on_diverged(step.partitions)
+
+    def _copy(self, step: CopyBatches) -> Mapping[TopicIdPartition, LakelogException]:
+        copied = self._copier.copy(step.plan)
+        self._copied = copied.segments
+        self._context.quotas.record(step.plan.without(copied.failed).bytes_by_partition())
+        return copied.failed
+
+    def _append(self, step: AppendFetched) -> None:
+        append_as_follower(self._context.log, self._copied, step.plan.starts(), step.leader_epochs, self._context.name)

@@ -1,0 +1,356 @@
+"""What a follower reads, decides and writes, in which order; what an error, or a change from outside, at each step
+leaves behind. Without tables, and without Spark."""
+
+import dataclasses
+
+import pytest
+
+from replication.errors import KafkaStorageException, StaleBrokerEpochException
+from replication.protocol.append_plan import FetchedBatch
+from replication.protocol.chain import linked
+from replication.protocol.fetch_round import FetchLimits, FetchRound
+from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.fetch_states import FetchStates
+from replication.protocol.fetch_steps import (
+    AppendFetched,
+    CopyBatches,
+    CutLogs,
+    FetchedHeaders,
+    FetchHeaders,
+    FollowHighWatermarks,
+    LeaderBatches,
+    RaiseLogStarts,
+    ReadFollowedLogs,
+    ReadLeaderBatches,
+    ReadLeaderRows,
+    TellDiverged,
+    Throttled,
+    ThrottleFetch,
+)
+from replication.protocol.leader_epoch import assign
+from replication.protocol.log_matching import DIVERGED, LOST_END
+from replication.protocol.partition_log import FOLLOWER, LEADER, Role
+from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.replica import LEADER_ROLE, Replica
+from replication.protocol.steps import InitialFetchState, OwnLogs, PublishReplicas
+from tests.clock import Clock
+from tests.protocol.chains import chained_log, ends_of, header
+from tests.protocol.rounds import Rounds
+
+P0, P1 = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
+READS = [ReadLeaderRows, ReadFollowedLogs]
+FETCH = [ThrottleFetch, FetchHeaders, CopyBatches]
+TOLD = [FollowHighWatermarks, PublishReplicas]
+A, B, C = header(0, 3), header(4, 6), header(7, 9)
+OTHER_B = dataclasses.replace(B, digest="other")
+BACKOFF_MS = 1000
+
+
+class World:
+    """Broker 1 leads at epoch 0, broker 2 follows, and its rounds' steps change its logs. `then`: what happens besides,
+    once a step of that type is carried out. `answers`: given instead of what the logs say."""
+
+    def __init__(self, own=(), leader=(A, B), partitions=(P0,), high_watermark=7):
+        self.clock, self.rounds = Clock(), Rounds(self.answer)
+        self.states = FetchStates(self.clock)
+        self.states.assign({p: InitialFetchState("t", 1, 0, 0) for p in partitions})
+        self.own = {p: chained_log(*own, role=Role(0, FOLLOWER)) for p in (P0, P1)}
+        self.leader = chained_log(*leader, role=Role(0, LEADER))
+        self.high_watermark, self.leader_epoch = high_watermark, 0
+        self.then, self.answers, self.faults, self.told = {}, {}, {}, []
+        self.round = FetchRound(self.states, FetchLimits(1 << 20, 1 << 20, BACKOFF_MS))
+
+    @property
+    def state(self):
+        return self.states.get(P0)
+
+    @property
+    def steps(self):
+        return self.rounds.kinds
+
+    def run(self):
+        return self.rounds.run(self.round.run())
+
+    def write(self, batch):
+        """The leader's log goes on."""
+        self.leader.add(linked(batch, self.leader.log_end.chain), f"segment-{batch.base_offset}")
+
+    def row(self, partition):
+        log = self.leader
+        return Replica(
+            "t", "id", partition.partition, 1, 1, self.leader_epoch, LEADER_ROLE, "Fetching", log.log_start_offset,
+            log.log_end_offset, self.high_watermark, assign(log.lineage, self.leader_epoch, *log.log_end), None, 1,
+            chain=log.log_end.chain,
+        )  # fmt: skip
+
+    def answer(self, step):
+        answer = self.reads(step) or self.writes(step)
+        if type(step) in self.then:
+            self.then.pop(type(step))()
+        return self.answers.get(type(step), answer)
+
+    def reads(self, step):
+        match step:
+            case ReadLeaderRows(partitions):
+                return {p: self.row(p) for p in partitions}
+            case ReadFollowedLogs(partitions):
+                return OwnLogs({p: self.own[p] for p in partitions}, dict(self.faults))
+            case ReadLeaderBatches(offsets, _):
+                return LeaderBatches({p: ends_of(self.leader) for p in offsets}, {})
+            case ThrottleFetch():
+                return Throttled()
+            case FetchHeaders(log_ends, _, _):
+                return FetchedHeaders([self.fetched(p, b) for p in log_ends for b in self.leader.batches], {}, False)
+        return {}
+
+    def writes(self, step):
+        match step:
+            case AppendFetched(plan, _):
+                for batch in plan.batches:
+                    found = next(b for b in self.leader.batches if b.segment == batch.segment)
+                    self.own[batch.partition].add(found.header, batch.segment)
+            case CutLogs(cuts):
+                for partition, cut in cuts.items():
+                    log = self.own[partition]
+                    log.drop([b.segment for b in log.batches if b.header.next_offset > cut.offset])
+            case PublishReplicas(why):
+                self.told.append((why, {p: (s.shown_state, s.error) for p, s in self.states.all().items()}))
+        return {}
+
+    def fetched(self, partition, placed):
+        batch = placed.header
+        return FetchedBatch(
+            partition, batch.base_offset, batch.last_offset, batch.leader_epoch, placed.segment, 10, 10,
+            batch.previous, batch.chain,
+        )  # fmt: skip
+
+
+def truncating(*after):
+    """The steps of a partition that is new here, up to the fetch."""
+    return [*READS, *after, ReadFollowedLogs, FollowHighWatermarks, PublishReplicas]
+
+
+def test_ft_02_ft_09_it_truncates_then_fetches_then_tells():
+    world = World()
+    assert world.run() is False
+    assert world.steps == [*truncating(), *FETCH, AppendFetched, *TOLD]
+    assert world.own[P0].log_end == world.leader.log_end
+    assert (world.state.shown_state, world.state.fetch_offset, world.state.lagging) == (ReplicaState.FETCHING, 7, False)
+    assert world.run() is False
+    assert world.steps == [*READS, *FETCH, *TOLD], "with nothing new nothing is appended"
+
+
+def test_ft_03_who_follows_nothing_writes_nothing():
+    world = World(partitions=())
+    assert (world.run(), world.steps) == (False, [*READS, *FETCH, *TOLD])
+
+
+def test_hw_03_tr_05_the_hw_follows_the_leaders_and_the_own_log_end():
+    world = World(high_watermark=5)
+    world.run()
+    finished, fetched = (step for step in world.rounds.steps if isinstance(step, FollowHighWatermarks))
+    assert finished == FollowHighWatermarks({P0: 0}), "the follower's own HW, and no more than its log"
+    assert fetched == FollowHighWatermarks({P0: 7}, {P0: 5})
+
+
+def test_dr_02_the_log_start_follows_after_the_records():
+    world = World()
+    world.run()
+    world.leader.start_at(4)
+    world.run()
+    assert world.steps == [*READS, *FETCH, FollowHighWatermarks, RaiseLogStarts, PublishReplicas]
+
+
+def test_tr_08_that_histories_differ_is_told_before_anything_is_cut():
+    world = World(own=(A,))
+    world.run()
+    world.own[P0], world.leader_epoch = chained_log(A, OTHER_B, role=Role(0, FOLLOWER)), 1
+    world.states.assign({P0: InitialFetchState("t", 1, 1, 7)})
+    world.told.clear()
+    world.run()
+    assert world.steps == [
+        *READS, ReadLeaderBatches, ReadLeaderRows, CutLogs, ReadFollowedLogs, *TOLD, *FETCH, AppendFetched, *TOLD
+    ]  # fmt: skip
+    assert world.own[P0].log_end == world.leader.log_end
+
+
+def test_tr_08_a_history_that_comes_to_differ_is_told_and_its_row_counts_for_nothing():
+    world = World(own=(A, B))
+    world.run()
+    world.own[P0] = chained_log(A, OTHER_B, role=Role(0, FOLLOWER))
+    world.told.clear()
+    world.run()
+    assert world.steps[: len(READS) + 2] == [*READS, TellDiverged, PublishReplicas]
+    assert world.told[0] == ("diverged", {P0: (ReplicaState.TRUNCATING, DIVERGED)})
+    assert CutLogs not in world.steps, "the leader has lost records of its own epoch"
+    assert (world.state.shown_state, world.state.error) == (ReplicaState.DELAYED, LOST_END)
+
+
+def test_tr_08_a_batch_that_follows_another_chain_is_not_appended_and_the_next_round_looks_at_the_leaders_log():
+    world = World(own=(A,), leader=(A,))
+    world.run()
+    other = chained_log(header(0, 3, digest="other"), B)
+    world.answers[FetchHeaders] = FetchedHeaders([world.fetched(P0, other.batches[1])], {}, False)
+    assert world.run() is True
+    assert world.steps == [*READS, ThrottleFetch, FetchHeaders, TellDiverged, PublishReplicas, CopyBatches, *TOLD]
+    assert (world.state.shown_state, world.state.diverged) == (ReplicaState.TRUNCATING, True)
+
+
+def test_ft_07_a_batch_that_the_leader_has_cut_since_is_not_appended():
+    """The tail of its log brought it late: its lineage has another epoch there by now."""
+    world = World(own=(A,), leader=(A,))
+    world.run()
+    late = world.fetched(P0, chained_log(A, dataclasses.replace(B, leader_epoch=5)).batches[1])
+    world.answers[FetchHeaders] = FetchedHeaders([late], {}, False)
+    world.run()
+    assert AppendFetched not in world.steps
+    assert world.state.shown_state == ReplicaState.FETCHING
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["the tail says so", "a batch begins above the log end"])
+def test_ft_10_a_gap_in_the_tail_is_closed_from_the_snapshot_at_once(is_told):
+    world = World(own=(A,), leader=(A,))
+    world.run()
+    world.write(B)
+    above = world.fetched(P0, world.leader.batches[1])._replace(base_offset=5)
+    world.answers[FetchHeaders] = FetchedHeaders([] if is_told else [above], {}, is_told)
+    assert (world.run(), world.state.lagging, world.own[P0].log_end_offset) == (True, True, 4)
+    world.answers.clear()
+    assert (world.run(), world.state.lagging, world.own[P0].log_end_offset) == (False, False, 7)
+
+
+def test_ft_15_what_the_leader_does_not_have_in_its_snapshot_either_waits():
+    world = World(own=(A,), leader=(A,))
+    last = chained_log(A, B).batches[1]
+    world.answers[FetchHeaders] = FetchedHeaders([world.fetched(P0, last)._replace(base_offset=5)], {}, False)
+    world.write(B)
+    assert world.run() is False
+    assert world.state.error == "OffsetOutOfRangeException: the leader has nothing at offset 4"
+
+
+def test_ft_12_what_cannot_be_read_or_copied_delays_its_partition_and_no_other():
+    for step, answer in ((CopyBatches, {P1: KafkaStorageException("gone")}),
+                         (FetchHeaders, FetchedHeaders([], {P1: KafkaStorageException("gone")}, False))):  # fmt: skip
+        world = World(partitions=(P0, P1))
+        world.run()
+        world.answers[step] = answer
+        world.write(C)
+        world.run()
+        assert (world.state.error, world.states.get(P1).error) == (None, "KafkaStorageException: gone"), step
+        assert world.own[P1].log_end_offset == 7, step
+
+
+def test_ft_12_ol_01_a_broken_file_of_our_own_delays_its_partition_also_when_the_cut_finds_it():
+    world = World(partitions=(P0, P1))
+    world.then[ReadFollowedLogs] = lambda: world.faults.update({P1: "flipped"})
+    world.run()
+    assert (world.own[P0].log_end_offset, world.own[P1].log_end_offset) == (7, 0)
+    assert world.states.get(P1).error == "CorruptRecordException: flipped"
+    truncated = next(step for step in world.rounds.steps if isinstance(step, FollowHighWatermarks))
+    assert truncated.log_ends == {P0: 0}
+
+
+def test_th_01_what_a_quota_holds_back_waits_and_has_not_failed():
+    world = World()
+    world.answers[ThrottleFetch] = Throttled({P0: 2.0})
+    world.run()
+    assert (AppendFetched in world.steps, world.state.error) == (False, None)
+    assert world.state.delayed_until == world.clock.now + 2
+
+
+@pytest.mark.parametrize("step", [*READS, *FETCH, AppendFetched], ids=lambda step: step.__name__)
+@pytest.mark.parametrize("error", [KafkaStorageException("503"), OSError("reset")], ids=repr)
+def test_ft_06_an_error_delays_all_partitions_and_is_told(step, error):
+    world = World(partitions=(P0, P1))
+    world.rounds.fails = {step: error}
+    assert world.run() is False
+    assert world.steps[-2:] == [step, PublishReplicas]
+    said = f"{type(error).__name__}: {error}"
+    assert world.told[-1] == ("delayed", dict.fromkeys((P0, P1), (ReplicaState.DELAYED, said)))
+    world.rounds.fails = {}
+    world.clock.now += BACKOFF_MS / 1000
+    world.run()
+    assert world.own[P0].log_end == world.own[P1].log_end == world.leader.log_end
+    assert world.state.error is None
+
+
+def test_ft_06_an_error_that_cannot_be_told_is_told_later():
+    world = World()
+    world.rounds.fails = {ReadLeaderRows: KafkaStorageException("503"), PublishReplicas: KafkaStorageException("503")}
+    assert world.run() is False
+    assert world.state.shown_state == ReplicaState.DELAYED
+
+
+@pytest.mark.parametrize("step", [ReadFollowedLogs, AppendFetched, PublishReplicas], ids=lambda step: step.__name__)
+def test_bc_01_a_newer_process_ends_it_and_nothing_more_is_written(step):
+    world = World()
+    world.rounds.fails = {step: StaleBrokerEpochException("fenced")}
+    with pytest.raises(StaleBrokerEpochException):
+        world.run()
+    assert (world.steps[-1], world.states.is_held) == (step, False)
+
+
+WRITES = {CutLogs, AppendFetched, RaiseLogStarts, FollowHighWatermarks}
+
+
+@pytest.mark.parametrize("step", [ReadLeaderRows, *FETCH], ids=lambda step: step.__name__)
+@pytest.mark.parametrize("left", [(), (P1,), (P0, P1)], ids=["none is left", "another one", "it is given back"])
+def test_fm_07_fm_09_once_a_partition_is_taken_away_the_round_writes_nothing_more(step, left):
+    """Also if it is given back meanwhile: what was decided was decided on the role before."""
+    world = World(partitions=(P0, P1))
+    world.run()
+    world.write(C)
+
+    def take_away():
+        world.states.remove([P0, P1])
+        world.states.assign({p: InitialFetchState("t", 1, 0, 7) for p in left})
+
+    world.then[step] = take_away
+    assert world.run() is bool(left), "the rest is fetched at once"
+    assert not WRITES & set(world.steps[world.steps.index(step) :])
+    assert {p: s.error for p, s in world.states.all().items()} == dict.fromkeys(left)
+
+
+@pytest.mark.parametrize("step", [ReadLeaderRows, ReadLeaderBatches], ids=lambda step: step.__name__)
+def test_fm_10_tr_08_what_has_failed_under_one_epoch_is_fetched_under_the_next(step):
+    """The leader's row, or its log, is of the epoch before: that delays nothing of the next one."""
+    world = World(own=(A, B))
+    world.run()
+    world.own[P0] = chained_log(A, OTHER_B, role=Role(0, FOLLOWER))
+
+    def follow_anew():
+        world.states.remove([P0])
+        world.states.assign({P0: InitialFetchState("t", 1, 1, 7)})
+
+    world.leader_epoch = 1 if step is ReadLeaderRows else 0
+    world.then[step] = follow_anew
+    assert world.run() is True
+    assert (world.state.shown_state, world.state.leader_epoch) == (ReplicaState.TRUNCATING, 1)
+    world.leader_epoch = 1
+    world.run()
+    assert world.own[P0].log_end == world.leader.log_end
+
+
+@pytest.mark.parametrize("step", [*READS, *FETCH], ids=lambda step: step.__name__)
+def test_fs_02_a_partition_that_is_assigned_meanwhile_comes_with_the_next_round(step):
+    world = World()
+    world.run()
+    world.write(C)
+    world.then[step] = lambda: world.states.assign({P1: InitialFetchState("t", 1, 0, 0)})
+    world.run()
+    assert (world.own[P0].log_end_offset, world.own[P1].log_end_offset) == (10, 0)
+    assert world.states.get(P1).shown_state == ReplicaState.TRUNCATING
+    world.run()
+    assert world.own[P1].log_end_offset == 10
+
+
+def test_fm_07_while_it_writes_nothing_may_be_taken_away():
+    world, held = World(), {}
+    for step in (*READS, *FETCH, AppendFetched, PublishReplicas):
+        world.then[step] = lambda step=step: held.setdefault(step, world.states.is_held)
+    world.run()
+    assert held == {
+        ReadLeaderRows: False, ReadFollowedLogs: False, ThrottleFetch: False, FetchHeaders: False, CopyBatches: False,
+        AppendFetched: True, PublishReplicas: True,
+    }  # fmt: skip
+    assert not world.states.is_held
