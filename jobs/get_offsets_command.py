@@ -12,9 +12,10 @@ from jobs.offset_lookup import TimestampAndOffset, offset_for
 from jobs.outcomes import say_refused
 from jobs.settings import settings
 from replication.clients.delayed_operation import until_available
-from replication.clients.topic_view import Leadership, TopicView
+from replication.clients.topic_view import TopicView
 from replication.errors import LakelogException, OffsetNotAvailableException
 from replication.protocol.admin_request import Outcome
+from replication.protocol.partition_leader import Leadership
 from replication.storage.cluster import Cluster
 
 

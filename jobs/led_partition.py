@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
-from replication.clients.topic_view import Leadership, TopicView
+from replication.clients.topic_view import TopicView
 from replication.errors import LeaderNotAvailableException, UnknownTopicOrPartitionException
 from replication.protocol.delayed_operation import check_log_leads
+from replication.protocol.partition_leader import Leadership
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.replica import Replica

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobs.scenarios.scene import Outcome, Saw, Scene, hold
-from replication.clients.topic_view import Leadership
 from replication.errors import UnknownTopicOrPartitionException
 from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.partition_leader import Leadership
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 
 _HOLD_SECONDS = 5

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from replication.clients.delayed_operation import DelayedOperation, Purgatory
-from replication.clients.topic_view import Leadership, TopicView, TopicWatch
+from replication.clients.topic_view import TopicView, TopicWatch
 from replication.config import Config
 from replication.errors import (
     InvalidGroupIdException,
@@ -32,6 +32,7 @@ from replication.protocol.delayed_operation import (
 )
 from replication.protocol.fencing import check_leader_row
 from replication.protocol.leader_epoch import end_offset_for
+from replication.protocol.partition_leader import Leadership
 from replication.protocol.partition_log import PartitionLog, PlacedBatch
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.storage.cluster import Cluster

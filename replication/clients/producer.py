@@ -8,16 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from replication.clients.producer_identity import ProducerIdentity, ProducerName
+from replication.clients.producer_name import ProducerName
 from replication.clients.record_set import Records, record_set
-from replication.clients.sender import RecordMetadata as RecordMetadata
-from replication.clients.sender import Sender, SendOptions
+from replication.clients.sender import Sender
 from replication.clients.topic_view import TopicView
 from replication.config import Config
 from replication.protocol.append import parse_acks
+from replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
+from replication.protocol.send_round import RecordMetadata as RecordMetadata
+from replication.protocol.send_round import SendOptions
 from replication.protocol.topic_name import check_not_internal
 from replication.storage.cluster import Cluster
-from replication.storage.producer_table import ProducerIdAndEpoch, new_producer_id
+from replication.storage.producer_table import new_producer_id
 
 _RETRIES = 2**31 - 1
 
@@ -47,7 +49,7 @@ class Producer:
     def _new_identity(self, deadline: float) -> ProducerIdentity:
         if self._named:
             return self._named.new_identity(deadline)
-        return ProducerIdentity(ProducerIdAndEpoch(new_producer_id(), 0), may_renew=True)
+        return ProducerIdentity(ProducerIdAndEpoch(new_producer_id(), 0), new_producer_id)
 
     def _take_identity(self, deadline: float) -> ProducerIdentity:
         """That of the last send, if it may be used again."""
@@ -76,7 +78,7 @@ class Producer:
             identity = self._take_identity(deadline)
             who = f"producer {self._name or identity.producer_id}"
             options = SendOptions(who, self._acks, self._retries, timeout_ms, deadline)
-            answers = Sender(self._view, topic, given, identity, options).run()
+            answers = Sender(self._view, topic, given, options).run(identity)
             if not any(answer.error for answer in answers.values()):
                 self._identity = identity
         if self._acks == 0:

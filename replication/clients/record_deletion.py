@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from replication.clients.delayed_operation import DelayedOperation, Purgatory
-from replication.clients.topic_view import Leadership, TopicView, TopicWatch
+from replication.clients.topic_view import TopicView, TopicWatch
 from replication.errors import (
     KafkaStorageException,
     LakelogException,
@@ -21,6 +21,7 @@ from replication.errors import (
 from replication.protocol.delayed_operation import check_log_leads
 from replication.protocol.liveness import Liveness
 from replication.protocol.log_retention import delete_records_offset, low_watermark
+from replication.protocol.partition_leader import Leadership
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.topic_name import check_not_internal
 from replication.storage.log_cleaning import StartOf, raise_log_starts

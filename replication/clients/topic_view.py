@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from replication.config import TopicConfig
-from replication.errors import LakelogException, LeaderNotAvailableException, UnknownTopicOrPartitionException
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_EPOCH, NO_LEADER, PartitionRegistration
+from replication.errors import LakelogException, LeaderNotAvailableException
+from replication.protocol.partition_leader import Leadership
+from replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import LEADER_ROLE, Replica
+from replication.protocol.replica import Replica
 from replication.storage.cluster import Cluster
 from replication.storage.log_identity import continues
 from replication.storage.replica_log import ReplicaLog
@@ -19,32 +20,6 @@ from replication.storage.replica_table import ReplicaTable
 from schemas import LOG
 
 Process: TypeAlias = tuple[str, int]  # the root of a broker, and its broker epoch
-
-
-class Leadership(NamedTuple):
-    """A partition as the metadata has it, and what the broker that is to lead it says of it, if that can be read."""
-
-    registration: PartitionRegistration
-    row: Replica | None = None
-    error: LakelogException | None = None
-
-    @property
-    def leader_row(self) -> Replica | None:
-        """The row, once the broker has taken up the role under the epoch that the metadata has."""
-        row = self.row
-        leads = row is not None and row.role == LEADER_ROLE and row.leader_epoch == self.registration.leader_epoch
-        return row if leads else None
-
-    @property
-    def unavailable(self) -> LakelogException | None:
-        """Why nobody can be asked for the partition now; None if its leader can."""
-        registration = self.registration
-        if self.error or self.leader_row:
-            return self.error
-        why = f"broker {registration.leader} has not taken up its role under leader epoch {registration.leader_epoch}"
-        if registration.leader == NO_LEADER:
-            why = f"no leader; replicas are {registration.replicas}"
-        return LeaderNotAvailableException(f"{registration.topic}-{registration.partition}: {why}")
 
 
 class TopicView:
@@ -63,19 +38,10 @@ class TopicView:
         """
         self.cluster.topics.refresh()
         self.cluster.metadata.refresh()
-        found = self.cluster.topics.topics.get(topic)
-        registrations = self.cluster.metadata.partitions.values()
-        partitions = {
-            r.partition: r
-            for r in registrations
-            if found and not found.deleting and r.topic_id == found.topic_id and r.leader != LEADER_DURING_DELETE
-        }
-        if not partitions:
-            known = ", ".join(sorted(self.cluster.topics.topics)) or "none"
-            raise UnknownTopicOrPartitionException(f"no topic {topic}; there are: {known}")
+        partitions = partitions_of(topic, self.cluster.topics.topics, self.cluster.metadata.partitions)
         for member, epoch in (pair for r in partitions.values() for pair in r.isr_epochs.items()):
             self._in_sync[member] = max(epoch, self._in_sync.get(member, NO_EPOCH))
-        return dict(sorted(partitions.items()))
+        return partitions
 
     def config(self, topic: str) -> TopicConfig:
         """The topic's settings over those of the cluster."""

@@ -102,6 +102,11 @@ def batches_within(sizes: Sequence[int], max_bytes: int, is_first: bool) -> int:
     return count
 
 
+def has_records(log: PartitionLog, end: int, chain: str) -> bool:
+    """Whether a log has the records that end at an offset with that chain. Deleted ones count as having been there."""
+    return end < log.first_offset or log.chain_at(end) == chain
+
+
 def check_log_leads(log: PartitionLog, row: Replica, name: str) -> None:
     """What a leader says of a partition holds for its log only if that leads under the row's epoch, and has what the
     row tells of.

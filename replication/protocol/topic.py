@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from replication.errors import UnknownTopicOrPartitionException
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration, Registrations
+
 
 @dataclass(frozen=True)
 class Topic:
@@ -15,3 +18,22 @@ class Topic:
     partitions: int
     configs: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
+
+
+def partitions_of(
+    name: str, topics: Mapping[str, Topic], registrations: Registrations
+) -> dict[int, PartitionRegistration]:
+    """The partitions of a topic by number, without what is being deleted.
+
+    Raises:
+        UnknownTopicOrPartitionException: there is no such topic.
+    """
+    topic = topics.get(name)
+    found = {
+        r.partition: r
+        for r in registrations.values()
+        if topic and not topic.deleting and r.topic_id == topic.topic_id and r.leader != LEADER_DURING_DELETE
+    }
+    if not found:
+        raise UnknownTopicOrPartitionException(f"no topic {name}; there are: {', '.join(sorted(topics)) or 'none'}")
+    return dict(sorted(found.items()))

@@ -1,139 +1,152 @@
-"""An idempotent producer: what it sends again must not be in a log twice, what it was promised must not be lost."""
+"""An idempotent producer: what it sends again must not be in a log twice, what it was promised must not be lost.
+
+The rounds are the shipped ones; here are their reads and commits, on tables in memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from replication.errors import LakelogException
-from replication.protocol.append import ALL, Appended, AppendPosition, PartitionAppend, check_min_isr, position_of
+from replication.protocol import send_steps
+from replication.protocol.acknowledge_round import produce
+from replication.protocol.append import ALL, Appended, AppendPosition, PartitionAppend, position_of
+from replication.protocol.partition_leader import Leadership
 from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.simulation.actor import Actor, Work
+from replication.protocol.send_round import RecordMetadata, SendOptions
+from replication.protocol.topic import partitions_of
+from replication.simulation.actor import Actor, Handler, Outcoming, Work
 from replication.simulation.events import AnswerLost
 from replication.simulation.tables import LogChange, LogState, NewBatch
 
 if TYPE_CHECKING:
     from replication.simulation.world import World
 
-_ATTEMPTS, _LOOKS = 3, 5  # to append a batch, and for its acknowledgement
-_EPOCH = 0  # of the producer: nobody takes over from it, it takes a new id instead
-
-
-class Sent(NamedTuple):
-    """What is sent: its values stay the same however often."""
-
-    number: int
-    acks: int
-    values: tuple[int, ...]
+_PATIENCE = 4.0  # seconds for a send
+_RETRIES = 3
 
 
 class Producer(Actor):
-    """Sends batch after batch to the leader it believes in, and waits for what acks=all promises."""
+    """Sends batch after batch. Those of one partition have the same values however often they are sent."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
-        self._begin()
+        self._identity = self._new_identity()
+        self._values: tuple[int, ...] = ()
+        self._seen: dict[TopicIdPartition, Leadership] = {}
+        self._handlers: dict[type, Handler] = {
+            send_steps.ReadTopic: self._topic,
+            send_steps.AppendToLeader: self._append,
+            send_steps.ReadLeaderships: self._leaderships,
+            send_steps.ReadLeaderLogs: self._logs,
+            send_steps.ReadReplicas: self._replicas,
+            send_steps.AwaitTables: self._await_tables,
+        }
 
-    def _begin(self) -> None:
-        """A new identity: what became of a failed append is not known, and its sequence is not to be used again."""
-        self._id = self.world.number()
-        self._sequences: dict[TopicIdPartition, int] = {}
+    def _new_identity(self) -> ProducerIdentity:
+        return ProducerIdentity(ProducerIdAndEpoch(self.world.number(), 0), self.world.number)
 
     def work(self) -> Work:
         while True:
             yield
             salt = self.turn.salt
-            values = tuple(self.world.number() for _ in range(1 + salt % 3))
-            acks = 1 if salt % 5 < 2 else ALL
-            yield from self._send(Sent(salt // 3 % self.world.setting.partitions, acks, values))
+            self._values = tuple(self.world.number() for _ in range(1 + salt % 3))
+            options = SendOptions(
+                self.name, 1 if salt % 5 < 2 else ALL, _RETRIES, int(_PATIENCE * 1000), self.world.now + _PATIENCE
+            )
+            yield from self._send(salt // 3 % self.world.setting.partitions, options)
 
-    def _send(self, sent: Sent) -> Work:
-        for _ in range(_ATTEMPTS):
-            yield
-            try:
-                registration = self._registration(sent.number)
-                if registration is None:
-                    continue
-                needed = self.world.min_isr(registration)
-                check_min_isr(sent.acks, len(registration.isr), needed, registration.topic, sent.number)
-                request = self._request(registration, sent)
-                appended = yield from self._append(registration.leader, request, sent)
-            except (LakelogException, AnswerLost) as error:
-                self.say("is refused: %r", error)
-                continue
-            self._sequences[request.topic_id_partition] = request.base_sequence + request.records
-            if sent.acks == ALL:
-                yield from self._wait(request, appended, sent)
-            return
-        self._begin()
+    def _send(self, partition: int, options: SendOptions) -> Work:
+        """Only a send that succeeded leaves its identity to the next one."""
+        counts = {partition: len(self._values)}
+        round_ = produce(
+            self.world.topic, counts, self._identity, options, lambda: self.world.now, self.world.rules
+        )  # fmt: skip
+        answers: dict[int, RecordMetadata] = yield from self.carry_out(round_, self._handlers)
+        answer = answers[partition]
+        if answer.error is not None:
+            self.say("is refused: %r", answer.error)
+            self._identity = self._new_identity()
+        elif options.acks == ALL:
+            self._is_acknowledged(answer)
 
-    def _registration(self, number: int) -> PartitionRegistration | None:
-        partitions = self.look(self.world.metadata)[1].partitions.values()
-        return next((r for r in partitions if r.partition == number and r.leader >= 0), None)
-
-    def _request(self, registration: PartitionRegistration, sent: Sent) -> PartitionAppend:
-        sequence = self._sequences.get(registration.topic_id_partition, 0)
-        return PartitionAppend(
-            registration.topic, registration.topic_id, registration.partition, registration.replicas,
-            registration.leader_epoch, len(sent.values), self._id, _EPOCH, sequence,
+    def _is_acknowledged(self, answer: RecordMetadata) -> None:
+        self.say("is told that %s are committed at offset %d", self._values, answer.base_offset)
+        (seen,) = self._seen.values()
+        assert seen.row is not None
+        self.world.witness.acknowledge(
+            seen.registration.topic_id_partition, seen.row.leader_epoch, answer.leader_epoch, answer.base_offset,
+            self._values,
         )  # fmt: skip
 
-    def _append(self, leader: int, request: PartitionAppend, sent: Sent) -> Generator[None, None, Appended]:
-        placed: Appended | None = None
+    def _topic(self, _: send_steps.ReadTopic) -> Outcoming:
+        yield
+        return send_steps.TopicSeen(self._partitions(), self.world.setting.min_insync_replicas)
+
+    def _partitions(self) -> dict[int, PartitionRegistration]:
+        topics = self.look(self.world.topics)[1].topics
+        return partitions_of(self.world.topic, topics, self.look(self.world.metadata)[1].partitions)
+
+    def _append(self, step: send_steps.AppendToLeader) -> Outcoming:
+        """One request: each send is of one partition."""
+        (request,) = step.requests
+        outcome: Appended | LakelogException | None = None
 
         def decide(_: int, state: LogState) -> LogChange | None:
-            nonlocal placed
-            found: Appended = self.world.rules.place(state.partition(request.topic_id_partition), request)
-            placed = found
-            position = position_of(found, state.partition(request.topic_id_partition).log_end)
-            if position is None:
+            nonlocal outcome
+            log = state.partition(request.topic_id_partition)
+            try:
+                outcome = placed = self.world.rules.place(log, request)
+            except LakelogException as error:
+                outcome = error
                 return None
-            values = sent.values[position.known :]
+            position = position_of(placed, log.log_end)
+            if position is None:
+                outcome = placed._replace(chain=log.chain_at(placed.last_offset + 1) or "")
+                return None
+            step.writes([request.topic_id_partition])
+            values = self._values[position.known :]
             header = self.world.rules.link(_header(request, position, values), position.chain)
+            outcome = placed._replace(chain=header.chain)
             return LogChange((NewBatch(header, f"s{self.world.number()}", values),))
 
-        yield from self.transact(self.world.logs[leader], decide, f"produce {sent.values}@{request.leader_epoch}")
-        assert placed is not None
-        return placed
+        why = f"produce {self._values}@{request.leader_epoch}"
+        yield from self.transact(self.world.logs[step.leader], decide, why)
+        return {request.topic_id_partition: outcome}
 
-    def _wait(self, request: PartitionAppend, appended: Appended, sent: Sent) -> Work:
-        """Until the leader's HW has passed the records, whoever leads by then."""
-        partition = request.topic_id_partition
-        for look in range(_LOOKS):
-            try:
-                yield
-                registration = self.look(self.world.metadata)[1].partitions.get(partition)
-                if registration is None:
-                    break
-                yield
-                row = self._leader_row(registration)
-            except AnswerLost:
-                continue
-            epoch = request.leader_epoch if appended.leader_epoch is None else appended.leader_epoch
-            outcome = self.world.rules.produce_outcome(
-                row, epoch, appended.last_offset, len(registration.isr), self.world.min_isr(registration),
-                look == _LOOKS - 1,
-            )  # fmt: skip
-            if outcome.is_done and outcome.error is None and row is not None:
-                self.say("is told that %s are committed at offset %d", sent.values, appended.base_offset)
-                self.world.witness.acknowledge(
-                    partition, row.leader_epoch, request.leader_epoch, appended.base_offset, sent.values
-                )
-                return
-            if outcome.is_done:
-                break
-        self._begin()
+    def _leaderships(self, step: send_steps.ReadLeaderships) -> Outcoming:
+        """The metadata first, and the rows of leaders after them."""
+        yield
+        registrations = self._partitions()
+        found: dict[int, Leadership] = {}
+        for registration in (registrations[number] for number in step.partitions if number in registrations):
+            found[registration.partition] = yield from self._leadership(registration)
+        self._seen = {seen.registration.topic_id_partition: seen for seen in found.values()}
+        return send_steps.LeadershipsSeen(found, self.world.setting.min_insync_replicas)
 
-    def _leader_row(self, registration: PartitionRegistration) -> Replica | None:
-        """What the leader says, once it has taken up the role under the epoch that the metadata has."""
+    def _leadership(self, registration: PartitionRegistration) -> Outcoming:
+        yield
         if registration.leader < 0:
-            return None
-        rows = self.look(self.world.replicas[registration.leader])[1].replicas
-        row = rows.get(registration.topic_id_partition)
-        leads = row is not None and row.role == LEADER_ROLE and row.leader_epoch == registration.leader_epoch
-        return row if leads else None
+            return Leadership(registration)
+        try:
+            rows = self.look(self.world.replicas[registration.leader])[1].replicas
+        except AnswerLost as error:
+            return Leadership(registration, error=error)
+        return Leadership(registration, rows.get(registration.topic_id_partition))
+
+    def _logs(self, step: send_steps.ReadLeaderLogs) -> Outcoming:
+        yield
+        state = self.look(self.world.logs[step.leader], may_repeat=False)[1]
+        return {partition: state.partition(partition) for partition in step.partitions}
+
+    def _replicas(self, step: send_steps.ReadReplicas) -> Outcoming:
+        yield
+        return self.look(self.world.replicas[step.broker])[1].replicas
+
+    def _await_tables(self, _: send_steps.AwaitTables) -> Outcoming:
+        yield
 
 
 def _header(request: PartitionAppend, position: AppendPosition, values: tuple[int, ...]) -> BatchHeader:

@@ -110,7 +110,7 @@ class _GoesOnAfterRemovals(FetchRound):
     def __init__(self, states: FetchStates, *given: Any) -> None:
         super().__init__(states, *given)
         held = states.held
-        states.held = lambda _: held(states.removals)  # type: ignore[method-assign]
+        states.held = lambda _: held(states.removals)  # type: ignore[assignment, method-assign]
 
 
 class _FollowsTheTailOverGaps(FetchRound):

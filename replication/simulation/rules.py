@@ -8,7 +8,7 @@ from typing import Any
 
 from replication.controller.decide import decide
 from replication.controller.term import Term
-from replication.protocol import delayed_operation, follow, isr, leadership
+from replication.protocol import follow, isr, leadership
 from replication.protocol.append import place
 from replication.protocol.broker_rounds import BrokerRules
 from replication.protocol.chain import linked
@@ -16,13 +16,14 @@ from replication.protocol.fetch_round import FetchRound
 from replication.protocol.leader_round import LeaderRound
 from replication.protocol.log_retention import delete_records_offset
 from replication.protocol.replica_rows import replica_row
+from replication.protocol.send_round import SendRules
 from replication.protocol.truncation import check_cut
 
 Rule = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Rules(BrokerRules):
+class Rules(BrokerRules, SendRules):
     """One field a rule, so that each can be replaced by a broken one; see `sabotage`. Those of rounds are inherited.
 
     The last four are no functions of the protocol but what its users are told to do: stop at a higher claim, ask again
@@ -38,8 +39,6 @@ class Rules(BrokerRules):
     place: Rule = place
     link: Rule = linked
     delete_records_offset: Rule = delete_records_offset
-    produce_outcome: Rule = delayed_operation.produce_outcome
-    check_log_leads: Rule = delayed_operation.check_log_leads
     replica_row: Rule = replica_row
     decide: Rule = decide
     leader_round: Callable[..., LeaderRound] = LeaderRound

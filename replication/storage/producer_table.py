@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from replication.errors import ProducerFencedException
+from replication.protocol.producer_identity import ProducerIdAndEpoch
 from replication.storage.filesystem import StorageRoot
 from replication.storage.state_table import Row, StateTable
 from schemas import PRODUCERS
-
-
-class ProducerIdAndEpoch(NamedTuple):
-    """Who wrote a batch: the id, and which start under its name."""
-
-    producer_id: int
-    producer_epoch: int
 
 
 def new_producer_id() -> int:

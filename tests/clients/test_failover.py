@@ -8,9 +8,9 @@ import threading
 
 import pyarrow as pa
 import pytest
+from replication.clients.producer_identity import ProducerIdentity
 
 from replication.clients.producer import Producer
-from replication.clients.producer_identity import ProducerIdentity
 from replication.config import Config
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leader_election import new_partition, with_leader

@@ -1,0 +1,35 @@
+"""What the metadata and a leader's row say together of who leads a partition."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from replication.errors import LakelogException, LeaderNotAvailableException
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from replication.protocol.replica import LEADER_ROLE, Replica
+
+
+class Leadership(NamedTuple):
+    """A partition as the metadata has it, and what the broker that is to lead it says of it, if that can be read."""
+
+    registration: PartitionRegistration
+    row: Replica | None = None
+    error: LakelogException | None = None
+
+    @property
+    def leader_row(self) -> Replica | None:
+        """The row, once the broker has taken up the role under the epoch that the metadata has."""
+        row = self.row
+        leads = row is not None and row.role == LEADER_ROLE and row.leader_epoch == self.registration.leader_epoch
+        return row if leads else None
+
+    @property
+    def unavailable(self) -> LakelogException | None:
+        """Why nobody can be asked for the partition now; None if its leader can."""
+        registration = self.registration
+        if self.error or self.leader_row:
+            return self.error
+        why = f"broker {registration.leader} has not taken up its role under leader epoch {registration.leader_epoch}"
+        if registration.leader == NO_LEADER:
+            why = f"no leader; replicas are {registration.replicas}"
+        return LeaderNotAvailableException(f"{registration.topic}-{registration.partition}: {why}")
