@@ -13,6 +13,7 @@ from replication.protocol.partition_leader import Leadership
 from replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
+from replication.protocol.topic import partitions_of
 from replication.storage.cluster import Cluster
 from replication.storage.log_identity import continues
 from replication.storage.replica_log import ReplicaLog
