@@ -36,7 +36,8 @@ def while_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Iterator[Cal
 
     def happens(*things: Callable[[], object]) -> Iterator[Callable[[], object]]:
         left = iter(things)
-        monkeypatch.setattr("replication.clients.delayed_operation.pause", lambda *_: next(left)())
+        for module in ("delayed_operation", "sender"):
+            monkeypatch.setattr(f"replication.clients.{module}.pause", lambda *_: next(left)())
         return left
 
     return happens

@@ -23,6 +23,8 @@ from replication.protocol.send_steps import (
     ReadLeaderships,
     ReadReplicas,
     ReadTopic,
+    Result,
+    Round,
     TopicSeen,
 )
 from replication.storage.append import Positions, append
@@ -50,7 +52,10 @@ class Sender:
 
     def run(self, identity: ProducerIdentity) -> dict[int, RecordMetadata]:
         """What has become of the records of each partition."""
-        work = produce(self._topic, self._given.counts, identity, self._options, time.monotonic)
+        return self.carry_out(produce(self._topic, self._given.counts, identity, self._options, time.monotonic))
+
+    def carry_out(self, work: Round[Result]) -> Result:
+        """Carries out a round of the send."""
         return carry_out(work, self._handlers)
 
     def _min_insync_replicas(self) -> int:

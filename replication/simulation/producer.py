@@ -24,7 +24,7 @@ from replication.simulation.tables import LogChange, LogState, NewBatch
 if TYPE_CHECKING:
     from replication.simulation.world import World
 
-_PATIENCE = 4.0  # seconds for a send
+_PATIENCE = 16.0  # seconds for a send
 _RETRIES = 3
 
 

@@ -8,17 +8,18 @@ import threading
 
 import pyarrow as pa
 import pytest
-from replication.clients.producer_identity import ProducerIdentity
 
 from replication.clients.producer import Producer
 from replication.config import Config
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leader_election import new_partition, with_leader
 from replication.protocol.partition_log import FOLLOWER, LEADER, Role
+from replication.protocol.producer_identity import ProducerIdentity
 from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
 from replication.protocol.topic import Topic
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
+from replication.storage.producer_table import new_producer_id
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from tests.processes import wait_until
@@ -112,7 +113,7 @@ def test_ap_07_a_duplicate_is_waited_for_under_the_epoch_that_it_lies_under(worl
     producer = Producer(world.cluster.root.uri)
     first = Producer(world.cluster.root.uri, acks=1)
     identity = producer._identity
-    first._identity = ProducerIdentity(identity._given, True)  # its answer of this send will not have come
+    first._identity = ProducerIdentity(identity._given, new_producer_id)  # its answer of this send will not have come
     first.send("t", pa.table({"value": [b"a"]}))
     world.copy()
     world.fail_over()
