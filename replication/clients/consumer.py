@@ -238,11 +238,10 @@ def _records(
     looked: _Readable, batches: list[PlacedBatch], offset: int, read: Callable[[int, str], pa.Table]
 ) -> FetchedRecords:
     """The rows of the batches from `offset` to the HW, out of the files of the version that was looked at."""
-    registration = looked.registration
     stop = min(looked.high_watermark, batches[-1].header.next_offset if batches else offset)
     try:
         tables = [
-            rows_of(read(registration.leader, name), registration.topic_id_partition, offset, stop)
+            rows_of(read(looked.registration.leader, name), looked.registration.topic_id_partition, offset, stop)
             for name in dict.fromkeys(batch.segment for batch in batches)
         ]
     except LakelogException as error:
