@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replication.protocol.record_batch import LogEnd, TopicIdPartition
+from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
 
 
 class FetchedBatch(NamedTuple):
@@ -26,6 +26,14 @@ class FetchedBatch(NamedTuple):
     bytes: int = 0
     previous: str = ""
     chain: str = ""
+
+    @classmethod
+    def of(cls, header: BatchHeader, segment: str, segment_bytes: int) -> FetchedBatch:
+        """A batch by its header, in a segment of so many bytes."""
+        return cls(
+            header.topic_id_partition, header.base_offset, header.last_offset, header.leader_epoch, segment,
+            segment_bytes, header.bytes, header.previous, header.chain,
+        )  # fmt: skip
 
 
 class ByteLimit(NamedTuple):

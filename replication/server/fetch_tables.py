@@ -6,10 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from replication.protocol.append_plan import FetchedBatch
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from schemas import FETCH_STATES, RECORD_BATCHES, Table
+
+# The fields of `FetchedBatch`, in their order.
+_BATCH = [*TopicIdPartition._fields, *FetchedBatch._fields[1:]]
 
 
 def rows_table(rows: Iterable[tuple[Any, ...]], table: Table = RECORD_BATCHES) -> pa.Table:
@@ -23,10 +27,7 @@ def fetch_states_table(log_ends: Mapping[TopicIdPartition, LogEnd]) -> pa.Table:
     return rows_table(((*partition, end.offset) for partition, end in log_ends.items()), FETCH_STATES)
 
 
-def fetched_batch(row: Mapping[str, Any]) -> FetchedBatch:
-    """A row of the plan, or of a snapshot, as the batch that it is."""
-    partition = TopicIdPartition(row["topic_id"], row["partition"])
-    return FetchedBatch(
-        partition, row["base_offset"], row["last_offset"], row["leader_epoch"], row["segment"], row["segment_bytes"],
-        row["bytes"], row["previous"], row["chain"],
-    )  # fmt: skip
+def fetched_batches(planned: pa.Table) -> list[FetchedBatch]:
+    """The rows of `frames.fetch_plan` as the batches that they are; gaps are left out."""
+    columns = planned.filter(pc.is_null(planned["gap"])).select(_BATCH).to_pydict().values()
+    return [FetchedBatch(TopicIdPartition(*row[:2]), *row[2:]) for row in zip(*columns, strict=True)]

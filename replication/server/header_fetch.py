@@ -12,10 +12,9 @@ from replication.frames.fetch_plan import fetch_plan
 from replication.protocol.append_plan import FetchedBatch
 from replication.protocol.fetch_steps import FetchedHeaders, FetchHeaders
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
-from replication.server.fetch_tables import fetch_states_table, fetched_batch
+from replication.server.fetch_tables import fetch_states_table, fetched_batches
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_snapshot import headers_from
-from schemas import RECORD_BATCHES
+from replication.storage.log_snapshot import batches_from
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +33,7 @@ class HeaderFetch:
         Raises KafkaStorageException when the leader's log cannot be read.
         """
         wanted = {p: step.log_ends[p].offset for p in step.lagging}
-        rows, failed = headers_from(self._source, wanted, step.topics)
-        snapshot = [fetched_batch(dict(zip(RECORD_BATCHES.names, row, strict=True))) for row in rows]
+        snapshot, failed = batches_from(self._source, wanted, step.topics)
         if headers is None or not step.log_ends:
             return FetchedHeaders(snapshot, failed, False)
         streamed, has_gap = self._streamed(headers, step.log_ends)
@@ -46,8 +44,8 @@ class HeaderFetch:
     ) -> tuple[list[FetchedBatch], bool]:  # fmt: skip
         """The headers of the stream, joined with what is to be fetched. [FT-04]"""
         states = self._spark.createDataFrame(fetch_states_table(ends))
-        planned = fetch_plan(headers, states).toArrow().to_pylist()
-        gaps = sorted({row["gap"] for row in planned if row["gap"] is not None})
+        planned = fetch_plan(headers, states).toArrow()
+        gaps = sorted({gap for gap in planned["gap"].to_pylist() if gap is not None})
         if gaps:
             logger.warning("%s: %s: the leader's snapshot is read instead", self._name, "; ".join(gaps))
-        return [fetched_batch(row) for row in planned if row["gap"] is None], bool(gaps)
+        return fetched_batches(planned), bool(gaps)

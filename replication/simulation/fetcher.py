@@ -94,7 +94,11 @@ class Fetcher(BrokerThread):
             if b.header.next_offset > step.log_ends[p].offset
         ]  # fmt: skip
         self._found = {b.segment: b for b in added if b.header.topic_id_partition in step.log_ends}
-        return fetch_steps.FetchedHeaders([_fetched(placed) for placed in self._found.values()], {}, False)
+        return fetch_steps.FetchedHeaders(
+            [FetchedBatch.of(found.header, found.segment, found.header.records) for found in self._found.values()],
+            {},
+            False,
+        )
 
     def _copy(self, _: fetch_steps.CopyBatches) -> Outcoming:
         yield from ()
@@ -134,11 +138,3 @@ class Fetcher(BrokerThread):
         self.process.hosted.update(followed)
         for partition, hosted in followed.items():
             self.say("HW of %s: %d", name_of(partition), hosted.high_watermark)
-
-
-def _fetched(placed: PlacedBatch) -> FetchedBatch:
-    header = placed.header
-    return FetchedBatch(
-        header.topic_id_partition, header.base_offset, header.last_offset, header.leader_epoch, placed.segment,
-        header.records, header.records, header.previous, header.chain,
-    )  # fmt: skip

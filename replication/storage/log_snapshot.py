@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,24 +10,23 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.protocol.append_plan import FetchedBatch
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.storage.broken_segments import BrokenSegment, ranges, read_segments
 from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
-from replication.storage.record_batches import header_row
 from replication.storage.segment import Segment
 from replication.storage.store_errors import reason
-from schemas import RECORD_BATCHES
 
 _RANGES = ("min.partition", "max.partition", "max.offset")
 
 
-def headers_from(
+def batches_from(
     log: StorageRoot, wanted: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str]
-) -> tuple[list[tuple[Any, ...]], dict[TopicIdPartition, CorruptRecordException]]:
-    """Header rows (`schemas.RECORD_BATCHES`) of all batches that end at or after the wanted offset of their partition,
-    at the newest version of the log at `log`; and the partitions that a broken segment may hold some of, each with an
-    error that names the file. `topics` has the names of their topics, as far as they are known. [FT-12, OL-01]
+) -> tuple[list[FetchedBatch], dict[TopicIdPartition, CorruptRecordException]]:
+    """All batches that end at or after the wanted offset of their partition, at the newest version of the log at `log`;
+    and the partitions that a broken segment may hold some of, each with an error that names the file. `topics` has the
+    names of their topics, as far as they are known. [FT-12, OL-01]
 
     Statistics tell which files may hold any; only their footers are read. Raises KafkaStorageException when the table
     cannot be read.
@@ -47,29 +45,28 @@ def headers_from(
         for partition, offset in wanted.items()
         if broken.may_hold(partition, topics.get(partition), offset)
     }
-    rows = [
-        header_row(handle.version(), segment.name, segment.file.size, header)
+    batches = [
+        FetchedBatch.of(header, segment.name, segment.file.size)
         for segment in segments
         if isinstance(segment, Segment)
         for header in segment.headers
         if header.last_offset >= wanted.get(header.topic_id_partition, header.next_offset)
         and header.topic_id_partition not in failed
     ]
-    return rows, failed
+    return batches, failed
 
 
 def batch_ends_from(
     log: StorageRoot, wanted: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str]
 ) -> tuple[dict[TopicIdPartition, list[LogEnd]], dict[TopicIdPartition, CorruptRecordException]]:
-    """Where the batches of `headers_from` end, with their chains, in order; and the partitions that cannot be told.
+    """Where the batches of `batches_from` end, with their chains, in order; and the partitions that cannot be told.
 
     Raises KafkaStorageException when the table cannot be read. [TR-08]
     """
-    rows, failed = headers_from(log, wanted, topics)
+    batches, failed = batches_from(log, wanted, topics)
     ends: dict[TopicIdPartition, list[LogEnd]] = {partition: [] for partition in wanted if partition not in failed}
-    for row in (dict(zip(RECORD_BATCHES.names, row, strict=True)) for row in rows):
-        partition = TopicIdPartition(row["topic_id"], row["partition"])
-        ends[partition].append(LogEnd(row["last_offset"] + 1, row["chain"]))
+    for batch in batches:
+        ends[batch.partition].append(LogEnd(batch.last_offset + 1, batch.chain))
     return {partition: sorted(found) for partition, found in ends.items()}, failed
 
 

@@ -118,11 +118,7 @@ class World:
         return {}
 
     def fetched(self, partition, placed):
-        batch = placed.header
-        return FetchedBatch(
-            partition, batch.base_offset, batch.last_offset, batch.leader_epoch, placed.segment, 10, 10,
-            batch.previous, batch.chain,
-        )  # fmt: skip
+        return FetchedBatch.of(placed.header, placed.segment, 10)._replace(partition=partition)
 
 
 def truncating(*after):

@@ -9,7 +9,7 @@ from replication.config import Config
 from replication.errors import InvalidConfigurationException, KafkaStorageException
 from replication.storage.cluster import Cluster, format_cluster
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_snapshot import headers_from
+from replication.storage.log_snapshot import batches_from
 from replication.storage.record_batches import HeaderStream, RecordBatchReader
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.state_table import StateTable
@@ -214,7 +214,7 @@ def test_a_log_lives_in_a_bucket(s3_options):
     fill(log, P0, 1)
     assert offsets(log) == list(range(6))
     assert values(ReplicaLog.open(log.root), P0, 3, 5) == [b"0", b"1"]
-    assert len(headers_from(log.root, {P0: 3}, {})[0]) == 2
+    assert len(batches_from(log.root, {P0: 3}, {})[0]) == 2
     rows, _ = RecordBatchReader(HeaderStream(broker, 1)).read({"log": 1, "files": 0})
     assert len(list(rows)) == 3
 

@@ -11,7 +11,7 @@ from replication.errors import CorruptRecordException
 from replication.protocol.chain import linked
 from replication.storage.commit import AddedFile
 from replication.storage.cut import delete_logs
-from replication.storage.log_snapshot import headers_from
+from replication.storage.log_snapshot import batches_from
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.segment import read_segment, write_segment
 from replication.storage.segment_name import named_digest, snapshot_name
@@ -60,7 +60,7 @@ def test_a_file_outside_the_log_is_not_taken_in_and_costs_no_partition(log, name
     commit(log, AddedFile(name, 10))
     for handle in at_work_and_opened(log):
         assert (leo(handle, P0), leo(handle, P1), len(handle.refresh().broken)) == (3, 3, 1)
-    rows, failed = headers_from(log.root, {P0: 0, P1: 0}, {P0: TOPIC, P1: TOPIC})
+    rows, failed = batches_from(log.root, {P0: 0, P1: 0}, {P0: TOPIC, P1: TOPIC})
     assert (len(rows), failed) == (2, {})
 
 

@@ -3,13 +3,13 @@
 import pytest
 
 from replication.errors import KafkaStorageException
+from replication.protocol.append_plan import FetchedBatch
 from replication.protocol.record_batch import TopicIdPartition
 from replication.storage import broken_segments
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot
-from replication.storage.log_snapshot import headers_from
+from replication.storage.log_snapshot import batches_from
 from replication.storage.segment import write_segment
-from schemas import RECORD_BATCHES
 from tests.storage.logs import P0, P1, P2, TOPIC, fill, header, log_rows, new_log, request, send
 
 TOPICS = {P0: TOPIC, P1: TOPIC, P2: TOPIC}
@@ -35,8 +35,8 @@ def opened(monkeypatch):
 
 
 def found(log, wanted):
-    rows = [dict(zip(RECORD_BATCHES.names, row, strict=True)) for row in headers_from(log.root, wanted, TOPICS)[0]]
-    return sorted((row["partition"], row["base_offset"], row["last_offset"]) for row in rows)
+    batches, _ = batches_from(log.root, wanted, TOPICS)
+    return sorted((batch.partition.partition, batch.base_offset, batch.last_offset) for batch in batches)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,11 @@ def test_only_footers_of_candidates_are_read(log, opened, wanted, headers, foote
     assert len(opened) == footers
 
 
-def test_a_row_says_at_which_version_it_was_true(log):
-    rows, _ = headers_from(log.root, {P0: 8}, TOPICS)
+def test_a_batch_says_where_it_lies_and_what_it_follows(log):
+    batches, _ = batches_from(log.root, {P0: 8}, TOPICS)
     last, before = log.current().partition(P0).batches[-1], log.current().partition(P0).batches[-2].header.chain
-    segment = last.segment
-    size = log.current().segments[segment].file.size
-    place = log.current().version, segment, size, "flights", P0.topic_id, 0
-    assert rows == [(*place, 0, 8, 11, last.header.bytes, before, last.header.chain, None)]
+    size = log.current().segments[last.segment].file.size
+    assert batches == [FetchedBatch(P0, 8, 11, 0, last.segment, size, last.header.bytes, before, last.header.chain)]
 
 
 @pytest.mark.parametrize("others", [0, 3])
@@ -82,12 +80,12 @@ def test_files_without_statistics_are_read(root, opened, others):
 
 
 def test_an_empty_log_has_no_headers(root):
-    assert headers_from(new_log(root).root, {P0: 0}, TOPICS) == ([], {})
+    assert batches_from(new_log(root).root, {P0: 0}, TOPICS) == ([], {})
 
 
 def test_a_log_that_is_not_there_is_an_error(root):
     with pytest.raises(KafkaStorageException, match=f"{root}/none"):
-        headers_from(StorageRoot.of(f"{root}/none"), {P0: 0}, TOPICS)
+        batches_from(StorageRoot.of(f"{root}/none"), {P0: 0}, TOPICS)
 
 
 def test_ft_12_a_segment_that_is_gone_is_named_for_its_partitions_and_the_others_are_read(log):
@@ -95,8 +93,8 @@ def test_ft_12_a_segment_that_is_gone_is_named_for_its_partitions_and_the_others
     name = log.current().partition(P0).batches[-1].segment
     log.root.delete(name)
     other = TopicIdPartition("hotels-id", 0)
-    rows, failed = headers_from(log.root, {P0: 8, P1: 5, other: 0}, {**TOPICS, other: "hotels"})
-    assert [row[RECORD_BATCHES.names.index("base_offset")] for row in rows] == [5]
+    batches, failed = batches_from(log.root, {P0: 8, P1: 5, other: 0}, {**TOPICS, other: "hotels"})
+    assert [batch.base_offset for batch in batches] == [5]
     assert failed.keys() == {P0}
     assert name in str(failed[P0])
-    assert headers_from(log.root, {P0: 12, P1: 0}, TOPICS)[1] == {}
+    assert batches_from(log.root, {P0: 12, P1: 0}, TOPICS)[1] == {}
