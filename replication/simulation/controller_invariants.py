@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from replication.controller.controller_context import BrokerView, ControllerContext
 from replication.errors import InvalidRequestException, UnknownServerException
 from replication.protocol.admin_request import AdminRequest, Outcome
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
+from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
 from replication.simulation.events import Violation
 from replication.simulation.tables import Metadata, name_of
@@ -60,11 +60,13 @@ def a_new_broker_epoch_is_a_failure(
     seen: Mapping[int, BrokerView], before: ControllerContext, after: ControllerContext
 ) -> None:
     """Who has begun a new epoch since it was seen leaves every ISR but as its last member, or as the new process that
-    has joined it already; older changes are fenced."""
+    has joined it already; older changes are fenced. What is queued for deletion stays as it is: nobody reads it.
+    """
+    queued = {topic.topic_id for topic in after.topics.values() if topic.deleting}
     bounced = {b: v for b, v in before.brokers.items() if b in seen and seen[b].broker_epoch != v.broker_epoch}
     for partition, last in before.partitions.items() if bounced else ():
         now = after.partitions.get(partition)
-        if now is None or now.leader == LEADER_DURING_DELETE:
+        if now is None or now.topic_id in queued:
             continue
         for broker, view in bounced.items():
             is_fenced = now.partition_epoch > last.partition_epoch

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from replication.errors import LakelogException
 from replication.protocol import send_steps
-from replication.protocol.acknowledge_round import produce
 from replication.protocol.append import ALL, Appended, AppendPosition, PartitionAppend, position_of
 from replication.protocol.partition_leader import Leadership
 from replication.protocol.partition_registration import PartitionRegistration
@@ -61,10 +60,9 @@ class Producer(Actor):
     def _send(self, partition: int, options: SendOptions) -> Work:
         """Only a send that succeeded leaves its identity to the next one."""
         counts = {partition: len(self._values)}
-        round_ = produce(
-            self.world.topic, counts, self._identity, options, lambda: self.world.now, self.world.rules
-        )  # fmt: skip
-        answers: dict[int, RecordMetadata] = yield from self.carry_out(round_, self._handlers)
+        rules, clock = self.world.rules, lambda: self.world.now
+        work = rules.produce(self.world.topic, counts, self._identity, options, clock, rules)
+        answers: dict[int, RecordMetadata] = yield from self.carry_out(work, self._handlers)
         answer = answers[partition]
         if answer.error is not None:
             self.say("is refused: %r", answer.error)

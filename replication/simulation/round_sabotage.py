@@ -12,6 +12,7 @@ from replication.controller.events import Event
 from replication.controller.steps import ChangeTopics, Partitions
 from replication.controller.term import Term
 from replication.errors import KafkaStorageException
+from replication.protocol.acknowledge_round import produce
 from replication.protocol.admin_request import AdminRequest, Outcome
 from replication.protocol.append_plan import AppendPlan
 from replication.protocol.broker_rounds import Memory
@@ -19,6 +20,8 @@ from replication.protocol.fetch_round import FetchRound
 from replication.protocol.fetch_states import FetchStates
 from replication.protocol.fetch_steps import AppendFetched, CutLogs, FetchStep, FollowHighWatermarks, Round
 from replication.protocol.leader_round import LeaderRound
+from replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
+from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import AlterPartitions
 from replication.protocol.steps import Round as LeaderSteps
 
@@ -125,6 +128,20 @@ class _KeepsTheHighWatermark(_Altered):
         return None
 
 
+class _AnotherIdEachTime(ProducerIdentity):
+    """No log takes what is sent again for a repeat."""
+
+    def sequence(self, partition: TopicIdPartition) -> tuple[int, int, int]:
+        assert self._new_id is not None
+        self._given = ProducerIdAndEpoch(self._new_id(), 0)
+        self._bases[partition] = 0
+        return super().sequence(partition)
+
+
+def _sends_as_another(topic: str, counts: Mapping[int, int], identity: ProducerIdentity, *given: Any) -> Any:
+    return produce(topic, counts, _AnotherIdEachTime(identity._given, identity._new_id), *given)
+
+
 BROKEN_ROUNDS: dict[str, BrokenRound] = {
     "decides_on_what_it_knew": BrokenRound(
         "a commit to the metadata is decided on what the controller knew before", {"term": _DecidesOnWhatItKnew}
@@ -144,6 +161,9 @@ BROKEN_ROUNDS: dict[str, BrokenRound] = {
     ),
     "follows_the_tail_over_gaps": BrokenRound(
         "a follower whose tail has a gap does not read the snapshot", {"fetch_round": _FollowsTheTailOverGaps}
+    ),
+    "sends_as_another": BrokenRound(
+        "what a producer sends again has another producer id", {"produce": _sends_as_another}
     ),
     "keeps_the_high_watermark": BrokenRound(
         "a follower's HW stays above the end of its truncated log", {"fetch_round": _KeepsTheHighWatermark}

@@ -9,6 +9,7 @@ from typing import Any
 from replication.controller.decide import decide
 from replication.controller.term import Term
 from replication.protocol import follow, isr, leadership
+from replication.protocol.acknowledge_round import produce
 from replication.protocol.append import place
 from replication.protocol.broker_rounds import BrokerRules
 from replication.protocol.chain import linked
@@ -43,6 +44,7 @@ class Rules(BrokerRules, SendRules):
     decide: Rule = decide
     leader_round: Callable[..., LeaderRound] = LeaderRound
     fetch_round: Callable[..., FetchRound] = FetchRound
+    produce: Rule = produce
     term: Callable[..., Term] = Term
     claims_are_checked: bool = True
     unknown_is_asked: bool = True
