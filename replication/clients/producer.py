@@ -13,6 +13,7 @@ from replication.clients.record_set import Records, record_set
 from replication.clients.sender import Sender
 from replication.clients.topic_view import TopicView
 from replication.config import Config
+from replication.protocol.acknowledge_round import produce
 from replication.protocol.append import parse_acks
 from replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from replication.protocol.send_round import RecordMetadata as RecordMetadata
@@ -54,7 +55,7 @@ class Producer:
     def _take_identity(self, deadline: float) -> ProducerIdentity:
         """That of the last send, if it may be used again."""
         identity, self._identity = self._identity, None
-        if identity is None or (self._named and self._named.must_be_used):
+        if identity is None or (self._named and self._named.needs_new_identity):
             return self._new_identity(deadline)
         return identity
 
@@ -78,7 +79,8 @@ class Producer:
             identity = self._take_identity(deadline)
             who = f"producer {self._name or identity.producer_id}"
             options = SendOptions(who, self._acks, self._retries, timeout_ms, deadline)
-            answers = Sender(self._view, topic, given, options).run(identity)
+            work = produce(topic, given.counts, identity, options, time.monotonic)
+            answers = Sender(self._view, topic, given, options).run(work)
             if not any(answer.error for answer in answers.values()):
                 self._identity = identity
         if self._acks == 0:

@@ -25,7 +25,7 @@ class ProducerName:
         self._used_at = _now()
 
     @property
-    def must_be_used(self) -> bool:
+    def needs_new_identity(self) -> bool:
         """Whether the identity that was given last must not be used for another send. A machine that sleeps may have a
         monotonic clock that stands still, and the time of day may be set back: the one that says more holds."""
         return any(now - used_at >= self._seconds for now, used_at in zip(_now(), self._used_at, strict=True))

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 from replication.clients.record_set import RecordSet
 from replication.clients.topic_view import TopicView, pause
 from replication.errors import LakelogException
-from replication.protocol.acknowledge_round import produce
 from replication.protocol.append import Appended
 from replication.protocol.partition_log import PartitionLog
-from replication.protocol.producer_identity import ProducerIdentity
 from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.rounds import Handler, carry_out
-from replication.protocol.send_round import RecordMetadata, SendOptions
+from replication.protocol.rounds import Handler, Result, carry_out
+from replication.protocol.send_round import SendOptions
 from replication.protocol.send_steps import (
     AppendToLeader,
-    AwaitTables,
     LeadershipsSeen,
+    Pause,
     ReadLeaderLogs,
     ReadLeaderships,
     ReadReplicas,
     ReadTopic,
-    Result,
     Round,
     TopicSeen,
 )
@@ -32,7 +28,7 @@ from replication.storage.segment import Segment
 
 
 class Sender:
-    """Sends the records of one send."""
+    """Carries out the rounds of one send."""
 
     def __init__(self, view: TopicView, topic: str, given: RecordSet, options: SendOptions) -> None:
         self._view = view
@@ -47,15 +43,11 @@ class Sender:
             ),
             ReadLeaderLogs: self._logs,
             ReadReplicas: lambda step: view.replicas(step.broker),
-            AwaitTables: lambda step: pause(view.cluster.config.lakelog_poll_interval_ms, step.deadline),
+            Pause: lambda step: pause(view.cluster.config.lakelog_poll_interval_ms, step.deadline),
         }
 
-    def run(self, identity: ProducerIdentity) -> dict[int, RecordMetadata]:
-        """What has become of the records of each partition."""
-        return self.carry_out(produce(self._topic, self._given.counts, identity, self._options, time.monotonic))
-
-    def carry_out(self, work: Round[Result]) -> Result:
-        """Carries out a round of the send."""
+    def run(self, work: Round[Result]) -> Result:
+        """Carries out a round, and returns its result."""
         return carry_out(work, self._handlers)
 
     def _min_insync_replicas(self) -> int:

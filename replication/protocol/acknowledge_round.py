@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NamedTuple, TypeAlias
 
 from replication.errors import LakelogException, NotLeaderOrFollowerException, TimeoutException
 from replication.protocol.append import ALL
@@ -20,16 +21,21 @@ from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.protocol.send_round import SEND_RULES, RecordMetadata, SendOptions, SendRound, SendRules, may_pass
 from replication.protocol.send_steps import (
-    AwaitTables,
     LeadershipsSeen,
+    Pause,
     ReadLeaderLogs,
     ReadLeaderships,
     ReadReplicas,
     Round,
 )
 
-SendAgain = Callable[[int], Round[RecordMetadata]]
-Found = PartitionLog | LakelogException
+SendAgain: TypeAlias = Callable[[int], Round[RecordMetadata]]
+
+
+class Settled(NamedTuple):
+    """What has become of the records of a partition: an error, or they are acknowledged."""
+
+    error: LakelogException | None = None
 
 
 class AcknowledgeRound:
@@ -47,8 +53,8 @@ class AcknowledgeRound:
         self._send_again = send_again
         self._rules = rules
         self._seen = LeadershipsSeen({}, 1)
-        self._unseen: LakelogException | None = None
-        self._logs: dict[TopicIdPartition, Found] = {}
+        self._read_error: LakelogException | None = None
+        self._logs: dict[TopicIdPartition, PartitionLog | LakelogException] = {}
 
     def run(self) -> Round[dict[int, RecordMetadata]]:
         """Waits until the HW has passed all that was appended; answers what was appended where, and the error of each
@@ -58,36 +64,35 @@ class AcknowledgeRound:
         which replicas lack what; NotEnoughReplicasAfterAppendException, that the ISR has become too small;
         NotLeaderOrFollowerException, that a new leader's history does not hold the records and nobody sends them again.
         """
-        errors: dict[int, LakelogException] = {}
+        errors: dict[int, LakelogException | None] = {}
         waiting = sorted(self._records)
         while waiting:
             yield from self._look(tuple(waiting))
             time_is_over = self._clock() >= self._options.deadline
             for partition in list(waiting):
-                outcome = yield from self._attempt(partition, time_is_over)
-                if isinstance(outcome, LakelogException):
-                    errors[partition] = outcome
-                if outcome is not None:
+                settled = yield from self._attempt(partition, time_is_over)
+                if settled is not None:
+                    errors[partition] = settled.error
                     waiting.remove(partition)
             if waiting:
-                yield AwaitTables(self._options.deadline)
-        return {p: _with(records, errors.get(p)) for p, records in self._records.items()}
+                yield Pause(self._options.deadline)
+        return {p: replace(records, error=errors[p]) for p, records in self._records.items()}
 
     def _look(self, partitions: tuple[int, ...]) -> Round[None]:
-        """Where the metadata cannot be read, what was seen last holds, and `_unseen` says why it is not newer."""
+        """Where the metadata cannot be read, what was seen last holds, and `_read_error` says why it is not newer."""
         self._logs = {}
         try:
-            self._seen, self._unseen = (yield ReadLeaderships(self._topic, partitions)), None
+            self._seen, self._read_error = (yield ReadLeaderships(self._topic, partitions)), None
         except LakelogException as error:
-            self._unseen = error
+            self._read_error = error
 
-    def _attempt(self, partition: int, time_is_over: bool) -> Round[LakelogException | bool | None]:
-        """What one look tells of a partition: its error, True once it is acknowledged, None as long as it waits."""
+    def _attempt(self, partition: int, time_is_over: bool) -> Round[Settled | None]:
+        """What one look settles of a partition; None as long as it waits. When the time is over it is settled."""
         seen, records = self._seen.partitions.get(partition), self._records[partition]
         if seen is None:
-            return (yield from self._timeout(records, None)) if time_is_over else None
+            return Settled((yield from self._timeout(records, None))) if time_is_over else None
         if seen.error:  # its root cannot be read now; another broker may be leader soon
-            return seen.error if time_is_over or not seen.error.retriable else None
+            return Settled(seen.error) if time_is_over or not seen.error.retriable else None
         outcome = self._rules.produce_outcome(
             seen.leader_row, records.leader_epoch, records.last_offset, len(seen.registration.isr),
             self._min_isr(seen.registration), time_is_over,
@@ -97,21 +102,21 @@ class AcknowledgeRound:
                 outcome = Outcome(True, NotLeaderOrFollowerException)
         except LakelogException as error:  # the leader's log cannot be read now, or is not the one that the row is of
             if not error.retriable:
-                return error
-            return (yield from self._timeout(records, seen, error)) if time_is_over else None
+                return Settled(error)
+            return Settled((yield from self._timeout(records, seen, error))) if time_is_over else None
         if outcome.error is NotLeaderOrFollowerException and self._send_again and not time_is_over:
             return (yield from self._retry(partition, self._send_again))
         if outcome.error is TimeoutException:
-            return (yield from self._timeout(records, seen))
+            return Settled((yield from self._timeout(records, seen)))
         if outcome.error:
-            return outcome.error(self._explain(outcome.error, seen.registration, records))
-        return True if outcome.is_done else None
+            return Settled(outcome.error(self._explain(outcome.error, seen.registration, records)))
+        return Settled() if outcome.is_done else None
 
     def _is_in_the_log(self, seen: Leadership, records: RecordMetadata) -> Round[bool]:
         """Whether the leader's log has these very records, and what its row tells of.
 
-        Offsets and epochs do not tell that where a log has lost its end before the records were written to it: the
-        HW may be one that others have passed. Records that have been deleted since count as having been there.
+        Equal offsets and epochs do not prove it. If the log has lost its end, other records may lie there, and the HW
+        may have passed those. So the chain is compared.
         """
         partition = seen.registration.topic_id_partition
         if partition not in self._logs:
@@ -121,16 +126,16 @@ class AcknowledgeRound:
         log = self._logs[partition]
         if isinstance(log, LakelogException):
             raise log
-        if seen.leader_row:
+        if seen.leader_row:  # it is there, as the outcome would not be DONE without
             self._rules.check_log_leads(log, seen.leader_row, records.name)
         return self._rules.has_records(log, records.last_offset + 1, records.chain)
 
-    def _retry(self, partition: int, send_again: SendAgain) -> Round[LakelogException | None]:
-        """Whether that has failed for good; whether it was of use is for the next looks to say."""
+    def _retry(self, partition: int, send_again: SendAgain) -> Round[Settled | None]:
+        """Settles nothing but an error that cannot pass: the next looks tell whether it was of use."""
         answer = yield from send_again(partition)
         if answer.error is None:
             self._records[partition] = answer
-        return None if answer.error is None or may_pass(answer.error) else answer.error
+        return None if answer.error is None or may_pass(answer.error) else Settled(answer.error)
 
     def _min_isr(self, registration: PartitionRegistration) -> int:
         return effective_min_isr(self._seen.min_insync_replicas, len(registration.replicas))
@@ -151,8 +156,8 @@ class AcknowledgeRound:
     def _timeout(
         self, records: RecordMetadata, seen: Leadership | None, error: LakelogException | None = None
     ) -> Round[TimeoutException]:  # fmt: skip
-        """Its cause is what stands in the way: the metadata or the log cannot be read, or nobody leads."""
-        cause = error or self._unseen or (seen.unavailable if seen else None)
+        """Its `__cause__` is the error that stands in the way: the metadata or the log cannot be read, nobody leads."""
+        cause = error or self._read_error or (seen.unavailable if seen else None)
         replicas = f"all of the ISR {seen.registration.isr}" if seen else "the ISR"
         lacking = [f"the last error was {cause.name}: {cause}"] if cause else []
         lacking += [(yield from _lacking(seen.registration, records.last_offset))] if seen else []
@@ -162,10 +167,6 @@ class AcknowledgeRound:
         )
         timeout.__cause__ = cause
         return timeout
-
-
-def _with(records: RecordMetadata, error: LakelogException | None) -> RecordMetadata:
-    return records if error is None else replace(records, error=error)
 
 
 def _offsets(records: RecordMetadata) -> str:

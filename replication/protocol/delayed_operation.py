@@ -1,4 +1,4 @@
-"""When a request that waits is answered: what one look at its partitions decides. How to wait is for clients to know.
+"""When a request that waits is answered: what one look at its partitions decides.
 
 Kafka: `DelayedProduce`, `DelayedFetch`.
 """

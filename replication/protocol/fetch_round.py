@@ -2,8 +2,8 @@
 
 Kafka: `AbstractFetcherThread.doWork` = `maybeTruncate`, then `maybeFetch`; `processPartitionData`. [FT-02, FT-09]
 
-What lies below the replica's log end is skipped; what does not begin at it is a gap, and a gap is closed by reading
-the leader's snapshot, which is also how a new or far-behind replica begins.
+Batches below the replica's log end are skipped. A batch that begins above it leaves a gap. The next round closes the
+gap from the leader's snapshot; a new replica, or one that is far behind, begins the same way.
 """
 
 from __future__ import annotations
@@ -69,11 +69,13 @@ class FetchRound:
         """Fetches what may be fetched; tells whether there is more to be had at once.
 
         An error delays all partitions: the fetch as a whole has failed. A round from which a partition is taken writes
-        nothing more; the next one fetches what is left. [FT-06, FM-07]
+        nothing more. The next one fetches the others from the snapshot: the stream does not bring its headers again.
+        [FT-06, FM-07]
         """
         try:
             return (yield from self._fetch())
         except NoLongerFetched:
+            self._states.fell_behind(self._states.all())
             return len(self._states) > 0
         except StaleBrokerEpochException:
             raise
@@ -84,10 +86,11 @@ class FetchRound:
         return False
 
     def _fetch(self) -> Round[bool]:
-        """The leader's rows are read before the own log: a row that tells more than the log has counts for nothing."""
         states = self._states
         states.end_delays()
         removals, followed = states.removals, states.all()
+        if not followed:
+            return False
         rows: Leaders = yield ReadLeaderRows(tuple(followed))
         leaders = self._leaders(followed, rows, removals)
         own: OwnLogs = yield ReadFollowedLogs(tuple(followed))
@@ -97,8 +100,8 @@ class FetchRound:
         with states.held(removals):
             yield from self._carry_out(truncations, logs)
         limits = yield from self._throttle(leaders)
-        fetchable = {p: s for p, s in states.fetchable().items() if p in leaders}
-        plan = yield from self._plan(fetchable, logs, leaders, limits)
+        fetchable = self._fetchable(leaders)
+        plan = yield from self._plan(fetchable, logs, leaders, limits, removals)
         failed: log_matching.Errors = yield CopyBatches(plan)
         self._delay(failed)
         plan = plan.without(failed)
@@ -113,42 +116,42 @@ class FetchRound:
         One that is slower than we are (UNKNOWN_LEADER_EPOCH) is waited for: its row will move and wake us. Where we are
         the slower ones (FENCED_LEADER_EPOCH), the partition has failed until the metadata tells us more. [FT-14, FM-10]
         """
-        check, found = self._rules.check_leader_row, {}
+        check = self._rules.check_leader_row
+        fenced: dict[TopicIdPartition, str] = {}
         leaders: dict[TopicIdPartition, Replica] = {}
         for partition, state in followed.items():
             row = rows.get(partition)
             error = check(row, partition, state.leader_epoch)
             if isinstance(error, FencedLeaderEpochException):
-                found[partition] = _said(error)
+                fenced[partition] = _text(error)
             elif error is None and row is not None:
                 leaders[partition] = row
-        self._delay_for_good(found, removals)
+        self._delay_for_good(fenced, removals)
+        self._states.fell_behind(p for p in followed if p not in leaders)  # what the stream brings now passes by
         return leaders
 
     def _delay_for_good(self, errors: Mapping[TopicIdPartition, str], removals: int) -> None:
-        """Until another leader epoch: so not what is followed under another one by now."""
+        """Delays partitions until they follow at another leader epoch. Raises NoLongerFetched if a partition was
+        removed meanwhile: it may follow at another one by now."""
         with self._states.held(removals):
             for partition, error in errors.items():
                 self._states.delay(partition, error, fetch_state.NEVER)
 
     def _delay_broken(self, own: OwnLogs) -> None:
-        """A partition with a broken file in our own log waits, and no other: soon it is offline. [FT-12, OL-01]"""
-        at_work = {**self._states.fetchable(), **self._states.truncating()}
-        self._delay({p: CorruptRecordException(fault) for p, fault in own.faults.items() if p in at_work})
+        """A partition with a broken file in our own log waits, and no other. Its broker takes it offline. [FT-12,
+        OL-01]"""
+        self._delay({p: CorruptRecordException(fault) for p, fault in own.faults.items()})
 
     def _maybe_truncate(
-        self, logs: Logs, leaders: dict[TopicIdPartition, Replica], removals: int
+        self, logs: Logs, leaders: Leaders, removals: int
     ) -> Round[list[FetchStep]]:  # fmt: skip
-        """The truncations that are due. A partition whose leader's batches cannot be read is delayed, and left out of
-        `leaders`."""
+        """The truncations that are due. A partition whose leader's batches cannot be read is delayed."""
         states = self._states
-        yield from log_matching.compare_rows(states, logs, leaders)
+        with states.held(removals):
+            yield from log_matching.compare_rows(states, logs, leaders)
         batches, failed = yield from log_matching.leader_batches(states, logs, leaders, self._rules)
         self._delay(failed)
-        lost = log_matching.lost_ends(logs, leaders, batches)
-        self._delay_for_good(lost, removals)
-        for partition in (*failed, *lost):
-            del leaders[partition]
+        self._delay_for_good(log_matching.lost_ends(logs, leaders, batches), removals)
         return self._rules.maybe_truncate(states.truncating(), states.fetchable(), logs, leaders, batches)
 
     def _carry_out(self, todo: Iterable[FetchStep], logs: dict[TopicIdPartition, PartitionLog]) -> Round[None]:
@@ -175,40 +178,45 @@ class FetchRound:
             self._states.truncated(partition, end)
         yield FollowHighWatermarks(ends)
 
+    def _fetchable(self, leaders: Leaders) -> States:
+        return {p: s for p, s in self._states.fetchable().items() if p in leaders}
+
     def _throttle(self, leaders: Leaders) -> Round[tuple[ByteLimit, ...]]:
-        """Delays what a quota holds back, until the snapshot is due; answers what may be taken of the rest. That such a
-        row counts for nothing is right: no ISR has it, and no HW must wait for what is slow on purpose. [TH-01]"""
-        fetchable = {p: s for p, s in self._states.fetchable().items() if p in leaders}
-        lags = {p: leaders[p].high_watermark - s.fetch_offset for p, s in fetchable.items()}
+        """Delays what a quota holds back, until the snapshot is due; answers what may be taken of the rest. The row of
+        a delayed replica counts neither for the ISR nor for the HW, so no leader waits for it. [TH-01]"""
+        lags = {p: leaders[p].high_watermark - s.fetch_offset for p, s in self._fetchable(leaders).items()}
         found: Throttled = yield ThrottleFetch(lags)
         for partition, seconds in found.left_out.items():
             self._states.delay(partition, None, seconds * 1000)
         return found.limits
 
     def _plan(
-        self, fetchable: States, logs: Logs, leaders: Leaders, limits: tuple[ByteLimit, ...]
+        self, fetchable: States, logs: Logs, leaders: Leaders, limits: tuple[ByteLimit, ...], removals: int
     ) -> Round[AppendPlan]:  # fmt: skip
         """What to append of the partitions that neither fail nor have diverged."""
         ends = {p: logs[p].log_end for p in fetchable}
         lagging = frozenset(p for p, state in fetchable.items() if state.lagging)
         found: FetchedHeaders = yield FetchHeaders(ends, lagging, {p: leaders[p].topic for p in ends})
         self._delay(found.failed)
-        if found.tail_has_gap:
-            self._states.fell_behind(p for p in ends if p not in lagging)
+        if found.stream_has_gap:
+            self._states.fell_behind(ends)
         sound = {p: end for p, end in ends.items() if p not in found.failed}
         may_append = self._rules.may_append
         wanted = [b for b in found.batches if b.partition in sound]
         kept = [b for b in wanted if may_append(b, leaders[b.partition], sound[b.partition].offset)]
-        response, partition, _ = self._limits
-        plan = self._rules.plan_appends(kept, sound, response, partition, limits)
-        yield from log_matching.tell_diverged(self._states, plan.diverged)
-        vain = set() if plan.batches else plan.gaps & lagging
-        nothing = {p: f"the leader has nothing at offset {ends[p].offset}" for p in vain}
-        self._delay({p: OffsetOutOfRangeException(text) for p, text in nothing.items()})
-        return plan.without(plan.diverged | vain)
+        most = self._limits
+        plan = self._rules.plan_appends(kept, sound, most.response_max_bytes, most.partition_max_bytes, limits)
+        with self._states.held(removals):
+            yield from log_matching.tell_diverged(self._states, plan.diverged)
+        missing = set() if plan.batches else plan.gaps & lagging
+        self._delay(
+            {p: OffsetOutOfRangeException(f"the leader has nothing at offset {ends[p].offset}") for p in missing}
+        )
+        return plan.without(plan.diverged | missing)
 
     def _settle(self, plan: AppendPlan, fetchable: States) -> bool:
-        """Whether the tail may be followed from now on, or a gap is to be closed; tells whether that is at once."""
+        """Ends `lagging` where the snapshot was read to its end, and sets it where a gap is left; tells whether another
+        round is due at once."""
         for partition in plan.log_ends:
             before = fetchable[partition]
             if partition not in plan.gaps and before.lagging:
@@ -220,8 +228,8 @@ class FetchRound:
 
     def _delay(self, errors: Mapping[TopicIdPartition, Exception]) -> None:
         for partition, error in errors.items():
-            self._states.delay(partition, _said(error), self._limits.backoff_ms)
+            self._states.delay(partition, _text(error), self._limits.backoff_ms)
 
 
-def _said(error: Exception) -> str:
-    return f"{error.name if isinstance(error, LakelogException) else type(error).__name__}: {error}"
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -40,7 +40,8 @@ class FetchStates:
         return dict(self._states)
 
     def assign(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> bool:
-        """Takes partitions over; tells whether any is new or has a new epoch."""
+        """Takes partitions over; tells whether any is new or has a new epoch. Who has another epoch for a partition
+        removes it first, as StopFetching does: a round that goes on would take it for the one that it knows."""
         before = dict(self._states)
         for partition, initial in partitions.items():
             self._states[partition] = rules.assigned(
@@ -50,9 +51,9 @@ class FetchStates:
 
     @contextmanager
     def held(self, removals: int) -> Iterator[None]:
-        """A round writes in such a block alone: no partition is removed meanwhile.
+        """A round writes in such a block alone. Who removes partitions waits while `is_held`.
 
-        Raises NoLongerFetched, before the block, if there have been other removals than when the round began. So a
+        Raises NoLongerFetched, before the block, if partitions were removed since the round has read `removals`. So a
         round that a hung source has held up writes nothing of what was removed, and nobody waits for its source.
         """
         if self.removals != removals:
@@ -69,7 +70,7 @@ class FetchStates:
         if here:
             self.removals += 1
             for partition in here:
-                self._states.pop(partition, None)
+                del self._states[partition]
 
     def end_delays(self) -> bool:
         """Makes partitions ready whose delay is over; tells whether there were any."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 from replication.errors import LakelogException
 from replication.protocol import rounds
 from replication.protocol.append_plan import AppendPlan, ByteLimit, FetchedBatch
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
+from replication.protocol.rounds import Result
 from replication.protocol.steps import PublishReplicas
 from replication.protocol.truncation import Cut
 
@@ -53,7 +54,7 @@ class CutLogs(NamedTuple):
 
 class FinishTruncation(NamedTuple):
     """In memory: the logs agree with their leaders', and may be fetched from their ends; no HW is above one. The round
-    itself carries it out, as `AdvanceFetchOffsets`."""
+    carries this out itself, and yields it never; the same holds for `AdvanceFetchOffsets`."""
 
     partitions: tuple[TopicIdPartition, ...]
 
@@ -72,8 +73,8 @@ class Throttled(NamedTuple):
 
 
 class FetchHeaders(NamedTuple):
-    """A read of the leader's log: the batches that its tail has brought of these partitions, and of those that lag all
-    that end above their log ends. Answered with `FetchedHeaders`."""
+    """A read of the leader's log: the batches that the stream has brought of these partitions, and of those that lag
+    all that end above their log ends. Answered with `FetchedHeaders`."""
 
     log_ends: Mapping[TopicIdPartition, LogEnd]
     lagging: frozenset[TopicIdPartition]
@@ -82,11 +83,11 @@ class FetchHeaders(NamedTuple):
 
 class FetchedHeaders(NamedTuple):
     """Batches in any order, also such as come late or twice; the partitions of which a broken file keeps some from
-    being told; and whether the tail has left commits out."""
+    being told; and whether the stream has left commits out."""
 
     batches: Sequence[FetchedBatch]
     failed: Mapping[TopicIdPartition, LakelogException]
-    tail_has_gap: bool
+    stream_has_gap: bool
 
 
 class CopyBatches(NamedTuple):
@@ -130,5 +131,4 @@ FetchStep: TypeAlias = (
     | PublishReplicas
 )  # fmt: skip
 
-Result = TypeVar("Result")
 Round: TypeAlias = rounds.Round[FetchStep, Result]

@@ -1,4 +1,4 @@
-"""Whether a follower's logs have the history of their leaders', and the word of it where they do not.
+"""Whether a follower's logs have the history of their leaders', and what a follower says where they do not.
 
 Raft: the log matching property. [TR-08]
 """
@@ -28,7 +28,7 @@ Errors: TypeAlias = Mapping[TopicIdPartition, LakelogException]
 
 
 def compare_rows(states: FetchStates, logs: Logs, leaders: Leaders) -> Round[None]:
-    """Finds the partitions that are fetched although their leaders' rows have other chains."""
+    """Marks partitions as diverged that are fetched although their leaders' rows have other chains."""
     found = [p for p in states.fetchable() if p in leaders and has_other_history(logs[p], leaders[p])]
     yield from tell_diverged(states, found)
 
@@ -66,7 +66,7 @@ def leader_batches(
 
 
 def lost_ends(logs: Logs, leaders: Leaders, batches: Ends) -> dict[TopicIdPartition, str]:
-    """The partitions whose leaders have lost the end of their logs, and the word of it."""
+    """The partitions whose leaders have lost the end of their logs, with the text of the error."""
     return {p: LOST_END for p, ends in batches.items() if leader_lost_its_end(logs[p], leaders[p], ends)}
 
 

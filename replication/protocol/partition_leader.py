@@ -1,4 +1,4 @@
-"""What the metadata and a leader's row say together of who leads a partition."""
+"""Who leads a partition: its registration in the metadata, beside the row of the leader itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,16 @@ class Leadership(NamedTuple):
         registration = self.registration
         if self.error or self.leader_row:
             return self.error
-        why = f"broker {registration.leader} has not taken up its role under leader epoch {registration.leader_epoch}"
         if registration.leader == NO_LEADER:
-            why = f"no leader; replicas are {registration.replicas}"
-        return LeaderNotAvailableException(f"{registration.topic}-{registration.partition}: {why}")
+            return no_leader(registration)
+        return LeaderNotAvailableException(
+            f"{registration.topic}-{registration.partition}: broker {registration.leader} has not taken up its role "
+            f"under leader epoch {registration.leader_epoch}"
+        )
+
+
+def no_leader(registration: PartitionRegistration) -> LeaderNotAvailableException:
+    """The error of a partition that nobody leads."""
+    return LeaderNotAvailableException(
+        f"{registration.topic}-{registration.partition}: no leader; replicas are {registration.replicas}"
+    )

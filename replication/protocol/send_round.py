@@ -21,11 +21,12 @@ from replication.errors import (
 from replication.protocol import append, delayed_operation
 from replication.protocol.append import Appended, PartitionAppend
 from replication.protocol.high_watermark import effective_min_isr
+from replication.protocol.partition_leader import no_leader
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.producer_identity import ProducerIdentity
 from replication.protocol.replica import Replica
-from replication.protocol.send_steps import AppendToLeader, AwaitTables, ReadTopic, Round, TopicSeen
+from replication.protocol.send_steps import AppendToLeader, Pause, ReadTopic, Round, TopicSeen
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class RecordMetadata:
 
 
 class SendOptions(NamedTuple):
-    """How a producer sends: `retries` is how often something is sent again; the deadline is of the monotonic clock, in
-    seconds."""
+    """How a producer sends. `who`: named in the commits. `retries`: how often something is sent again. `deadline`: of
+    the monotonic clock, in seconds."""
 
     who: str
     acks: int
@@ -94,7 +95,6 @@ class SendRound:
         self._clock = clock
         self._rules = rules
         self._begun_anew: set[int] = set()
-        identity.begin_send()
 
     def run(self) -> Round[dict[int, RecordMetadata]]:
         """Appends to each leader, and again where an error may pass, until all is settled or the time is over; answers
@@ -102,6 +102,7 @@ class SendRound:
 
         Kafka: `RecordAccumulator.ready`, unknownLeaderTopics.
         """
+        self._identity.begin_send()
         answers: dict[int, RecordMetadata] = {}
         pending, retries = set(self._counts), self._options.retries
         while True:
@@ -118,7 +119,7 @@ class SendRound:
                 return {p: self._expired(answer) for p, answer in answers.items()}
             if pending != unsent:
                 retries -= 1
-            yield AwaitTables(self._options.deadline)
+            yield Pause(self._options.deadline)
 
     def append(self, partitions: Collection[int]) -> Round[list[RecordMetadata]]:
         """Sends the records of these partitions to their leaders, once."""
@@ -158,9 +159,7 @@ class SendRound:
         if registration is None:
             raise UnknownTopicOrPartitionException(f"{self._topic}-{partition}: no such partition any more")
         if registration.leader == NO_LEADER:
-            raise LeaderNotAvailableException(
-                f"{self._topic}-{partition}: no leader; replicas are {registration.replicas}"
-            )
+            raise no_leader(registration)
         needed = effective_min_isr(seen.min_insync_replicas, len(registration.replicas))
         self._rules.check_min_isr(self._options.acks, len(registration.isr), needed, self._topic, partition)
         return registration

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 from replication.protocol import rounds
 from replication.protocol.append import PartitionAppend
 from replication.protocol.partition_leader import Leadership
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.rounds import Result
 
 
 class ReadTopic(NamedTuple):
@@ -65,15 +66,14 @@ class ReadReplicas(NamedTuple):
     broker: int
 
 
-class AwaitTables(NamedTuple):
-    """Waits between two looks at tables, but not beyond the deadline of the monotonic clock, in seconds."""
+class Pause(NamedTuple):
+    """Waits a poll interval, but not beyond the deadline of the monotonic clock, in seconds."""
 
     deadline: float
 
 
 SendStep: TypeAlias = (
-    ReadTopic | AppendToLeader | ReadLeaderships | ReadLeaderLogs | ReadReplicas | AwaitTables
+    ReadTopic | AppendToLeader | ReadLeaderships | ReadLeaderLogs | ReadReplicas | Pause
 )  # fmt: skip
 
-Result = TypeVar("Result")
 Round: TypeAlias = rounds.Round[SendStep, Result]

@@ -35,5 +35,6 @@ def partitions_of(
         if topic and not topic.deleting and r.topic_id == topic.topic_id and r.leader != LEADER_DURING_DELETE
     }
     if not found:
-        raise UnknownTopicOrPartitionException(f"no topic {name}; there are: {', '.join(sorted(topics)) or 'none'}")
+        known = (other for other, topic in topics.items() if not topic.deleting)
+        raise UnknownTopicOrPartitionException(f"no topic {name}; there are: {', '.join(sorted(known)) or 'none'}")
     return dict(sorted(found.items()))

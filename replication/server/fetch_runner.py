@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from replication.config import Config
 from replication.errors import LakelogException
 from replication.protocol.fetch_round import FetchLimits, FetchRound
+from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
 from replication.protocol.fetch_states import FetchStates
 from replication.protocol.fetch_steps import (
     AppendFetched,
@@ -28,7 +29,7 @@ from replication.protocol.fetch_steps import (
     TellDiverged,
     ThrottleFetch,
 )
-from replication.protocol.log_matching import DIVERGED
+from replication.protocol.log_matching import DIVERGED, LOST_END
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.protocol.rounds import Handler, carry_out
@@ -71,7 +72,7 @@ class FetchContext:
 
 
 class FetchRunner:
-    """The work of one fetcher; its states say what is to be fetched."""
+    """Runs the rounds of one fetcher. Its states are shared with the threads of its broker."""
 
     def __init__(self, context: FetchContext, states: FetchStates) -> None:
         self._context = context
@@ -110,15 +111,13 @@ class FetchRunner:
 
         Raises StaleBrokerEpochException where a newer process of this broker has claimed its tables.
         """
-        before = self._errors()
+        before = self._states.all()
         self._streamed = headers
         try:
             return carry_out(FetchRound(self._states, self._limits).run(), self._handlers, self._deciding)
         finally:
             self._streamed, self._copied = None, ()
-            for partition, error in self._errors().items():
-                if error != before.get(partition):
-                    logger.warning("%s: %s-%d is delayed: %s", self._context.name, *partition, error)
+            self._log_delays(before)
 
     @contextmanager
     def _deciding(self) -> Iterator[None]:
@@ -126,8 +125,14 @@ class FetchRunner:
         self._context.gate.pass_through()
         yield
 
-    def _errors(self) -> dict[TopicIdPartition, str]:
-        return {p: state.error for p, state in self._states.all().items() if state.error}
+    def _log_delays(self, before: Mapping[TopicIdPartition, PartitionFetchState]) -> None:
+        """Each error once, however often it comes again."""
+        for partition, state in self._states.all().items():
+            last = before.get(partition)
+            is_new = state.error is not None and (last is None or last.error != state.error)
+            if is_new and state.shown_state == ReplicaState.DELAYED:
+                level = logging.ERROR if state.error == LOST_END else logging.WARNING
+                logger.log(level, "%s: %s-%d is delayed: %s", self._context.name, *partition, state.error)
 
     def _leader_rows(self, _: ReadLeaderRows) -> Mapping[TopicIdPartition, Replica]:
         table = self._context.leader_replicas()

@@ -14,7 +14,8 @@ from replication.protocol.steps import InitialFetchState
 
 
 class SharedFetchStates(FetchStates):
-    """`FetchStates` under locks. `remove` waits for the block in which a round writes, if it has such a partition."""
+    """`FetchStates` under locks. `remove` waits for the block in which a round writes, but only if it has one of the
+    partitions."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)

@@ -1,4 +1,4 @@
-"""What a fetch round hands to Spark and gets back: header rows, fetch states and batches, as tables and as values."""
+"""What a fetch hands to Spark and gets back: fetch states and header rows as tables, batches as values."""
 
 from __future__ import annotations
 

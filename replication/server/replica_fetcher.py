@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from replication.config import Config
-from replication.errors import StaleBrokerEpochException
 from replication.protocol.fetch_state import PartitionFetchState
 from replication.protocol.fetch_states import FetchStates
 from replication.protocol.record_batch import TopicIdPartition
@@ -111,19 +110,17 @@ class ReplicaFetcher:
     def _process(self, headers: DataFrame, batch_id: int) -> None:
         """Runs a micro-batch. A fetch that fails is its partitions' error [FT-06]; what nobody expected ends the query,
         which `attend` starts again."""
-        if not self._has_begun:
-            self._has_begun = True
-            self._states.fell_behind(self._states.all())  # the stream has nothing of what came before it began
-        self._fetch(headers if self._offsets.has_headers(batch_id) else None)
+        with self._round_lock:  # a round under way would end what is marked here
+            if not self._has_begun:
+                self._has_begun = True
+                self._states.fell_behind(self._states.all())  # the stream has nothing of what came before it began
+            self._fetch(headers if self._offsets.has_headers(batch_id) else None)
 
     def _fetch(self, headers: DataFrame | None) -> None:
         with self._round_lock:
             try:
                 again = self._round.run(headers)
             except BrokerKilled:
-                return
-            except StaleBrokerEpochException as error:
-                logger.warning("%s: %s", self.name, error)
                 return
         if again:
             self.wake()

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from replication.simulation.broker_process import BrokerProcess
 
 _REPEATED = 40  # commits of the leader's log that a tail goes back at most, at its start or when it repeats itself
-_LIMITS = FetchLimits(5, 4, 300)  # a segment has one byte a record, so that some fetches leave something out
+# A record is a byte, so that some fetches leave something out.
+_LIMITS = FetchLimits(response_max_bytes=5, partition_max_bytes=4, backoff_ms=300)
 
 
 class Fetcher(BrokerThread):
@@ -53,10 +54,11 @@ class Fetcher(BrokerThread):
 
     def work(self) -> Work:
         while True:
+            yield  # who follows nothing takes no step in a round
             yield from self.carry_out(self._round.run(), self._handlers)
 
     def _leader_rows(self, _: fetch_steps.ReadLeaderRows) -> Outcoming:
-        yield
+        yield from ()
         return self.look(self.world.replicas[self._source])[1].replicas
 
     def _followed_logs(self, step: fetch_steps.ReadFollowedLogs) -> Outcoming:
@@ -67,8 +69,11 @@ class Fetcher(BrokerThread):
     def _leader_batches(self, step: fetch_steps.ReadLeaderBatches) -> Outcoming:
         yield
         state = self.look(self.world.logs[self._source], may_repeat=False)[1]
-        headers = {p: [batch.header for batch in state.partition(p).batches] for p in step.offsets}
-        ends = {p: [LogEnd(header.next_offset, header.chain) for header in found] for p, found in headers.items()}
+        ends = {
+            p: [LogEnd(b.header.next_offset, b.header.chain) for b in state.partition(p).batches
+                if b.header.next_offset > offset]
+            for p, offset in step.offsets.items()
+        }  # fmt: skip
         return fetch_steps.LeaderBatches(ends, {})
 
     def _tell_diverged(self, step: fetch_steps.TellDiverged) -> Outcoming:
@@ -94,6 +99,7 @@ class Fetcher(BrokerThread):
             if b.header.next_offset > step.log_ends[p].offset
         ]  # fmt: skip
         self._found = {b.segment: b for b in added if b.header.topic_id_partition in step.log_ends}
+        yield
         return fetch_steps.FetchedHeaders(
             [FetchedBatch.of(found.header, found.segment, found.header.records) for found in self._found.values()],
             {},
@@ -101,7 +107,7 @@ class Fetcher(BrokerThread):
         )
 
     def _copy(self, _: fetch_steps.CopyBatches) -> Outcoming:
-        yield from ()
+        yield
         return {}
 
     def _cut(self, step: fetch_steps.CutLogs) -> Work:

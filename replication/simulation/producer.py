@@ -11,7 +11,7 @@ from replication.errors import LakelogException
 from replication.protocol import send_steps
 from replication.protocol.append import ALL, Appended, AppendPosition, PartitionAppend, position_of
 from replication.protocol.partition_leader import Leadership
-from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from replication.protocol.send_round import RecordMetadata, SendOptions
@@ -41,7 +41,7 @@ class Producer(Actor):
             send_steps.ReadLeaderships: self._leaderships,
             send_steps.ReadLeaderLogs: self._logs,
             send_steps.ReadReplicas: self._replicas,
-            send_steps.AwaitTables: self._await_tables,
+            send_steps.Pause: self._pause,
         }
 
     def _new_identity(self) -> ProducerIdentity:
@@ -68,9 +68,9 @@ class Producer(Actor):
             self.say("is refused: %r", answer.error)
             self._identity = self._new_identity()
         elif options.acks == ALL:
-            self._is_acknowledged(answer)
+            self._acknowledge(answer)
 
-    def _is_acknowledged(self, answer: RecordMetadata) -> None:
+    def _acknowledge(self, answer: RecordMetadata) -> None:
         self.say("is told that %s are committed at offset %d", self._values, answer.base_offset)
         (seen,) = self._seen.values()
         assert seen.row is not None
@@ -126,7 +126,7 @@ class Producer(Actor):
 
     def _leadership(self, registration: PartitionRegistration) -> Outcoming:
         yield
-        if registration.leader < 0:
+        if registration.leader == NO_LEADER:
             return Leadership(registration)
         try:
             rows = self.look(self.world.replicas[registration.leader])[1].replicas
@@ -143,7 +143,7 @@ class Producer(Actor):
         yield
         return self.look(self.world.replicas[step.broker])[1].replicas
 
-    def _await_tables(self, _: send_steps.AwaitTables) -> Outcoming:
+    def _pause(self, _: send_steps.Pause) -> Outcoming:
         yield
 
 

@@ -1,4 +1,4 @@
-"""Broken rounds: a line of a shipped round is left out, or comes in another place."""
+"""Rounds, and what they use, each with one step or one decision that is left out, altered, or in another place."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from replication.protocol.acknowledge_round import produce
 from replication.protocol.admin_request import AdminRequest, Outcome
 from replication.protocol.append_plan import AppendPlan
 from replication.protocol.broker_rounds import Memory
-from replication.protocol.fetch_round import FetchRound
+from replication.protocol.fetch_round import FetchRound, States
 from replication.protocol.fetch_states import FetchStates
-from replication.protocol.fetch_steps import AppendFetched, CutLogs, FetchStep, FollowHighWatermarks, Round
+from replication.protocol.fetch_steps import AppendFetched, CutLogs, FetchStep, Round
 from replication.protocol.leader_round import LeaderRound
 from replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.steps import AlterPartitions
+from replication.protocol.steps import AlterPartitions, Step
 from replication.protocol.steps import Round as LeaderSteps
 
 
@@ -45,60 +45,54 @@ class _DropsTopicsFirst(Term):
         return (yield from super()._write(event, batch, request))
 
 
+def _altered(work: Any, instead: Callable[[Any], Any]) -> Any:
+    """A round whose steps are carried out by `instead`, itself a generator of steps."""
+    answer, error = None, None
+    while True:
+        try:
+            step = work.throw(error) if error else work.send(answer)
+        except StopIteration as end:
+            return end.value
+        try:
+            answer, error = (yield from instead(step)), None
+        except Exception as failed:
+            answer, error = None, failed
+
+
 class _TakesNoAnswerForDone(LeaderRound):
     """What it asked for is in force, or so it believes."""
 
     def run(self, memory: Memory) -> LeaderSteps[bool]:
-        work, answer = super().run(memory), None
-        while True:
+        def instead(step: Step) -> LeaderSteps[Any]:
             try:
-                step = work.send(answer)
-            except StopIteration as end:
-                return bool(end.value)
-            try:
-                answer = yield step
+                return (yield step)
             except KafkaStorageException:
                 if not isinstance(step, AlterPartitions):
                     raise
-                answer = {}
-                for change in step.changes:
-                    hosted = memory.hosted[change.partition]
-                    after = replace(hosted.registration, isr=change.isr)
-                    memory.hosted[change.partition] = replace(hosted, registration=after, pending=None)
+            for change in step.changes:
+                hosted = memory.hosted[change.partition]
+                after = replace(hosted.registration, isr=change.isr)
+                memory.hosted[change.partition] = replace(hosted, registration=after, pending=None)
+            return {}
+
+        return bool((yield from _altered(super().run(memory), instead)))
 
 
-class _Altered(FetchRound):
-    """A fetch round of which one step is carried out in another way."""
-
-    def run(self) -> Round[bool]:
-        work: Any = super().run()
-        answer, error = None, None
-        while True:
-            try:
-                step = work.throw(error) if error else work.send(answer)
-            except StopIteration as end:
-                return bool(end.value)
-            try:
-                answer, error = (yield from self._instead(step)), None
-            except KafkaStorageException as failed:
-                answer, error = None, failed
-
-    def _instead(self, step: FetchStep) -> Round[Any]:
-        return (yield step)
-
-
-class _GoesOnWithoutAnswer(_Altered):
+class _GoesOnWithoutAnswer(FetchRound):
     """A commit of this type without an answer passes for made."""
 
     _type: type
+
+    def run(self) -> Round[bool]:
+        return bool((yield from _altered(super().run(), self._instead)))
 
     def _instead(self, step: FetchStep) -> Round[Any]:
         try:
             return (yield step)
         except KafkaStorageException:
-            if isinstance(step, self._type):
-                return None
-            raise
+            if not isinstance(step, self._type):
+                raise
+        return None
 
 
 class _TakesNoAnswerForAppended(_GoesOnWithoutAnswer):
@@ -117,15 +111,8 @@ class _GoesOnAfterRemovals(FetchRound):
 
 
 class _FollowsTheTailOverGaps(FetchRound):
-    def _settle(self, plan: AppendPlan, fetchable: Any) -> bool:
+    def _settle(self, plan: AppendPlan, fetchable: States) -> bool:
         return super()._settle(replace(plan, gaps=frozenset()), fetchable)
-
-
-class _KeepsTheHighWatermark(_Altered):
-    def _instead(self, step: FetchStep) -> Round[Any]:
-        if not isinstance(step, FollowHighWatermarks) or step.leader_high_watermarks:
-            return (yield step)
-        return None
 
 
 class _AnotherIdEachTime(ProducerIdentity):
@@ -164,8 +151,5 @@ BROKEN_ROUNDS: dict[str, BrokenRound] = {
     ),
     "sends_as_another": BrokenRound(
         "what a producer sends again has another producer id", {"produce": _sends_as_another}
-    ),
-    "keeps_the_high_watermark": BrokenRound(
-        "a follower's HW stays above the end of its truncated log", {"fetch_round": _KeepsTheHighWatermark}
     ),
 }  # fmt: skip

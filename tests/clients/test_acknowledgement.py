@@ -41,7 +41,7 @@ def acknowledge(world, records, timeout_ms=LONG):
     options = SendOptions("test", ALL, 0, timeout_ms, deadline)
     sender = Sender(TopicView(world.cluster), TOPIC, None, options)  # nothing is sent again
     work = AcknowledgeRound(TOPIC, records, options, time.monotonic, None)
-    answers = sender.carry_out(work.run())
+    answers = sender.run(work.run())
     return {partition: answer.error for partition, answer in answers.items() if answer.error}
 
 

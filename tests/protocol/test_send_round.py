@@ -6,10 +6,12 @@ import pytest
 
 from replication.errors import (
     FencedLeaderEpochException,
+    InconsistentClusterIdException,
     KafkaStorageException,
     LeaderNotAvailableException,
     NotEnoughReplicasException,
     NotLeaderOrFollowerException,
+    OutOfOrderSequenceException,
     ProducerFencedException,
     TimeoutException,
 )
@@ -24,8 +26,8 @@ from replication.protocol.replica import LEADER_ROLE, Replica
 from replication.protocol.send_round import SendOptions
 from replication.protocol.send_steps import (
     AppendToLeader,
-    AwaitTables,
     LeadershipsSeen,
+    Pause,
     ReadLeaderLogs,
     ReadLeaderships,
     ReadReplicas,
@@ -49,7 +51,8 @@ class World:
         self.clock, self.rounds = Clock(), Rounds(self.answer)
         self.registrations = {n: PartitionRegistration("t", "id", n, (1, 2), 1, 0, (1, 2)) for n in (0, 1)}
         self.log, self.high_watermark = chained_log(role=Role(0, LEADER)), high_watermark
-        self.min_isr, self.fails, self.pauses, self.requests = 2, {}, [], []
+        self.min_isr, self.fails, self.pauses, self.requests, self.outcomes = 2, {}, [], [], []
+        self.unreadable, self.logs = [], {}
         self.counts = dict.fromkeys(partitions, 2)
         self.options = SendOptions("a test", acks, retries, 10_000, self.clock.now + SECONDS)
         self.identity = ProducerIdentity(ProducerIdAndEpoch(7, 0), lambda: 8)
@@ -77,24 +80,29 @@ class World:
             case ReadLeaderships(_, partitions):
                 return LeadershipsSeen({n: self.leadership(n) for n in partitions}, self.min_isr)
             case ReadLeaderLogs(_, partitions):
-                return dict.fromkeys(partitions, self.log)
+                return {**dict.fromkeys(partitions, self.log), **self.logs}
             case ReadReplicas(broker):
                 return {self.registrations[0].topic_id_partition: self.row(0, broker)}
-            case AwaitTables(deadline):
+            case Pause(deadline):
                 self.clock.now = min(self.clock.now + POLL, deadline)
                 if self.pauses:
                     self.pauses.pop(0)()
         return None
 
     def append(self, request):
-        """One log for all partitions: the first one writes, as the tests are not about logs."""
+        """Where the records are: one log for all partitions, the first one writes. `outcomes`: errors of a request."""
         self.requests.append(request)
+        if self.outcomes:
+            return self.outcomes.pop(0)
         if not self.log.batches:
             self.log = chained_log(header(0, 1, request.leader_epoch), role=self.log.role)
-        return Appended(0, 1, chain=self.log.chain_at(2))
+        last = self.log.batches[-1].header
+        return Appended(last.base_offset, last.last_offset, chain=last.chain)
 
     def leadership(self, number):
         registration = self.registrations[number]
+        if self.unreadable:
+            return Leadership(registration, error=self.unreadable.pop(0))
         return Leadership(registration, self.row(number, registration.leader))
 
     def row(self, number, broker):
@@ -115,8 +123,8 @@ def test_ap_07_the_records_are_appended_then_the_rows_are_read_then_the_log():
 @pytest.mark.parametrize("acks", [0, 1])
 def test_ap_02_without_all_nobody_is_waited_for(acks):
     world = World(acks)
-    world.send()
-    assert world.steps == SENT
+    answer = world.send()[0]
+    assert (world.steps, answer.base_offset, answer.error) == (SENT, 0, None)
 
 
 def test_ap_06_the_partitions_of_a_leader_are_one_commit_and_one_look_at_its_log():
@@ -130,7 +138,7 @@ def test_ap_06_with_too_small_an_isr_nothing_is_written():
     world.registrations[0] = dataclasses.replace(world.registrations[0], isr=(1,))
     (answer,) = world.send().values()
     assert isinstance(answer.error, NotEnoughReplicasException)
-    assert set(world.steps) == {ReadTopic, AwaitTables}
+    assert set(world.steps) == {ReadTopic, Pause}
     assert world.clock.now == world.options.deadline
 
 
@@ -140,7 +148,7 @@ def test_ap_06_what_may_pass_is_sent_again_under_the_same_sequence(step):
     world.fails = {step: [GONE, FencedLeaderEpochException("over"), GONE]}
     assert world.send()[0].error is None
     assert {request.base_sequence for request in world.requests} == {0}
-    again = [*SENT[: SENT.index(step) + 1], AwaitTables]
+    again = [*SENT[: SENT.index(step) + 1], Pause]
     assert world.steps == [*again * 3, *SENT, *LOOK]
     world.requests.clear()
     world.send()
@@ -155,12 +163,23 @@ def test_ap_06_what_cannot_pass_and_what_was_tried_often_enough_is_an_error(erro
     assert world.steps.count(AppendToLeader) == attempts
 
 
-def test_mc_04_to_wait_for_a_leader_is_no_retry():
-    world = World(retries=0)
+@pytest.mark.parametrize("retries", [0, 2])
+def test_mc_04_to_wait_for_a_leader_is_no_retry(retries):
+    world = World(retries=retries)
     world.lead(NO_LEADER, 0)
     world.pauses = [lambda: None, lambda: None, lambda: world.lead(1, 0)]
+    world.fails = {AppendToLeader: [GONE] * 9}
+    assert world.send()[0].error is GONE
+    assert world.steps == [*[ReadTopic, Pause] * 3, *[*SENT, Pause] * retries, *SENT]
+
+
+def test_ap_06_a_sequence_that_a_leader_does_not_know_starts_over_at_once_under_another_id():
+    """Even without retries: nothing of the send was in a log."""
+    world = World(retries=9)
+    world.outcomes = [OutOfOrderSequenceException("4 after 2")]
     assert world.send()[0].error is None
-    assert world.steps == [*[ReadTopic, AwaitTables] * 3, *SENT, *LOOK]
+    assert world.steps == [*SENT, Pause, *SENT, *LOOK]
+    assert [(r.producer_id, r.base_sequence) for r in world.requests] == [(7, 0), (8, 0)]
 
 
 def test_mc_04_records_that_meet_no_leader_in_time_expire():
@@ -175,7 +194,7 @@ def test_ap_07_the_log_is_read_only_once_the_row_says_that_all_have_them():
     world = World(high_watermark=0)
     world.pauses = [lambda: None, lambda: setattr(world, "high_watermark", 2)]
     assert world.send()[0].error is None
-    assert world.steps == [*SENT, *[ReadLeaderships, AwaitTables] * 2, *LOOK]
+    assert world.steps == [*SENT, *[ReadLeaderships, Pause] * 2, *LOOK]
 
 
 @pytest.mark.parametrize("step", LOOK, ids=lambda step: step.__name__)
@@ -184,7 +203,7 @@ def test_ap_07_a_look_that_fails_is_done_again(step):
     world = World()
     world.fails = {step: [GONE, GONE]}
     assert world.send()[0].error is None
-    again = [*LOOK[: LOOK.index(step) + 1], AwaitTables]
+    again = [*LOOK[: LOOK.index(step) + 1], Pause]
     assert world.steps == [*SENT, *again * 2, *LOOK]
 
 
@@ -205,8 +224,8 @@ def test_ap_07_when_the_time_is_over_it_is_asked_who_lacks_what(fails):
     assert ("broker 2 cannot be asked (503)" if fails else "all have them") in str(error)
 
 
-def is_away(world):
-    """A new leader has not the records, and something else at their offsets."""
+def lead_without_them(world):
+    """Broker 2 leads, has not the records, and something else at their offsets."""
     world.log = chained_log(header(0, 1, 1, "others"), header(2, 3, 1), role=Role(1, LEADER))
     world.lead(2, 1)
     world.high_watermark = 4
@@ -214,15 +233,55 @@ def is_away(world):
 
 def test_ap_07_what_a_new_leader_has_not_is_sent_to_it_again():
     world = World(high_watermark=0)
-    world.pauses = [lambda: is_away(world)]
-    assert world.send()[0].error is None
-    assert world.steps == [*SENT, ReadLeaderships, AwaitTables, ReadLeaderships, *SENT, AwaitTables, *LOOK]
+    world.pauses = [lambda: lead_without_them(world)]
+    answer = world.send()[0]
+    assert (answer.error, answer.base_offset, answer.leader_epoch) == (None, 2, 1)
+    assert world.steps == [*SENT, ReadLeaderships, Pause, ReadLeaderships, *SENT, Pause, *LOOK]
     assert [(r.leader_epoch, r.base_sequence) for r in world.requests] == [(0, 0), (1, 0)]
+
+
+def test_ap_07_when_the_time_is_over_nothing_is_sent_again():
+    world = World(high_watermark=0)
+    world.pauses = [*[lambda: None] * (int(SECONDS / POLL) - 1), lambda: lead_without_them(world)]
+    assert isinstance(world.send()[0].error, NotLeaderOrFollowerException)
+    assert (world.clock.now, world.steps.count(AppendToLeader)) == (world.options.deadline, 1)
+
+
+def test_ap_07_a_leader_whose_rows_cannot_be_read_is_waited_for():
+    world = World()
+    world.unreadable = [GONE, GONE]
+    assert world.send()[0].error is None
+    assert world.steps == [*SENT, *[ReadLeaderships, Pause] * 2, *LOOK]
+
+
+FOREIGN = InconsistentClusterIdException("another cluster")
+
+
+@pytest.mark.parametrize("where", ["rows", "log", "log of the partition"])
+def test_ap_07_an_error_of_the_leader_that_cannot_pass_is_told_at_once(where):
+    world = World()
+    match where:
+        case "rows":
+            world.unreadable = [FOREIGN]
+        case "log":
+            world.fails = {ReadLeaderLogs: [FOREIGN]}
+        case "log of the partition":
+            world.logs = {world.registrations[0].topic_id_partition: FOREIGN}
+    assert world.send()[0].error is FOREIGN
+    assert Pause not in world.steps
+
+
+def test_ap_07_a_log_that_cannot_be_read_of_one_partition_holds_up_no_other():
+    world = World(partitions=(0, 1))
+    world.logs = {world.registrations[1].topic_id_partition: GONE}
+    world.pauses = [lambda: world.logs.clear()]
+    assert [answer.error for answer in world.send().values()] == [None, None]
+    assert world.steps == [*SENT, *LOOK, Pause, *LOOK]
 
 
 def test_ap_07_without_retries_it_is_an_error():
     world = World(retries=0, high_watermark=0)
-    world.pauses = [lambda: is_away(world)]
+    world.pauses = [lambda: lead_without_them(world)]
     answer = world.send()[0]
     assert isinstance(answer.error, NotLeaderOrFollowerException)
     assert (answer.base_offset, world.steps.count(AppendToLeader)) == (0, 1)
@@ -232,11 +291,11 @@ def test_ap_07_without_retries_it_is_an_error():
 def test_ap_07_an_error_of_sending_again_counts_if_it_cannot_pass(error, attempts):
     world = World(high_watermark=0)
 
-    def is_away_and_fails():
-        is_away(world)
+    def lead_and_fail():
+        lead_without_them(world)
         world.fails = {AppendToLeader: [error]}
 
-    world.pauses = [is_away_and_fails]
+    world.pauses = [lead_and_fail]
     answer = world.send()[0]
     assert answer.error is (None if error is GONE else error)
     assert world.steps.count(AppendToLeader) == attempts

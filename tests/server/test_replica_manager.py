@@ -12,6 +12,7 @@ from replication.errors import KafkaStorageException, NotLeaderOrFollowerExcepti
 from replication.protocol import fetch_state
 from replication.protocol.chain import genesis
 from replication.protocol.fetch_state import PartitionFetchState
+from replication.protocol.fetch_steps import FollowHighWatermarks
 from replication.protocol.isr import fence_isr_changes
 from replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, Role
 from replication.protocol.partition_registration import PartitionRegistration
@@ -239,9 +240,9 @@ def test_tr_05_hw_03_after_a_cut_no_hw_is_above_its_log(world):
     fill(world.log, P1, 3, 2)
     world.tell(dataclasses.replace(FOLLOWED, leader_epoch=1))
     world.manager.apply()
-    world.manager.update_follower_high_watermarks({P1: 5})
+    world.manager.follow_high_watermarks(FollowHighWatermarks({P1: 5}, {P1: 5}))
     truncate(world.log, {P1: 3})
-    world.manager.lower_high_watermarks([P1, TopicIdPartition("gone", 0)])
+    world.manager.follow_high_watermarks(FollowHighWatermarks({P1: 3, TopicIdPartition("gone", 0): 0}))
     lead(world.log, P1, epoch=2)
     fill(world.log, P1, 4, epoch=2)
     world.log.refresh()
