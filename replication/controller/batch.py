@@ -16,6 +16,7 @@ from replication.protocol.admin_request import Outcome
 from replication.protocol.entity import Entity
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.partition_states import PartitionState
+from replication.protocol.reassignment import is_reassigning
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica_states import ReplicaState
 from replication.protocol.topic import Topic
@@ -148,13 +149,11 @@ class Batch:
         topic = self.topic(registration.topic)
         return topic is not None and topic.deleting and topic.topic_id == registration.topic_id
 
-    def unclean_allowed(self, registration: PartitionRegistration) -> bool:
-        """The topic's `unclean.leader.election.enable`. A row that makes no sense holds up no other topic. [LE-02]"""
-        topic = self.topic(registration.topic)
-        found, wrong = self.context.config.topic_as_far_as_known(topic.configs if topic else {})
-        if wrong is not None:
-            state_changes.error("topic %s: settings are left out: %s", registration.topic, wrong)
-        return found.unclean_leader_election_enable
+    def is_left_alone(self, registration: PartitionRegistration) -> bool:
+        """Whether brokers that come and go change nothing of the partition, as its topic is queued for deletion. While
+        it is being reassigned they do: the deletion waits for the end of that, which may take a leader. [TD-01, TD-05]
+        """
+        return self.is_being_deleted(registration) and not is_reassigning(registration)
 
     def partitions_of(self, topic: Topic) -> list[PartitionRegistration]:
         """The topic's partitions, in order."""

@@ -47,7 +47,7 @@ def _expel_older_processes(batch: Batch) -> None:
     expelled: list[PartitionAndReplica] = []
     for partition, known in batch.context.partitions.items():
         registration, older = batch.registration(partition), _older(batch, batch.registration(partition))
-        if older and not batch.is_being_deleted(known):
+        if older and not batch.is_left_alone(known):
             stays = _stays(batch, registration, older)
             expelled += [PartitionAndReplica(partition, b) for b in older if b not in stays]
             _renew(batch, registration, older & stays)
@@ -127,10 +127,10 @@ def on_broker_failure(batch: Batch, brokers: Collection[int]) -> None:
     partition_state_machine.handle_state_changes(batch, led, PartitionState.OFFLINE)
     trigger_online_partition_state_change(batch)
     held = replica_state_machine.replicas_on(batch, brokers)
-    deleted = [r for r in held if batch.is_being_deleted(batch.registration(r.partition))]
+    deleted = [r for r in held if batch.is_left_alone(batch.registration(r.partition))]
     kept = [
         r for r in held
-        if not batch.is_being_deleted(batch.registration(r.partition))
+        if not batch.is_left_alone(batch.registration(r.partition))
         and not _has_joined_since(batch, r.partition, r.broker_id)
     ]  # fmt: skip
     kept.sort(key=lambda r: r.broker_id not in batch.without_log(batch.registration(r.partition)))
@@ -155,7 +155,7 @@ def on_log_dir_event(batch: Batch, before: Mapping[int, BrokerView]) -> None:
         replica
         for replica in replica_state_machine.replicas_on(batch, live & before.keys())
         if replica.partition in before[replica.broker_id].offline - brokers[replica.broker_id].offline
-        and not batch.is_being_deleted(batch.registration(replica.partition))
+        and not batch.is_left_alone(batch.registration(replica.partition))
     ]
     replica_state_machine.handle_state_changes(batch, healed, ReplicaState.ONLINE)
     if healed:
@@ -172,7 +172,7 @@ def take_offline(batch: Batch) -> None:
         replica
         for replica in batch.context.offline_replicas
         if batch.replica_state(replica) != ReplicaState.OFFLINE
-        and not batch.is_being_deleted(batch.registration(replica.partition))
+        and not batch.is_left_alone(batch.registration(replica.partition))
     ]
     _go_offline(batch, offline)
     batch.fence_isr_changes(replica.partition for replica in offline)
@@ -189,7 +189,7 @@ def on_controlled_shutdown(batch: Batch, broker: int) -> None:
     held = [
         r for r in replica_state_machine.replicas_on(batch, {broker})
         if len(context.partitions[r.partition].replicas) > 1
-        and not batch.is_being_deleted(context.partitions[r.partition])
+        and not batch.is_left_alone(context.partitions[r.partition])
     ]  # fmt: skip
     led = [r.partition for r in held if batch.registration(r.partition).leader == broker]
     partition_state_machine.handle_state_changes(batch, led, PartitionState.ONLINE, Strategy.CONTROLLED_SHUTDOWN)

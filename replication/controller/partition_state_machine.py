@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import replace
 
-from replication.controller.batch import Batch
+from replication.controller.batch import Batch, state_changes
 from replication.protocol.leader_election import (
     elect_controlled_shutdown,
     elect_offline,
@@ -56,13 +56,13 @@ def handle_state_changes(
 
 
 def trigger_online_partition_state_change(batch: Batch) -> None:
-    """Elects for all New and Offline partitions, but those of topics that are being deleted.
+    """Elects for all New and Offline partitions, but those that a deletion leaves alone.
 
     Kafka: `PartitionStateMachine.triggerOnlinePartitionStateChange`. [PS-04, TD-05]
     """
     waiting = (PartitionState.NEW, PartitionState.OFFLINE)
     known = batch.context.partitions
-    due = [p for p, r in known.items() if batch.partition_state(p) in waiting and not batch.is_being_deleted(r)]
+    due = [p for p, r in known.items() if batch.partition_state(p) in waiting and not batch.is_left_alone(r)]
     handle_state_changes(batch, due, PartitionState.ONLINE)
 
 
@@ -75,7 +75,7 @@ def elect(
         return _first_leader(registration, live)
     match strategy:
         case Strategy.OFFLINE:
-            return _elect_offline(batch, registration, batch.unclean_allowed(registration))
+            return _elect_offline(batch, registration, _unclean_allowed(batch, registration))
         case Strategy.UNCLEAN:
             return _elect_offline(batch, registration, unclean_allowed=True)
         case Strategy.PREFERRED:
@@ -107,3 +107,12 @@ def _first_leader(registration: PartitionRegistration, live: Iterable[int]) -> P
     if registration.isr:
         return registration
     return replace(registration, leader=alive[0], isr=tuple(alive))  # its first epoch begins with it
+
+
+def _unclean_allowed(batch: Batch, registration: PartitionRegistration) -> bool:
+    """The topic's `unclean.leader.election.enable`. A row that makes no sense holds up no other topic. [LE-02]"""
+    topic = batch.topic(registration.topic)
+    found, wrong = batch.context.config.topic_as_far_as_known(topic.configs if topic else {})
+    if wrong is not None:
+        state_changes.error("topic %s: settings are left out: %s", registration.topic, wrong)
+    return found.unclean_leader_election_enable

@@ -38,7 +38,7 @@ def handle_state_changes(batch: Batch, replicas: Iterable[PartitionAndReplica], 
 def _leave_isr(batch: Batch, replica: PartitionAndReplica) -> None:
     registration = batch.registration(replica.partition)
     after = replica_offline(registration, replica.broker_id)
-    if after is not registration and not batch.is_being_deleted(registration):
+    if after is not registration and not batch.is_left_alone(registration):
         batch.put(after)
 
 

@@ -60,13 +60,14 @@ def a_new_broker_epoch_is_a_failure(
     seen: Mapping[int, BrokerView], before: ControllerContext, after: ControllerContext
 ) -> None:
     """Who has begun a new epoch since it was seen leaves every ISR but as its last member, or as the new process that
-    has joined it already; older changes are fenced. What is queued for deletion stays as it is: nobody reads it.
+    has joined it already; older changes are fenced. What is queued for deletion stays as it is, unless the deletion
+    waits for a reassignment.
     """
     queued = {topic.topic_id for topic in after.topics.values() if topic.deleting}
     bounced = {b: v for b, v in before.brokers.items() if b in seen and seen[b].broker_epoch != v.broker_epoch}
     for partition, last in before.partitions.items() if bounced else ():
         now = after.partitions.get(partition)
-        if now is None or now.topic_id in queued:
+        if now is None or (now.topic_id in queued and not is_reassigning(last)):
             continue
         for broker, view in bounced.items():
             is_fenced = now.partition_epoch > last.partition_epoch

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from replication.controller.controller_context import ControllerContext
+from replication.controller.controller_context import BrokerView, ControllerContext
 from replication.controller.events import BrokerModifications, ControllerChange
 from tests.controller.contexts import Active, changed, context, errors, partition, tp
 
@@ -142,6 +142,31 @@ def test_td_01_td_04_ra_01_a_topic_that_is_moved_waits_for_the_end_of_that(ends)
     assert (active.row().leader, active.row(1).leader) == (-2, -2)
     assert set(active.row().replicas) == ({3, 2} if ends == "completed" else {2, 1})
     deleted_by(active, 1, 2, 3)
+    assert is_gone(active)
+
+
+@pytest.mark.parametrize("was_away", ["for a moment", "for long", "while nobody was the controller"])
+def test_td_01_td_05_a_move_that_a_deletion_waits_for_goes_on_when_its_leader_is_back(was_away):
+    """The leader's new process leads only once it is elected, and without a leader the move would never end."""
+    row = partition((3, 1), 1, (1,), adding=(3,), removing=(1,))
+    unseen = was_away == "while nobody was the controller"
+    active = active_with(replace(row, isr_epochs={1: 0}) if unseen else row)
+    delete(active)
+    match was_away:
+        case "for a moment":
+            active.brokers(bounced=(1,))
+        case "for long":
+            active.brokers(gone=(1,))
+            assert active.row().leader == -1
+            active.brokers(come=(1,))
+        case _:
+            active.fail_over({**active.context.brokers, 1: BrokerView(0)})
+    row = active.row()
+    assert (row.leader, row.isr, row.isr_epoch(1)) == (1, (1,), active.context.brokers[1].broker_epoch)
+    active.isr(1, 3)
+    active.brokers()
+    assert active.row().leader == -2
+    deleted_by(active, 1, 3)
     assert is_gone(active)
 
 
