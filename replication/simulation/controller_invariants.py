@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from replication.controller.controller_context import BrokerView, ControllerContext
 from replication.errors import InvalidRequestException, UnknownServerException
 from replication.protocol.admin_request import AdminRequest, Outcome
-from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
 from replication.simulation.events import Violation
 from replication.simulation.tables import Metadata, name_of
@@ -67,7 +67,8 @@ def a_new_broker_epoch_is_a_failure(
     bounced = {b: v for b, v in before.brokers.items() if b in seen and seen[b].broker_epoch != v.broker_epoch}
     for partition, last in before.partitions.items() if bounced else ():
         now = after.partitions.get(partition)
-        if now is None or (now.topic_id in queued and not is_reassigning(last)):
+        is_queued = now is not None and now.topic_id in queued and not is_reassigning(last)
+        if now is None or is_queued or now.leader == LEADER_DURING_DELETE:
             continue
         for broker, view in bounced.items():
             is_fenced = now.partition_epoch > last.partition_epoch

@@ -17,7 +17,7 @@ from replication.protocol.admin_request import AdminRequest, Outcome
 from replication.protocol.append_plan import AppendPlan
 from replication.protocol.broker_rounds import Memory
 from replication.protocol.fetch_round import FetchRound, States
-from replication.protocol.fetch_states import FetchStates, NoLongerFetched
+from replication.protocol.fetch_states import FetchStates
 from replication.protocol.fetch_steps import AppendFetched, CutLogs, FetchStep, Round
 from replication.protocol.leader_round import LeaderRound
 from replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
@@ -110,16 +110,6 @@ class _GoesOnAfterRemovals(FetchRound):
         states.held = lambda _: held(states.removals)  # type: ignore[assignment, method-assign]
 
 
-class _GivesUpWithoutTheSnapshot(FetchRound):
-    """What the stream has brought to a round that was given up comes no more."""
-
-    def _fetch(self) -> Round[bool]:
-        try:
-            return (yield from super()._fetch())
-        except NoLongerFetched:
-            return True
-
-
 class _FollowsTheTailOverGaps(FetchRound):
     def _settle(self, plan: AppendPlan, fetchable: States) -> bool:
         return super()._settle(replace(plan, gaps=frozenset()), fetchable)
@@ -155,9 +145,6 @@ BROKEN_ROUNDS: dict[str, BrokenRound] = {
     ),
     "goes_on_after_removals": BrokenRound(
         "a round writes what it has fetched in a role that is over", {"fetch_round": _GoesOnAfterRemovals}
-    ),
-    "gives_up_without_the_snapshot": BrokenRound(
-        "after a round that was given up the snapshot is not read", {"fetch_round": _GivesUpWithoutTheSnapshot}
     ),
     "follows_the_tail_over_gaps": BrokenRound(
         "a follower whose tail has a gap does not read the snapshot", {"fetch_round": _FollowsTheTailOverGaps}

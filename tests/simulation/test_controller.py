@@ -8,6 +8,7 @@ from replication.controller import reassignment
 from replication.controller.controller_context import BrokerView, ControllerContext
 from replication.protocol.admin_request import AdminRequest
 from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
+from replication.protocol.topic import Topic
 from replication.simulation import controller_invariants
 from replication.simulation.controller import Controller
 from replication.simulation.controller_sabotage import swapped
@@ -136,6 +137,17 @@ def test_bc_02_a_new_broker_epoch_is_a_failure(
 ) -> None:
     contexts = [ControllerContext(1, brokers=LIVE, partitions={P0.topic_id_partition: r}) for r in (P0, after)]
     assert _holds(lambda: controller_invariants.a_new_broker_epoch_is_a_failure(seen, *contexts)) is holds
+
+
+@pytest.mark.parametrize(("adding", "holds"), [((), True), ((3,), False)], ids=["", "it waits for a reassignment"])
+def test_td_05_what_is_queued_for_deletion_stays_as_it_is(adding: tuple[int, ...], holds: bool) -> None:
+    row = replace(P0, replicas=(1, 2, *adding), adding_replicas=adding)
+    known = ControllerContext(
+        1, brokers=LIVE, topics={"numbers": Topic("numbers", "t1", 1, deleting=True)},
+        partitions={row.topic_id_partition: row},
+    )  # fmt: skip
+    seen = {**LIVE, 2: BrokerView(0)}
+    assert _holds(lambda: controller_invariants.a_new_broker_epoch_is_a_failure(seen, known, known)) is holds
 
 
 def _holds(check: object) -> bool:
