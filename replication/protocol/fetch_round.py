@@ -39,7 +39,7 @@ from replication.protocol.fetch_steps import (
     Throttled,
     ThrottleFetch,
 )
-from replication.protocol.log_matching import Leaders, Logs
+from replication.protocol.follow import LeaderRows, Logs
 from replication.protocol.partition_log import PartitionLog
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
@@ -91,7 +91,7 @@ class FetchRound:
         removals, followed = states.removals, states.all()
         if not followed:
             return False
-        rows: Leaders = yield ReadLeaderRows(tuple(followed))
+        rows: LeaderRows = yield ReadLeaderRows(tuple(followed))
         leaders = self._leaders(followed, rows, removals)
         own: OwnLogs = yield ReadFollowedLogs(tuple(followed))
         self._delay_broken(own)
@@ -110,7 +110,7 @@ class FetchRound:
             yield from self._carry_out(todo, logs)
             return self._settle(plan, fetchable)
 
-    def _leaders(self, followed: States, rows: Leaders, removals: int) -> dict[TopicIdPartition, Replica]:
+    def _leaders(self, followed: States, rows: LeaderRows, removals: int) -> dict[TopicIdPartition, Replica]:
         """The rows of the leaders that have taken up the epoch that we follow.
 
         One that is slower than we are (UNKNOWN_LEADER_EPOCH) is waited for: its row will move and wake us. Where we are
@@ -143,7 +143,7 @@ class FetchRound:
         self._delay({p: CorruptRecordException(fault) for p, fault in own.faults.items()})
 
     def _maybe_truncate(
-        self, logs: Logs, leaders: Leaders, removals: int
+        self, logs: Logs, leaders: LeaderRows, removals: int
     ) -> Round[list[FetchStep]]:  # fmt: skip
         """The truncations that are due. A partition whose leader's batches cannot be read is delayed."""
         states = self._states
@@ -178,10 +178,10 @@ class FetchRound:
             self._states.truncated(partition, end)
         yield FollowHighWatermarks(ends)
 
-    def _fetchable(self, leaders: Leaders) -> States:
+    def _fetchable(self, leaders: LeaderRows) -> States:
         return {p: s for p, s in self._states.fetchable().items() if p in leaders}
 
-    def _throttle(self, leaders: Leaders) -> Round[tuple[ByteLimit, ...]]:
+    def _throttle(self, leaders: LeaderRows) -> Round[tuple[ByteLimit, ...]]:
         """Delays what a quota holds back, until the snapshot is due; answers what may be taken of the rest. The row of
         a delayed replica counts neither for the ISR nor for the HW, so no leader waits for it. [TH-01]"""
         lags = {p: leaders[p].high_watermark - s.fetch_offset for p, s in self._fetchable(leaders).items()}
@@ -191,7 +191,7 @@ class FetchRound:
         return found.limits
 
     def _plan(
-        self, fetchable: States, logs: Logs, leaders: Leaders, limits: tuple[ByteLimit, ...], removals: int
+        self, fetchable: States, logs: Logs, leaders: LeaderRows, limits: tuple[ByteLimit, ...], removals: int
     ) -> Round[AppendPlan]:  # fmt: skip
         """What to append of the partitions that neither fail nor have diverged."""
         ends = {p: logs[p].log_end for p in fetchable}

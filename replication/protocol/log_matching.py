@@ -12,7 +12,7 @@ from replication.errors import KafkaStorageException, LakelogException
 from replication.protocol.broker_rounds import BrokerRules
 from replication.protocol.fetch_states import FetchStates
 from replication.protocol.fetch_steps import LeaderBatches, ReadLeaderBatches, ReadLeaderRows, Round, TellDiverged
-from replication.protocol.partition_log import PartitionLog
+from replication.protocol.follow import LeaderRows, Logs
 from replication.protocol.record_batch import LogEnd, TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.protocol.steps import PublishReplicas
@@ -21,13 +21,11 @@ from replication.protocol.truncation import are_of_the_log, has_other_history, l
 DIVERGED = "DIVERGED: the log has other batches than its leader's under the same leader epochs"
 LOST_END = "DIVERGED: the leader's log has lost records of its own epoch; waiting for another leader epoch"
 
-Logs: TypeAlias = Mapping[TopicIdPartition, PartitionLog]
-Leaders: TypeAlias = Mapping[TopicIdPartition, Replica]
 Ends: TypeAlias = Mapping[TopicIdPartition, Sequence[LogEnd]]
 Errors: TypeAlias = Mapping[TopicIdPartition, LakelogException]
 
 
-def compare_rows(states: FetchStates, logs: Logs, leaders: Leaders) -> Round[None]:
+def compare_rows(states: FetchStates, logs: Logs, leaders: LeaderRows) -> Round[None]:
     """Marks partitions as diverged that are fetched although their leaders' rows have other chains."""
     found = [p for p in states.fetchable() if p in leaders and has_other_history(logs[p], leaders[p])]
     yield from tell_diverged(states, found)
@@ -43,7 +41,7 @@ def tell_diverged(states: FetchStates, partitions: Iterable[TopicIdPartition]) -
 
 
 def leader_batches(
-    states: FetchStates, logs: Logs, leaders: Leaders, rules: BrokerRules
+    states: FetchStates, logs: Logs, leaders: LeaderRows, rules: BrokerRules
 ) -> Round[tuple[Ends, Errors]]:  # fmt: skip
     """Where the leaders' batches end, of partitions that are to be truncated and whose epochs do not tell where; and
     the partitions of which that cannot be told.
@@ -59,13 +57,13 @@ def leader_batches(
     if not wanted:
         return {}, {}
     found: LeaderBatches = yield ReadLeaderBatches(wanted, {p: leaders[p].topic for p in wanted})
-    rows: Leaders = yield ReadLeaderRows(tuple(wanted))
+    rows: LeaderRows = yield ReadLeaderRows(tuple(wanted))
     doubts = {p: _doubt(ends, leaders[p], rows.get(p), wanted[p], rules) for p, ends in found.ends.items()}
     failed = {**found.failed, **{p: error for p, error in doubts.items() if error is not None}}
     return {p: ends for p, ends in found.ends.items() if p not in failed}, failed
 
 
-def lost_ends(logs: Logs, leaders: Leaders, batches: Ends) -> dict[TopicIdPartition, str]:
+def lost_ends(logs: Logs, leaders: LeaderRows, batches: Ends) -> dict[TopicIdPartition, str]:
     """The partitions whose leaders have lost the end of their logs, with the text of the error."""
     return {p: LOST_END for p, ends in batches.items() if leader_lost_its_end(logs[p], leaders[p], ends)}
 
