@@ -45,9 +45,9 @@ def _expel_older_processes(batch: Batch) -> None:
     only if none is left that has not. Kafka: KIP-380, KIP-903. [BC-01, BU-02, LI-04]
     """
     expelled: list[PartitionAndReplica] = []
-    for partition, known in batch.context.partitions.items():
+    for partition in batch.context.partitions:
         registration, older = batch.registration(partition), _older(batch, batch.registration(partition))
-        if older and not batch.is_left_alone(known):
+        if older and not batch.is_left_alone(registration):
             stays = _stays(batch, registration, older)
             expelled += [PartitionAndReplica(partition, b) for b in older if b not in stays]
             _renew(batch, registration, older & stays)
@@ -189,7 +189,7 @@ def on_controlled_shutdown(batch: Batch, broker: int) -> None:
     held = [
         r for r in replica_state_machine.replicas_on(batch, {broker})
         if len(context.partitions[r.partition].replicas) > 1
-        and not batch.is_left_alone(context.partitions[r.partition])
+        and not batch.is_left_alone(batch.registration(r.partition))
     ]  # fmt: skip
     led = [r.partition for r in held if batch.registration(r.partition).leader == broker]
     partition_state_machine.handle_state_changes(batch, led, PartitionState.ONLINE, Strategy.CONTROLLED_SHUTDOWN)

@@ -61,6 +61,7 @@ def decide(context: ControllerContext, event: Event, keep_office: Callable[[], N
             _answer(batch, event)
     # A commit is decided on the newest ISRs: nobody notifies of a change that it has read itself. [RA-03, BU-02, FO-04]
     reassignment.complete_where_possible(batch)
+    topic_deletion_manager.resume_unnoticed_deletions(batch)
     return batch
 
 

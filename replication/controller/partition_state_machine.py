@@ -61,8 +61,8 @@ def trigger_online_partition_state_change(batch: Batch) -> None:
     Kafka: `PartitionStateMachine.triggerOnlinePartitionStateChange`. [PS-04, TD-05]
     """
     waiting = (PartitionState.NEW, PartitionState.OFFLINE)
-    known = batch.context.partitions
-    due = [p for p, r in known.items() if batch.partition_state(p) in waiting and not batch.is_left_alone(r)]
+    waits = (p for p in batch.context.partitions if batch.partition_state(p) in waiting)
+    due = [p for p in waits if not batch.is_left_alone(batch.registration(p))]
     handle_state_changes(batch, due, PartitionState.ONLINE)
 
 

@@ -22,6 +22,7 @@ from replication.protocol.reassignment import (
     begin_reassignment,
     cancel_reassignment,
     complete_reassignment,
+    give_up_reassignment,
     is_reassigning,
     may_complete,
     original_replicas,
@@ -82,13 +83,16 @@ def _replace(batch: Batch, registration: PartitionRegistration, target: Sequence
 def cancel(batch: Batch, partition: TopicIdPartition) -> str:
     """Goes back to the assignment before. Answers what was done.
 
-    Raises NoReassignmentInProgressException, EligibleLeadersNotAvailableException if nobody there may lead.
+    Raises NoReassignmentInProgressException, EligibleLeadersNotAvailableException if nobody there may lead. A topic
+    that is queued for deletion needs no leader: its deletion begins.
     """
     registration = batch.registration(partition)
     name = f"{registration.topic}-{registration.partition}"
     if not is_reassigning(registration):
         raise NoReassignmentInProgressException(f"{name}: no reassignment is under way")
     back = cancel_reassignment(registration, batch.live_for(partition))
+    if back is None and batch.is_being_deleted(registration):
+        back = give_up_reassignment(registration)
     if back is None:
         raise EligibleLeadersNotAvailableException(f"{name}: none of its former brokers is alive and in the ISR")
     _settle(batch, registration, back)

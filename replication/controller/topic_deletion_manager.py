@@ -43,6 +43,17 @@ def resume_deletions(batch: Batch) -> None:
         _finish(batch, topic, partitions)
 
 
+def resume_unnoticed_deletions(batch: Batch) -> None:
+    """Takes note of deletions that have begun in a commit whose answer was lost: nothing else may ask for them. What
+    the first attempt was made for is over by the second one, as the end of a reassignment is. [TD-04]"""
+    for topic in batch.topics_to_be_deleted():
+        partitions = batch.partitions_of(topic)
+        is_known = topic.topic_id in batch.context.deletions or topic.topic_id in batch.deletions_begun
+        if partitions and not is_known and all(r.leader == LEADER_DURING_DELETE for r in partitions):
+            _begin(batch, partitions)
+            _finish(batch, topic, partitions)
+
+
 def _begin(batch: Batch, partitions: Iterable[PartitionRegistration]) -> None:
     """Nobody serves the partitions any more, and live brokers delete their replicas. Dead ones are waited for."""
     for registration in partitions:

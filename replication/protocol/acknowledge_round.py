@@ -93,10 +93,7 @@ class AcknowledgeRound:
             return Settled((yield from self._timeout(records, None))) if time_is_over else None
         if seen.error:  # its root cannot be read now; another broker may be leader soon
             return Settled(seen.error) if time_is_over or not seen.error.retriable else None
-        outcome = self._rules.produce_outcome(
-            seen.leader_row, records.leader_epoch, records.last_offset, len(seen.registration.isr),
-            self._min_isr(seen.registration), time_is_over,
-        )  # fmt: skip
+        outcome = self._outcome(seen, records, time_is_over)
         try:
             if outcome == DONE and not (yield from self._is_in_the_log(seen, records)):
                 outcome = Outcome(True, NotLeaderOrFollowerException)
@@ -111,6 +108,16 @@ class AcknowledgeRound:
         if outcome.error:
             return Settled(outcome.error(self._explain(outcome.error, seen.registration, records)))
         return Settled() if outcome.is_done else None
+
+    def _outcome(self, seen: Leadership, records: RecordMetadata, time_is_over: bool) -> Outcome:
+        """What the leader's row tells. A topic that was made again since has none of the records."""
+        registration = seen.registration
+        if registration.topic_id != records.topic_id:
+            return Outcome(True, NotLeaderOrFollowerException)
+        return self._rules.produce_outcome(
+            seen.leader_row, records.leader_epoch, records.last_offset, len(registration.isr),
+            self._min_isr(registration), time_is_over,
+        )  # fmt: skip
 
     def _is_in_the_log(self, seen: Leadership, records: RecordMetadata) -> Round[bool]:
         """Whether the leader's log has these very records, and what its row tells of.

@@ -68,15 +68,14 @@ class FetchRound:
     def run(self) -> Round[bool]:
         """Fetches what may be fetched; tells whether there is more to be had at once.
 
-        An error delays all partitions: the fetch as a whole has failed. A round from which a partition is taken writes
-        nothing more. The next one fetches the others from the snapshot: the stream does not bring its headers again.
-        [FT-06, FM-07]
+        An error delays all partitions: the fetch as a whole has failed. Once a partition is taken away, nothing of what
+        was decided is written: it begins anew with the others, as the stream brings its headers only once. [FT-06,
+        FM-07]
         """
         try:
-            return (yield from self._fetch())
-        except NoLongerFetched:
-            self._states.fell_behind(self._states.all())
-            return len(self._states) > 0
+            while True:
+                with suppress(NoLongerFetched):
+                    return (yield from self._fetch())
         except StaleBrokerEpochException:
             raise
         except (LakelogException, OSError) as error:

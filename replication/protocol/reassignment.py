@@ -88,6 +88,13 @@ def cancel_reassignment(registration: PartitionRegistration, live: Collection[in
     return _settled(registration, original_replicas(registration), live)
 
 
+def give_up_reassignment(registration: PartitionRegistration) -> PartitionRegistration:
+    """AR is what it was, and nobody leads: for what is to be deleted."""
+    replicas = original_replicas(registration)
+    settled = replace(registration, replicas=replicas, adding_replicas=(), removing_replicas=())
+    return with_leader(settled, NO_LEADER, (broker for broker in registration.isr if broker in replicas))
+
+
 def _settled(
     registration: PartitionRegistration, replicas: Sequence[int], live: Collection[int]
 ) -> PartitionRegistration | None:

@@ -37,6 +37,7 @@ class RecordMetadata:
     error mean: appended, but not acknowledged; the records may yet be committed. Between first and last offset there
     are records of others too where a new leader had only a part of the records, and the rest was appended there.
     `chain` is the hash of the partition's log up to the last record: a log with that chain has these very records.
+    `topic_id` is that of the topic that they were sent to: one that is made again under its name has another.
     """
 
     topic: str
@@ -47,6 +48,7 @@ class RecordMetadata:
     leader_epoch: int = -1
     error: LakelogException | None = None
     chain: str = ""
+    topic_id: str = ""
 
     @property
     def name(self) -> str:
@@ -182,7 +184,10 @@ class SendRound:
         )  # fmt: skip
 
     def _answer(self, request: PartitionAppend, outcome: Appended | LakelogException) -> RecordMetadata:
-        answer = RecordMetadata(request.topic, request.partition, request.records, leader_epoch=request.leader_epoch)
+        answer = RecordMetadata(
+            request.topic, request.partition, request.records, leader_epoch=request.leader_epoch,
+            topic_id=request.topic_id,
+        )  # fmt: skip
         if isinstance(outcome, LakelogException):
             is_out_of_order = isinstance(outcome, OutOfOrderSequenceException)
             if is_out_of_order and self._identity.begin_anew(request.topic_id_partition):

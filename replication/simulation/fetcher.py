@@ -36,6 +36,7 @@ class Fetcher(BrokerThread):
         self._round = self.rules.fetch_round(self.states, _LIMITS, self.rules)
         self._source = source
         self._tail = max(0, self.world.logs[source].newest - self.world.step % _REPEATED)
+        self._followed_to = self._tail  # where the round begins
         self._found: dict[str, PlacedBatch] = {}
         self._handlers: dict[type, Handler] = {
             fetch_steps.ReadLeaderRows: self._leader_rows,
@@ -55,6 +56,7 @@ class Fetcher(BrokerThread):
     def work(self) -> Work:
         while True:
             yield  # who follows nothing takes no step in a round
+            self._followed_to = self._tail
             yield from self.carry_out(self._round.run(), self._handlers)
 
     def _leader_rows(self, _: fetch_steps.ReadLeaderRows) -> Outcoming:
@@ -86,10 +88,11 @@ class Fetcher(BrokerThread):
         return fetch_steps.Throttled()
 
     def _headers(self, step: fetch_steps.FetchHeaders) -> Outcoming:
-        """The tail may be old or come again."""
+        """The tail may be old or come again. A round that begins anew gets what it has got before."""
         yield
         table = self.world.logs[self._source]
-        first = max(0, self._tail - 1 - self.turn.salt % _REPEATED) if self.turn.fault == AGAIN else self._tail
+        is_again, first = self.turn.fault == AGAIN, self._followed_to
+        first = max(0, first - 1 - self.turn.salt % _REPEATED) if is_again else first
         version, state = self.look(table, may_repeat=False)
         changes = [change for change in table.changes[first + 1 : version + 1] if change]
         self._tail = max(self._tail, version)

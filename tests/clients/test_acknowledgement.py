@@ -14,7 +14,7 @@ from replication.protocol.send_round import RecordMetadata, SendOptions
 from replication.storage.log_cleaning import delete_old_segments, raise_log_starts
 from replication.storage.replica_table import ReplicaTable
 from tests.clients.world import LONG, World
-from tests.storage.logs import P0, P1, TOPIC, chain, fill, lead, replicate, truncate
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, chain, fill, lead, replicate, truncate
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def filled(world):
 
 def appended(base_offset=1, **fields):
     """Up to offset 2, under leader epoch 0."""
-    return RecordMetadata(TOPIC, 0, 3 - base_offset, base_offset, 2, 0, **fields)
+    return RecordMetadata(TOPIC, 0, 3 - base_offset, base_offset, 2, 0, topic_id=TOPIC_ID, **fields)
 
 
 def acknowledge(world, records, timeout_ms=LONG):

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from replication.controller.controller_context import BrokerView, ControllerContext
-from replication.controller.events import BrokerModifications, ControllerChange
+from replication.controller.decide import decide
+from replication.controller.events import BrokerModifications, ControllerChange, IsrChangeNotification
 from tests.controller.contexts import Active, changed, context, errors, partition, tp
 
 ONLINE, OFFLINE, INELIGIBLE = "OnlineReplica", "OfflineReplica", "ReplicaDeletionIneligible"
@@ -166,6 +167,31 @@ def test_td_01_td_05_a_move_that_a_deletion_waits_for_goes_on_when_its_leader_is
     active.isr(1, 3)
     active.brokers()
     assert active.row().leader == -2
+    deleted_by(active, 1, 3)
+    assert is_gone(active)
+
+
+def test_td_04_a_deletion_that_began_in_a_commit_without_an_answer_goes_on():
+    """It began at the end of a move, which the second attempt of the commit sees as over: nobody asks for it again."""
+    active = active_with(partition((3, 1), 1, (1,), adding=(3,), removing=(1,)))
+    delete(active)
+    active.isr(1, 3)
+    landed = decide(active.context, IsrChangeNotification())
+    assert changed(landed)["flights-0"][0] == -2
+    active.context = active.context.with_partitions({**active.context.partitions, **landed.changed})
+    again = active.process(IsrChangeNotification())
+    assert (again.touches_metadata, again.deletions_begun) == (False, {"flights-id"})
+    deleted_by(active, 1, 3)
+    assert is_gone(active)
+
+
+def test_td_01_ra_01_a_move_that_nobody_can_lead_is_given_up_for_the_deletion():
+    active = active_with(partition((3, 1), 1, (1,), adding=(3,), removing=(1,)))
+    delete(active)
+    active.brokers(bounced=(1,), lost=(1,))
+    assert active.row().leader == -1
+    active.ask("alter_partition_reassignments", reassignments={"flights-0": None})
+    assert (active.row().leader, active.row().replicas) == (-2, (1,))
     deleted_by(active, 1, 3)
     assert is_gone(active)
 

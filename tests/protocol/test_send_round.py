@@ -240,6 +240,23 @@ def test_ap_07_what_a_new_leader_has_not_is_sent_to_it_again():
     assert [(r.leader_epoch, r.base_sequence) for r in world.requests] == [(0, 0), (1, 0)]
 
 
+@pytest.mark.parametrize("log_start", [0, 5])
+def test_ap_07_a_topic_that_was_made_again_has_none_of_the_records(log_start):
+    """Whatever it has at their offsets, or has deleted there: they are sent to it."""
+    world = World(high_watermark=0)
+
+    def make_again():
+        world.registrations[0] = dataclasses.replace(world.registrations[0], topic_id="made again")
+        world.log = chained_log(header(0, 4), header(5, 6), role=Role(0, LEADER))
+        world.log.start_at(log_start)
+        world.high_watermark = 7
+
+    world.pauses = [make_again]
+    answer = world.send()[0]
+    assert (answer.error, answer.base_offset, answer.topic_id) == (None, 5, "made again")
+    assert [r.topic_id for r in world.requests] == ["id", "made again"]
+
+
 def test_ap_07_when_the_time_is_over_nothing_is_sent_again():
     world = World(high_watermark=0)
     world.pauses = [*[lambda: None] * (int(SECONDS / POLL) - 1), lambda: lead_without_them(world)]
