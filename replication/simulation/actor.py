@@ -72,16 +72,7 @@ class Actor:
 
     def carry_out(self, work: Generator[Any, Any, Any], handlers: Mapping[type, Handler]) -> Outcoming:
         """Carries out a shipped round, as `protocol.rounds.carry_out` does; a handler may take several turns."""
-        answer, error = None, None
-        while True:
-            try:
-                step = work.throw(error) if error else work.send(answer)
-            except StopIteration as end:
-                return end.value
-            try:
-                answer, error = (yield from handlers[type(step)](step)), None
-            except Exception as failed:
-                error = failed
+        return carried_out(work, lambda step: handlers[type(step)](step))
 
     def transact(self, table: Table[Any], decide: Decide, why: str) -> Generator[None, None, int | None]:
         """Looks, decides and commits at exactly the version looked at, until it has won or there is nothing to do.
@@ -103,3 +94,17 @@ class Actor:
                 return version + 1
             if outcome == UNKNOWN and self.turn.salt % 3 == 0:
                 raise AnswerLost
+
+
+def carried_out(work: Generator[Any, Any, Any], carry: Callable[[Any], Generator[Any, Any, Any]]) -> Any:
+    """A round whose steps are carried out by `carry`, itself a generator; what that yields, this yields."""
+    answer, error = None, None
+    while True:
+        try:
+            step = work.throw(error) if error else work.send(answer)
+        except StopIteration as end:
+            return end.value
+        try:
+            answer, error = (yield from carry(step)), None
+        except Exception as failed:
+            error = failed

@@ -24,6 +24,7 @@ from replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerI
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.steps import AlterPartitions, Step
 from replication.protocol.steps import Round as LeaderSteps
+from replication.simulation.actor import carried_out
 
 
 class BrokenRound(NamedTuple):
@@ -45,20 +46,6 @@ class _DropsTopicsFirst(Term):
         return (yield from super()._write(event, batch, request))
 
 
-def _altered(work: Any, instead: Callable[[Any], Any]) -> Any:
-    """A round whose steps are carried out by `instead`, itself a generator of steps."""
-    answer, error = None, None
-    while True:
-        try:
-            step = work.throw(error) if error else work.send(answer)
-        except StopIteration as end:
-            return end.value
-        try:
-            answer, error = (yield from instead(step)), None
-        except Exception as failed:
-            answer, error = None, failed
-
-
 class _TakesNoAnswerForDone(LeaderRound):
     """What it asked for is in force, or so it believes."""
 
@@ -75,7 +62,7 @@ class _TakesNoAnswerForDone(LeaderRound):
                 memory.hosted[change.partition] = replace(hosted, registration=after, pending=None)
             return {}
 
-        return bool((yield from _altered(super().run(memory), instead)))
+        return bool((yield from carried_out(super().run(memory), instead)))
 
 
 class _GoesOnWithoutAnswer(FetchRound):
@@ -84,7 +71,7 @@ class _GoesOnWithoutAnswer(FetchRound):
     _type: type
 
     def run(self) -> Round[bool]:
-        return bool((yield from _altered(super().run(), self._instead)))
+        return bool((yield from carried_out(super().run(), self._instead)))
 
     def _instead(self, step: FetchStep) -> Round[Any]:
         try:

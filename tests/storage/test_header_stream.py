@@ -60,6 +60,24 @@ def test_ft_05_headers_arrive_in_order_in_micro_batches_and_again_after_a_restar
     assert [again for _, again in run() if again] == []
 
 
+def test_fm_07_a_micro_batch_may_be_read_again_with_another_plan(spark, root, log):
+    """A round that begins anew joins the headers of its micro-batch with other fetch states."""
+    fill(log, P0, 2)
+    seen = []
+
+    def read_again(frame, _):
+        rows = [frame.where(f"partition = {p.partition}").select("base_offset").collect() for p in (P1, P0, P0)]
+        seen.append([[row.base_offset for row in found] for found in rows])
+
+    stream = read_headers(spark, HeaderStream(StorageRoot.of(root), 1))
+    query = stream.writeStream.foreachBatch(read_again).option("checkpointLocation", f"{root}/checkpoint").start()
+    wait_until(lambda: seen, "the first micro-batch, which has none")
+    fill(log, P0, 3)
+    found = wait_until(lambda: [rows for rows in seen if any(rows)], "the micro-batch with the new header")
+    query.stop()
+    assert found == [[[], [2], [2]]]
+
+
 def test_a_gap_reaches_the_follower(log, run):
     run()
     fill(log, P0, 1)
