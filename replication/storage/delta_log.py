@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
+from deltalake import CommitProperties, Field, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -31,6 +31,7 @@ from replication.storage.commit import (
 from replication.storage.filesystem import StorageRoot
 from replication.storage.known_commits import KnownCommits
 from replication.storage.store_errors import reason
+from replication.storage.table_handle import TableHandle
 from schemas import Table
 
 # A commit that was slower may have landed in the hole that a log clean-up has left; retention is an hour at least.
@@ -51,7 +52,7 @@ class CommitUnknown(Exception):
 class DeltaLog:
     """A handle on one table. Not for use by two threads at once: its owner locks."""
 
-    def __init__(self, root: StorageRoot, handle: DeltaTable) -> None:
+    def __init__(self, root: StorageRoot, handle: TableHandle) -> None:
         self.root = root
         self._handle = handle
         self._schema = handle.schema()
@@ -67,10 +68,7 @@ class DeltaLog:
         columns = [Field(f.name, f.type, nullable=f.nullable, metadata={"comment": c.comment}) for f, c in described]
         configuration = {"delta.logRetentionDuration": table.log_retention, "delta.checkpointInterval": "1000000"}
         try:
-            handle = DeltaTable.create(
-                root.uri, Schema(columns), "error", None, table.name, table.description, configuration,
-                root.delta_options, commit_properties=CommitProperties(max_commit_retries=0),
-            )  # fmt: skip  # without retries: the second of two makers would put a table over the first one's
+            handle = root.create_table(Schema(columns), table.name, table.description, configuration)
         except DeltaError as error:
             raise InconsistentClusterIdException(f"{root.uri}: a table {table.name} is there already") from error
         except OSError as error:
@@ -84,7 +82,7 @@ class DeltaLog:
         Raises InconsistentClusterIdException if there is none, KafkaStorageException where that cannot be told.
         """
         try:
-            return cls(root, DeltaTable(root.uri, storage_options=root.delta_options))
+            return cls(root, root.open_table())
         except TableNotFoundError as error:  # delta-rs says so too of a folder that may not be read, and of a file
             root.child("_delta_log").list()
             raise InconsistentClusterIdException(f"{root.uri}: no Lakelog table is there") from error
@@ -112,9 +110,9 @@ class DeltaLog:
         except (DeltaError, OSError):  # commits of the handle have been cleaned up; a checkpoint now has what they said
             return self._reopened().transaction_version(app_id)
 
-    def _reopened(self) -> DeltaTable:
+    def _reopened(self) -> TableHandle:
         try:
-            self._handle = DeltaTable(self.root.uri, self.version, storage_options=self.root.delta_options)
+            self._handle = self.root.open_table(self.version)
         except (DeltaError, OSError) as error:
             raise KafkaStorageException(f"{self.root.uri}: cannot be read: {reason(error)}") from error
         return self._handle
@@ -132,7 +130,7 @@ class DeltaLog:
             if self._commits.is_there(self.version):
                 self._handle.update_incremental()
             else:
-                self._handle = DeltaTable(self.root.uri, storage_options=self.root.delta_options)
+                self._handle = self.root.open_table()
         except (DeltaError, OSError) as error:
             check_commits(self.root)
             raise KafkaStorageException(f"{self.root.uri}: cannot be read: {reason(error)}") from error

@@ -1,4 +1,4 @@
-"""A storage root: the one place that knows whether files lie on a local disk or in an object store.
+"""A storage root: the one place that knows whether files lie on a local disk, in an object store or in memory.
 
 A file that is not there is an answer: FileNotFoundError. Every other error of a store leaves this module as a
 KafkaStorageException that names the file.
@@ -16,14 +16,22 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+from deltalake import CommitProperties, DeltaTable, Schema
 
 from replication.errors import InvalidConfigurationException, KafkaStorageException
 from replication.storage.root_uri import normal_uri
 from replication.storage.store_errors import reading, reason, writing
 from replication.storage.store_options import delta_options, s3_arguments
+from replication.storage.table_handle import TableHandle
 
 TIMEOUT_MS = 10_000
+_OTHER_ROOTS: dict[str, type[StorageRoot]] = {}
 Stamp = tuple[int, int]  # a file's size in bytes, and when it was written, in ns: what tells it from another one
+
+
+def use_root(scheme: str, kind: type[StorageRoot]) -> None:
+    """From now on roots whose URI begins with this scheme are of this kind."""
+    _OTHER_ROOTS[scheme] = kind
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,9 @@ class StorageRoot:
         cls, uri: str, options: Mapping[str, str] | None = None, fsync: bool = False, timeout_ms: int = TIMEOUT_MS
     ) -> StorageRoot:
         """The root at `uri`, whatever way it is spelled. Raises InvalidConfigurationException, see `normal_uri`."""
+        kind = _OTHER_ROOTS.get(uri.partition("://")[0])
+        if kind is not None:
+            return kind(uri.rstrip("/"), dict(options or {}), fsync, timeout_ms)
         return cls(normal_uri(uri), dict(options or {}), fsync, timeout_ms)
 
     @property
@@ -60,6 +71,19 @@ class StorageRoot:
     def child(self, *names: str) -> StorageRoot:
         """A folder below this one."""
         return replace(self, uri="/".join((self.uri, *names)))
+
+    def open_table(self, version: int | None = None) -> TableHandle:
+        """A handle on the Delta table that lies here, at a version or at the newest. Raises as delta-rs does."""
+        return DeltaTable(self.uri, version, storage_options=self.delta_options)
+
+    def create_table(
+        self, schema: Schema, name: str, description: str, configuration: Mapping[str, str]
+    ) -> TableHandle:
+        """A handle on a Delta table that is made here. Raises as delta-rs does: DeltaError if there is one."""
+        return DeltaTable.create(
+            self.uri, schema, "error", None, name, description, dict(configuration), self.delta_options,
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )  # fmt: skip  # without retries: the second of two makers would put a table over the first one's
 
     @property
     def delta_options(self) -> dict[str, str]:
@@ -143,10 +167,14 @@ class StorageRoot:
         with reading(self._named(name)), self.filesystem.open_input_file(self.path(name)) as file:
             return file.read_buffer()
 
-    def write(self, name: str, content: bytes) -> None:
-        """Writes a file whole: a reader sees all of it or nothing."""
+    def open(self, name: str) -> pa.NativeFile:
+        """A file to read parts of. Raises OSError as the store tells it: who reads Parquet names the file anyway."""
+        return self.filesystem.open_input_file(self.path(name))
+
+    def write(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Writes a file whole: a reader sees all of it or nothing. Its folder is made if it is not there."""
         self.create_folder()
-        with self.atomic(name) as path, self.filesystem.open_output_stream(path) as stream:
+        with _AtomicPath(self, name) as path, self.filesystem.open_output_stream(path) as stream:
             stream.write(content)
 
     def create_folder(self) -> None:
@@ -154,10 +182,6 @@ class StorageRoot:
         if self.is_local:
             with writing(self.uri):
                 os.makedirs(self.uri, exist_ok=True)
-
-    def atomic(self, name: str) -> _AtomicPath:
-        """A path to write to; the file appears under `name` when the block ends without an error."""
-        return _AtomicPath(self, name)
 
     def rename(self, name: str, new_name: str) -> None:
         """On a local disk: puts a file in the place of another, or under a name of its own."""

@@ -61,13 +61,16 @@ class LeaderFacts:
 
     def _read(self, version: int) -> _Facts | None:
         """The leader rows of a version; None if it is gone again already."""
-        filesystem = self._table.filesystem
         try:
             names = [file.name for file in read_commit(self._table, version).adds if is_data_file(file.name)]
-            tables = [pq.read_table(self._table.path(n), filesystem=filesystem, columns=_COLUMNS) for n in names]
+            tables = [self._rows(name) for name in names]
         except (KafkaStorageException, CorruptRecordException, OSError, pa.ArrowInvalid):
             return None
         return [row for table in tables for row in table.to_pylist() if row["role"] == "leader"]
+
+    def _rows(self, name: str) -> pa.Table:
+        with self._table.open(name) as source:
+            return pq.read_table(source, columns=_COLUMNS)
 
 
 def _urgent(row: dict[str, Any]) -> tuple[object, ...]:

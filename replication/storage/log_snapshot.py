@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from replication.errors import CorruptRecordException, KafkaStorageException
@@ -17,6 +16,7 @@ from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
 from replication.storage.segment import Segment
 from replication.storage.store_errors import reason
+from replication.storage.table_handle import TableHandle
 
 _RANGES = ("min.partition", "max.partition", "max.offset")
 
@@ -34,7 +34,7 @@ def batches_from(
     if not wanted:
         return [], {}
     try:
-        handle = DeltaTable(log.uri, storage_options=log.delta_options)
+        handle = log.open_table()
     except (TableNotFoundError, DeltaError, OSError) as error:
         raise KafkaStorageException(f"{log.uri}: cannot be read: {reason(error)}") from error
     segments = read_segments(log, _candidates(handle, wanted))
@@ -70,7 +70,7 @@ def batch_ends_from(
     return {partition: sorted(found) for partition, found in ends.items()}, failed
 
 
-def _candidates(handle: DeltaTable, wanted: Mapping[TopicIdPartition, int]) -> list[AddedFile]:
+def _candidates(handle: TableHandle, wanted: Mapping[TopicIdPartition, int]) -> list[AddedFile]:
     files = pa.table(handle.get_add_actions(flatten=True))
     if not set(_RANGES) <= set(files.column_names):  # no file has statistics yet, or there is none
         return _added(files)

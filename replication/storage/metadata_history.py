@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from replication.errors import KafkaStorageException
@@ -59,6 +58,5 @@ def requests_carried_out(cluster: StorageRoot, since: int) -> dict[str, dict[str
 
 
 def _at(root: StorageRoot, version: int) -> MetadataVersion:
-    handle = DeltaTable(root.uri, version, storage_options=root.delta_options)
-    table = MetadataTable(StateTable(DeltaLog(root, handle), METADATA))
+    table = MetadataTable(StateTable(DeltaLog(root, root.open_table(version)), METADATA))
     return MetadataVersion(version, read_commit(root, version).info, table.partitions)

@@ -91,8 +91,7 @@ def _content(
 def write_file(root: StorageRoot, name_of: Callable[[str], str], content: pa.Buffer, stats: str) -> AddedFile:
     """Writes a new file, named after the digest of its bytes: it is known before the first byte is written."""
     name = name_of(digest_of(content))
-    with root.atomic(name) as path, root.filesystem.open_output_stream(path) as stream:
-        stream.write(content)
+    root.write(name, content)
     return AddedFile(name, content.size, stats)
 
 
@@ -134,7 +133,7 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
         found = "is gone" if size is None else f"has {size} bytes"
         raise CorruptRecordException(f"{root.path(file.name)}: {found}, its commit says {file.size} bytes")
     try:
-        with root.filesystem.open_input_file(root.path(file.name)) as source:
+        with root.open(file.name) as source:
             footer = pq.read_metadata(source)
     except (OSError, pa.ArrowException) as error:
         raise CorruptRecordException(f"{root.path(file.name)}: {error}") from error
@@ -173,10 +172,8 @@ def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = N
     """The rows of a segment, each page checked as it was written. Raises CorruptRecordException, naming the file."""
     _check_name(root, name)
     try:
-        return pq.read_table(
-            root.path(name), filesystem=root.filesystem, columns=columns, partitioning=None,
-            page_checksum_verification=True,
-        )  # fmt: skip
+        with root.open(name) as source:
+            return pq.read_table(source, columns=columns, page_checksum_verification=True)
     except (OSError, pa.ArrowInvalid) as error:
         raise CorruptRecordException(f"{root.path(name)}: {error}") from error
 

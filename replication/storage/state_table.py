@@ -91,12 +91,13 @@ class StateTable:
         return [row for file in files for row in self._read_file(file).to_pylist()]
 
     def _read_file(self, file: AddedFile) -> pa.Table:
-        path, filesystem = self._log.root.path(file.name), self._log.root.filesystem
+        path = self._log.root.path(file.name)
         if not is_data_file(file.name):
             raise CorruptRecordException(f"{path}: is no name of a file in the table's folder")
         try:
-            with pq.ParquetFile(path, filesystem=filesystem, page_checksum_verification=True) as source:
-                few = source.read(use_threads=False)  # threads would cost more than they save
+            with self._log.root.open(file.name) as source:
+                parquet = pq.ParquetFile(source, page_checksum_verification=True)
+                few = parquet.read(use_threads=False)  # threads would cost more than they save
                 return _conformed(few, self._table.arrow)
         except (OSError, pa.ArrowException) as error:
             raise CorruptRecordException(f"{path}: {error}") from error
@@ -170,14 +171,11 @@ class StateTable:
 
     def _write(self, rows: list[Row]) -> AddedFile:
         root, name = self._log.root, f"{uuid.uuid4().hex}.parquet"
-        with root.atomic(name) as path:
-            pq.write_table(
-                pa.Table.from_pylist(rows, self._table.arrow),
-                path,
-                filesystem=root.filesystem,
-                write_page_checksum=True,
-            )
-        return AddedFile(name, root.sizes([name])[0] or 0, f'{{"numRecords":{len(rows)}}}')
+        content = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(rows, self._table.arrow), content, write_page_checksum=True)
+        written = content.getvalue()
+        root.write(name, written)
+        return AddedFile(name, written.size, f'{{"numRecords":{len(rows)}}}')
 
 
 def _conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -15,10 +15,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from replication.config import Config
 from replication.protocol.fetch_state import ReplicaState
@@ -27,19 +25,26 @@ from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.protocol.topic import Topic
+from replication.simulation.events import Violation
+from replication.simulation.stack.faulty_store import FaultyStore, lose_end, tear_commit, tear_end
+from replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
+from replication.simulation.stack.processes import (
+    PARTITIONS,
+    TOPIC,
+    Interrupted,
+    Process,
+    StackBroker,
+    StackController,
+    StackProducer,
+)
+from replication.simulation.stack.rates import EMPTIED, KILLED, LOSES_END, STOPPED, TORN, Rates
 from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
+from replication.storage.memory.store import MemoryStore
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
 from schemas import LOG, REPLICAS
-from tests.clock import Clock
-from tests.faults.actors import PARTITIONS, TOPIC, Client, Interrupted, Node, Office
-from tests.faults.handles import share_handles
-from tests.faults.rates import EMPTIED, KILLED, LOSES_END, STOPPED, TORN, Rates
-from tests.faults.store import FaultyStore, lose_end, tear_commit, tear_end
-from tests.faults.threads import in_one_thread
-from tests.registrations import joined
 
 BROKERS = (1, 2, 3)
 TOPIC_ID = "flights-id"
@@ -53,53 +58,54 @@ BROKER = {
 }
 
 
-class World:
-    """All processes and tables under one seed. `actors` take steps; `trace` has what has happened, to be read."""
+class StackWorld:
+    """All processes and tables under one seed. `trace` has what has happened, to be read. Its processes live as long as
+    the `changes` to what they run on."""
 
-    def __init__(
-        self, folder: Path | str, seed: int, patch: pytest.MonkeyPatch, rates: Rates | None = None, **properties: str
-    ) -> None:
-        self.rng, self.clock, self.rates = random.Random(seed), Clock(), rates or Rates()
+    def __init__(self, seed: int, changes: Changes, rates: Rates | None = None, **properties: str) -> None:
+        self.seed, self.rng, self.clock, self.rates = seed, random.Random(seed), Clock(), rates or Rates()
         self.trace: list[str] = []
-        self._stack: list[Node | Office | Client | None] = []
-        self.store = FaultyStore(
-            self.rng, self.rates, lambda: self._stack[-1] if self._stack else None, self.let_others
-        )
-        in_one_thread(patch, self.clock, random.Random(seed))
-        self.store.install(patch)
-        share_handles(patch)
-        patch.setattr(ReplicaTable, "publish", self._checked(ReplicaTable.publish))
+        self.steps = 0
+        self._stack: list[Process | None] = []
+        self.faults = FaultyStore(self.rng, self.rates, self._actor, self.let_others)
+        in_one_thread(changes, self.clock, random.Random(seed))
+        self.store = MemoryStore(f"world-{seed}", self.rng.random() < 0.5, self.clock.wall, self.faults)
+        changes.enter_context(self.store.opened())
+        changes.change(ReplicaTable, "publish", self._checked(ReplicaTable.publish))
         for place in ("sender", "delayed_operation"):
-            patch.setattr(f"replication.clients.{place}.pause", self._pause)
-        home = StorageRoot.of(str(folder)).child("world")
-        self._format(home, properties)
-        self.offices = [Office(f"controller-{number}", self.cluster.root.uri) for number in (1, 2)]
-        self.clients = [Client(f"producer-{number}", self.cluster.root.uri) for number in (1, 2)]
+            changes.change(f"replication.clients.{place}", "pause", self._pause)
+        self._format(properties)
+        self.offices = [StackController(f"controller-{number}", self.cluster.root.uri) for number in (1, 2)]
+        self.clients = [StackProducer(f"producer-{number}", self.cluster.root.uri) for number in (1, 2)]
         for client in self.clients:
             client.padding = b"." * self.rates.padding
         self.damaged: dict[int, int] = {}  # brokers that have lost records, and the last epoch with all of them
 
-    def _format(self, home: StorageRoot, properties: dict[str, str]) -> None:
-        root = home.child("cluster")
+    def _actor(self) -> Process | None:
+        return self._stack[-1] if self._stack else None
+
+    def _format(self, properties: dict[str, str]) -> None:
+        root = StorageRoot.of(f"{self.store.uri}/cluster")
         cluster_id = format_cluster(root, Config())
         self.cluster = Cluster.open(root.uri)
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, StackBroker] = {}
         for number in BROKERS:
-            storage = home.child(f"broker-{number}")
+            storage = StorageRoot.of(f"{self.store.uri}/broker-{number}")
             format_broker(storage, cluster_id, number)
-            node = Node(number, root.uri, storage, self.rates.maintains, **{**BROKER, **properties})
+            node = StackBroker(number, root.uri, storage, self.rates.maintains, **{**BROKER, **properties})
             node.may_die = self._may_end(node)
             self.nodes[number] = node
         for node in self.nodes.values():
             node.start()
-        self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, PARTITIONS)], (), {"who": "test"})
+        self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, PARTITIONS)], (), {"who": "world"})
         replicas = [tuple(BROKERS[(p + n) % len(BROKERS)] for n in range(len(BROKERS))) for p in range(PARTITIONS)]
-        made = (joined(new_partition(TOPIC, TOPIC_ID, p, ar, BROKERS)) for p, ar in enumerate(replicas))
-        self.cluster.metadata.put(made, {"who": "test"})
+        made = (new_partition(TOPIC, TOPIC_ID, p, ar, BROKERS) for p, ar in enumerate(replicas))
+        joined = (replace(r, isr_epochs=dict.fromkeys(r.isr, 1)) for r in made)
+        self.cluster.metadata.put(joined, {"who": "world"})
 
     def _pause(self, milliseconds: int, deadline: float) -> None:
         self.clock.now += max(0.0, min(0.5, deadline - self.clock.now))
-        if self.store.has_faults and self.rng.random() < self.rates.interrupted:
+        if self.faults.has_faults and self.rng.random() < self.rates.interrupted:
             raise Interrupted
         self.interrupt()
 
@@ -107,14 +113,19 @@ class World:
         """A row never claims more than its log has when it is written."""
 
         def published(table: ReplicaTable, rows: Iterable[Replica], why: str) -> Any:
-            actor, told = self._stack[-1] if self._stack else None, list(rows)
-            session = actor.broker.session if isinstance(actor, Node) and actor.broker is not None else None
-            for row in told if session else ():
+            actor, told = self._actor(), list(rows)
+            session = actor.broker.session if isinstance(actor, StackBroker) and actor.broker is not None else None
+            for row in told if actor and session else ():
+                assert session is not None
+                assert actor is not None
                 log = session.replica_manager._log.current().known(row.topic_id_partition)
                 has_chain = log.chain_at(row.log_end_offset) == row.chain
                 is_claim = row.state not in (ReplicaState.TRUNCATING, ReplicaState.OFFLINE)
                 if is_claim and (not has_chain or row.epochs != log.lineage):
-                    raise AssertionError(f"{actor.name} tells {row} of a log that ends at {log.log_end}, {log.lineage}")
+                    raise Violation(
+                        "rows_tell_what_the_log_has",
+                        f"{actor.name} tells {row} of a log that ends at {log.log_end}, {log.lineage}",
+                    )
             return publish(table, told, why)
 
         return published
@@ -122,7 +133,7 @@ class World:
     # Steps
 
     @contextmanager
-    def acting(self, actor: Node | Office | Client | None) -> Iterator[None]:
+    def acting(self, actor: Process | None) -> Iterator[None]:
         """Who uses the store meanwhile; None is the test, for which it has no faults."""
         self._stack.append(actor)
         try:
@@ -132,15 +143,16 @@ class World:
             if actor is not None:
                 actor.outage = None
 
-    def run(self, actor: Node | Office | Client) -> None:
+    def run(self, actor: Process) -> None:
         """One step of one process, unless it is frozen."""
         if self.clock.now >= actor.frozen_until:
             self.trace.append(f"{self.clock.now:.1f} {'  ' * len(self._stack)}{actor.name}")
-            if isinstance(actor, Node):
+            self.steps, actor.looks = self.steps + 1, 0
+            if isinstance(actor, StackBroker):
                 actor.moved_at = self.clock.now
             with self.acting(actor):
                 actor.step(self.rng)
-            if isinstance(actor, Node) and actor.number in self.damaged and actor.cannot_be_read:
+            if isinstance(actor, StackBroker) and actor.number in self.damaged and actor.cannot_be_read:
                 self._replace_root(actor)
 
     def let_others(self, seconds: float) -> None:
@@ -153,62 +165,69 @@ class World:
 
     def interrupt(self) -> None:
         """Another process goes on in the middle of a step."""
-        others = [a for a in (*self.nodes.values(), *self.offices) if a not in self._stack]
-        others += [c for c in self.clients if c not in self._stack and not any(c in self._stack for c in self.clients)]
+        is_sending = any(client in self._stack for client in self.clients)
+        others = [a for a in self._all() if a not in self._stack and not (is_sending and a in self.clients)]
         if len(self._stack) <= DEPTH and others:
             self.happen(others)
 
-    def happen(self, actors: Collection[Node | Office | Client]) -> None:
+    def happen(self, actors: Collection[Process]) -> None:
         """Something: mostly the step of a process, sometimes a fault."""
         self.clock.now += self.rng.uniform(0.05, 0.4)
         with self.acting(None):
-            self.store.is_careful = self._is_awaited()
-        if self.store.has_faults and self.rng.random() < self.rates.breaks:
+            self.faults.is_careful = self._is_awaited()
+        if self.faults.has_faults and self.rng.random() < self.rates.breaks:
             self._break()
         else:
             self.run(self._starving(actors) or self.rng.choice(list(actors)))
 
-    def _starving(self, actors: Collection[Node | Office | Client]) -> Node | None:
+    def _starving(self, actors: Collection[Process]) -> StackBroker | None:
         """A broker that has waited for so long that it would soon be taken for dead."""
         nodes = [
-            n for n in actors if isinstance(n, Node) and self.clock.now >= max(n.frozen_until, n.moved_at + PATIENCE)
+            n
+            for n in actors
+            if isinstance(n, StackBroker) and self.clock.now >= max(n.frozen_until, n.moved_at + PATIENCE)
         ]
         return min(nodes, key=lambda node: node.moved_at, default=None)
 
-    def storm(self, steps: int) -> None:
-        """So many steps with faults."""
-        self.store.has_faults = True
-        for _ in range(steps):
-            self.happen([*self.nodes.values(), *self.offices, *self.clients])
-        self.store.has_faults = False
+    def _all(self) -> list[Process]:
+        return [*self.nodes.values(), *self.offices, *self.clients]
+
+    def storm(self, events: Iterable[int]) -> None:
+        """Steps with faults. What an event does depends on its number and on how things are, not on the events before:
+        some can be left out, and the others go on."""
+        self.faults.has_faults = True
+        for event in events:
+            self.rng.seed(f"{self.seed}/{event}")
+            self.happen(self._all())
+        self.faults.has_faults = False
 
     # Faults of processes and roots
 
     def _break(self) -> None:
-        faults: dict[str, Callable[[Node], None]] = {
+        faults: dict[str, Callable[[StackBroker], None]] = {
             KILLED: self.kill, STOPPED: self._freeze, LOSES_END: self.cut_power, TORN: self.tear,
             EMPTIED: self.empty_root,
         }  # fmt: skip
         (fault,) = self.rng.choices([*self.rates.brokers], [*self.rates.brokers.values()])
         node = self.nodes[self.rng.choice(BROKERS)]
         with self.acting(None):
-            self.store.land()
+            self.faults.land()
             if node not in self._stack and self._may_end(node)():
                 faults[fault](node)
 
-    def kill(self, node: Node) -> None:
+    def kill(self, node: StackBroker) -> None:
         """Ends a process of a broker; the next step of the broker starts another."""
         self.trace.append(f"{self.clock.now:.1f} kill {node.name}")
         if node.broker is not None:
             node.broker.gate.kill()
         node.frozen_until = self.clock.now + self.rng.choice([0, 0, 3, 12])
 
-    def _freeze(self, node: Node | Office) -> None:
+    def _freeze(self, node: StackBroker | StackController) -> None:
         actor = self.rng.choice([node, *self.offices])
         self.trace.append(f"{self.clock.now:.1f} freeze {actor.name}")
         actor.frozen_until = self.clock.now + self.rng.choice([2, 8, 15])
 
-    def cut_power(self, node: Node, commits: int | None = None) -> None:
+    def cut_power(self, node: StackBroker, commits: int | None = None) -> None:
         """A broker goes down, and the ends of its tables go with it: perhaps of its log alone."""
         if self._may_lose(node):
             self._damage(node)
@@ -217,7 +236,7 @@ class World:
             lost = [lose_end(table, count) for table, count in zip(tables, counts, strict=True)]
             self._tell(LOSES_END, f"{node.name} loses the last {lost} commits")
 
-    def tear(self, node: Node) -> None:
+    def tear(self, node: StackBroker) -> None:
         """A broker goes down, and the last files of one of its tables are not whole, or the last commit is not."""
         if self._may_lose(node):
             self._damage(node)
@@ -229,51 +248,51 @@ class World:
                 torn = tear_commit(table, part)
             self._tell(TORN, f"{node.name}: {part} is left of {torn}")
 
-    def empty_root(self, node: Node) -> None:
+    def empty_root(self, node: StackBroker) -> None:
         """A broker goes down, and its root is formatted anew."""
         if self._may_lose(node):
             self._damage(node)
             self._format_anew(node)
             self._tell(EMPTIED, f"{node.name} loses its root")
 
-    def _format_anew(self, node: Node) -> None:
+    def _format_anew(self, node: StackBroker) -> None:
         node.root.delete_folder()
         format_broker(node.root, self.cluster.cluster_id, node.number)
 
-    def _replace_root(self, node: Node) -> None:
+    def _replace_root(self, node: StackBroker) -> None:
         """What an operator does who is told so."""
         with self.acting(None):
-            self.store.lose_late(node.root)
+            self.faults.lose_late(node.root)
             self._note_damage(node)
             self._format_anew(node)
             self._tell("replaced", f"{node.name} gets an empty root")
 
     def _tell(self, what: str, text: str) -> None:
         self.trace.append(f"{self.clock.now:.1f} {text}")
-        self.store.count(what)
+        self.faults.count(what)
 
-    def _damage(self, node: Node) -> None:
+    def _damage(self, node: StackBroker) -> None:
         self.kill(node)
-        self.store.lose_late(node.root)
+        self.faults.lose_late(node.root)
         self._note_damage(node)
         if self.rng.random() < 0.3:  # it may be back before a controller looks
             for office in self.offices:
                 office.frozen_until = self.clock.now + 3
 
-    def _note_damage(self, node: Node) -> None:
+    def _note_damage(self, node: StackBroker) -> None:
         table = BrokerTable.open_or_create(self.cluster.root, node.number)
         self.damaged[node.number] = table.registration.broker_epoch if table.registration else 0
 
-    def _may_lose(self, node: Node) -> bool:
+    def _may_lose(self, node: StackBroker) -> bool:
         """Whether another member of each ISR lives, is known to, and keeps what was acknowledged."""
-        self.store.land(all_of_them=True)
+        self.faults.land(all_of_them=True)
         self._note_whole()
         seen = [n for n in self.nodes.values() if n is not node and n not in self._stack and n.is_known_to_live]
         others = {n.number: n.epoch for n in seen if self.clock.now >= n.frozen_until}
         keeping = [[n for n, epoch in others.items() if r.isr_epoch(n) == epoch] for r in self.partitions().values()]
         return not self.damaged and all(keeping)
 
-    def _may_end(self, node: Node) -> Callable[[], bool]:
+    def _may_end(self, node: StackBroker) -> Callable[[], bool]:
         """Whether a broker may end: while one has lost records, and still counts, the others keep them."""
 
         def may_end() -> bool:
@@ -305,8 +324,8 @@ class World:
     def calm(self) -> None:
         """All live and nothing breaks until every replica is in sync and committed up to its end."""
         with self.acting(None):
-            self.store.land(all_of_them=True)
-        actors = [*self.nodes.values(), *self.offices]
+            self.faults.land(all_of_them=True)
+        actors: list[Process] = [*self.nodes.values(), *self.offices]
         for actor in actors:
             actor.frozen_until = 0.0
         self._fetch_all(True)
@@ -317,7 +336,7 @@ class World:
             if self.is_whole():
                 self._fetch_all(False)
                 return
-        raise AssertionError(f"not whole after {CALM_ROUNDS} calm rounds: {self.differences()}")
+        raise Violation("the_cluster_heals", f"not whole after {CALM_ROUNDS} rounds: {self.differences()}")
 
     def _fetch_all(self, all_of_it: bool) -> None:
         for node in self.nodes.values():

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,9 +20,10 @@ from replication.errors import LakelogException, StaleBrokerEpochException
 from replication.server.broker import Broker
 from replication.server.broker_session import BrokerSession
 from replication.server.gate import BrokerKilled
+from replication.simulation.stack.one_thread import Fetcher, OneRound, Standing
 from replication.storage.cluster import Cluster
 from replication.storage.filesystem import StorageRoot
-from tests.faults.threads import OneRound, Standing
+from schemas import LOG, PRODUCERS
 
 TOPIC = "flights"
 PARTITIONS = 2
@@ -32,7 +34,7 @@ class Interrupted(BaseException):
     """The user has stopped a cell of a notebook."""
 
 
-class Node:
+class StackBroker:
     """A broker, whatever process of it runs now. `beat_at`: when it has shown last that it lives."""
 
     keeps_records = True
@@ -42,6 +44,7 @@ class Node:
         self.number = number
         self.root = root
         self.outage: str | None = None
+        self.looks = 0
         self.frozen_until, self.moved_at = 0.0, 0.0
         self.may_die = lambda: False
         self.fetches_all = False
@@ -85,6 +88,10 @@ class Node:
             error = self.broker._registration.storage_error
         return error is not None and ("CorruptRecord" in error or "torn" in error)
 
+    def may_write(self, uri: str) -> bool:
+        """Its own root, and the cluster's."""
+        return uri.startswith((f"{self.root.uri}/", f"{self._cluster}/"))
+
     def die(self) -> bool:
         if self.broker is None or not self.may_die():
             return False
@@ -95,8 +102,9 @@ class Node:
         """A new process. One that cannot start ends, and is started again later."""
         self.broker, self._refused = None, None
         try:
-            watch = SimpleNamespace(wait=lambda _: None)
-            made = Broker(None, self._cluster, self.root.uri, self._config, watch)
+            watch: Any = SimpleNamespace(wait=lambda _: None)
+            no_spark: Any = None
+            made: Any = Broker(no_spark, self._cluster, self.root.uri, self._config, watch)
             made._stopping, made._thread, made._heartbeat = OneRound(), Standing(), Standing()
             self.broker, self.beat_at = made, time.monotonic()
             made.start()
@@ -138,13 +146,14 @@ class Node:
         """The rounds of other threads; each goes on by itself whatever has become of the others."""
         for fetcher in session.fetcher_manager.fetchers().values():
             with suppress(LakelogException, BrokerKilled):
-                fetcher.fetch_once(self.fetches_all)
+                if isinstance(fetcher, Fetcher):
+                    fetcher.fetch_once(self.fetches_all)
         if rng.random() < self._maintain:
             with suppress(BrokerKilled, StaleBrokerEpochException):
                 session._maintenance.run_once()
 
 
-class Office:
+class StackController:
     """A controller, whatever process of it runs now."""
 
     keeps_records = False
@@ -152,10 +161,15 @@ class Office:
     def __init__(self, name: str, cluster: str) -> None:
         self.name = name
         self.outage: str | None = None
+        self.looks = 0
         self.frozen_until = 0.0
         self.is_dead = False
         self._cluster = cluster
         self._process: Controller | None = None
+
+    def may_write(self, uri: str) -> bool:
+        """Tables of the cluster."""
+        return uri.startswith(f"{self._cluster}/")
 
     def die(self) -> bool:
         self.is_dead = True
@@ -182,12 +196,13 @@ class Sent:
 
 
 @dataclass
-class Client:
+class StackProducer:
     """A producer with acks=all, and all that it has sent."""
 
     name: str
     cluster: str
     outage: str | None = None
+    looks: int = 0
     frozen_until: float = 0.0
     is_dead: bool = False
     keeps_records: bool = False
@@ -195,6 +210,10 @@ class Client:
     sent: list[Sent] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**9)))
     _producer: Producer | None = None
+
+    def may_write(self, uri: str) -> bool:
+        """A leader's log, and the producers' table."""
+        return f"/{LOG.name}/" in uri or uri.startswith(f"{self.cluster}/{PRODUCERS.name}/")
 
     def die(self) -> bool:
         """It is not its process that ends: whoever uses it stops it in the middle, and goes on with it."""
@@ -224,3 +243,6 @@ class Client:
 
     def _value(self) -> bytes:
         return f"{self.name}-{next(self._numbers)}-".encode() + self.padding
+
+
+Process = StackBroker | StackController | StackProducer

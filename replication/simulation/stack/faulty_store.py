@@ -2,37 +2,44 @@
 in the middle of a write, and loses or tears the ends of tables in a power cut. Which ones, and when, a seeded generator
 tells.
 
-The faults are put into `StorageRoot` and `DeltaLog`, below all that decides what to make of them.
+The faults lie in the store in memory, below `StorageRoot` and `DeltaLog`: all of `storage` has to do with them.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
-import pytest
-
-from replication.errors import KafkaStorageException, LakelogException
 from replication.server.gate import BrokerKilled
+from replication.simulation.events import Violation
+from replication.simulation.stack.rates import (
+    DIES_AFTER,
+    DIES_BEFORE,
+    FROZEN,
+    HANGS,
+    LATE,
+    LOST,
+    OVERTAKEN,
+    REFUSED,
+    Rates,
+)
 from replication.storage.commit import commit_name, is_commit, read_commit
-from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from replication.storage.filesystem import TIMEOUT_MS, StorageRoot
-from tests.faults.rates import DIES_AFTER, DIES_BEFORE, FROZEN, HANGS, LATE, LOST, OVERTAKEN, REFUSED, Rates
 
 _FROZEN_SECONDS = 3, 8, 15
-_READS = "read", "read_buffer", "stamps", "_infos"
+LOOKS_OF_A_STEP = 50_000  # a step that looks more often goes on for ever
 
 
 class Actor(Protocol):
-    """A process that uses the store. `outage`: the root that it cannot reach until its step ends. `keeps_records`:
-    whether it is a broker."""
+    """A process that uses the store. `outage`: what it cannot reach until its step ends. `keeps_records`: whether it is
+    a broker. `looks`: how often it has used the store in its step."""
 
     name: str
     outage: str | None
     keeps_records: bool
+    looks: int
 
     @property
     def is_dead(self) -> bool:
@@ -41,10 +48,13 @@ class Actor(Protocol):
     def die(self) -> bool:
         """Ends it at once, if it may be ended now; tells whether it has."""
 
+    def may_write(self, uri: str) -> bool:
+        """Whether a file with this URI is one that this process writes, or deletes."""
+
 
 class FaultyStore:
-    """The store of one world. `actor` tells who uses it now, None if it is the test; `others` lets others go on for so
-    many seconds, one of them at least.
+    """What happens to those who use one store. `actor` tells who uses it now, None if it is the test; `others` lets
+    others go on for so many seconds, one of them at least.
 
     `is_careful`: as long as a broker that has lost records still counts, no other is kept from the store.
     """
@@ -56,70 +66,68 @@ class FaultyStore:
         self._rates = rates
         self._actor = actor
         self._others = others
-        self._late: list[tuple[StorageRoot, Callable[[], None]]] = []
+        self._late: list[tuple[str, Callable[[], object]]] = []
         self.has_faults, self.is_careful = False, False
+        self.looks = 0
         self.counts: dict[str, int] = {}
 
-    def install(self, patch: pytest.MonkeyPatch) -> None:
-        """From now on every root and table of this process has these faults."""
-        for name in (*_READS, "write"):
-            patch.setattr(StorageRoot, name, self._failing(getattr(StorageRoot, name)))
-        patch.setattr(DeltaLog, "move", self._moving(DeltaLog.move))
-        patch.setattr(DeltaLog, "commit", self._committing(DeltaLog.commit))
-
-    def _failing(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def looked(root: StorageRoot, *args: Any) -> Any:
-            self._reach(root)
-            return real(root, *args)
-
-        return looked
-
-    def _moving(self, real: Callable[[DeltaLog], None]) -> Callable[[DeltaLog], None]:
-        def moved(log: DeltaLog) -> None:
-            self._reach(log.root)
-            real(log)
-
-        return moved
-
-    def _reach(self, root: StorageRoot) -> None:
-        """Raises KafkaStorageException where the store does not answer."""
+    def read(self, uri: str) -> None:
+        """Raises OSError where the store does not answer."""
+        self.looks += 1
         actor = self._actor()
         if actor is None:
             return
         if actor.is_dead:
             raise BrokerKilled
+        actor.looks += 1
+        if actor.looks > LOOKS_OF_A_STEP:
+            raise Violation("every_loop_ends", f"{actor.name} looks at {uri} for the {actor.looks}th time in one step")
         if not self.has_faults or self.is_careful:
             return
         luck, rates = self._rng.random(), self._rates
         if luck < rates.outage and actor.outage is None:
-            actor.outage = _owner(root)
-        is_away = actor.outage is not None and root.uri.startswith(actor.outage)
+            actor.outage = _owner(uri)
+        is_away = actor.outage is not None and uri.startswith(actor.outage)
         if is_away or luck < rates.outage + rates.unavailable:
             self.count("503")
-            raise KafkaStorageException(f"{root.uri}: 503 Slow Down")
+            raise OSError(f"{uri}: 503 Slow Down")
         if luck > 1 - rates.hangs:
             self.count("hangs on a look")
             self._stand_still(actor, TIMEOUT_MS / 1000)
-            raise KafkaStorageException(f"{root.uri}: timed out")
+            raise OSError(f"{uri}: timed out")
 
     def _stand_still(self, actor: Actor, seconds: float) -> None:
         self._others(seconds)
         if actor.is_dead:
             raise BrokerKilled
 
-    def _committing(self, real: Callable[..., int]) -> Callable[..., int]:
-        def committed(log: DeltaLog, *args: Any, **options: Any) -> int:
-            actor = self._actor()
-            try:
-                self._reach(log.root)
-            except KafkaStorageException as error:
-                raise CommitUnknown(str(error)) from error
-            fault = self._choose(actor) if actor is not None and self.has_faults else None
-            if fault is None or actor is None:
-                return real(log, *args, **options)
-            return self._with(fault, actor, log, lambda at: real(at, *args, **options))
+    def write(self, uri: str, put: Callable[[], None]) -> None:
+        """A file is written, or not, or its answer is lost."""
+        self._check_owner(uri)
+        self.read(uri)
+        put()
+        if self._is_at_risk and self._rng.random() < self._rates.commits.get(LOST, 0):
+            self.count("lost answer to a file")
+            raise OSError(f"{uri}: connection reset")
 
-        return committed
+    @property
+    def _is_at_risk(self) -> bool:
+        return self._actor() is not None and self.has_faults and not self.is_careful
+
+    def _check_owner(self, uri: str) -> None:
+        actor = self._actor()
+        if actor is not None and not actor.may_write(uri):
+            raise Violation("only_owners_write", f"{actor.name} writes {uri}")
+
+    def commit(self, uri: str, put: Callable[[], bool]) -> bool:
+        """A commit is made, now or later or not at all, and something is told of it, or nothing."""
+        self._check_owner(f"{uri}/{commit_name(0)}")
+        self.read(uri)
+        actor = self._actor()
+        fault = self._choose(actor) if actor is not None and self.has_faults else None
+        if fault is None or actor is None:
+            return put()
+        return self._with(fault, actor, uri, put)
 
     def _choose(self, actor: Actor) -> str | None:
         rates = self._rates.commits
@@ -127,60 +135,46 @@ class FaultyStore:
         harmless = (LOST,) if actor.keeps_records else (LOST, OVERTAKEN)
         return None if self.is_careful and chosen not in harmless else chosen
 
-    def _with(self, fault: str, actor: Actor, log: DeltaLog, commit: Callable[[DeltaLog], int]) -> int:
+    def _with(self, fault: str, actor: Actor, uri: str, put: Callable[[], bool]) -> bool:
         self.count(fault)
         if fault in (OVERTAKEN, FROZEN):
             self._stand_still(actor, 0 if fault == OVERTAKEN else self._rng.choice(_FROZEN_SECONDS))
         if fault == HANGS:
-            self._hang(actor, log, commit)
+            self._hang(actor, uri, put)
         if fault == LATE:
-            self._put_aside(log, commit)
-            actor.outage = actor.outage or _owner(log.root)
+            self._late.append((uri, put))
+            actor.outage = actor.outage or _owner(uri)
         if fault == DIES_BEFORE and actor.die():
             raise BrokerKilled
         if fault in (REFUSED, LATE):
-            raise CommitUnknown(f"{log.root.uri}: 503 Slow Down")
-        version = commit(log)
+            raise OSError(f"{uri}: 503 Slow Down")
+        is_first = put()
         if fault == DIES_AFTER and actor.die():
             raise BrokerKilled
         if fault == LOST:
-            raise CommitUnknown(f"{log.root.uri}: connection reset")
-        return version
+            raise OSError(f"{uri}: connection reset")
+        return is_first
 
-    def _hang(self, actor: Actor, log: DeltaLog, commit: Callable[[DeltaLog], int]) -> None:
+    def _hang(self, actor: Actor, uri: str, put: Callable[[], bool]) -> None:
         """No answer comes before the deadline. The commit has landed, or lands later."""
         if self._rng.random() < 0.5:
-            commit(log)
+            put()
         else:
-            self._put_aside(log, commit)
+            self._late.append((uri, put))
         self._stand_still(actor, TIMEOUT_MS / 1000)
-        raise CommitUnknown(f"{log.root.uri}: timed out")
-
-    def _put_aside(self, log: DeltaLog, commit: Callable[[DeltaLog], int]) -> None:
-        """The commit lands later, at the version that it was meant for, if nobody has made that one by then."""
-        root, expected, table = log.root, log.version, log.table_id
-
-        def lands() -> None:
-            try:
-                again = DeltaLog.open(root)
-                if (again.version, again.table_id) == (expected, table):
-                    commit(again)
-            except (CommitConflict, CommitUnknown, LakelogException):
-                return
-
-        self._late.append((root, lands))
+        raise OSError(f"{uri}: timed out")
 
     def land(self, all_of_them: bool = False) -> None:
-        """What is late lands now: one commit, or all of them."""
+        """What is late lands now, where nobody was first: one commit, or all of them."""
         while self._late:
-            _, lands = self._late.pop(0)
-            lands()
+            _, put = self._late.pop(0)
+            put()
             if not all_of_them:
                 return
 
     def lose_late(self, root: StorageRoot) -> None:
         """What was on its way to a root does not arrive any more."""
-        self._late = [(to, lands) for to, lands in self._late if not to.uri.startswith(f"{root.uri}/")]
+        self._late = [(to, put) for to, put in self._late if not to.startswith(f"{root.uri}/")]
 
     def count(self, what: str) -> None:
         """Notes that a fault has occurred."""
@@ -196,10 +190,10 @@ class FaultyStore:
             self.has_faults = before
 
 
-def _owner(root: StorageRoot) -> str:
-    """The root of the broker, or of the cluster, that a table belongs to: roots of a world lie side by side."""
-    head, _, rest = root.uri.partition("/world/")
-    return f"{head}/world/{rest.split('/')[0]}"
+def _owner(uri: str) -> str:
+    """The root of the broker, or of the cluster, that a table belongs to: roots lie side by side in a store."""
+    scheme, _, rest = uri.partition("://")
+    return f"{scheme}://{'/'.join(rest.split('/')[:2])}"
 
 
 def lose_end(table: StorageRoot, count: int) -> int:
@@ -219,21 +213,21 @@ def lose_end(table: StorageRoot, count: int) -> int:
 def tear_end(table: StorageRoot, count: int, part: float) -> list[str]:
     """After a power cut the files that the last commits have added have their names and a part of their bytes. Answers
     which files."""
-    return _cut(
-        table, [f.name for version in _last_commits(table, count) for f in read_commit(table, version).adds], part
-    )
+    names = [f.name for version in _last_commits(table, count) for f in read_commit(table, version).adds]
+    return _tear(table, names, part)
 
 
 def tear_commit(table: StorageRoot, part: float) -> list[str]:
     """After a power cut the last commit of a table has its name and a part of its bytes."""
-    return _cut(table, [commit_name(version) for version in _last_commits(table, 1)], part)
+    return _tear(table, [commit_name(version) for version in _last_commits(table, 1)], part)
 
 
-def _cut(table: StorageRoot, names: list[str], part: float) -> list[str]:
-    found = [(name, size) for name, size in zip(names, table.sizes(names), strict=True) if size]
-    for name, size in found:
-        os.truncate(table.path(name), int(size * part))
-    return [name for name, _ in found]
+def _tear(table: StorageRoot, names: list[str], part: float) -> list[str]:
+    found = [name for name in names if table.exists(name)]
+    for name in found:
+        content = table.read(name)
+        table.write(name, content[: int(len(content) * part)])
+    return found
 
 
 def _last_commits(table: StorageRoot, count: int) -> list[int]:

@@ -16,7 +16,7 @@ from replication.protocol.record_batch import BatchHeader
 from replication.protocol.replica_rows import replica_row
 from replication.protocol.role_round import take_up_roles
 from replication.server.replica_manager import ReplicaManager
-from tests.faults.threads import Fetcher
+from replication.simulation.stack.one_thread import Fetcher
 
 Changes = Sequence[tuple[str, Any]]
 

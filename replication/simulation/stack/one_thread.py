@@ -9,16 +9,17 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
-
-import pytest
+from unittest.mock import patch
 
 from replication.server import broker, broker_session, log_maintenance
 from replication.server.replica_fetcher import ReplicaFetcher
 from replication.storage.commit import commit_name, last_version
-from tests.clock import Clock
 
+_EPOCH = 1_800_000_000.0  # wall time when the clock of a world stands at nothing
 _NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxsize}
 
 
@@ -113,35 +114,65 @@ class Standing:
         return True
 
 
+class Clock:
+    """The time of a world, in seconds: `monotonic` when it is called, and wall time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        """Seconds since the epoch."""
+        return _EPOCH + self.now
+
+
+class Changes(ExitStack):
+    """What has another value until the block ends."""
+
+    def change(self, where: object, name: str, what: object) -> None:
+        """An attribute of a module or a class; of a module also by its name."""
+        target = import_module(where) if isinstance(where, str) else where
+        self.enter_context(patch.object(target, name, what))
+
+    def change_at(self, path: str, what: object) -> None:
+        """What lies at a dotted path: module, perhaps a class, name."""
+        self.enter_context(patch(path, what))
+
+
 def _raises(*_: object) -> None:
-    """In the place of a log line about an error that nobody has expected: the test is to see it."""
+    """In the place of a log line about an error that nobody has expected: the world is to see it."""
     raise
 
 
-def in_one_thread(patch: pytest.MonkeyPatch, clock: Clock, rng: random.Random) -> None:
-    """From now on time stands still but for the clock, ids come from the generator, and nothing runs beside a test."""
-    _hold_clocks(patch, clock)
-    patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
+def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
+    """From now on time stands still but for the clock, ids come from the generator, and nothing runs beside a step."""
+    _hold_clocks(changes, clock)
+    changes.change(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
     inline = SimpleNamespace(Thread=AtOnce, Event=threading.Event)
     for place in ("server.follower_rows", "storage.healing"):
-        patch.setattr(f"replication.{place}.threading", inline)
-    patch.setattr("replication.storage.compare_and_set.threading", SimpleNamespace(Event=NoPause))
+        changes.change(f"replication.{place}", "threading", inline)
+    changes.change("replication.storage.compare_and_set", "threading", SimpleNamespace(Event=NoPause))
     for place in ("replication.server.segment_copier", "replication.storage.broken_segments"):
-        patch.setattr(f"{place}.ThreadPoolExecutor", InOrder)
-    patch.setattr(broker, "follower_session", lambda spark: spark)
-    patch.setattr(broker_session, "ReplicaFetcher", Fetcher)
-    patch.setattr(log_maintenance.LogMaintenance, "start", lambda _: None)
+        changes.change(place, "ThreadPoolExecutor", InOrder)
+    changes.change(broker, "follower_session", lambda spark: spark)
+    changes.change(broker_session, "ReplicaFetcher", Fetcher)
+    changes.change(log_maintenance.LogMaintenance, "start", lambda _: None)
     for name in ("server.broker", "server.log_maintenance", "controller.controller", "controller.term"):
-        patch.setattr(f"replication.{name}.logger.exception", _raises)
+        changes.change_at(f"replication.{name}.logger.exception", _raises)
 
 
-def _hold_clocks(patch: pytest.MonkeyPatch, clock: Clock) -> None:
-    real = time.monotonic
-    patch.setattr(time, "monotonic", clock)
+def _hold_clocks(changes: Changes, clock: Clock) -> None:
+    """Also where the real clock is the default of a parameter."""
+    real = {time.monotonic: clock, time.time: clock.wall}
     modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("replication.")]
     classes = {c for module in modules for _, c in inspect.getmembers(module, inspect.isclass)}
     for made in sorted(classes, key=repr):
         defaults = getattr(made.__init__, "__defaults__", None)
-        if defaults and real in defaults:
-            held = tuple(clock if default is real else default for default in defaults)
-            patch.setattr(made.__init__, "__defaults__", held)
+        if defaults and any(default in real for default in defaults if callable(default)):
+            held = tuple(real.get(d, d) if callable(d) else d for d in defaults)
+            changes.change(made.__init__, "__defaults__", held)
+    changes.change(time, "monotonic", clock)
+    changes.change(time, "time", clock.wall)
+    changes.change(time, "time_ns", lambda: int(clock.wall() * 1e9))

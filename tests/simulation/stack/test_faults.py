@@ -6,18 +6,21 @@ from dataclasses import replace
 import pytest
 
 from replication.errors import CorruptRecordException, KafkaStorageException
+from replication.simulation.events import Violation
+from replication.simulation.stack import faulty_store, rates
+from replication.simulation.stack.faulty_store import FaultyStore, tear_commit, tear_end
+from replication.simulation.stack.invariants import check
+from replication.simulation.stack.one_thread import Changes
+from replication.simulation.stack.processes import StackProducer
+from replication.simulation.stack.rates import FROZEN, HANGS, Rates, drawn
+from replication.simulation.stack.world import BROKERS, StackWorld
 from replication.storage.broker_table import BrokerTable
 from replication.storage.commit import commit_name, last_version
-from replication.storage.delta_log import CommitUnknown, DeltaLog
+from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from replication.storage.filesystem import StorageRoot
+from replication.storage.memory.store import MemoryStore
 from replication.storage.replica_log import ReplicaLog
 from schemas import LOG, REPLICAS
-from tests.faults import rates, store
-from tests.faults.actors import Client
-from tests.faults.check import check
-from tests.faults.rates import FROZEN, HANGS, Rates, drawn
-from tests.faults.store import FaultyStore, tear_commit, tear_end
-from tests.faults.world import BROKERS, World
 from tests.registrations import folder_of
 
 
@@ -33,26 +36,40 @@ class Others:
 
 
 @pytest.fixture
-def table(root):
-    return StorageRoot.of(root).child("world", "cluster", "topics")
+def store():
+    with MemoryStore("faulty").opened() as store:
+        yield store
 
 
-def faulty(monkeypatch, others, **faults):
+@pytest.fixture
+def table(store):
+    return StorageRoot.of(f"{store.uri}/cluster/topics")
+
+
+def faulty(store, others, **faults):
     """A store with these rates and no other faults, used by a producer."""
     none = {"commits": {}, "unavailable": 0.0, "outage": 0.0, "hangs": 0.0}
-    made = FaultyStore(random.Random(1), Rates(**{**none, **faults}), lambda: Client("p", ""), others)
-    made.install(monkeypatch)
-    made.has_faults = True
+    made = FaultyStore(random.Random(1), Rates(**{**none, **faults}), lambda: Anybody("p", ""), others)
+    made.has_faults, store.faults = True, made
     return made
 
 
+class Anybody(StackProducer):
+    def may_write(self, uri):
+        return True
+
+
 @pytest.mark.parametrize(("luck", "landed_at_once"), [(0.1, True), (0.9, False)])
-def test_a_commit_that_hangs_has_landed_or_lands_later(table, monkeypatch, luck, landed_at_once):
+def test_a_commit_that_hangs_has_landed_or_lands_later(store, table, monkeypatch, luck, landed_at_once):
+    """The log finds out itself that it has landed."""
     log, others = DeltaLog.create(table, LOG), Others()
-    made = faulty(monkeypatch, others, commits={HANGS: 1.0})
+    made = faulty(store, others, commits={HANGS: 1.0})
     monkeypatch.setattr(made._rng, "random", lambda: luck)
-    with pytest.raises(CommitUnknown, match="timed out"):
-        log.commit({"who": "test"})
+    if landed_at_once:
+        assert log.commit({"who": "test"}) == 1
+    else:
+        with pytest.raises(CommitUnknown, match="timed out"):
+            log.commit({"who": "test"})
     assert (last_version(table) == 1) == landed_at_once
     assert others.seconds == [10.0]
     with made.calm():
@@ -60,29 +77,49 @@ def test_a_commit_that_hangs_has_landed_or_lands_later(table, monkeypatch, luck,
     assert last_version(table) == 1
 
 
-def test_a_look_that_hangs_ends_with_an_error_when_others_have_gone_on(table, monkeypatch):
+def test_a_look_that_hangs_ends_with_an_error_when_others_have_gone_on(store, table):
     log, others = DeltaLog.create(table, LOG), Others()
-    faulty(monkeypatch, others, hangs=1.0)
+    faulty(store, others, hangs=1.0)
     with pytest.raises(KafkaStorageException, match="timed out"):
         log.has_moved()
     assert others.seconds == [10.0]
 
 
-def test_a_process_that_stands_still_before_its_commit_goes_on_as_if_nothing_had_happened(table, monkeypatch):
+def test_a_process_that_stands_still_before_its_commit_goes_on_as_if_nothing_had_happened(store, table):
     """Whatever others have written meanwhile it has not seen: its commit is refused."""
     log = DeltaLog.create(table, LOG)
-    other, commit = DeltaLog.open(table), DeltaLog.commit
-    others = Others(lambda: commit(other, {"who": "other"}))
-    faulty(monkeypatch, others, commits={FROZEN: 1.0})
-    with pytest.raises(store.CommitConflict):
+    other = DeltaLog.open(table)
+
+    def overtake():
+        with made.calm():
+            other.commit({"who": "other"})
+
+    others = Others(overtake)
+    made = faulty(store, others, commits={FROZEN: 1.0})
+    with pytest.raises(CommitConflict):
         log.commit({"who": "test"})
-    assert others.seconds[0] in store._FROZEN_SECONDS
+    assert others.seconds[0] in faulty_store._FROZEN_SECONDS
+
+
+def test_a_process_that_writes_what_is_not_its_own_is_found(store, table):
+    made = FaultyStore(random.Random(1), Rates(), lambda: StackProducer("p", f"{store.uri}/cluster"), Others())
+    store.faults = made
+    with pytest.raises(Violation, match="only_owners_write"):
+        table.write("a file", b"")
+
+
+def test_a_step_that_goes_on_for_ever_is_found(store, table, monkeypatch):
+    monkeypatch.setattr(faulty_store, "LOOKS_OF_A_STEP", 10)
+    client = StackProducer("p", f"{store.uri}/cluster")
+    store.faults = FaultyStore(random.Random(1), Rates(), lambda: client, Others())
+    with pytest.raises(Violation, match="every_loop_ends"):
+        any(table.exists("what nobody writes") for _ in iter(int, 1))
 
 
 @pytest.fixture
-def world(root):
-    with pytest.MonkeyPatch.context() as patch:
-        made = World(root, 0, patch)
+def world():
+    with Changes() as changes:
+        made = StackWorld(0, changes)
         assert made.clients[0].send({0: 2, 1: 1})
         made.calm()
         yield made
@@ -125,7 +162,7 @@ def test_where_a_torn_commit_keeps_a_broker_from_its_root_an_operator_empties_it
         world._damage(node)
         tear_commit(node.root.child(table), 0.5)
     world.calm()
-    assert world.store.counts["replaced"] == 1
+    assert world.faults.counts["replaced"] == 1
     check(world)
 
 

@@ -1,23 +1,23 @@
 """A broken replica is repaired while its leader is about to take it into the ISR: nothing acknowledged is lost."""
 
 import contextlib
-from pathlib import Path
 
 import pytest
 
 from replication.protocol.record_batch import TopicIdPartition
 from replication.server.metadata_cache import MetadataCache
-from tests.faults.check import check
-from tests.faults.test_criticals import elected
-from tests.faults.world import TOPIC_ID, World
+from replication.simulation.stack.invariants import check
+from replication.simulation.stack.one_thread import Changes
+from replication.simulation.stack.world import TOPIC_ID, StackWorld
+from tests.simulation.stack.test_criticals import elected
 
 P0 = TopicIdPartition(TOPIC_ID, 0)
 
 
 @pytest.fixture
-def world(root):
-    with pytest.MonkeyPatch.context() as patch:
-        made = World(root, 0, patch)
+def world():
+    with Changes() as changes:
+        made = StackWorld(0, changes)
         made.calm()
         yield made
 
@@ -31,8 +31,7 @@ def rot(world, node):
     with world.acting(None):
         log = log_of(node)
         name = log.refresh().known(P0).batches[0].segment
-        path = Path(log.root.path(name))
-        path.write_bytes(b"x" * path.stat().st_size)
+        log.root.write(name, b"x" * log.root.sizes([name])[0])
         log.report_broken(name, f"{name}: rotten")
 
 

@@ -1,0 +1,68 @@
+"""One history of the stack tier: a seed, the events of its storm, then calm, and the invariants."""
+
+from __future__ import annotations
+
+import logging
+import random
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from replication.simulation.events import Violation
+from replication.simulation.stack.invariants import check
+from replication.simulation.stack.one_thread import Changes
+from replication.simulation.stack.rates import drawn
+from replication.simulation.stack.world import StackWorld
+
+EVENTS = 30  # of a storm: each may have others in its midst
+Break = tuple[str, object]  # a dotted path, and what shipped code is replaced by there
+
+
+class StackHistory(NamedTuple):
+    """What was run, and how it ended. `violation` is None if every invariant held."""
+
+    seed: int
+    events: tuple[int, ...]
+    steps: int
+    looks: int
+    violation: Violation | None
+    trace: tuple[str, ...]
+
+
+def run(seed: int, events: Sequence[int] = range(EVENTS), breaks: Sequence[Break] = ()) -> StackHistory:
+    """A world under one seed: a storm, calm, and the check."""
+    with _quiet(), Changes() as changes:
+        for where, what in breaks:
+            changes.change_at(where, what)
+        world, violation = None, None
+        try:
+            world = StackWorld(seed, changes, drawn(seed))
+            world.storm(events)
+            world.calm()
+            check(world)
+        except (Exception, Violation) as error:
+            violation = as_violation(error)
+        steps, looks, trace = (world.steps, world.faults.looks, world.trace) if world else (0, 0, [])
+        return StackHistory(seed, tuple(events), steps, looks, violation, tuple(trace))
+
+
+def as_violation(error: Exception | Violation) -> Violation:
+    """An error that no shipped code has expected breaks an invariant, too."""
+    if isinstance(error, Violation):
+        return error
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return Violation("the_code_does_not_fail", f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Shipped code logs each fault, and draws random numbers where nothing depends on them: from the seed here."""
+    before, level = random.getstate(), logging.root.manager.disable
+    random.seed(0)
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        logging.disable(level)

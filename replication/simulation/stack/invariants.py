@@ -1,0 +1,62 @@
+"""What must hold after calm: nothing that was acknowledged is lost, nothing is there twice, all replicas are equal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from replication.protocol.record_batch import TopicIdPartition
+from replication.simulation.events import Violation
+from replication.simulation.stack.processes import PARTITIONS, StackBroker
+from replication.simulation.stack.world import TOPIC_ID, StackWorld
+from replication.storage.replica_table import ReplicaTable
+
+
+def check(world: StackWorld) -> None:
+    """Raises Violation, which says what is wrong."""
+    for node in world.nodes.values():
+        _check_compaction(node)
+    for number in range(PARTITIONS):
+        _check_partition(world, TopicIdPartition(TOPIC_ID, number))
+
+
+def _check_compaction(node: StackBroker) -> None:
+    assert node.broker is not None
+    assert node.broker.session is not None
+    maintenance = node.broker.session._maintenance
+    for _ in range(3):
+        before = maintenance._log.refresh().version
+        maintenance._compact()
+        if maintenance._log.refresh().version == before:
+            return
+    raise Violation("compaction_comes_to_rest", f"{node.name}: compaction goes on for ever")
+
+
+def _check_partition(world: StackWorld, partition: TopicIdPartition) -> None:
+    logs, leader = world.logs(), world.partitions()[partition].leader
+    high_watermark = ReplicaTable.open(world.nodes[leader].root).replicas[partition].high_watermark
+    read = {number: log.read(partition, 0, high_watermark) for number, log in logs.items()}
+    values = [value.rstrip(b".").decode() for value in read[leader]["value"].to_pylist()]
+    _check_records(world, partition.partition, values)
+    ends = {log.current().partition(partition).log_end for log in logs.values()}
+    if len(ends) != 1 or not all(table.equals(read[leader]) for table in read.values()):
+        raise Violation("replicas_are_equal", f"partition {partition.partition}: {ends}")
+
+
+def _check_records(world: StackWorld, partition: int, values: Sequence[str]) -> None:
+    at: Mapping[str, int] = {value: offset for offset, value in enumerate(values)}
+    sent = {c.name: [s for s in c.sent if s.partition == partition] for c in world.clients}
+    twice = [f"{value} is there {n} times" for value, n in Counter(values).items() if n > 1]
+    _holds("nothing_is_there_twice", partition, twice)
+    known = {v.rstrip(b".").decode() for batches in sent.values() for s in batches for v in s.values}
+    _holds("nothing_is_there_that_was_not_sent", partition, [v for v in values if v not in known])
+    for batches in sent.values():
+        wanted = [v.rstrip(b".").decode() for s in batches if s.is_acknowledged for v in s.values]
+        _holds("nothing_acknowledged_is_lost", partition, [value for value in wanted if value not in at])
+        offsets = [at[value] for value in wanted if value in at]
+        _holds("the_order_of_sending_is_kept", partition, offsets if offsets != sorted(offsets) else [])
+
+
+def _holds(invariant: str, partition: int, faults: Sequence[object]) -> None:
+    if faults:
+        raise Violation(invariant, f"partition {partition}: {', '.join(map(str, faults))}")

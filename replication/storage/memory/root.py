@@ -1,0 +1,126 @@
+"""A storage root in memory. Its errors are those of a real one: a file that is not there is a FileNotFoundError, and
+whatever else fails names the place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import Schema
+
+from replication.errors import KafkaStorageException
+from replication.storage.filesystem import Stamp, StorageRoot
+from replication.storage.memory.store import SCHEME, File, MemoryStore
+from replication.storage.memory.table import MemoryTable, create_table
+from replication.storage.store_errors import reading, writing
+
+
+@dataclass(frozen=True)
+class MemoryRoot(StorageRoot):
+    """A folder of a store in memory, `memory://<store>/<folder>`."""
+
+    @property
+    def store(self) -> MemoryStore:
+        """The store that it lies in. Raises KafkaStorageException if this process has none of that name."""
+        name = self.uri.removeprefix(f"{SCHEME}://").split("/")[0]
+        found = MemoryStore.open_stores.get(name)
+        if found is None:
+            raise KafkaStorageException(f"{self.uri}: this process has no store {name} in its memory")
+        return found
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the store stands for disks of this machine."""
+        return self.store.is_local
+
+    def open_table(self, version: int | None = None) -> MemoryTable:
+        """A handle on the Delta table that lies here. Raises as delta-rs does."""
+        return MemoryTable(self.store, self.uri, version)
+
+    def create_table(
+        self, schema: Schema, name: str, description: str, configuration: Mapping[str, str]
+    ) -> MemoryTable:
+        """A handle on a Delta table that is made here. Raises as delta-rs does."""
+        return create_table(self.store, self.uri, schema, name, description, configuration)
+
+    def path(self, name: str = "") -> str:
+        """How messages name a file."""
+        return self._named(name)
+
+    def _found(self, name: str) -> File:
+        with reading(self._named(name)):
+            self.store.faults.read(self._named(name))
+        found = self.store.find(self._named(name))
+        if found is None:
+            raise FileNotFoundError(f"{self._named(name)}: no such file")
+        return found
+
+    def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
+        """What each file is like, None for one that does not exist."""
+        with reading(self._named(", ".join(names))):
+            self.store.faults.read(self.uri)
+        found = [self.store.find(self._named(name)) for name in names]
+        return [file.stamp if file else None for file in found]
+
+    def list(self) -> list[str]:
+        """Names of the files and folders right below this root; empty if it does not exist."""
+        self._look()
+        return self.store.names(self.uri)
+
+    def sizes_listed(self) -> dict[str, int]:
+        """The files right below this root and their sizes in bytes."""
+        self._look()
+        return {name: file.stamp[0] for name, file in self.store.files(self.uri).items()}
+
+    def modified(self) -> dict[str, float]:
+        """The files right below this root, and when each was written, in seconds since the epoch."""
+        self._look()
+        return {name: file.stamp[1] / 1e9 for name, file in self.store.files(self.uri).items()}
+
+    def _look(self) -> None:
+        with reading(self.uri):
+            self.store.faults.read(self.uri)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file. Raises FileNotFoundError."""
+        return bytes(self._found(name).content)
+
+    def read_buffer(self, name: str) -> pa.Buffer:
+        """The content of a file. Raises FileNotFoundError."""
+        return self._found(name).content
+
+    def open(self, name: str) -> pa.NativeFile:
+        """A file to read parts of. Raises OSError."""
+        try:
+            return pa.BufferReader(self._found(name).content)
+        except KafkaStorageException as error:
+            raise OSError(str(error)) from error
+
+    def write(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Writes a file whole."""
+        uri = self._named(name)
+        with writing(uri):
+            self.store.faults.write(uri, lambda: self.store.put(uri, content))
+
+    def create_folder(self) -> None:
+        """There is none before its first file."""
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Puts a file in the place of another, or under a name of its own. Raises FileNotFoundError."""
+        self.store.put(self._named(new_name), self._found(name).content)
+        self.store.delete(self._named(name))
+
+    def delete(self, name: str) -> None:
+        """Deletes a file; one that is gone already is no error."""
+        uri = self._named(name)
+        with writing(uri):
+            self.store.faults.write(uri, lambda: self.store.delete(uri))
+
+    def delete_folder(self) -> None:
+        """Deletes this folder and all that is in it; one that is gone already is no error."""
+        with writing(self.uri):
+            self.store.faults.write(self.uri, lambda: self.store.delete_folder(self.uri))
+
+    def _fsync(self, name: str) -> None:
+        """Memory has nothing to make durable."""

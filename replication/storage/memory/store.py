@@ -1,0 +1,123 @@
+"""The files of one store in memory. All that is done to them passes a `Faults`, which may let it fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from replication.storage.filesystem import Stamp
+
+SCHEME = "memory"
+
+
+class File(NamedTuple):
+    """The content of a file, and what tells it from any other: size, and when it was written, no two at one time."""
+
+    content: pa.Buffer
+    stamp: Stamp
+
+
+class Faults(Protocol):
+    """What may happen to those who use a store. `uri` is of a file, a folder or a table."""
+
+    def read(self, uri: str) -> None:
+        """Before anything is looked at, or deleted. May raise OSError, or let time pass."""
+
+    def write(self, uri: str, put: Callable[[], None]) -> None:
+        """Calls `put`, now or later or not at all. May raise OSError, whatever it has done."""
+
+    def commit(self, uri: str, put: Callable[[], bool]) -> bool:
+        """The same of a commit; `put` answers whether it was there first, and this answers what is told of it."""
+
+
+class NoFaults:
+    """A store that never fails."""
+
+    def read(self, uri: str) -> None:
+        """Nothing happens."""
+
+    def write(self, _: str, put: Callable[[], None]) -> None:
+        """What is written is there."""
+        put()
+
+    def commit(self, _: str, put: Callable[[], bool]) -> bool:
+        """What is committed is there, or somebody was first."""
+        return put()
+
+
+@dataclass
+class MemoryStore:
+    """Files by folder and name. `is_local`: whether it stands for disks of this machine, or for an object store."""
+
+    name: str
+    is_local: bool = False
+    wall_clock: Callable[[], float] = time.time
+    faults: Faults = field(default_factory=NoFaults)
+    folders: dict[str, dict[str, File]] = field(default_factory=dict)
+    parsed: dict[object, object] = field(default_factory=dict)  # what handles have made of commits, by their stamps
+    _writes: int = 0
+
+    open_stores: ClassVar[dict[str, MemoryStore]] = {}
+
+    @contextmanager
+    def opened(self) -> Iterator[MemoryStore]:
+        """Roots `memory://<name>/…` lie in this store meanwhile."""
+        before = self.open_stores.get(self.name)
+        self.open_stores[self.name] = self
+        try:
+            yield self
+        finally:
+            del self.open_stores[self.name]
+            if before is not None:
+                self.open_stores[self.name] = before
+
+    @property
+    def uri(self) -> str:
+        """The URI of the folder that all its roots lie in."""
+        return f"{SCHEME}://{self.name}"
+
+    def find(self, uri: str) -> File | None:
+        """A file, None if it is not there."""
+        folder, _, name = uri.rpartition("/")
+        return self.folders.get(folder, {}).get(name)
+
+    def files(self, folder: str) -> Mapping[str, File]:
+        """The files right in a folder."""
+        return self.folders.get(folder, {})
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files and folders right in a folder."""
+        below = {uri[len(folder) + 1 :].split("/")[0] for uri in self.folders if uri.startswith(f"{folder}/")}
+        return sorted({*self.files(folder), *below})
+
+    def put(self, uri: str, content: bytes | pa.Buffer) -> None:
+        """Writes a file, over another one if there is one."""
+        folder, _, name = uri.rpartition("/")
+        self._writes += 1
+        buffer = pa.py_buffer(content)
+        written_at = int(self.wall_clock() * 1e9) + self._writes
+        self.folders.setdefault(folder, {})[name] = File(buffer, (buffer.size, written_at))
+
+    def put_if_absent(self, uri: str, content: bytes) -> bool:
+        """Writes a file unless there is one; tells whether it has."""
+        is_absent = self.find(uri) is None
+        if is_absent:
+            self.put(uri, content)
+        return is_absent
+
+    def delete(self, uri: str) -> None:
+        """Deletes a file; one that is gone already is no error."""
+        folder, _, name = uri.rpartition("/")
+        self.folders.get(folder, {}).pop(name, None)
+        if not self.folders.get(folder, True):
+            del self.folders[folder]
+
+    def delete_folder(self, folder: str) -> None:
+        """Deletes a folder and all that is in it."""
+        for uri in [uri for uri in self.folders if uri == folder or uri.startswith(f"{folder}/")]:
+            del self.folders[uri]
