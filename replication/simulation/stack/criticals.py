@@ -1,9 +1,10 @@
-"""Five mistakes that lost or doubled acknowledged records, each as it was before it was mended."""
+"""Five mistakes that lost or doubled acknowledged records, each as it was before it was mended, with the history that
+leads to it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,9 +17,9 @@ from replication.protocol.record_batch import BatchHeader
 from replication.protocol.replica_rows import replica_row
 from replication.protocol.role_round import take_up_roles
 from replication.server.replica_manager import ReplicaManager
+from replication.simulation.stack import schedules
+from replication.simulation.stack.breaks import StackSabotage, at
 from replication.simulation.stack.one_thread import Fetcher
-
-Changes = Sequence[tuple[str, Any]]
 
 _send, _place, _publish = Producer.send, place, ReplicaManager.publish
 
@@ -92,12 +93,34 @@ def _without_progress(
     return Compaction(tuple(small), tuple(packs))
 
 
-IDENTITY_KEPT: Changes = [("replication.clients.producer.Producer.send", _keeps_its_identity)]
-LEADS_ON: Changes = [
-    ("replication.server.replica_manager.take_up_roles", partial(take_up_roles, rules=BrokerRules(given_to=_leads_on))),
-    ("replication.protocol.log_matching.leader_lost_its_end", lambda *_: False),  # it would keep what was lost
-]
-OVERTAKEN: Changes = [("replication.server.replica_manager.ReplicaManager.publish", _is_overtaken)]
-LOG_READ_FIRST: Changes = [("replication.server.replica_manager.ReplicaManager.publish", _reads_the_log_first)]
-APPENDED_AGAIN: Changes = [("replication.storage.append.place", _appends_all_again)]
-WITHOUT_PROGRESS: Changes = [("replication.storage.compaction.plan_compaction", _without_progress)]
+# What goes on meanwhile, in the schedule of a deposed leader, as it is shipped.
+OVERTAKEN = at(("replication.server.replica_manager.ReplicaManager.publish", _is_overtaken))
+
+CRITICALS: dict[str, StackSabotage] = {
+    "a_send_keeps_its_identity": StackSabotage(
+        "a send that raises leaves its sequence numbers to the next one",
+        at(("replication.clients.producer.Producer.send", _keeps_its_identity)), schedules.interrupted_send,
+    ),
+    "a_new_process_leads_on": StackSabotage(
+        "a process leads what an older one was elected for, with a log that has lost its end",
+        at(
+            ("replication.server.replica_manager.take_up_roles",
+             partial(take_up_roles, rules=BrokerRules(given_to=_leads_on))),
+            ("replication.protocol.log_matching.leader_lost_its_end", lambda *_: False),  # it would keep what was lost
+        ), schedules.leader_without_its_end,
+    ),
+    "the_log_is_read_first": StackSabotage(
+        "a row is made of a log that was read before the fetch states",
+        at(("replication.server.replica_manager.ReplicaManager.publish", _reads_the_log_first)),
+        schedules.tail_of_a_deposed_leader,
+    ),
+    "all_is_appended_again": StackSabotage(
+        "a leader that has the first records of a send appends all of them",
+        at(("replication.storage.append.place", _appends_all_again)), schedules.send_that_was_replicated_in_part,
+    ),
+    "compaction_makes_no_progress": StackSabotage(
+        "compaction packs files by their compressed sizes",
+        at(("replication.storage.compaction.plan_compaction", _without_progress)),
+        schedules.records_that_compress_well,
+    ),
+}  # fmt: skip

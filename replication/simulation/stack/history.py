@@ -5,46 +5,52 @@ from __future__ import annotations
 import logging
 import random
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from replication.simulation.events import Violation
+from replication.simulation.stack.breaks import StackSabotage
 from replication.simulation.stack.invariants import check
 from replication.simulation.stack.one_thread import Changes
 from replication.simulation.stack.rates import drawn
 from replication.simulation.stack.world import StackWorld
 
 EVENTS = 30  # of a storm: each may have others in its midst
-Break = tuple[str, object]  # a dotted path, and what shipped code is replaced by there
 
 
 class StackHistory(NamedTuple):
-    """What was run, and how it ended. `violation` is None if every invariant held."""
+    """What was run, and how it ended. `violation` is None if every invariant held; `faults` counts what went wrong."""
 
     seed: int
     events: tuple[int, ...]
     steps: int
-    looks: int
     violation: Violation | None
     trace: tuple[str, ...]
+    faults: Mapping[str, int]
 
 
-def run(seed: int, events: Sequence[int] = range(EVENTS), breaks: Sequence[Break] = ()) -> StackHistory:
-    """A world under one seed: a storm, calm, and the check."""
+def run(seed: int, events: Sequence[int] = range(EVENTS), sabotage: StackSabotage | None = None) -> StackHistory:
+    """A world under one seed: a storm, or the schedule of a sabotage, then calm, and the check."""
     with _quiet(), Changes() as changes:
-        for where, what in breaks:
-            changes.change_at(where, what)
+        if sabotage is not None:
+            sabotage.apply(changes)
+        schedule = sabotage.schedule if sabotage else None
         world, violation = None, None
         try:
-            world = StackWorld(seed, changes, drawn(seed))
-            world.storm(events)
+            world = StackWorld(seed, changes, drawn(seed)) if schedule is None else StackWorld(seed, changes)
+            if schedule is None:
+                world.storm(events)
+            else:
+                world.calm()
+                schedule(world)
             world.calm()
             check(world)
         except (Exception, Violation) as error:
             violation = as_violation(error)
-        steps, looks, trace = (world.steps, world.faults.looks, world.trace) if world else (0, 0, [])
-        return StackHistory(seed, tuple(events), steps, looks, violation, tuple(trace))
+        steps, trace = (world.faults.looks, world.trace) if world else (0, [])
+        faults = dict(world.faults.counts) if world else {}
+        return StackHistory(seed, tuple(events), steps, violation, tuple(trace), faults)
 
 
 def as_violation(error: Exception | Violation) -> Violation:

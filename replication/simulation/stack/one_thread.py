@@ -115,17 +115,23 @@ class Standing:
 
 
 class Clock:
-    """The time of a world, in seconds: `monotonic` when it is called, and wall time."""
+    """The time of a world, in seconds: `monotonic` when it is called, and wall time. `skew` tells by how much the clock
+    of who asks now is wrong."""
 
     def __init__(self) -> None:
         self.now = 100.0
+        self.skew: Callable[[], float] = lambda: 0.0
 
     def __call__(self) -> float:
         return self.now
 
     def wall(self) -> float:
-        """Seconds since the epoch."""
+        """Seconds since the epoch, as the store has them."""
         return _EPOCH + self.now
+
+    def told(self) -> float:
+        """Seconds since the epoch, as a process is told."""
+        return self.wall() + self.skew()
 
 
 class Changes(ExitStack):
@@ -165,7 +171,7 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
 
 def _hold_clocks(changes: Changes, clock: Clock) -> None:
     """Also where the real clock is the default of a parameter."""
-    real = {time.monotonic: clock, time.time: clock.wall}
+    real = {time.monotonic: clock, time.time: clock.told}
     modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("replication.")]
     classes = {c for module in modules for _, c in inspect.getmembers(module, inspect.isclass)}
     for made in sorted(classes, key=repr):
@@ -174,5 +180,5 @@ def _hold_clocks(changes: Changes, clock: Clock) -> None:
             held = tuple(real.get(d, d) if callable(d) else d for d in defaults)
             changes.change(made.__init__, "__defaults__", held)
     changes.change(time, "monotonic", clock)
-    changes.change(time, "time", clock.wall)
-    changes.change(time, "time_ns", lambda: int(clock.wall() * 1e9))
+    changes.change(time, "time", clock.told)
+    changes.change(time, "time_ns", lambda: int(clock.told() * 1e9))

@@ -27,6 +27,7 @@ from schemas import LOG, PRODUCERS
 
 TOPIC = "flights"
 PARTITIONS = 2
+_NEWEST = 0.6  # how often the newest process goes on, where there are older ones
 PRODUCER = Config.from_properties({"log.segment.bytes": "1024"})
 
 
@@ -35,7 +36,8 @@ class Interrupted(BaseException):
 
 
 class StackBroker:
-    """A broker, whatever process of it runs now. `beat_at`: when it has shown last that it lives."""
+    """A broker, whatever process of it runs now. `beat_at`: when it has shown last that it lives. There may be older
+    processes of it that have not found out yet that they are over."""
 
     keeps_records = True
 
@@ -51,6 +53,7 @@ class StackBroker:
         self.beat_at = 0.0
         self._refused: str | None = None
         self.broker: Broker | None = None
+        self._older: list[Broker] = []
         self._cluster = cluster
         self._maintain = maintain
         self._config = Config.from_properties({"broker.id": str(number), **properties})
@@ -114,8 +117,33 @@ class StackBroker:
         except BrokerKilled:
             pass
 
+    def kill(self) -> None:
+        """Ends all its processes."""
+        for broker in (self.broker, *self._older):
+            if broker is not None:
+                broker.gate.kill()
+        self._older.clear()
+
+    def start_another(self) -> None:
+        """A new process, beside the one that runs, as an operator starts who cannot see that one."""
+        if self.broker is not None:
+            self._older.append(self.broker)
+        self.start()
+
     def step(self, rng: random.Random) -> None:
-        """What its threads do: heartbeat, its own round, fetches, now and then the maintenance of the log."""
+        """What the threads of its process do; sometimes those of an older one."""
+        if not self._older or rng.random() < _NEWEST:
+            self._step(rng)
+            return
+        newest, older = (self.broker, self.beat_at), self._older.pop(0)
+        self.broker = older
+        self._step(rng)
+        if self.broker is older and not older.gate.is_killed:
+            self._older.append(older)
+        self.broker, self.beat_at = newest
+
+    def _step(self, rng: random.Random) -> None:
+        """Heartbeat, its own round, fetches, now and then the maintenance of the log."""
         broker = self.broker
         if broker is None or broker.gate.is_killed:
             self.start()

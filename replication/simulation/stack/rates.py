@@ -10,12 +10,15 @@ from dataclasses import dataclass, field, replace
 LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER = "lost", "refused", "late", "dies before", "dies after"
 OVERTAKEN, FROZEN, HANGS = "over", "frozen", "hangs"
 KILLED, STOPPED, LOSES_END, TORN, EMPTIED = "killed", "stopped", "loses its end", "torn", "emptied"
+RESTORED, ASLEEP, LITTERED, DOUBLED = "restored", "asleep", "littered", "doubled"
 
 _COMMITS = {
     LOST: 0.02, REFUSED: 0.01, LATE: 0.01, DIES_BEFORE: 0.004, DIES_AFTER: 0.006, OVERTAKEN: 0.08, FROZEN: 0.003,
     HANGS: 0.003,
 }  # fmt: skip
-_BROKERS = {KILLED: 3, STOPPED: 2, LOSES_END: 2, TORN: 1, EMPTIED: 1}
+_BROKERS = {
+    KILLED: 3, STOPPED: 2, LOSES_END: 2, TORN: 1, EMPTIED: 1, RESTORED: 1, ASLEEP: 1, LITTERED: 0.5, DOUBLED: 1.5,
+}  # fmt: skip
 _FACTORS = 0, 1, 1, 3
 
 
@@ -26,7 +29,8 @@ class Rates:
     `commits`: of each commit. `unavailable`, `outage` and `hangs`, of each look at a file: that it fails, alone or with
     all that follow, or after a long time. `breaks`: that a fault of a broker is the next step, of those in `brokers` by
     their weights. `interrupted`: of each pause of a producer. `maintains`: of each step of a broker. `padding`: bytes
-    of each record.
+    of each record. `slow`: of each look, that others go on before it is answered. `skew`: seconds that the wall clock
+    of a process is off by at most. `checkpoint_commits`: after so many commits a table's log is cleaned up.
     """
 
     commits: Mapping[str, float] = field(default_factory=lambda: dict(_COMMITS))
@@ -37,6 +41,9 @@ class Rates:
     breaks: float = 0.06
     interrupted: float = 0.004
     maintains: float = 0.05
+    slow: float = 0.002
+    skew: float = 3600.0
+    checkpoint_commits: int = 100
     padding: int = 900  # so that each record is a batch of its own, and a segment: a leader may be lost between two
 
 
@@ -55,4 +62,7 @@ def drawn(seed: int) -> Rates:
         interrupted=rng.choice((0, 0.004, 0.05)),
         maintains=rng.choice((0.02, 0.05, 0.2)),
         padding=rng.choice((900, 900, 900, 200_000)),
+        slow=usual.slow * rng.choice(_FACTORS),
+        skew=rng.choice((0, 3600, 200_000)),
+        checkpoint_commits=rng.choice((6, 20, 100)),
     )

@@ -2,12 +2,6 @@
 has faults. Which process takes its next step, what breaks and when, is told by one number, the seed.
 
 While a process waits, or when another one is to get ahead of its commit, others go on in the middle of its step.
-
-What may be lost is what Lakelog promises to stand: a power cut, or a root that is emptied, takes the log of one broker
-at a time, or a part of it, while another member of the ISR has all that was acknowledged and lives until the controller
-has seen it: so it neither ends meanwhile nor stands still for so long that it would be taken for dead. The root stays
-within reach: producers append to a log that has lost its end and still says that it leads. Where a root cannot be read
-afterwards, as a commit of it is torn, an operator empties it.
 """
 
 from __future__ import annotations
@@ -16,6 +10,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from replication.config import Config
@@ -26,7 +21,8 @@ from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.protocol.topic import Topic
 from replication.simulation.events import Violation
-from replication.simulation.stack.faulty_store import FaultyStore, lose_end, tear_commit, tear_end
+from replication.simulation.stack.disasters import BROKERS, Disasters
+from replication.simulation.stack.faulty_store import FaultyStore
 from replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
 from replication.simulation.stack.processes import (
     PARTITIONS,
@@ -37,16 +33,14 @@ from replication.simulation.stack.processes import (
     StackController,
     StackProducer,
 )
-from replication.simulation.stack.rates import EMPTIED, KILLED, LOSES_END, STOPPED, TORN, Rates
-from replication.storage.broker_table import BrokerTable
+from replication.simulation.stack.rates import Rates
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.memory.store import MemoryStore
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.replica_table import ReplicaTable
-from schemas import LOG, REPLICAS
+from schemas import LOG
 
-BROKERS = (1, 2, 3)
 TOPIC_ID = "flights-id"
 DEPTH = 3  # so many steps may lie within one another
 CALM_ROUNDS = 150
@@ -66,23 +60,36 @@ class StackWorld:
         self.seed, self.rng, self.clock, self.rates = seed, random.Random(seed), Clock(), rates or Rates()
         self.trace: list[str] = []
         self.steps = 0
+        self._skews: dict[str, float] = {}
+        self.clock.skew = self._skew
         self._stack: list[Process | None] = []
         self.faults = FaultyStore(self.rng, self.rates, self._actor, self.let_others)
         in_one_thread(changes, self.clock, random.Random(seed))
+        changes.change("replication.storage.delta_log", "CHECKPOINT_COMMITS", self.rates.checkpoint_commits)
         self.store = MemoryStore(f"world-{seed}", self.rng.random() < 0.5, self.clock.wall, self.faults)
         changes.enter_context(self.store.opened())
         changes.change(ReplicaTable, "publish", self._checked(ReplicaTable.publish))
         for place in ("sender", "delayed_operation"):
             changes.change(f"replication.clients.{place}", "pause", self._pause)
+        self.disasters = Disasters(self)
         self._format(properties)
         self.offices = [StackController(f"controller-{number}", self.cluster.root.uri) for number in (1, 2)]
         self.clients = [StackProducer(f"producer-{number}", self.cluster.root.uri) for number in (1, 2)]
+        self._skews = {actor.name: self.rng.uniform(-1, 1) * self.rates.skew for actor in self._all()}
         for client in self.clients:
             client.padding = b"." * self.rates.padding
-        self.damaged: dict[int, int] = {}  # brokers that have lost records, and the last epoch with all of them
 
     def _actor(self) -> Process | None:
         return self._stack[-1] if self._stack else None
+
+    def _skew(self) -> float:
+        """Each process has a machine of its own."""
+        actor = self._actor()
+        return self._skews.get(actor.name, 0.0) if actor is not None else 0.0
+
+    def is_busy(self, process: Process) -> bool:
+        """Whether it is in the midst of a step."""
+        return process in self._stack
 
     def _format(self, properties: dict[str, str]) -> None:
         root = StorageRoot.of(f"{self.store.uri}/cluster")
@@ -93,7 +100,7 @@ class StackWorld:
             storage = StorageRoot.of(f"{self.store.uri}/broker-{number}")
             format_broker(storage, cluster_id, number)
             node = StackBroker(number, root.uri, storage, self.rates.maintains, **{**BROKER, **properties})
-            node.may_die = self._may_end(node)
+            node.may_die = partial(self.disasters.may_end, node)
             self.nodes[number] = node
         for node in self.nodes.values():
             node.start()
@@ -152,8 +159,8 @@ class StackWorld:
                 actor.moved_at = self.clock.now
             with self.acting(actor):
                 actor.step(self.rng)
-            if isinstance(actor, StackBroker) and actor.number in self.damaged and actor.cannot_be_read:
-                self._replace_root(actor)
+            if isinstance(actor, StackBroker):
+                self.disasters.mend(actor)
 
     def let_others(self, seconds: float) -> None:
         """Others go on in the middle of a step, for so long that it may be found out."""
@@ -165,8 +172,7 @@ class StackWorld:
 
     def interrupt(self) -> None:
         """Another process goes on in the middle of a step."""
-        is_sending = any(client in self._stack for client in self.clients)
-        others = [a for a in self._all() if a not in self._stack and not (is_sending and a in self.clients)]
+        others = [actor for actor in self._all() if actor not in self._stack]
         if len(self._stack) <= DEPTH and others:
             self.happen(others)
 
@@ -174,9 +180,9 @@ class StackWorld:
         """Something: mostly the step of a process, sometimes a fault."""
         self.clock.now += self.rng.uniform(0.05, 0.4)
         with self.acting(None):
-            self.faults.is_careful = self._is_awaited()
+            self.faults.is_careful = self.disasters.is_awaited()
         if self.faults.has_faults and self.rng.random() < self.rates.breaks:
-            self._break()
+            self.disasters.happen()
         else:
             self.run(self._starving(actors) or self.rng.choice(list(actors)))
 
@@ -200,120 +206,6 @@ class StackWorld:
             self.rng.seed(f"{self.seed}/{event}")
             self.happen(self._all())
         self.faults.has_faults = False
-
-    # Faults of processes and roots
-
-    def _break(self) -> None:
-        faults: dict[str, Callable[[StackBroker], None]] = {
-            KILLED: self.kill, STOPPED: self._freeze, LOSES_END: self.cut_power, TORN: self.tear,
-            EMPTIED: self.empty_root,
-        }  # fmt: skip
-        (fault,) = self.rng.choices([*self.rates.brokers], [*self.rates.brokers.values()])
-        node = self.nodes[self.rng.choice(BROKERS)]
-        with self.acting(None):
-            self.faults.land()
-            if node not in self._stack and self._may_end(node)():
-                faults[fault](node)
-
-    def kill(self, node: StackBroker) -> None:
-        """Ends a process of a broker; the next step of the broker starts another."""
-        self.trace.append(f"{self.clock.now:.1f} kill {node.name}")
-        if node.broker is not None:
-            node.broker.gate.kill()
-        node.frozen_until = self.clock.now + self.rng.choice([0, 0, 3, 12])
-
-    def _freeze(self, node: StackBroker | StackController) -> None:
-        actor = self.rng.choice([node, *self.offices])
-        self.trace.append(f"{self.clock.now:.1f} freeze {actor.name}")
-        actor.frozen_until = self.clock.now + self.rng.choice([2, 8, 15])
-
-    def cut_power(self, node: StackBroker, commits: int | None = None) -> None:
-        """A broker goes down, and the ends of its tables go with it: perhaps of its log alone."""
-        if self._may_lose(node):
-            self._damage(node)
-            counts = (commits or self.rng.randrange(1, 8), commits or self.rng.randrange(8))
-            tables = (node.root.child(LOG.name), node.root.child(REPLICAS.name))
-            lost = [lose_end(table, count) for table, count in zip(tables, counts, strict=True)]
-            self._tell(LOSES_END, f"{node.name} loses the last {lost} commits")
-
-    def tear(self, node: StackBroker) -> None:
-        """A broker goes down, and the last files of one of its tables are not whole, or the last commit is not."""
-        if self._may_lose(node):
-            self._damage(node)
-            table = node.root.child(self.rng.choice([LOG.name, LOG.name, LOG.name, REPLICAS.name]))
-            part = self.rng.choice([0, 0.5])
-            if self.rng.random() < 0.7:
-                torn = tear_end(table, self.rng.randrange(1, 4), part)
-            else:
-                torn = tear_commit(table, part)
-            self._tell(TORN, f"{node.name}: {part} is left of {torn}")
-
-    def empty_root(self, node: StackBroker) -> None:
-        """A broker goes down, and its root is formatted anew."""
-        if self._may_lose(node):
-            self._damage(node)
-            self._format_anew(node)
-            self._tell(EMPTIED, f"{node.name} loses its root")
-
-    def _format_anew(self, node: StackBroker) -> None:
-        node.root.delete_folder()
-        format_broker(node.root, self.cluster.cluster_id, node.number)
-
-    def _replace_root(self, node: StackBroker) -> None:
-        """What an operator does who is told so."""
-        with self.acting(None):
-            self.faults.lose_late(node.root)
-            self._note_damage(node)
-            self._format_anew(node)
-            self._tell("replaced", f"{node.name} gets an empty root")
-
-    def _tell(self, what: str, text: str) -> None:
-        self.trace.append(f"{self.clock.now:.1f} {text}")
-        self.faults.count(what)
-
-    def _damage(self, node: StackBroker) -> None:
-        self.kill(node)
-        self.faults.lose_late(node.root)
-        self._note_damage(node)
-        if self.rng.random() < 0.3:  # it may be back before a controller looks
-            for office in self.offices:
-                office.frozen_until = self.clock.now + 3
-
-    def _note_damage(self, node: StackBroker) -> None:
-        table = BrokerTable.open_or_create(self.cluster.root, node.number)
-        self.damaged[node.number] = table.registration.broker_epoch if table.registration else 0
-
-    def _may_lose(self, node: StackBroker) -> bool:
-        """Whether another member of each ISR lives, is known to, and keeps what was acknowledged."""
-        self.faults.land(all_of_them=True)
-        self._note_whole()
-        seen = [n for n in self.nodes.values() if n is not node and n not in self._stack and n.is_known_to_live]
-        others = {n.number: n.epoch for n in seen if self.clock.now >= n.frozen_until}
-        keeping = [[n for n, epoch in others.items() if r.isr_epoch(n) == epoch] for r in self.partitions().values()]
-        return not self.damaged and all(keeping)
-
-    def _may_end(self, node: StackBroker) -> Callable[[], bool]:
-        """Whether a broker may end: while one has lost records, and still counts, the others keep them."""
-
-        def may_end() -> bool:
-            with self.acting(None):
-                self._note_whole()
-            return all(damaged == node.number for damaged in self.damaged)
-
-        return may_end
-
-    def _is_awaited(self) -> bool:
-        """Whether one that has lost records is in an ISR as the process that had them: until the controller sees to
-        that, nothing else breaks."""
-        registrations = self.partitions().values() if self.damaged else ()
-        return any(n in r.isr and r.isr_epoch(n) <= epoch for r in registrations for n, epoch in self.damaged.items())
-
-    def _note_whole(self) -> None:
-        """Who was taken back into every ISR has all again."""
-        registrations = self.partitions().values()
-        for number, epoch in list(self.damaged.items()):
-            if all(number in r.isr and r.isr_epoch(number) > epoch for r in registrations):
-                del self.damaged[number]
 
     # What there is to see
 

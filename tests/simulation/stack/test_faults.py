@@ -138,7 +138,7 @@ def test_a_torn_file_has_its_commit_and_a_part_of_its_bytes(world, part):
     root = world.nodes[1].root.child(LOG.name)
     whole = ReplicaLog.open(root).current()
     with world.acting(None):
-        world.kill(world.nodes[1])
+        world.disasters.kill(world.nodes[1])
         names = tear_end(root, 2, part)
     assert names
     assert root.sizes(names) == [int(whole.segments[name].file.size * part) for name in names]
@@ -159,7 +159,7 @@ def test_a_torn_commit_keeps_its_name(world):
 def test_where_a_torn_commit_keeps_a_broker_from_its_root_an_operator_empties_it(world, table):
     node = world.nodes[1]
     with world.acting(None):
-        world._damage(node)
+        world.disasters.damage(node)
         tear_commit(node.root.child(table), 0.5)
     world.calm()
     assert world.faults.counts["replaced"] == 1
@@ -172,7 +172,7 @@ def test_a_power_cut_may_take_the_end_of_the_log_and_leave_the_row_that_tells_of
     ends = iter([2, 0])
     monkeypatch.setattr(world.rng, "randrange", lambda *_: next(ends, 0))
     with world.acting(None):
-        world.cut_power(node)
+        world.disasters.cut_power(node)
     monkeypatch.undo()
     assert "[2, 0]" in world.trace[-1]
     node.frozen_until = world.clock.now + 5
@@ -233,7 +233,7 @@ def test_a_broker_whose_root_and_registration_are_gone_counts_for_nothing(world)
     """Under the broker epoch that it once joined the ISR with, it would be in sync with nothing at all."""
     node = world.nodes[1]
     with world.acting(None):
-        world.empty_root(node)
+        world.disasters.empty_root(node)
         folder_of(world.cluster.root, node.number).delete_folder()
     with world.acting(node):
         node.start()

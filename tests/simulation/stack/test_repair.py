@@ -80,7 +80,7 @@ def test_ol_01_is_05_what_is_about_to_join_the_isr_is_not_emptied_in_it(world):
         until(world, lambda: not due, leader, follower)
     if 2 in world.partitions()[P0].isr:
         with world.acting(None):
-            world.kill(leader)
+            world.disasters.kill(leader)
         leader.frozen_until = float("inf")
         world.clock.now += 3
         elected(world, 2)

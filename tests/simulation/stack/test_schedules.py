@@ -65,8 +65,8 @@ def leader_without_its_end(world):
     assert all(client.send({0: 1}) for _ in range(3))
     world.calm()
     with world.acting(None):
-        world.cut_power(node, 2)
-    assert world.damaged
+        world.disasters.cut_power(node, 2)
+    assert world.disasters.damaged
     for office in world.offices:
         office.frozen_until = world.clock.now + 3
     node.frozen_until = 0.0
@@ -84,7 +84,7 @@ def tail_of_a_deposed_leader(world):
         world.nodes[number].frozen_until = world.clock.now + 3
     assert not client.send({0: 2}, 1000)
     with world.acting(None):
-        world.kill(node)
+        world.disasters.kill(node)
     node.frozen_until = float("inf")
     world.clock.now += 3
     elected(world, 2, 3)
@@ -103,7 +103,7 @@ def send_that_was_replicated_in_part(world):
 
     def killed():
         with world.acting(None):
-            world.kill(node)
+            world.disasters.kill(node)
         node.frozen_until = world.clock.now + 30
         elected(world, 2, 3)
 

@@ -1,0 +1,61 @@
+"""How shipped code is broken for a sabotage of the stack tier, and put right again."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from replication.protocol.broker_rounds import RULES
+from replication.protocol.send_round import SEND_RULES
+from replication.simulation.rules import SHIPPED, Rules
+from replication.simulation.stack.one_thread import Changes
+from replication.simulation.stack.world import StackWorld
+
+Break = Callable[[Changes], None]
+Schedule = Callable[[StackWorld], None]
+
+
+class StackSabotage(NamedTuple):
+    """What is broken, how, and the directed history that leads to it; None if random ones do."""
+
+    what: str
+    apply: Break
+    schedule: Schedule | None = None
+
+
+def at(*places: tuple[str, Any]) -> Break:
+    """Replaces what lies at these dotted paths."""
+
+    def apply(changes: Changes) -> None:
+        for path, what in places:
+            changes.change_at(path, what)
+
+    return apply
+
+
+def of_rules(broken: Rules) -> Break:
+    """Replaces rules that a sabotage of the rules tier has broken wherever shipped code has them. The chain stays: the
+    files of a log cannot do without it."""
+
+    def apply(changes: Changes) -> None:
+        for field in dataclasses.fields(Rules):
+            shipped, rule = getattr(SHIPPED, field.name), getattr(broken, field.name)
+            if rule is not shipped and callable(shipped) and field.name != "link":
+                _replace(changes, field.name, shipped, rule)
+
+    return apply
+
+
+def _replace(changes: Changes, name: str, shipped: Any, rule: Any) -> None:
+    """Not where the rule is defined, as the broken one may call it there."""
+    for rules in (RULES, SEND_RULES):
+        if getattr(rules, name, None) is shipped:
+            object.__setattr__(rules, name, rule)
+            changes.callback(object.__setattr__, rules, name, shipped)
+    for module_name, module in sorted(sys.modules.items()):
+        is_ours = module_name.startswith("replication.") and not module_name.startswith("replication.simulation")
+        if is_ours and module_name != shipped.__module__:
+            for attribute in [a for a, value in vars(module).items() if value is shipped]:
+                changes.change(module, attribute, rule)

@@ -1,0 +1,202 @@
+"""What befalls brokers and their roots: kills, freezes, power cuts, torn files, emptied and restored roots, sleeps.
+
+What may be lost is what Lakelog promises to stand: a power cut, or a root that is emptied, takes the log of one broker
+at a time, or a part of it, while another member of the ISR has all that was acknowledged and lives until the controller
+has seen it: so it neither ends meanwhile nor stands still for so long that it would be taken for dead. The root stays
+within reach: producers append to a log that has lost its end and still says that it leads. Where a root cannot be read
+afterwards, as a commit of it is torn, an operator empties it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from replication.simulation.stack.faulty_store import lose_end, tear_commit, tear_end
+from replication.simulation.stack.processes import StackBroker, StackController
+from replication.simulation.stack.rates import (
+    ASLEEP,
+    DOUBLED,
+    EMPTIED,
+    KILLED,
+    LITTERED,
+    LOSES_END,
+    RESTORED,
+    STOPPED,
+    TORN,
+)
+from replication.storage.broker_table import BrokerTable
+from replication.storage.cluster import format_broker
+from replication.storage.memory.store import File
+from schemas import LOG, REPLICAS
+
+if TYPE_CHECKING:
+    from replication.simulation.stack.world import StackWorld
+
+BROKERS = (1, 2, 3)
+_BACKS_UP = 0.5  # how often the root of the broker that is drawn is copied first
+_ASLEEP_SECONDS = 30, 400, 4_000, 90_000
+_LITTER = "part-0000.parquet", "a b%20c.parquet", ".hidden", "_delta_log/00000000000000000003.json.tmp", "x/y.parquet"
+
+
+class Disasters:
+    """What befalls the brokers of one world. `damaged`: those that have lost records, and the last broker epoch with
+    all of them."""
+
+    def __init__(self, world: StackWorld) -> None:
+        self._world = world
+        self.damaged: dict[int, int] = {}
+        self._backups: dict[int, Mapping[str, Mapping[str, File]]] = {}
+
+    def happen(self) -> None:
+        """One of them, where it may befall the broker that is drawn."""
+        disasters: dict[str, Callable[[StackBroker], None]] = {
+            KILLED: self.kill, STOPPED: self._freeze, LOSES_END: self.cut_power, TORN: self.tear,
+            EMPTIED: self.empty_root, RESTORED: self.restore, ASLEEP: self._sleep, LITTERED: self._litter,
+            DOUBLED: self._start_another,
+        }  # fmt: skip
+        rng, rates = self._world.rng, self._world.rates
+        (disaster,) = rng.choices([*rates.brokers], [*rates.brokers.values()])
+        node = self._world.nodes[rng.choice(BROKERS)]
+        with self._world.acting(None):
+            self._world.faults.land()
+            self._back_up(node)
+            if not self._world.is_busy(node) and self.may_end(node):
+                disasters[disaster](node)
+
+    def kill(self, node: StackBroker) -> None:
+        """Ends a process of a broker; the next step of the broker starts another."""
+        self._world.trace.append(f"{self._world.clock.now:.1f} kill {node.name}")
+        node.kill()
+        node.frozen_until = self._world.clock.now + self._world.rng.choice([0, 0, 3, 12])
+
+    def _start_another(self, node: StackBroker) -> None:
+        """Two processes of a broker run at once."""
+        if node.broker is not None:
+            self._tell(DOUBLED, f"{node.name} is started once more")
+            with self._world.acting(node):
+                node.start_another()
+
+    def _freeze(self, node: StackBroker | StackController) -> None:
+        actor = self._world.rng.choice([node, *self._world.offices])
+        self._world.trace.append(f"{self._world.clock.now:.1f} freeze {actor.name}")
+        actor.frozen_until = self._world.clock.now + self._world.rng.choice([2, 8, 15])
+
+    def cut_power(self, node: StackBroker, commits: int | None = None) -> None:
+        """A broker goes down, and the ends of its tables go with it: perhaps of its log alone."""
+        if self._may_lose(node):
+            self.damage(node)
+            counts = (commits or self._world.rng.randrange(1, 8), commits or self._world.rng.randrange(8))
+            tables = (node.root.child(LOG.name), node.root.child(REPLICAS.name))
+            lost = [lose_end(table, count) for table, count in zip(tables, counts, strict=True)]
+            self._tell(LOSES_END, f"{node.name} loses the last {lost} commits")
+
+    def tear(self, node: StackBroker) -> None:
+        """A broker goes down, and the last files of one of its tables are not whole, or the last commit is not."""
+        if self._may_lose(node):
+            self.damage(node)
+            table = node.root.child(self._world.rng.choice([LOG.name, LOG.name, LOG.name, REPLICAS.name]))
+            part = self._world.rng.choice([0, 0.5])
+            if self._world.rng.random() < 0.7:
+                torn = tear_end(table, self._world.rng.randrange(1, 4), part)
+            else:
+                torn = tear_commit(table, part)
+            self._tell(TORN, f"{node.name}: {part} is left of {torn}")
+
+    def empty_root(self, node: StackBroker) -> None:
+        """A broker goes down, and its root is formatted anew."""
+        if self._may_lose(node):
+            self.damage(node)
+            self._format_anew(node)
+            self._tell(EMPTIED, f"{node.name} loses its root")
+
+    def restore(self, node: StackBroker) -> None:
+        """A broker goes down, and its root is again as it was some time ago, as somebody restores a backup."""
+        backup = self._backups.get(node.number)
+        if backup is not None and self._may_lose(node):
+            self.damage(node)
+            node.root.delete_folder()
+            self._world.store.folders.update({folder: dict(files) for folder, files in backup.items()})
+            self._tell(RESTORED, f"{node.name} gets an old copy of its root")
+
+    def _back_up(self, node: StackBroker) -> None:
+        if self._world.rates.brokers.get(RESTORED) and self._world.rng.random() < _BACKS_UP:
+            root, folders = node.root.uri, self._world.store.folders
+            self._backups[node.number] = {f: dict(files) for f, files in folders.items() if f.startswith(f"{root}/")}
+
+    def _sleep(self, _: StackBroker) -> None:
+        """Nothing runs for a while, as when all machines are suspended: what is old is cleaned up afterwards."""
+        seconds = self._world.rng.choice(_ASLEEP_SECONDS)
+        self._world.clock.now += seconds
+        self._tell(ASLEEP, f"everybody sleeps for {seconds} s")
+
+    def _litter(self, node: StackBroker) -> None:
+        """Somebody leaves files that are none of ours in a table."""
+        table = node.root.child(self._world.rng.choice([LOG.name, REPLICAS.name]))
+        name = self._world.rng.choice(_LITTER)
+        table.write(name, b"nobody knows")
+        self._tell(LITTERED, f"{node.name} finds {name}")
+
+    def _format_anew(self, node: StackBroker) -> None:
+        node.root.delete_folder()
+        format_broker(node.root, self._world.cluster.cluster_id, node.number)
+
+    def mend(self, node: StackBroker) -> None:
+        """What an operator does who is told that a root that has lost something cannot be read."""
+        if node.number in self.damaged and node.cannot_be_read:
+            self._replace_root(node)
+
+    def _replace_root(self, node: StackBroker) -> None:
+        with self._world.acting(None):
+            self._world.faults.lose_late(node.root)
+            self._note_damage(node)
+            self._format_anew(node)
+            self._tell("replaced", f"{node.name} gets an empty root")
+
+    def _tell(self, what: str, text: str) -> None:
+        self._world.trace.append(f"{self._world.clock.now:.1f} {text}")
+        self._world.faults.count(what)
+
+    def damage(self, node: StackBroker) -> None:
+        self.kill(node)
+        self._world.faults.lose_late(node.root)
+        self._note_damage(node)
+        if self._world.rng.random() < 0.3:  # it may be back before a controller looks
+            for office in self._world.offices:
+                office.frozen_until = self._world.clock.now + 3
+
+    def _note_damage(self, node: StackBroker) -> None:
+        table = BrokerTable.open_or_create(self._world.cluster.root, node.number)
+        self.damaged[node.number] = table.registration.broker_epoch if table.registration else 0
+
+    def _may_lose(self, node: StackBroker) -> bool:
+        """Whether another member of each ISR lives, is known to, and keeps what was acknowledged."""
+        self._world.faults.land(all_of_them=True)
+        self._note_whole()
+        seen = [
+            n for n in self._world.nodes.values() if n is not node and not self._world.is_busy(n) and n.is_known_to_live
+        ]
+        others = {n.number: n.epoch for n in seen if self._world.clock.now >= n.frozen_until}
+        keeping = [
+            [n for n, epoch in others.items() if r.isr_epoch(n) == epoch] for r in self._world.partitions().values()
+        ]
+        return not self.damaged and all(keeping)
+
+    def may_end(self, node: StackBroker) -> bool:
+        """Whether a broker may end: while one has lost records, and still counts, the others keep them."""
+        with self._world.acting(None):
+            self._note_whole()
+        return all(damaged == node.number for damaged in self.damaged)
+
+    def is_awaited(self) -> bool:
+        """Whether one that has lost records is in an ISR as the process that had them: until the controller sees to
+        that, nothing else breaks."""
+        registrations = self._world.partitions().values() if self.damaged else ()
+        return any(n in r.isr and r.isr_epoch(n) <= epoch for r in registrations for n, epoch in self.damaged.items())
+
+    def _note_whole(self) -> None:
+        """Who was taken back into every ISR has all again."""
+        registrations = self._world.partitions().values()
+        for number, epoch in list(self.damaged.items()):
+            if all(number in r.isr and r.isr_epoch(number) > epoch for r in registrations):
+                del self.damaged[number]

@@ -1,0 +1,195 @@
+"""What the stack tier has to catch: lines that are taken out of shipped storage, rounds and rules.
+
+Each makes real mistakes of the past, or such as somebody might make who tidies up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from replication.errors import LakelogException
+from replication.protocol import leadership
+from replication.protocol.compaction import Compaction, plan_compaction
+from replication.protocol.leadership import HostedPartition
+from replication.server.registration import Registration
+from replication.simulation.rules import SHIPPED
+from replication.simulation.sabotage import SABOTAGES
+from replication.simulation.stack.breaks import StackSabotage, at, of_rules
+from replication.simulation.stack.criticals import CRITICALS
+from replication.storage import compaction, segment
+from replication.storage.commit import AddedFile
+from replication.storage.compare_and_set import compare_and_set
+from replication.storage.delta_log import CommitConflict, DeltaLog
+from replication.storage.file_cleaner import FileCleaner
+from replication.storage.log_change import LogChange
+from replication.storage.log_state import LogState
+from replication.storage.replica_log import ReplicaLog
+from replication.storage.state_table import StateTable
+
+_clean, _write, _host, _next = FileCleaner.__init__, segment.write_file, leadership.host, Registration._next
+_batches, _rebuild = compaction._batches, ReplicaLog._rebuild
+
+
+def _is_decided_once(log: ReplicaLog, cause: Any, decide: Callable[[LogState], Any], deadline: Any = None) -> Any:
+    decided: list[LogChange | None] = []
+
+    def attempt() -> int | None:
+        with log._lock:
+            state = log.refresh()
+            decided.append(decided[0] if decided else decide(state))
+            return None if decided[0] is None else log._commit(cause, decided[0])
+
+    return compare_and_set(log.root.uri, attempt, deadline)
+
+
+def _writes_what_it_had(table: StateTable, cause: Any, change: Any, txns: Any = None, *_: Any, **__: Any) -> Any:
+    decided: list[Any] = []
+
+    def attempt() -> int | None:
+        with table._lock:
+            table.refresh()
+            decided.append(decided[0] if decided else change(list(table._rows)))
+            return None if decided[0] is None else table._commit(dict(cause), decided[0], txns)
+
+    return compare_and_set(table._log.root.uri, attempt, None)
+
+
+def _is_refused(_log: DeltaLog, _expected: int, _nonce: str, error: Exception) -> None:
+    raise CommitConflict(str(error)) from error
+
+
+def _takes_errors_for_written(root: Any, name_of: Any, content: pa.Buffer, stats: str) -> AddedFile:
+    try:
+        return _write(root, name_of, content, stats)
+    except Exception:
+        return AddedFile(name_of(segment.digest_of(content)), content.size, stats)
+
+
+def _cleans_at_once(cleaner: FileCleaner, root: Any, delete_delay: float = 0.0, *given: Any) -> None:
+    _clean(cleaner, root, 0.0, *given)
+
+
+def _registers_as_before(registration: Registration, last: Any, *given: Any, **named: Any) -> Any:
+    offered = _next(registration, last, *given, **named)
+    registration._offered = replace(offered, broker_epoch=max(1, offered.broker_epoch - 1)) if last else offered
+    return registration._offered
+
+
+def _spoils_a_row(log: ReplicaLog, segment: Any) -> Any:
+    for header, rows in _batches(log, segment):
+        value = pa.array([*rows["value"].to_pylist()[:-1], b"spoilt"], rows.schema.field("value").type)
+        yield header, rows.set_column(rows.schema.get_field_index("value"), "value", value)
+
+
+def _keeps_what_was_pending(before: HostedPartition | None, *given: Any) -> HostedPartition:
+    hosted = _host(before, *given)
+    return replace(hosted, pending=before.pending) if before is not None else hosted
+
+
+def _leaves_out_a_batch(*given: Any) -> Compaction | None:
+    plan = plan_compaction(*given)
+    if plan is None or len(plan.packs[-1]) < 2:
+        return plan
+    return plan._replace(packs=(*plan.packs[:-1], plan.packs[-1][:-1]))
+
+
+def _takes_what_it_could_read(log: ReplicaLog, *given: Any) -> None:
+    try:
+        _rebuild(log, *given)
+    except LakelogException:
+        if not log._state.version:
+            raise
+        log._is_doubtful = False
+
+
+_STORAGE: dict[str, StackSabotage] = {
+    "errors_are_taken_for_landed": StackSabotage(
+        "a commit without an answer counts as landed, and nobody looks",
+        at(("replication.storage.delta_log.DeltaLog._settle", lambda *_: None)),
+    ),
+    "errors_are_taken_for_refused": StackSabotage(
+        "a commit without an answer counts as refused, and nobody looks",
+        at(("replication.storage.delta_log.DeltaLog._settle", _is_refused)),
+    ),
+    "changes_are_decided_once": StackSabotage(
+        "who has lost a commit to another commits the same again",
+        at(("replication.storage.replica_log.ReplicaLog.transact", _is_decided_once)),
+    ),
+    "state_is_written_over": StackSabotage(
+        "who has lost a state table to another writes its own rows over the other's",
+        at(("replication.storage.state_table.StateTable.update", _writes_what_it_had)),
+    ),
+    "the_predecessor_is_not_checked": StackSabotage(
+        "a commit counts also where the one before it is gone",
+        at(("replication.storage.known_commits.KnownCommits.is_there", lambda *_: True)),
+    ),
+    "holes_are_not_looked_for": StackSabotage(
+        "commits are replayed also where some before them were cleaned up",
+        at(("replication.storage.delta_log.DeltaLog._check_is_there", lambda *_: None)),
+    ),
+    "commits_are_known_by_name": StackSabotage(
+        "whatever has the name of a commit that was seen is that commit",
+        at(("replication.storage.known_commits.KnownCommits._is_known", lambda _, __, stamp: stamp is not None)),
+    ),
+    "files_are_committed_unwritten": StackSabotage(
+        "a file that could not be written is committed",
+        at(("replication.storage.segment.write_file", _takes_errors_for_written)),
+    ),
+    "compaction_spoils_a_row": StackSabotage(
+        "compaction writes another value than it has read",
+        at(("replication.storage.compaction._batches", _spoils_a_row)),
+    ),
+    "compaction_drops_a_batch": StackSabotage(
+        "compaction leaves out a batch",
+        at(
+            ("replication.storage.compaction.plan_compaction", _leaves_out_a_batch),
+            ("replication.storage.replica_log.check_change", lambda *_: None),
+        ),
+    ),
+    "files_are_deleted_at_once": StackSabotage(
+        "the file cleaner waits for nobody",
+        at(
+            ("replication.storage.file_cleaner.FileCleaner.__init__", _cleans_at_once),
+            ("replication.storage.file_cleaner._ORPHAN_SECONDS", 0.0),
+            ("replication.storage.file_cleaner._SWEEP_SECONDS", 0.0),
+            ("replication.storage.file_cleaner.DELETE_DELAY_SECONDS", 0.0),
+        ),
+    ),
+    "any_log_is_the_one_of_before": StackSabotage(
+        "a broker whose log was emptied or has lost its end counts as the one that joined the ISR",
+        at(("replication.server.registration.continues", lambda *_: True)),
+    ),
+    "broker_epochs_stand_still": StackSabotage(
+        "a new process has the broker epoch of the one before",
+        at(("replication.server.registration.Registration._next", _registers_as_before)),
+    ),
+    "logs_are_not_claimed": StackSabotage(
+        "a new process leaves the log to the one before",
+        at(("replication.storage.replica_log.ReplicaLog.claim", lambda *_: None)),
+    ),
+    "fetched_is_appended_anyway": StackSabotage(
+        "what was fetched is appended wherever the log ends",
+        at(("replication.storage.append.check_follower_append", lambda *_: None)),
+    ),
+    "doubtful_states_are_added_to": StackSabotage(
+        "a state that could not be read to its end is gone on with",
+        at(("replication.storage.replica_log.ReplicaLog._rebuild", _takes_what_it_could_read)),
+    ),
+    "dead_rows_acknowledge": StackSabotage(
+        "a row of a leader counts also where its log has another end",
+        of_rules(replace(SHIPPED, check_log_leads=lambda *_: None)),
+    ),
+    "pending_changes_outlive_epochs": StackSabotage(
+        "a change of the ISR that waits for its answer is kept over a new leader epoch",
+        of_rules(replace(SHIPPED, host=_keeps_what_was_pending)),
+    ),
+}
+STACK_SABOTAGES: dict[str, StackSabotage] = {
+    **CRITICALS,
+    **_STORAGE,
+    **{name: StackSabotage(sabotage.what, of_rules(sabotage.rules)) for name, sabotage in SABOTAGES.items()},
+}

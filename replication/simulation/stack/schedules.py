@@ -1,0 +1,125 @@
+"""Directed histories of the stack tier: each leads to one rare moment, in which a mistake has lost or doubled records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from replication.simulation.events import Violation
+from replication.simulation.stack.one_thread import Changes
+from replication.simulation.stack.processes import Interrupted
+from replication.simulation.stack.world import StackWorld
+from replication.storage.delta_log import DeltaLog
+
+_PATIENCE = 60  # looks of the controllers
+
+
+class _InOrder:
+    """Says who goes on while a producer waits: first those that are given, in their order, then anybody."""
+
+    def __init__(self, world: StackWorld, *first: Callable[[], object]) -> None:
+        self._world, self._first, self._real = world, list(first), world.interrupt
+
+    def __enter__(self) -> None:
+        self._world.interrupt = self._next  # type: ignore[method-assign]
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._world.interrupt = self._real  # type: ignore[method-assign]
+
+    def _next(self) -> None:
+        if self._first:
+            self._first.pop(0)()
+        else:
+            self._real()
+
+
+def _elect(world: StackWorld, *numbers: int) -> None:
+    """These brokers show that they live, and fetch nothing, until the controllers have made leaders of them."""
+    for _ in range(_PATIENCE):
+        world.clock.now += 0.5
+        for number in numbers:
+            broker = world.nodes[number].broker
+            assert broker is not None
+            broker._beat()
+        for office in world.offices:
+            world.run(office)
+        if all(r.leader in numbers for r in world.partitions().values()):
+            return
+    raise Violation("the_cluster_heals", f"none of {numbers} was elected")
+
+
+def interrupted_send(world: StackWorld) -> None:
+    """A cell of a notebook is stopped before it knows that its records have landed; the next one sends others."""
+    (client, _) = world.clients
+    client.send({0: 1})
+    commit = DeltaLog.commit
+
+    def stopped(log: DeltaLog, *args: object, **options: object) -> int:
+        commit(log, *args, **options)  # type: ignore[arg-type]
+        raise Interrupted
+
+    with Changes() as changes:
+        changes.change(DeltaLog, "commit", stopped)
+        client.send({0: 2})
+    client.send({0: 2})
+
+
+def leader_without_its_end(world: StackWorld) -> None:
+    """A leader loses power and the end of its log, is back at once, and gets records before a controller looks."""
+    (client, other), node = world.clients, world.nodes[1]
+    for _ in range(3):
+        client.send({0: 1})
+    world.calm()
+    with world.acting(None):
+        world.disasters.cut_power(node, 2)
+    for office in world.offices:
+        office.frozen_until = world.clock.now + 3
+    node.frozen_until = 0.0
+    for _ in range(2):
+        world.run(node)
+    brokers = [lambda n=n: world.run(n) for n in world.nodes.values()]  # type: ignore[misc]
+    with _InOrder(world, *brokers * 4):
+        other.send({0: 1})
+
+
+def tail_of_a_deposed_leader(world: StackWorld) -> None:
+    """A leader is deposed with records that nobody else has, and publishes while its fetcher truncates them."""
+    (client, _), node = world.clients, world.nodes[1]
+    for number in (2, 3):
+        world.nodes[number].frozen_until = world.clock.now + 3
+    client.send({0: 2}, 1000)
+    with world.acting(None):
+        world.disasters.kill(node)
+    node.frozen_until = float("inf")
+    world.clock.now += 3
+    _elect(world, 2, 3)
+    client.send({0: 1})
+    node.frozen_until = 0.0
+    with world.acting(node):
+        node.start()
+        assert node.broker is not None
+        for _ in range(2):
+            world.clock.now += 3
+            node.broker._run()
+
+
+def send_that_was_replicated_in_part(world: StackWorld) -> None:
+    """Of three batches of a send a follower has one when their leader is killed, and it is elected."""
+    (client, _), node = world.clients, world.nodes[1]
+
+    def kill() -> None:
+        with world.acting(None):
+            world.disasters.kill(node)
+        node.frozen_until = world.clock.now + 30
+        _elect(world, 2, 3)
+
+    with _InOrder(world, lambda: world.run(world.nodes[2]), kill):
+        client.send({0: 3})
+
+
+def records_that_compress_well(world: StackWorld) -> None:
+    """Files that are small on the disk hold records that are larger than a segment."""
+    (client, _) = world.clients
+    client.padding = b"." * 200_000
+    for _ in range(8):
+        client.send({0: 1})
