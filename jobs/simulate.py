@@ -1,7 +1,7 @@
-"""`lakelog simulate`: the shipped rules and controller in memory, under crashes, pauses, zombies and lost answers.
+"""`lakelog simulate`: what ships, in memory, under crashes, pauses, zombies and lost answers.
 
-A step is: one actor carries out one step of its list, or one read or commit; then the invariants of what it has
-changed are asked.
+Tier `rules` (the default) has the protocol's rules and rounds over records in memory. Tier `stack` has the clients, the
+brokers without Spark, the controllers and all of storage over files in memory, in a store that fails in every way.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jobs.console import FAILED, OK, parser_of, run, say, show
 from replication.simulation.report import figures, simulate
-from replication.simulation.sabotage import SABOTAGES
+from replication.simulation.tiers import TIERS
 
 
 def main(argv: list[str]) -> int:
@@ -24,6 +24,7 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("simulate", __doc__)
+    parser.add_argument("--tier", choices=list(TIERS), default="rules", help="what is simulated; default: rules")
     parser.add_argument("--seeds", type=_count, required=True, metavar="N", help="run so many histories")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of the first history; default: 1")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures here, as JSON")
@@ -37,11 +38,12 @@ def _count(text: str) -> int:
 
 
 def _simulate(args: argparse.Namespace) -> int:
+    tier = TIERS[args.tier]()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         bars = {"histories": progress.add_task("histories", total=args.seeds),
-                "sabotages": progress.add_task("sabotages", total=len(SABOTAGES))}  # fmt: skip
-        result = simulate(args.seeds, args.seed, lambda what: progress.advance(bars[what]))
+                "sabotages": progress.add_task("sabotages", total=len(tier.sabotages))}  # fmt: skip
+        result = simulate(args.seeds, args.seed, lambda what: progress.advance(bars[what]), tier)
     for found in result.found:
         say("\n".join(found.lines()))
     facts = figures(result)

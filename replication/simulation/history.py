@@ -30,6 +30,11 @@ class History(NamedTuple):
     fingerprint: str
     trace: tuple[str, ...] = ()
 
+    @property
+    def about(self) -> str:
+        """What the history had to do with."""
+        return str(self.setting)
+
 
 def run_seed(seed: int, rules: Rules = SHIPPED) -> History:
     """Makes a history from a seed."""

@@ -1,4 +1,4 @@
-"""Many histories under the shipped rules, then every sabotage until it is caught: what `simulate` reports."""
+"""Many histories of a tier as it ships, then every sabotage until it is caught: what `simulate` reports."""
 
 from __future__ import annotations
 
@@ -6,17 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from replication.simulation.history import History, run_seed
-from replication.simulation.rules import SHIPPED, Rules
-from replication.simulation.sabotage import SABOTAGES
-from replication.simulation.shrink import shrink
-
-STEP_IS = (
-    "one actor carries out one step of its list, or one read or commit; then the invariants of what it has changed"
-)
-
-# Histories of a sabotage, at most: some are caught by a rare meeting of three accidents only.
-SABOTAGE_SEEDS = 5_000
+from replication.simulation.tiers import RULES, AnyHistory, Tier
 
 Tell = Callable[[str], None]
 
@@ -25,11 +15,11 @@ class Found(NamedTuple):
     """A violation: the seed, and its history as short as it got."""
 
     seed: int
-    history: History
+    history: AnyHistory
 
     def lines(self) -> list[str]:
         """For people: what does not hold, where it was found, and the events that lead there."""
-        return [f"seed {self.seed}: {self.history.violation}", f"  {self.history.setting}",
+        return [f"seed {self.seed}: {self.history.violation}", f"  {self.history.about}",
                 *(f"  {line}" for line in self.history.trace)]  # fmt: skip
 
 
@@ -46,6 +36,7 @@ class Caught(NamedTuple):
 class Simulated(NamedTuple):
     """The whole run."""
 
+    tier: Tier
     seed: int
     histories: int
     steps: int
@@ -59,32 +50,31 @@ class Simulated(NamedTuple):
         return not self.found and all(caught.invariant for caught in self.sabotages)
 
 
-def simulate(histories: int, seed: int, tell: Tell = lambda _: None) -> Simulated:
+def simulate(histories: int, seed: int, tell: Tell = lambda _: None, tier: Tier = RULES) -> Simulated:
     """Runs that many histories from that seed on, one process, one core; then each sabotage. `tell` hears of each."""
     steps, found, began = 0, [], time.perf_counter()
     for number in range(seed, seed + histories):
-        history = run_seed(number)
+        history = tier.run(number, None)
         steps += history.steps
         if history.violation is not None:
-            found.append(Found(number, shrink(history)))
+            found.append(Found(number, tier.shrink(history)))
         tell("histories")
     seconds = time.perf_counter() - began
-    return Simulated(seed, histories, steps, seconds, tuple(found), tuple(_sabotages(seed, tell)))
+    return Simulated(tier, seed, histories, steps, seconds, tuple(found), tuple(_sabotages(tier, seed, tell)))
 
 
-def _sabotages(seed: int, tell: Tell) -> Iterator[Caught]:
-    for name, sabotage in SABOTAGES.items():
+def _sabotages(tier: Tier, seed: int, tell: Tell) -> Iterator[Caught]:
+    for name, sabotage in tier.sabotages.items():
         began = time.perf_counter()
-        invariant, needed = catch(sabotage.rules, seed, SABOTAGE_SEEDS)
+        invariant, needed = catch(tier, name, seed, tier.sabotage_seeds)
         yield Caught(name, sabotage.what, invariant, needed, round(time.perf_counter() - began, 1))
         tell("sabotages")
 
 
-def catch(rules: Rules, seed: int, at_most: int) -> tuple[str | None, int]:
-    """The invariant that first catches broken rules, and the histories it took."""
-    assert rules is not SHIPPED
+def catch(tier: Tier, name: str, seed: int, at_most: int) -> tuple[str | None, int]:
+    """The invariant that first catches a sabotage, and the histories it took."""
     for number in range(at_most):
-        violation = run_seed(seed + number, rules).violation
+        violation = tier.run(seed + number, tier.sabotages[name]).violation
         if violation is not None:
             return violation.invariant, number + 1
     return None, at_most
@@ -94,13 +84,14 @@ def figures(run: Simulated) -> dict[str, Any]:
     """For the JSON."""
     caught = [sabotage for sabotage in run.sabotages if sabotage.invariant]
     return {
+        "tier": run.tier.name,
         "seed": run.seed,
         "histories": run.histories,
         "violations": len(run.found),
         "steps": run.steps,
         "seconds": round(run.seconds, 1),
         "steps_per_second": round(run.steps / run.seconds),
-        "a_step_is": STEP_IS,
+        "a_step_is": run.tier.step_is,
         "sabotaged_rules": len(run.sabotages),
         "sabotaged_rules_caught": len(caught),
         "sabotages": [sabotage._asdict() for sabotage in run.sabotages],

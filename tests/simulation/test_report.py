@@ -2,9 +2,9 @@
 
 import pytest
 
-from replication.simulation import report
 from replication.simulation.report import Caught, Simulated, figures, simulate
 from replication.simulation.sabotage import SABOTAGES
+from replication.simulation.tiers import RULES
 
 FIGURES = {
     "sabotaged_rules",
@@ -20,7 +20,7 @@ FIGURES = {
 @pytest.mark.parametrize(("invariants", "is_good"), [(("a", "b"), True), (("a", None), False), ((), True)])
 def test_a_run_is_good_if_every_sabotage_is_caught(invariants: tuple[str | None, ...], is_good: bool) -> None:
     caught = tuple(Caught(f"rule {n}", "is broken", name, 1, 0.1) for n, name in enumerate(invariants))
-    run = Simulated(1, 10, 1_000, 0.5, (), caught)
+    run = Simulated(RULES, 1, 10, 1_000, 0.5, (), caught)
     assert run.is_good is is_good
     found = figures(run)
     assert found.keys() >= FIGURES
@@ -28,11 +28,11 @@ def test_a_run_is_good_if_every_sabotage_is_caught(invariants: tuple[str | None,
     assert found["sabotaged_rules_caught"] == sum(name is not None for name in invariants)
 
 
-def test_histories_and_sabotages_are_counted_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_histories_and_sabotages_are_counted_and_told() -> None:
     names = ("appends_are_not_fenced", "elects_anybody")
-    monkeypatch.setattr(report, "SABOTAGES", {name: SABOTAGES[name] for name in names})
+    tier = RULES._replace(sabotages={name: SABOTAGES[name] for name in names})
     told: list[str] = []
-    run = simulate(3, 1, told.append)
+    run = simulate(3, 1, told.append, tier)
     assert told == ["histories"] * 3 + ["sabotages"] * 2
     assert [(sabotage.name, sabotage.invariant is not None) for sabotage in run.sabotages] == [(n, True) for n in names]
     assert (run.histories, run.found, run.is_good) == (3, (), True)

@@ -10,6 +10,7 @@ from replication.simulation.events import Event
 from replication.simulation.history import run_events
 from replication.simulation.report import catch
 from replication.simulation.sabotage import SABOTAGES
+from replication.simulation.tiers import RULES
 from replication.simulation.world import Setting
 
 KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
@@ -59,7 +60,7 @@ SEEDS_THAT_CATCH = {
 @pytest.mark.parametrize("name", SABOTAGES)
 def test_a_broken_rule_is_caught(name: str) -> None:
     """By the seed that is known to; where the rules have moved on, by one of those that follow."""
-    invariant, _ = catch(SABOTAGES[name].rules, SEEDS_THAT_CATCH.get(name, 1), at_most=700)
+    invariant, _ = catch(RULES, name, SEEDS_THAT_CATCH.get(name, 1), at_most=700)
     assert invariant is not None
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from replication.simulation.stack.world import StackWorld
 
 BROKERS = (1, 2, 3)
+_LOSSES = LOSES_END, TORN, EMPTIED, RESTORED  # of records: they befall a broker that others can do without
+_LANDS = 0.5  # how often a commit that is late lands before something happens
 _BACKS_UP = 0.5  # how often the root of the broker that is drawn is copied first
 _ASLEEP_SECONDS = 30, 400, 4_000, 90_000
 _LITTER = "part-0000.parquet", "a b%20c.parquet", ".hidden", "_delta_log/00000000000000000003.json.tmp", "x/y.parquet"
@@ -57,12 +59,16 @@ class Disasters:
         }  # fmt: skip
         rng, rates = self._world.rng, self._world.rates
         (disaster,) = rng.choices([*rates.brokers], [*rates.brokers.values()])
-        node = self._world.nodes[rng.choice(BROKERS)]
+        nodes = [self._world.nodes[number] for number in rng.sample(BROKERS, len(BROKERS))]
         with self._world.acting(None):
-            self._world.faults.land()
-            self._back_up(node)
-            if not self._world.is_busy(node) and self.may_end(node):
-                disasters[disaster](node)
+            if rng.random() < _LANDS:
+                self._world.faults.land()
+            self._back_up(nodes[0])
+            for node in nodes if disaster in _LOSSES else nodes[:1]:
+                may_befall = self._may_lose if disaster in _LOSSES else self.may_end
+                if not self._world.is_busy(node) and may_befall(node):
+                    disasters[disaster](node)
+                    return
 
     def kill(self, node: StackBroker) -> None:
         """Ends a process of a broker; the next step of the broker starts another."""
@@ -84,36 +90,33 @@ class Disasters:
 
     def cut_power(self, node: StackBroker, commits: int | None = None) -> None:
         """A broker goes down, and the ends of its tables go with it: perhaps of its log alone."""
-        if self._may_lose(node):
-            self.damage(node)
-            counts = (commits or self._world.rng.randrange(1, 8), commits or self._world.rng.randrange(8))
-            tables = (node.root.child(LOG.name), node.root.child(REPLICAS.name))
-            lost = [lose_end(table, count) for table, count in zip(tables, counts, strict=True)]
-            self._tell(LOSES_END, f"{node.name} loses the last {lost} commits")
+        self.damage(node)
+        counts = (commits or self._world.rng.randrange(1, 8), commits or self._world.rng.randrange(8))
+        tables = (node.root.child(LOG.name), node.root.child(REPLICAS.name))
+        lost = [lose_end(table, count) for table, count in zip(tables, counts, strict=True)]
+        self._tell(LOSES_END, f"{node.name} loses the last {lost} commits")
 
     def tear(self, node: StackBroker) -> None:
         """A broker goes down, and the last files of one of its tables are not whole, or the last commit is not."""
-        if self._may_lose(node):
-            self.damage(node)
-            table = node.root.child(self._world.rng.choice([LOG.name, LOG.name, LOG.name, REPLICAS.name]))
-            part = self._world.rng.choice([0, 0.5])
-            if self._world.rng.random() < 0.7:
-                torn = tear_end(table, self._world.rng.randrange(1, 4), part)
-            else:
-                torn = tear_commit(table, part)
-            self._tell(TORN, f"{node.name}: {part} is left of {torn}")
+        self.damage(node)
+        table = node.root.child(self._world.rng.choice([LOG.name, LOG.name, LOG.name, REPLICAS.name]))
+        part = self._world.rng.choice([0, 0.5])
+        if self._world.rng.random() < 0.7:
+            torn = tear_end(table, self._world.rng.randrange(1, 4), part)
+        else:
+            torn = tear_commit(table, part)
+        self._tell(TORN, f"{node.name}: {part} is left of {torn}")
 
     def empty_root(self, node: StackBroker) -> None:
         """A broker goes down, and its root is formatted anew."""
-        if self._may_lose(node):
-            self.damage(node)
-            self._format_anew(node)
-            self._tell(EMPTIED, f"{node.name} loses its root")
+        self.damage(node)
+        self._format_anew(node)
+        self._tell(EMPTIED, f"{node.name} loses its root")
 
     def restore(self, node: StackBroker) -> None:
         """A broker goes down, and its root is again as it was some time ago, as somebody restores a backup."""
         backup = self._backups.get(node.number)
-        if backup is not None and self._may_lose(node):
+        if backup is not None:
             self.damage(node)
             node.root.delete_folder()
             self._world.store.folders.update({folder: dict(files) for folder, files in backup.items()})

@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from replication.simulation.events import Violation
+from replication.simulation.shrink import shorten
 from replication.simulation.stack.breaks import StackSabotage
-from replication.simulation.stack.invariants import check
+from replication.simulation.stack.invariants import check, check_files
 from replication.simulation.stack.one_thread import Changes
 from replication.simulation.stack.rates import drawn
 from replication.simulation.stack.world import StackWorld
 
+_RUNS = 100  # at most, of a history with some events left out
+_KEPT_FOR_DAYS = 4  # one history in so many goes on for days, until files that nobody needs must be gone
 EVENTS = 30  # of a storm: each may have others in its midst
 
 
@@ -28,6 +31,20 @@ class StackHistory(NamedTuple):
     violation: Violation | None
     trace: tuple[str, ...]
     faults: Mapping[str, int]
+
+    @property
+    def about(self) -> str:
+        """What the history had to do with."""
+        return f"{len(self.events)} events ({', '.join(map(str, self.events))}), faults {dict(self.faults)}"
+
+
+def shrink_stack(failed: StackHistory, sabotage: StackSabotage | None = None) -> StackHistory:
+    """The history with as few events as could be found. Raises ValueError if the history has not failed."""
+
+    def again(events: Sequence[int]) -> Violation | None:
+        return run(failed.seed, events, sabotage).violation
+
+    return run(failed.seed, shorten(failed.events, failed.violation, again, _RUNS), sabotage)
 
 
 def run(seed: int, events: Sequence[int] = range(EVENTS), sabotage: StackSabotage | None = None) -> StackHistory:
@@ -46,6 +63,8 @@ def run(seed: int, events: Sequence[int] = range(EVENTS), sabotage: StackSabotag
                 schedule(world)
             world.calm()
             check(world)
+            if schedule is None and seed % _KEPT_FOR_DAYS == 0:
+                check_files(world)
         except (Exception, Violation) as error:
             violation = as_violation(error)
         steps, trace = (world.faults.looks, world.trace) if world else (0, [])

@@ -6,10 +6,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from replication.protocol.record_batch import TopicIdPartition
+from replication.server.broker_session import BrokerSession
 from replication.simulation.events import Violation
 from replication.simulation.stack.processes import PARTITIONS, StackBroker
 from replication.simulation.stack.world import TOPIC_ID, StackWorld
+from replication.storage.delta_log import DeltaLog
+from replication.storage.filesystem import StorageRoot
 from replication.storage.replica_table import ReplicaTable
+from replication.storage.segment_name import may_be_deleted
+
+_DAYS = 400_000.0, 8_000.0, 8_000.0, 8_000.0  # until files are old, nobody is seen to need them, and they go
+_ROUNDS = 12
 
 
 def check(world: StackWorld) -> None:
@@ -20,10 +27,33 @@ def check(world: StackWorld) -> None:
         _check_partition(world, TopicIdPartition(TOPIC_ID, number))
 
 
-def _check_compaction(node: StackBroker) -> None:
+def check_files(world: StackWorld) -> None:
+    """Days later no file is left that no version of its table needs. Raises Violation."""
+    for seconds in _DAYS:
+        world.clock.now += seconds
+        for _ in range(_ROUNDS):
+            world.go_on()
+        for node in world.nodes.values():
+            with world.acting(node):
+                _session(node)._maintenance.run_once()
+    world.calm()
+    for uri in [uri.removesuffix("/_delta_log") for uri in list(world.store.folders) if uri.endswith("/_delta_log")]:
+        root = StorageRoot.of(uri)
+        active = {file.name for file in DeltaLog.open(root).active_files()}
+        oldest = world.clock.wall() - sum(_DAYS) - world.rates.skew
+        left = [n for n, t in root.modified().items() if n not in active and t < oldest and may_be_deleted(n)]
+        if left:
+            raise Violation("no_orphan_outlives_its_delay", f"{uri}: {', '.join(left)}")
+
+
+def _session(node: StackBroker) -> BrokerSession:
     assert node.broker is not None
     assert node.broker.session is not None
-    maintenance = node.broker.session._maintenance
+    return node.broker.session
+
+
+def _check_compaction(node: StackBroker) -> None:
+    maintenance = _session(node)._maintenance
     for _ in range(3):
         before = maintenance._log.refresh().version
         maintenance._compact()

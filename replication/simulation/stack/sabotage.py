@@ -69,7 +69,7 @@ def _takes_errors_for_written(root: Any, name_of: Any, content: pa.Buffer, stats
         return AddedFile(name_of(segment.digest_of(content)), content.size, stats)
 
 
-def _cleans_at_once(cleaner: FileCleaner, root: Any, delete_delay: float = 0.0, *given: Any) -> None:
+def _cleans_at_once(cleaner: FileCleaner, root: Any, _: float = 0.0, *given: Any) -> None:
     _clean(cleaner, root, 0.0, *given)
 
 

@@ -1,4 +1,4 @@
-"""Directed histories of the stack tier: each leads to one rare moment, in which a mistake has lost or doubled records."""
+"""Directed histories of the stack tier: each leads to a rare moment, in which a mistake has lost or doubled records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _InOrder:
             self._real()
 
 
-def _elect(world: StackWorld, *numbers: int) -> None:
+def elect(world: StackWorld, *numbers: int) -> None:
     """These brokers show that they live, and fetch nothing, until the controllers have made leaders of them."""
     for _ in range(_PATIENCE):
         world.clock.now += 0.5
@@ -92,7 +92,7 @@ def tail_of_a_deposed_leader(world: StackWorld) -> None:
         world.disasters.kill(node)
     node.frozen_until = float("inf")
     world.clock.now += 3
-    _elect(world, 2, 3)
+    elect(world, 2, 3)
     client.send({0: 1})
     node.frozen_until = 0.0
     with world.acting(node):
@@ -111,7 +111,7 @@ def send_that_was_replicated_in_part(world: StackWorld) -> None:
         with world.acting(None):
             world.disasters.kill(node)
         node.frozen_until = world.clock.now + 30
-        _elect(world, 2, 3)
+        elect(world, 2, 3)
 
     with _InOrder(world, lambda: world.run(world.nodes[2]), kill):
         client.send({0: 3})

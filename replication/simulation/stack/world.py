@@ -196,7 +196,7 @@ class StackWorld:
         return min(nodes, key=lambda node: node.moved_at, default=None)
 
     def _all(self) -> list[Process]:
-        return [*self.nodes.values(), *self.offices, *self.clients]
+        return [*self._servers(), *self.clients]
 
     def storm(self, events: Iterable[int]) -> None:
         """Steps with faults. What an event does depends on its number and on how things are, not on the events before:
@@ -217,18 +217,24 @@ class StackWorld:
         """All live and nothing breaks until every replica is in sync and committed up to its end."""
         with self.acting(None):
             self.faults.land(all_of_them=True)
-        actors: list[Process] = [*self.nodes.values(), *self.offices]
-        for actor in actors:
+        for actor in self._servers():
             actor.frozen_until = 0.0
         self._fetch_all(True)
         for _ in range(CALM_ROUNDS):
-            for actor in actors:
-                self.clock.now += 0.2
-                self.run(actor)
+            self.go_on()
             if self.is_whole():
                 self._fetch_all(False)
                 return
         raise Violation("the_cluster_heals", f"not whole after {CALM_ROUNDS} rounds: {self.differences()}")
+
+    def go_on(self) -> None:
+        """A step of every server."""
+        for actor in self._servers():
+            self.clock.now += 0.2
+            self.run(actor)
+
+    def _servers(self) -> list[Process]:
+        return [*self.nodes.values(), *self.offices]
 
     def _fetch_all(self, all_of_it: bool) -> None:
         for node in self.nodes.values():

@@ -48,7 +48,7 @@ def table(store):
 
 def faulty(store, others, **faults):
     """A store with these rates and no other faults, used by a producer."""
-    none = {"commits": {}, "unavailable": 0.0, "outage": 0.0, "hangs": 0.0}
+    none = {"commits": {}, "unavailable": 0.0, "outage": 0.0, "hangs": 0.0, "slow": 0.0}
     made = FaultyStore(random.Random(1), Rates(**{**none, **faults}), lambda: Anybody("p", ""), others)
     made.has_faults, store.faults = True, made
     return made

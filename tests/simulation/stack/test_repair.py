@@ -8,8 +8,8 @@ from replication.protocol.record_batch import TopicIdPartition
 from replication.server.metadata_cache import MetadataCache
 from replication.simulation.stack.invariants import check
 from replication.simulation.stack.one_thread import Changes
+from replication.simulation.stack.schedules import elect
 from replication.simulation.stack.world import TOPIC_ID, StackWorld
-from tests.simulation.stack.test_criticals import elected
 
 P0 = TopicIdPartition(TOPIC_ID, 0)
 
@@ -83,6 +83,6 @@ def test_ol_01_is_05_what_is_about_to_join_the_isr_is_not_emptied_in_it(world):
             world.disasters.kill(leader)
         leader.frozen_until = float("inf")
         world.clock.now += 3
-        elected(world, 2)
+        elect(world, 2)
     world.calm()
     check(world)
