@@ -44,6 +44,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "replication.protocol",
         "replication.controller",
     ),
+    "replication.simulation.stack": ("schemas", "replication"),  # it drives all that ships
+    **{f"replication.simulation.{name}": ("replication.simulation",) for name in ("tiers", "report")},
     "jobs": ("schemas", "replication"),
     "tests": OURS,
 }

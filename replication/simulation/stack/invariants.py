@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from replication.protocol.record_batch import TopicIdPartition
 from replication.server.broker_session import BrokerSession
 from replication.simulation.events import Violation
-from replication.simulation.stack.processes import PARTITIONS, StackBroker
+from replication.simulation.stack.processes import StackBroker
+from replication.simulation.stack.producers import PARTITIONS
 from replication.simulation.stack.world import TOPIC_ID, StackWorld
 from replication.storage.delta_log import DeltaLog
 from replication.storage.filesystem import StorageRoot

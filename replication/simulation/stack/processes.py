@@ -1,19 +1,14 @@
-"""The processes of a world: brokers and controllers as they are shipped, and producers that remember what they sent."""
+"""The servers of a world: brokers and controllers as they are shipped."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
-
-from replication.clients.producer import Producer
 from replication.config import Config
 from replication.controller.controller import Controller
 from replication.errors import LakelogException, StaleBrokerEpochException
@@ -21,18 +16,12 @@ from replication.server.broker import Broker
 from replication.server.broker_session import BrokerSession
 from replication.server.gate import BrokerKilled
 from replication.simulation.stack.one_thread import Fetcher, OneRound, Standing
+from replication.simulation.stack.producers import StackProducer
 from replication.storage.cluster import Cluster
 from replication.storage.filesystem import StorageRoot
-from schemas import LOG, PRODUCERS
 
-TOPIC = "flights"
-PARTITIONS = 2
+_BROKEN = "CorruptRecord", "torn", "found gap"  # what only an operator mends
 _NEWEST = 0.6  # how often the newest process goes on, where there are older ones
-PRODUCER = Config.from_properties({"log.segment.bytes": "1024"})
-
-
-class Interrupted(BaseException):
-    """The user has stopped a cell of a notebook."""
 
 
 class StackBroker:
@@ -89,7 +78,7 @@ class StackBroker:
         error = self._refused
         if self.broker is not None and self.runs and self.broker.session is None:
             error = self.broker._registration.storage_error
-        return error is not None and ("CorruptRecord" in error or "torn" in error)
+        return error is not None and any(word in error for word in _BROKEN)
 
     def may_write(self, uri: str) -> bool:
         """Its own root, and the cluster's."""
@@ -212,65 +201,6 @@ class StackController:
                 return
         with suppress(BrokerKilled):
             self._process.round()
-
-
-@dataclass
-class Sent:
-    """Records of one send to one partition, and whether they were acknowledged."""
-
-    partition: int
-    values: tuple[bytes, ...]
-    is_acknowledged: bool = False
-
-
-@dataclass
-class StackProducer:
-    """A producer with acks=all, and all that it has sent."""
-
-    name: str
-    cluster: str
-    outage: str | None = None
-    looks: int = 0
-    frozen_until: float = 0.0
-    is_dead: bool = False
-    keeps_records: bool = False
-    padding: bytes = b""
-    sent: list[Sent] = field(default_factory=list)
-    _numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**9)))
-    _producer: Producer | None = None
-
-    def may_write(self, uri: str) -> bool:
-        """A leader's log, and the producers' table."""
-        return f"/{LOG.name}/" in uri or uri.startswith(f"{self.cluster}/{PRODUCERS.name}/")
-
-    def die(self) -> bool:
-        """It is not its process that ends: whoever uses it stops it in the middle, and goes on with it."""
-        raise Interrupted
-
-    def step(self, rng: random.Random) -> None:
-        """One send, to one partition or to both, and the same producer goes on with other records after an error."""
-        counts = [rng.randrange(4) for _ in range(PARTITIONS)]
-        self.send({number: count for number, count in enumerate(counts) if count}, rng.choice([1000, 4000, 12_000]))
-
-    def send(self, counts: dict[int, int], timeout_ms: int = 30_000) -> bool:
-        """Sends so many records to each partition; tells whether all were acknowledged."""
-        batches = [Sent(p, tuple(self._value() for _ in range(count))) for p, count in counts.items()]
-        self.sent += batches
-        records = {
-            "value": [value for batch in batches for value in batch.values],
-            "partition": [batch.partition for batch in batches for _ in batch.values],
-        }
-        try:
-            self._producer = self._producer or Producer(self.cluster, "all", config=PRODUCER)
-            answers = self._producer.send(TOPIC, pa.table(records), timeout_ms) if batches else {}
-        except (LakelogException, Interrupted):
-            return False
-        for batch in batches:
-            batch.is_acknowledged = answers[batch.partition].error is None
-        return all(batch.is_acknowledged for batch in batches)
-
-    def _value(self) -> bytes:
-        return f"{self.name}-{next(self._numbers)}-".encode() + self.padding
 
 
 Process = StackBroker | StackController | StackProducer

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from replication.simulation.events import Violation
 from replication.simulation.stack.one_thread import Changes
-from replication.simulation.stack.processes import Interrupted
+from replication.simulation.stack.producers import Interrupted
 from replication.simulation.stack.world import StackWorld
 from replication.storage.delta_log import DeltaLog
 

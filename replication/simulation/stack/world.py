@@ -7,33 +7,24 @@ While a process waits, or when another one is to get ahead of its commit, others
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from replication.config import Config
-from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.leader_election import new_partition
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
 from replication.protocol.topic import Topic
 from replication.simulation.events import Violation
 from replication.simulation.stack.disasters import BROKERS, Disasters
 from replication.simulation.stack.faulty_store import FaultyStore
 from replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
-from replication.simulation.stack.processes import (
-    PARTITIONS,
-    TOPIC,
-    Interrupted,
-    Process,
-    StackBroker,
-    StackController,
-    StackProducer,
-)
+from replication.simulation.stack.processes import Process, StackBroker, StackController
+from replication.simulation.stack.producers import PARTITIONS, TOPIC, Interrupted, StackProducer
 from replication.simulation.stack.rates import Rates
+from replication.simulation.stack.row_invariant import checked
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.memory.store import MemoryStore
@@ -68,7 +59,7 @@ class StackWorld:
         changes.change("replication.storage.delta_log", "CHECKPOINT_COMMITS", self.rates.checkpoint_commits)
         self.store = MemoryStore(f"world-{seed}", self.rng.random() < 0.5, self.clock.wall, self.faults)
         changes.enter_context(self.store.opened())
-        changes.change(ReplicaTable, "publish", self._checked(ReplicaTable.publish))
+        changes.change(ReplicaTable, "publish", checked(ReplicaTable.publish, self._actor))
         for place in ("sender", "delayed_operation"):
             changes.change(f"replication.clients.{place}", "pause", self._pause)
         self.disasters = Disasters(self)
@@ -115,27 +106,6 @@ class StackWorld:
         if self.faults.has_faults and self.rng.random() < self.rates.interrupted:
             raise Interrupted
         self.interrupt()
-
-    def _checked(self, publish: Callable[..., Any]) -> Callable[..., Any]:
-        """A row never claims more than its log has when it is written."""
-
-        def published(table: ReplicaTable, rows: Iterable[Replica], why: str) -> Any:
-            actor, told = self._actor(), list(rows)
-            session = actor.broker.session if isinstance(actor, StackBroker) and actor.broker is not None else None
-            for row in told if actor and session else ():
-                assert session is not None
-                assert actor is not None
-                log = session.replica_manager._log.current().known(row.topic_id_partition)
-                has_chain = log.chain_at(row.log_end_offset) == row.chain
-                is_claim = row.state not in (ReplicaState.TRUNCATING, ReplicaState.OFFLINE)
-                if is_claim and (not has_chain or row.epochs != log.lineage):
-                    raise Violation(
-                        "rows_tell_what_the_log_has",
-                        f"{actor.name} tells {row} of a log that ends at {log.log_end}, {log.lineage}",
-                    )
-            return publish(table, told, why)
-
-        return published
 
     # Steps
 

@@ -11,7 +11,7 @@ from replication.simulation.stack import faulty_store, rates
 from replication.simulation.stack.faulty_store import FaultyStore, tear_commit, tear_end
 from replication.simulation.stack.invariants import check
 from replication.simulation.stack.one_thread import Changes
-from replication.simulation.stack.processes import StackProducer
+from replication.simulation.stack.producers import StackProducer
 from replication.simulation.stack.rates import FROZEN, HANGS, Rates, drawn
 from replication.simulation.stack.world import BROKERS, StackWorld
 from replication.storage.broker_table import BrokerTable
