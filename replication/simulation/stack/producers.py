@@ -43,6 +43,7 @@ class StackProducer:
     is_dead: bool = False
     keeps_records: bool = False
     padding: bytes = b""
+    is_sending: bool = False
     sent: list[Sent] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**9)))
     _producer: Producer | None = None
@@ -57,6 +58,8 @@ class StackProducer:
 
     def step(self, rng: random.Random) -> None:
         """One send, to one partition or to both, and the same producer goes on with other records after an error."""
+        if self.is_sending:
+            return
         counts = [rng.randrange(4) for _ in range(PARTITIONS)]
         self.send({number: count for number, count in enumerate(counts) if count}, rng.choice([1000, 4000, 12_000]))
 
@@ -68,11 +71,14 @@ class StackProducer:
             "value": [value for batch in batches for value in batch.values],
             "partition": [batch.partition for batch in batches for _ in batch.values],
         }
+        self.is_sending = True
         try:
             self._producer = self._producer or Producer(self.cluster, "all", config=PRODUCER)
             answers = self._producer.send(TOPIC, pa.table(records), timeout_ms) if batches else {}
         except (LakelogException, Interrupted):
             return False
+        finally:
+            self.is_sending = False
         for batch in batches:
             batch.is_acknowledged = answers[batch.partition].error is None
         return all(batch.is_acknowledged for batch in batches)

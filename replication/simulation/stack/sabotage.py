@@ -18,12 +18,12 @@ from replication.protocol.leadership import HostedPartition
 from replication.server.registration import Registration
 from replication.simulation.rules import SHIPPED
 from replication.simulation.sabotage import SABOTAGES
+from replication.simulation.stack import schedules
 from replication.simulation.stack.breaks import StackSabotage, at, of_rules
 from replication.simulation.stack.criticals import CRITICALS
 from replication.storage import compaction, segment
 from replication.storage.commit import AddedFile
 from replication.storage.compare_and_set import compare_and_set
-from replication.storage.delta_log import CommitConflict, DeltaLog
 from replication.storage.file_cleaner import FileCleaner
 from replication.storage.log_change import LogChange
 from replication.storage.log_state import LogState
@@ -56,10 +56,6 @@ def _writes_what_it_had(table: StateTable, cause: Any, change: Any, txns: Any = 
             return None if decided[0] is None else table._commit(dict(cause), decided[0], txns)
 
     return compare_and_set(table._log.root.uri, attempt, None)
-
-
-def _is_refused(_log: DeltaLog, _expected: int, _nonce: str, error: Exception) -> None:
-    raise CommitConflict(str(error)) from error
 
 
 def _takes_errors_for_written(root: Any, name_of: Any, content: pa.Buffer, stats: str) -> AddedFile:
@@ -111,10 +107,6 @@ _STORAGE: dict[str, StackSabotage] = {
         "a commit without an answer counts as landed, and nobody looks",
         at(("replication.storage.delta_log.DeltaLog._settle", lambda *_: None)),
     ),
-    "errors_are_taken_for_refused": StackSabotage(
-        "a commit without an answer counts as refused, and nobody looks",
-        at(("replication.storage.delta_log.DeltaLog._settle", _is_refused)),
-    ),
     "changes_are_decided_once": StackSabotage(
         "who has lost a commit to another commits the same again",
         at(("replication.storage.replica_log.ReplicaLog.transact", _is_decided_once)),
@@ -126,18 +118,19 @@ _STORAGE: dict[str, StackSabotage] = {
     "the_predecessor_is_not_checked": StackSabotage(
         "a commit counts also where the one before it is gone",
         at(("replication.storage.known_commits.KnownCommits.is_there", lambda *_: True)),
-    ),
-    "holes_are_not_looked_for": StackSabotage(
-        "commits are replayed also where some before them were cleaned up",
-        at(("replication.storage.delta_log.DeltaLog._check_is_there", lambda *_: None)),
+        schedules.commit_into_a_hole,
     ),
     "commits_are_known_by_name": StackSabotage(
         "whatever has the name of a commit that was seen is that commit",
         at(("replication.storage.known_commits.KnownCommits._is_known", lambda _, __, stamp: stamp is not None)),
+        schedules.commit_into_a_hole,
     ),
     "files_are_committed_unwritten": StackSabotage(
         "a file that could not be written is committed",
-        at(("replication.storage.segment.write_file", _takes_errors_for_written)),
+        at(
+            ("replication.storage.segment.write_file", _takes_errors_for_written),
+            ("replication.storage.replica_log.check_change", lambda *_: None),
+        ),
     ),
     "compaction_spoils_a_row": StackSabotage(
         "compaction writes another value than it has read",

@@ -7,10 +7,12 @@ from types import TracebackType
 
 from replication.simulation.events import Violation
 from replication.simulation.stack.one_thread import Changes
-from replication.simulation.stack.producers import Interrupted
+from replication.simulation.stack.producers import Interrupted, StackProducer
 from replication.simulation.stack.world import StackWorld
 from replication.storage.delta_log import DeltaLog
+from schemas import LOG
 
+_COMMITS = 6  # until a log is cleaned up
 _PATIENCE = 60  # looks of the controllers
 
 
@@ -123,3 +125,31 @@ def records_that_compress_well(world: StackWorld) -> None:
     client.padding = b"." * 200_000
     for _ in range(8):
         client.send({0: 1})
+
+
+def commit_into_a_hole(world: StackWorld) -> None:
+    """A producer stands still in the midst of its commit for so long that the log is cleaned up past it, and its commit
+    lands in the hole. Another one, which has seen the commit that was there before, sends once more."""
+    late, other = world.clients
+    busy = StackProducer("producer-3", world.cluster.root.uri)
+    world.clients.append(busy)
+    log = world.nodes[1].root.child(LOG.name).uri
+    commit, held = world.faults.commit, [late]
+
+    def stands_still(uri: str, put: Callable[[], bool]) -> bool:
+        if uri == log and held:
+            held.clear()
+            other.send({0: 1}, 1)
+            for seconds in (0, 7_200, 0):
+                world.clock.now += seconds
+                for _ in range(_COMMITS):
+                    world.go_on()
+                    busy.send({0: 1})
+        return commit(uri, put)
+
+    late.send({1: 1})
+    with Changes() as changes:
+        changes.change("replication.storage.delta_log", "CHECKPOINT_COMMITS", _COMMITS)
+        changes.change(world.faults, "commit", stands_still)
+        late.send({0: 1}, 10**9)
+        other.send({0: 1}, 10**9)

@@ -24,7 +24,7 @@ from replication.simulation.stack.one_thread import Changes, Clock, in_one_threa
 from replication.simulation.stack.processes import Process, StackBroker, StackController
 from replication.simulation.stack.producers import PARTITIONS, TOPIC, Interrupted, StackProducer
 from replication.simulation.stack.rates import Rates
-from replication.simulation.stack.row_invariant import checked
+from replication.simulation.stack.step_invariants import check_epochs, checked
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.memory.store import MemoryStore
@@ -100,6 +100,7 @@ class StackWorld:
         made = (new_partition(TOPIC, TOPIC_ID, p, ar, BROKERS) for p, ar in enumerate(replicas))
         joined = (replace(r, isr_epochs=dict.fromkeys(r.isr, 1)) for r in made)
         self.cluster.metadata.put(joined, {"who": "world"})
+        self._seen = self.partitions()
 
     def _pause(self, milliseconds: int, deadline: float) -> None:
         self.clock.now += max(0.0, min(0.5, deadline - self.clock.now))
@@ -129,6 +130,9 @@ class StackWorld:
                 actor.moved_at = self.clock.now
             with self.acting(actor):
                 actor.step(self.rng)
+            with self.acting(None):
+                self._seen, before = self.partitions(), self._seen
+                check_epochs(before, self._seen)
             if isinstance(actor, StackBroker):
                 self.disasters.mend(actor)
 

@@ -1,16 +1,19 @@
-"""A row of `replicas` never claims more than its log has when it is written."""
+"""What holds after each step: a row of `replicas` claims no more than its log has, and epochs only go up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from replication.protocol.fetch_state import ReplicaState
+from replication.protocol.partition_registration import PartitionRegistration
+from replication.protocol.record_batch import TopicIdPartition
 from replication.protocol.replica import Replica
 from replication.simulation.events import Violation
 from replication.simulation.stack.processes import Process, StackBroker
 from replication.storage.replica_table import ReplicaTable
 
+Partitions = Mapping[TopicIdPartition, PartitionRegistration]
 _NO_CLAIM = ReplicaState.TRUNCATING, ReplicaState.OFFLINE
 
 
@@ -30,3 +33,11 @@ def checked(publish: Callable[..., Any], actor: Callable[[], Process | None]) ->
         return publish(table, told, why)
 
     return published
+
+
+def check_epochs(before: Partitions, after: Partitions) -> None:
+    """Raises Violation unless each partition that has changed has a higher partition epoch, and no lower leader epoch."""
+    for partition, then in before.items():
+        now = after[partition]
+        if now != then and not (now.partition_epoch > then.partition_epoch and now.leader_epoch >= then.leader_epoch):
+            raise Violation("epochs_only_go_up", f"{now} came after {then}")
