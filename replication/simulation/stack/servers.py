@@ -135,8 +135,7 @@ class BrokerServer(_Signalled, StackBroker):
 
     def kill(self) -> None:
         """As SIGKILL does."""
-        if self.broker is not None:
-            self.broker.gate.kill()
+        super().kill()
         self.broker = None
 
 
