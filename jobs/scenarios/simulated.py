@@ -8,8 +8,8 @@ from functools import partial
 from types import SimpleNamespace
 
 from jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
+from replication.simulation.stack.held_time import Passing, Schedule
 from replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
-from replication.simulation.stack.schedule import Passing, Schedule
 from replication.simulation.stack.servers import BrokerServer, ControllerServer
 from replication.storage.cluster import format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot

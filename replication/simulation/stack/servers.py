@@ -14,9 +14,9 @@ from typing import Any
 from replication.config import Config
 from replication.controller.controller import Controller
 from replication.server.broker import Broker
+from replication.simulation.stack.held_time import Passing, Schedule
 from replication.simulation.stack.one_thread import OneRound
 from replication.simulation.stack.processes import StackBroker, StackController
-from replication.simulation.stack.schedule import Passing, Schedule
 from replication.storage.cluster import Cluster
 from replication.storage.filesystem import StorageRoot
 

@@ -9,8 +9,8 @@ import pytest
 
 from replication.config import Config
 from replication.errors import DuplicateBrokerRegistrationException
+from replication.simulation.stack.held_time import Passing, Schedule
 from replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
-from replication.simulation.stack.schedule import Passing, Schedule
 from replication.simulation.stack.servers import BrokerServer, ControllerServer
 from replication.storage.broker_table import BrokerTable
 from replication.storage.cluster import Cluster, format_broker, format_cluster
