@@ -3,18 +3,26 @@
 import importlib
 import os
 import sys
+from itertools import pairwise
 from typing import NamedTuple
 
 from jobs.spark_submit import Options, spark_environment, split_arguments
 
 
 class Verb(NamedTuple):
-    """A module with `main(argv: list[str]) -> int`; `sparkless` are its subcommands that need no Spark."""
+    """A module with `main(argv: list[str]) -> int`; `sparkless` are its subcommands that need no Spark, and what its
+    `--mode` may be for the same."""
 
     module: str
     needs_spark: bool
     help: str
     sparkless: tuple[str, ...] = ()
+
+    def starts_spark(self, arguments: list[str]) -> bool:
+        """Whether it needs Spark for what it is called with."""
+        words = [part for word in arguments for part in word.split("=", 1)]
+        modes = [word for option, word in pairwise(words) if option == "--mode"]
+        return self.needs_spark and not {*words[:1], *modes} & set(self.sparkless)
 
 
 VERBS = {
@@ -39,7 +47,9 @@ VERBS = {
     "kill-test": Verb("jobs.kill_test", False, "kill controllers and leaders, then look for every record"),
     "soak": Verb("jobs.soak", False, "processes under load while things go wrong, then look for every record"),
     "simulate": Verb("jobs.simulate", False, "the rules in memory: thousands of histories full of accidents"),
-    "scenario": Verb("jobs.scenario", True, "run event scripts: brokers are killed, frozen, restarted, and looked at"),
+    "scenario": Verb(
+        "jobs.scenario", True, "run event scripts: brokers are killed, frozen, restarted, and looked at", ("simulated",)
+    ),
 }
 
 
@@ -75,7 +85,7 @@ def _start(name: str, arguments: list[str], options: Options) -> int:
     verb = VERBS.get(name)
     if verb is None:
         raise ValueError(f"there is no verb {name!r}; the verbs are {', '.join(VERBS)}")
-    if verb.needs_spark and not (arguments and arguments[0] in verb.sparkless):
+    if verb.starts_spark(arguments):
         _become(verb.module, arguments, spark_environment(options))
     if options:
         raise ValueError(f"{options[0][0]} is an option of spark-submit, and {name} starts no Spark")

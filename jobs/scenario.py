@@ -5,6 +5,7 @@ Exit status 0 if every step came out as its script says, 1 if not, 2 for a scrip
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from jobs.console import FAILED, OK, parser_of, run, say
@@ -12,27 +13,27 @@ from jobs.scenarios.report import Report, write_json
 from jobs.scenarios.script import Script, ScriptError, read_script
 from jobs.waiting import exit_when_told
 
-_UNREADABLE = 2
+_UNREADABLE, _MEMORY = 2, "simulated"
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
     exit_when_told()
-    return run(_parser(), _scenario, argv)
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = parser_of("scenario", __doc__)
     parser.add_argument("files", nargs="+", metavar="FILE", help="scripts; each runs on a cluster of its own")
-    modes = "all servers in one Spark session, or each a process that gets signals"
-    parser.add_argument("--mode", choices=["embedded", "processes"], default="embedded", help=modes)
+    modes = (
+        "all servers in one Spark session, or each a process that gets signals, or all in memory, timed by a held clock"
+    )
+    parser.add_argument("--mode", choices=["embedded", "processes", _MEMORY], default="embedded", help=modes)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON: an object for one script, else a list")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave each cluster in DIR/<name of its file>")
-    return parser
+    return run(parser, partial(_scenario, parser), argv)
 
 
-def _scenario(args: argparse.Namespace) -> int:
+def _scenario(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     """All scripts are read before the first one runs."""
+    if args.keep and args.mode == _MEMORY:
+        parser.error(f"--keep: nothing of --mode {_MEMORY} can be kept, its clusters lie in memory")
     try:
         return _run([read_script(path) for path in args.files], args)
     except ScriptError as error:

@@ -12,11 +12,16 @@ from replication.errors import TimeoutException
 
 def wait_until(condition: Callable[[], bool], what: str = "", seconds: float = math.inf, pause: float = 0.2) -> None:
     """Returns once the condition holds. Raises TimeoutException, saying `what`, if it does not in time."""
-    deadline, never = time.monotonic() + seconds, threading.Event()
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:
             raise TimeoutException(f"not within {seconds:.0f} s: {what}")
-        never.wait(pause)
+        let_pass(pause)
+
+
+def let_pass(seconds: float) -> None:
+    """So much time passes."""
+    threading.Event().wait(seconds)
 
 
 def exit_when_told() -> None:

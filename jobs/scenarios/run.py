@@ -22,7 +22,7 @@ from jobs.scenarios.script_cluster import MakeCluster
 from jobs.scenarios.steps import carry_out
 from replication.clients.producer import Producer
 
-EMBEDDED, PROCESSES = MODES = ("embedded", "processes")
+EMBEDDED, PROCESSES, SIMULATED = MODES = ("embedded", "processes", "simulated")
 
 _WARM_UP_MS = 60_000
 
@@ -47,9 +47,14 @@ def run_script(
 
 @contextmanager
 def clusters_of(mode: str) -> Iterator[MakeCluster]:
-    """What makes the cluster of each script: in one Spark session, which ends with this, or in processes."""
+    """What makes the cluster of each script: in one Spark session, which ends with this, in processes, or in memory."""
     if mode == PROCESSES:
         yield ProcessCluster
+        return
+    if mode == SIMULATED:
+        from jobs.scenarios.simulated import SimulatedCluster  # what it stands on serves tests, not real clusters
+
+        yield lambda _, brokers: SimulatedCluster(brokers)
         return
     from jobs.session import spark_session  # processes have sessions of their own
 

@@ -6,10 +6,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Literal
 
+from jobs import storage_faults
 from jobs.waiting import wait_until
 from replication.clients.admin import AdminClient
 from replication.config import Config
@@ -56,12 +57,28 @@ class ScriptCluster(ABC):
         self._start_all()
         self._cluster = Cluster.open(self.uri)
         self._watch = LivenessWatch(Cluster.open(self.uri))
-        self._watch.start()
+        self._end_watch = self._repeat(self._watch.look, _LOOK_SECONDS)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._watch.stop()
+        self._end_watch()
         self._end_all()
+
+    def _repeat(self, work: Callable[[], None], seconds: float) -> Callable[[], None]:
+        """From now on `work` is done every so many seconds, until what this answers is called: beside the script."""
+        stopping = threading.Event()
+
+        def run() -> None:
+            while not stopping.wait(seconds):
+                work()
+
+        def end() -> None:
+            stopping.set()
+            thread.join()
+
+        thread = threading.Thread(target=run, name="beside-script", daemon=True)
+        thread.start()
+        return end
 
     def admin(self) -> AdminClient:
         """A client for topics."""
@@ -79,17 +96,29 @@ class ScriptCluster(ABC):
         """The brokers that the cluster takes for dead, or whose storage is."""
         return self._watch.offline
 
+    def take_away(self, root: str) -> None:
+        """From now on a broker's root cannot be reached."""
+        storage_faults.take_away(root)
+
+    def bring_back(self, root: str) -> None:
+        """The root can be reached, and holds what it held; one that has not been taken away is left alone."""
+        storage_faults.bring_back(root)
+
+    def is_away(self, root: str) -> bool:
+        """Whether the root has been taken away."""
+        return storage_faults.is_away(root)
+
     def kill(self, target: Server) -> Server:
         """SIGKILL, of what runs or is paused."""
         server = self._find(target, "kill", "running", "paused")
         self._kill(server)
-        return self._is_away(server)
+        return self._went_away(server)
 
     def pause(self, target: Server) -> Server:
         """SIGSTOP, of what runs."""
         server = self._find(target, "pause", "running")
         self._pause(server)
-        return self._is_away(server)
+        return self._went_away(server)
 
     def resume(self, target: Server) -> Server:
         """SIGCONT, of what is paused."""
@@ -101,7 +130,7 @@ class ScriptCluster(ABC):
         """Controlled shutdown, or resignation, of what runs."""
         server = self._find(target, "stop", "running")
         self._stop(server)
-        return self._is_away(server)
+        return self._went_away(server)
 
     def start(self, target: Server) -> Server:
         """Starts what is stopped; a broker is registered when this returns."""
@@ -151,7 +180,7 @@ class ScriptCluster(ABC):
         running = (name for name in self._controllers if self.state(name) == "running")
         return next((name for name in running if self._has_id(name, lease.controller_id)), None)
 
-    def _is_away(self, server: Server) -> Server:
+    def _went_away(self, server: Server) -> Server:
         if isinstance(server, str):
             self._away = [*(name for name in self._away if name != server), server]
         return server
@@ -191,29 +220,16 @@ MakeCluster = Callable[[Path, int], AbstractContextManager[ScriptCluster]]
 
 
 class LivenessWatch:
-    """Looks at the heartbeats all the time. Who looks now and then would take for alive what has died in between."""
+    """Looks at the heartbeats again and again. Who looks now and then would take for alive what has died in between."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.offline: set[int] = set()
         self._cluster = cluster
         self._liveness = Liveness(cluster.config.broker_session_timeout_ms, time.monotonic)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="liveness-watch", daemon=True)
 
-    def start(self) -> None:
-        """Begins to look."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends it."""
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(_LOOK_SECONDS):
-            try:
-                brokers = self._cluster.refresh_brokers()
-            except LakelogException:  # the next look finds out more
-                continue
+    def look(self) -> None:
+        """One look. What cannot be read now the next one finds out."""
+        with suppress(LakelogException):
+            brokers = self._cluster.refresh_brokers()
             live = self._liveness.look(brokers)
             self.offline = {b for b, found in brokers.items() if b not in live or found.storage_error}

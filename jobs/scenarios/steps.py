@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 
 from jobs.scenarios.observation import behind, brokers_in_words, describe, wait, wait_for_fetchers
@@ -10,7 +9,7 @@ from jobs.scenarios.record_steps import consume, delete_records, epoch_end, logs
 from jobs.scenarios.scene import Outcome, Scene, attempt, hold
 from jobs.scenarios.script import Step
 from jobs.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server
-from jobs.storage_faults import bring_back, is_away, take_away
+from jobs.waiting import let_pass
 from replication.clients.admin import Outcomes
 from replication.errors import LakelogException, error_named
 from replication.protocol.partition_registration import LEADER_DURING_DELETE
@@ -96,7 +95,7 @@ def _raise_error(outcomes: Outcomes) -> None:
 
 def sleep(_: Scene, *, seconds: float) -> Outcome:
     """Lets time pass."""
-    threading.Event().wait(seconds)
+    let_pass(seconds)
     return Outcome({}, "")
 
 
@@ -112,11 +111,11 @@ def _on_server(act: Callable[[ScriptCluster, Server], Server]) -> Callable[..., 
     return handler
 
 
-def _on_storage(act: Callable[[str], None]) -> Callable[..., Outcome]:
+def _on_storage(act: Callable[[ScriptCluster, str], None]) -> Callable[..., Outcome]:
     def handler(scene: Scene, *, broker: int) -> Outcome:
         root = scene.view.cluster.refresh_brokers()[broker].root
-        act(root)
-        return Outcome({"root_is_away": is_away(root)}, f"broker {broker}: {root}")
+        act(scene.cluster, root)
+        return Outcome({"root_is_away": scene.cluster.is_away(root)}, f"broker {broker}: {root}")
 
     return handler
 
@@ -131,8 +130,8 @@ HANDLERS: Mapping[str, Callable[..., Outcome]] = {
     "reassign": reassign,
     "delete_records": delete_records,
     "alter_configs": alter_configs,
-    "take_storage_away": _on_storage(take_away),
-    "bring_storage_back": _on_storage(bring_back),
+    "take_storage_away": _on_storage(lambda cluster, root: cluster.take_away(root)),
+    "bring_storage_back": _on_storage(lambda cluster, root: cluster.bring_back(root)),
     "logs": logs,
     "epoch_end": epoch_end,
     "consume": consume,

@@ -1,5 +1,6 @@
 """Which server a script means, and when a step may not be done to it: on servers that only remember what was done."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -148,3 +149,21 @@ def test_the_history_is_of_the_script_only(cluster: Remembered) -> None:
     everything = cluster.history()
     cluster.first_version = everything[-1].version + 1
     assert (len(everything) > 0, cluster.history()) == (True, [])
+
+
+def test_a_root_that_is_taken_away_comes_back_as_it_was(cluster: Remembered, tmp_path: Path) -> None:
+    root = tmp_path / "broker-1"
+    root.mkdir()
+    (root / "file").write_text("all of it")
+    cluster.take_away(str(root))
+    assert (cluster.is_away(str(root)), root.is_dir()) == (True, False)
+    cluster.bring_back(str(root))
+    assert (cluster.is_away(str(root)), (root / "file").read_text()) == (False, "all of it")
+
+
+def test_what_is_repeated_beside_a_script_ends_with_it(cluster: Remembered) -> None:
+    before, looked = threading.active_count(), threading.Event()
+    end = cluster._repeat(looked.set, 0.001)
+    assert looked.wait(30)
+    end()
+    assert threading.active_count() == before

@@ -94,10 +94,7 @@ class StackBroker:
         """A new process. One that cannot start ends, and is started again later."""
         self.broker, self._refused = None, None
         try:
-            watch: Any = SimpleNamespace(wait=lambda _: None)
-            no_spark: Any = None
-            made: Any = Broker(no_spark, self._cluster, self.root.uri, self._config, watch)
-            made._stopping, made._thread, made._heartbeat = OneRound(), Standing(), Standing()
+            made = self._made()
             self.broker, self.beat_at = made, time.monotonic()
             made.start()
             made.gate.watch(threading.current_thread())
@@ -105,6 +102,14 @@ class StackBroker:
             self.broker, self._refused = None, f"{type(error).__name__}: {error}"
         except BrokerKilled:
             pass
+
+    def _made(self) -> Broker:
+        watch: Any = SimpleNamespace(wait=lambda _: None)
+        no_spark: Any = None
+        made: Any = Broker(no_spark, self._cluster, self.root.uri, self._config, watch)
+        made._stopping, made._thread, made._heartbeat = OneRound(), Standing(), Standing()
+        broker: Broker = made
+        return broker
 
     def kill(self) -> None:
         """Ends all its processes."""
@@ -165,9 +170,12 @@ class StackBroker:
             with suppress(LakelogException, BrokerKilled):
                 if isinstance(fetcher, Fetcher):
                     fetcher.fetch_once(self.fetches_all)
-        if rng.random() < self._maintain:
+        if self._maintains_now(rng):
             with suppress(BrokerKilled, StaleBrokerEpochException):
                 session._maintenance.run_once()
+
+    def _maintains_now(self, rng: random.Random) -> bool:
+        return rng.random() < self._maintain
 
 
 class StackController:

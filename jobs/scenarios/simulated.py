@@ -1,0 +1,123 @@
+"""The cluster of a script in memory, in one thread, by a held clock: time passes only while somebody waits for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+
+from jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
+from replication.simulation.stack.held_time import Passing, Schedule
+from replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
+from replication.simulation.stack.servers import BrokerServer, ControllerServer
+from replication.storage.cluster import format_broker, format_cluster
+from replication.storage.filesystem import StorageRoot
+from replication.storage.memory.store import MemoryStore, NoFaults
+
+_CONTROLLERS = ("controller-1", "controller-2")
+_WAITING = ("replication.clients.topic_view", "jobs.waiting")  # where clients, and steps of scripts, wait
+
+
+class SimulatedCluster(ScriptCluster):
+    """Brokers and controllers as they are shipped, without Spark, over a store in memory.
+
+    They are killed and frozen between two of their steps, not within one.
+    """
+
+    def __init__(self, brokers: int) -> None:
+        self._clock = Clock()
+        self._schedule = Schedule(self._clock)
+        self._faults = _RootsAway()
+        self._store = MemoryStore("script", True, self._clock.wall, self._faults)
+        super().__init__(f"{self._store.uri}/cluster", range(1, brokers + 1), _CONTROLLERS)
+        self._servers: dict[Server, BrokerServer | ControllerServer] = {}
+
+    def state(self, server: Server) -> State:
+        """Whether it runs. One that has ended by itself, being fenced, is stopped."""
+        found = self._servers[server]
+        if not found.runs:
+            return "stopped"
+        return "paused" if found.is_frozen else "running"
+
+    def _has_id(self, name: str, controller_id: str) -> bool:
+        found = self._servers[name]
+        return isinstance(found, ControllerServer) and found.has_id(controller_id)
+
+    def take_away(self, root: str) -> None:
+        """From now on a broker's root cannot be reached."""
+        self._faults.roots.add(root)
+
+    def bring_back(self, root: str) -> None:
+        """The root can be reached, and holds what it held; one that has not been taken away is left alone."""
+        self._faults.roots.discard(root)
+
+    def is_away(self, root: str) -> bool:
+        """Whether the root has been taken away."""
+        return root in self._faults.roots
+
+    def _repeat(self, work: Callable[[], None], seconds: float) -> Callable[[], None]:
+        return self._schedule.repeat(work, seconds)
+
+    def _start_all(self) -> None:
+        with Changes() as changes:
+            rng = random.Random(0)
+            in_one_thread(changes, self._clock, rng)
+            for place in _WAITING:
+                changes.change(place, "threading", SimpleNamespace(Event=lambda: Passing(self._schedule)))
+            changes.enter_context(self._store.opened())
+            self._make_servers()
+            for server in self._servers.values():
+                self._schedule.repeat(partial(server.run, rng), self._config.lakelog_poll_interval_ms / 1000)
+                server.start()
+            self._changes = changes.pop_all()
+
+    def _make_servers(self) -> None:
+        cluster_id = format_cluster(StorageRoot.of(self.uri), self._config)
+        properties = {name: str(value) for name, value in SETTINGS.items()}
+        for number in self._brokers:
+            root = StorageRoot.of(f"{self._store.uri}/broker-{number}")
+            format_broker(root, cluster_id, number)
+            self._servers[number] = BrokerServer(number, self.uri, root, self._schedule, properties)
+        for name in self._controllers:
+            self._servers[name] = ControllerServer(name, self.uri, self._config)
+
+    def _end_all(self) -> None:
+        self._changes.close()
+
+    def _kill(self, server: Server) -> None:
+        self._servers[server].kill()
+
+    def _pause(self, server: Server) -> None:
+        self._servers[server].freeze()
+
+    def _resume(self, server: Server) -> None:
+        self._servers[server].thaw()
+
+    def _stop(self, server: Server) -> None:
+        self._servers[server].stop()
+
+    def _start(self, server: Server) -> None:
+        self._servers[server].start()
+
+
+class _RootsAway(NoFaults):
+    """A store that never fails but for the roots that have been taken away."""
+
+    def __init__(self) -> None:
+        self.roots: set[str] = set()
+
+    def read(self, uri: str) -> None:
+        """Raises OSError for what lies in a root that is away."""
+        if any(uri == root or uri.startswith(f"{root}/") for root in self.roots):
+            raise OSError(f"{uri}: its storage has been taken away")
+
+    def write(self, uri: str, put: Callable[[], None]) -> None:
+        """Nothing is written there."""
+        self.read(uri)
+        put()
+
+    def commit(self, uri: str, put: Callable[[], bool]) -> bool:
+        """Nothing is committed there."""
+        self.read(uri)
+        return put()

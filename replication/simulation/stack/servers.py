@@ -1,0 +1,178 @@
+"""Brokers and controllers that somebody starts, freezes, stops and kills. While they run they get steps."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from replication.config import Config
+from replication.controller.controller import Controller
+from replication.server.broker import Broker
+from replication.simulation.stack.held_time import Passing, Schedule
+from replication.simulation.stack.one_thread import OneRound
+from replication.simulation.stack.processes import StackBroker, StackController
+from replication.storage.cluster import Cluster
+from replication.storage.filesystem import StorageRoot
+
+
+class _Ending(OneRound):
+    """Stands for the event that ends a broker: in a step it lets the loop go round once, and whoever else waits for it
+    lets time pass."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__()
+        self._is_in_step = False
+        self._elsewhere = Passing(schedule)
+        self._is_set = False
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A step of the broker."""
+        self._is_in_step = True
+        try:
+            yield
+        finally:
+            self._is_in_step = False
+
+    def wait(self, seconds: float) -> bool:
+        return super().wait(seconds) if self._is_in_step else self._elsewhere.wait(seconds) or self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+
+class _Stepped:
+    """Stands for a thread whose work is done in steps: there is nothing to begin, and nothing to wait for."""
+
+    def __init__(self, is_alive: Callable[[], bool]) -> None:
+        self.is_alive = is_alive
+
+    def start(self) -> None:
+        pass
+
+    def join(self, _seconds: float | None = None) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+class _Signalled:
+    """A process that can be frozen."""
+
+    frozen_until: float
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.frozen_until > time.monotonic()
+
+    def freeze(self) -> None:
+        """As SIGSTOP does: it gets no steps, and its clock goes on."""
+        self.frozen_until = math.inf
+
+    def thaw(self) -> None:
+        """As SIGCONT does."""
+        self.frozen_until = 0.0
+
+
+class BrokerServer(_Signalled, StackBroker):
+    """A broker of which a process runs from its start until it is stopped, killed or fenced."""
+
+    def __init__(
+        self, number: int, cluster: str, root: StorageRoot, schedule: Schedule, properties: dict[str, str]
+    ) -> None:
+        super().__init__(number, cluster, root, 0, **properties)
+        self._schedule = schedule
+        self._ending = _Ending(schedule)
+        self._maintained_at = 0.0
+
+    def start(self) -> None:
+        """A new process. It waits, as any does, until its id is free, and is registered when this returns. Raises what
+        keeps it from starting."""
+        made = self._made()
+        made.start()
+        made.gate.watch(threading.current_thread())
+        self.broker, self.frozen_until = made, 0.0
+        self.beat_at = self._maintained_at = time.monotonic()
+
+    def _made(self) -> Broker:
+        no_spark: Any = None
+        made: Any = Broker(no_spark, self._cluster, self.root.uri, self._config)
+        made._stopping = self._ending = _Ending(self._schedule)
+        made._thread = made._heartbeat = _Stepped(lambda: self.broker is made)
+        broker: Broker = made
+        return broker
+
+    def run(self, rng: random.Random) -> None:
+        """A step, unless it is frozen or does not run."""
+        if self.runs and not self.is_frozen:
+            with self._ending.step():
+                self.step(rng)
+
+    def _maintains_now(self, _: random.Random) -> bool:
+        """When it is due, by the clock."""
+        is_due = time.monotonic() >= self._maintained_at + self._config.log_cleaner_backoff_ms / 1000
+        if is_due:
+            self._maintained_at = time.monotonic()
+        return is_due
+
+    def stop(self) -> None:
+        """In order, as its process does it: its own thread goes on until it is told to end."""
+        assert self.broker is not None
+        try:
+            self.broker.stop()
+        finally:
+            self.broker = None
+
+    def kill(self) -> None:
+        """As SIGKILL does."""
+        super().kill()
+        self.broker = None
+
+
+class ControllerServer(_Signalled, StackController):
+    """A controller of which a process runs from its start until it is stopped or killed."""
+
+    def __init__(self, name: str, cluster: str, config: Config) -> None:
+        super().__init__(name, cluster)
+        self._config = config
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process of it."""
+        return self._process is not None
+
+    def has_id(self, controller_id: str) -> bool:
+        """Whether the process that runs has this id; each has another."""
+        return self._process is not None and self._process.controller_id == controller_id
+
+    def start(self) -> None:
+        """A new process, which stands for election."""
+        made: Any = Controller(Cluster.open(self._cluster, self._config), f"{self.name}-{uuid.uuid4().hex}")
+        made._thread = _Stepped(lambda: not made._stopping.is_set())
+        made.start()
+        self._process, self.frozen_until = made, 0.0
+
+    def run(self, rng: random.Random) -> None:
+        """A round, unless it is frozen or does not run."""
+        if self.runs and not self.is_frozen:
+            self.step(rng)
+
+    def stop(self) -> None:
+        """In order: it resigns, if it is active."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop()
+
+    def kill(self) -> None:
+        """As SIGKILL does: its lease stands still."""
+        self._process = None
