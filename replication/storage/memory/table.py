@@ -97,10 +97,11 @@ class MemoryTable:
         newest, known = max([*commits, *checkpoints], default=self.version()), self.version()
         if newest < known:
             raise DeltaError(f"Unexpected state: the newest version {newest} is older than the existing one {known}")
-        if max(checkpoints, default=-1) > known:
+        following = [v for v in commits if v > known]
+        if following and following[0] > known + 1 and max(checkpoints, default=-1) > known:
             self._snapshot = MemoryTable(self._store, self._uri)._snapshot
         else:
-            self._snapshot = self._replayed(self._snapshot, [v for v in commits if v > known])
+            self._snapshot = self._replayed(self._snapshot, following)
 
     def get_add_actions(self, flatten: bool = False) -> pa.Table:
         return self._snapshot.flat_add_actions if flatten else self._snapshot.add_actions
