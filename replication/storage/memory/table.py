@@ -196,6 +196,9 @@ class MemoryTable:
         target = f"{self._uri}/{commit_name(known + 1)}"
         if not self._store.faults.commit(self._uri, lambda: self._store.put_if_absent(target, content)):
             raise CommitFailedError("Failed to commit transaction: 0")
+        landed = self._store.find(target)
+        if landed is not None:
+            self._change(landed)  # delta-rs too reads what it has committed, and raises if that cannot be read
 
 
 def _checkpoint_name(version: int) -> str:
