@@ -66,10 +66,11 @@ class Snapshot:
         return self.add_actions.flatten()
 
     def _statistics(self) -> pa.Table:
-        lines = "\n".join(f.get("stats") or "{}" for f in self.files.values()).encode()
+        found = [file.get("stats") or "{}" for file in self.files.values()]
         expected = _statistics_schema(pa.schema(self.schema))
-        if not lines:
-            return expected.empty_table()
+        if set(found) <= {"{}"}:  # as most are: a look at JSON takes half a millisecond
+            return pa.table([pa.nulls(len(found), kind) for kind in expected.types], schema=expected)
+        lines = "\n".join(found).encode()
         options = pajson.ParseOptions(expected, newlines_in_values=True, unexpected_field_behavior="ignore")
         try:
             return pajson.read_json(pa.BufferReader(lines), pajson.ReadOptions(False, len(lines) + 1), options)
