@@ -1,4 +1,4 @@
-"""An object store on localhost, for the tests whose roots are buckets."""
+"""An object store on localhost, for the tests whose roots are buckets; and a table of each kind."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -8,6 +8,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from replication.storage.filesystem import StorageRoot
+from replication.storage.memory.store import MemoryStore
+from tests.storage.tables import Place, in_memory, on_disk
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
@@ -41,3 +43,19 @@ def new_root(request: pytest.FixtureRequest, root: str) -> Callable[[], StorageR
         return StorageRoot.of(f"s3://bucket/{next(_folders)}", request.getfixturevalue("s3_options"))
 
     return make
+
+
+@pytest.fixture(params=["delta-rs", "memory"])
+def place(request: pytest.FixtureRequest, root: str) -> Iterator[Place]:
+    """Where a table may be made: on a disk, where its handles are delta-rs's, and in memory."""
+    if request.param == "delta-rs":
+        yield on_disk(f"{root}/table")
+        return
+    with MemoryStore("contract").opened() as store:
+        yield in_memory(store)
+
+
+@pytest.fixture
+def table(place: Place) -> StorageRoot:
+    """The folder of such a table."""
+    return place.root

@@ -98,18 +98,17 @@ class MemoryRoot(StorageRoot):
             raise OSError(str(error)) from error
 
     def write(self, name: str, content: bytes | pa.Buffer) -> None:
-        """Writes a file whole."""
+        """Writes a file whole. Its folder is made if it is not there."""
         uri = self._named(name)
         with writing(uri):
             self.store.faults.write(uri, lambda: self.store.put(uri, content))
 
     def create_folder(self) -> None:
-        """There is none before its first file."""
-
-    def rename(self, name: str, new_name: str) -> None:
-        """Puts a file in the place of another, or under a name of its own. Raises FileNotFoundError."""
-        self.store.put(self._named(new_name), self._found(name).content)
-        self.store.delete(self._named(name))
+        """Makes the folder, and those above it. Object stores have none: there it does nothing."""
+        if self.is_local:
+            with writing(self.uri):
+                self.store.faults.read(self.uri)
+            self.store.make_folder(self.uri)
 
     def delete(self, name: str) -> None:
         """Deletes a file; one that is gone already is no error."""

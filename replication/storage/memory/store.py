@@ -52,7 +52,8 @@ class NoFaults:
 
 @dataclass
 class MemoryStore:
-    """Files by folder and name. `is_local`: whether it stands for disks of this machine, or for an object store."""
+    """Files by folder and name. `is_local`: whether it stands for disks of this machine, where also an empty folder is
+    one, or for an object store."""
 
     name: str
     is_local: bool = False
@@ -101,7 +102,14 @@ class MemoryStore:
         self._writes += 1
         buffer = pa.py_buffer(content)
         written_at = int(self.wall_clock() * 1e9) + self._writes
-        self.folders.setdefault(folder, {})[name] = File(buffer, (buffer.size, written_at))
+        self.make_folder(folder)
+        self.folders[folder][name] = File(buffer, (buffer.size, written_at))
+
+    def make_folder(self, folder: str) -> None:
+        """Makes a folder if it is not there, and on a disk those above it."""
+        while folder not in self.folders and folder != self.uri:
+            self.folders[folder] = {}
+            folder = folder.rpartition("/")[0] if self.is_local else self.uri
 
     def put_if_absent(self, uri: str, content: bytes) -> bool:
         """Writes a file unless there is one; tells whether it has."""
@@ -114,7 +122,7 @@ class MemoryStore:
         """Deletes a file; one that is gone already is no error."""
         folder, _, name = uri.rpartition("/")
         self.folders.get(folder, {}).pop(name, None)
-        if not self.folders.get(folder, True):
+        if not self.is_local and not self.folders.get(folder, True):
             del self.folders[folder]
 
     def delete_folder(self, folder: str) -> None:

@@ -1,12 +1,16 @@
-"""A handle on a Delta table in memory: the same commits as JSON lines, read by hand, and delta-rs's errors."""
+"""A handle on a Delta table in memory: a true Delta log as far as its commits go, read by hand, and delta-rs's errors.
+
+Its checkpoints have the names of Delta's, and are JSON like the commits: no other reader takes them.
+"""
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from deltalake import CommitProperties, PostCommitHookProperties, Schema
@@ -14,28 +18,51 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from replication.storage.commit import commit_name, is_commit
-from replication.storage.memory.snapshot import NOTHING, Action, Snapshot, applied, lines, to_checkpoint
-from replication.storage.memory.store import MemoryStore
+from replication.storage.memory.snapshot import (
+    NOTHING,
+    Action,
+    Change,
+    Snapshot,
+    applied,
+    change_of,
+    lines,
+    to_checkpoint,
+)
+from replication.storage.memory.store import File, MemoryStore
 
 _CHECKPOINT = ".checkpoint.parquet"
 _RETENTION = "delta.logRetentionDuration"
+_INTERVAL = re.compile(r"interval (\d+) (second|minute|hour|day|week)s?\b")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+_DEFAULT_RETENTION = 30 * _SECONDS["day"]
+_AS_THEY_ARE = "/!$&'()+,-.:;=@_~"  # what delta-rs does not escape in a path, besides letters and digits
 
 
 def create_table(
     store: MemoryStore, uri: str, schema: Schema, name: str, description: str, configuration: Mapping[str, str]
 ) -> MemoryTable:
-    """A handle on a new table. Raises DeltaError if there is one."""
+    """A handle on a new table. Raises DeltaError if there is one, or what is left of one."""
     now = int(store.wall_clock() * 1000)
     table = {
-        "id": str(uuid.uuid4()), "name": name, "description": description, "schemaString": schema.to_json(),
+        "id": str(uuid.uuid4()), "name": name, "description": description,
+        "format": {"provider": "parquet", "options": {}}, "schemaString": schema.to_json(),
         "partitionColumns": [], "createdTime": now, "configuration": dict(configuration),
     }  # fmt: skip
-    content = lines([{"commitInfo": {"timestamp": now, "operation": "CREATE TABLE"}}, {"metaData": table}])
-    target = f"{uri}/{commit_name(0)}"
-    if not store.faults.commit(uri, lambda: store.put_if_absent(target, content)):
-        raise DeltaError(f"A Delta Lake table already exists at {uri}")
+    info = {"timestamp": now, "operation": "CREATE TABLE"}
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    content = lines([{"commitInfo": info}, {"protocol": protocol}, {"metaData": table}])
+
+    def put() -> bool:
+        return not _log_files(store, uri) and store.put_if_absent(f"{uri}/{commit_name(0)}", content)
+
+    if not store.faults.commit(uri, put):
+        raise DeltaError("Generic error: A Delta Lake table already exists at that location.")
     return MemoryTable(store, uri)
+
+
+def _log_files(store: MemoryStore, uri: str) -> Mapping[str, File]:
+    files = store.files(f"{uri}/_delta_log")
+    return {n: f for n, f in files.items() if is_commit(n) or (n.endswith(_CHECKPOINT) and n[:20].isdigit())}
 
 
 class MemoryTable:
@@ -43,40 +70,57 @@ class MemoryTable:
 
     def __init__(self, store: MemoryStore, uri: str, version: int | None = None) -> None:
         self._store, self._uri = store, uri
+        self._snapshot, self._checkpoint = NOTHING, -1
+        self._log: list[int] = []  # the commits after the checkpoint, which the version is made of
         store.faults.read(uri)
-        checkpoints = [v for v in self._versions(_CHECKPOINT) if version is None or v <= version]
-        base = self._checkpoint(max(checkpoints)) if checkpoints else NOTHING
-        commits = [v for v in self._versions() if v > base.version and (version is None or v <= version)]
-        if base is NOTHING and not commits:
+        checkpoint, commits = self._listed(0, version)
+        if checkpoint < 0 and not commits:
             raise TableNotFoundError("Generic delta kernel error: No files in log segment")
-        self._snapshot = self._replayed(base, commits)
-        if version is not None and self._snapshot.version != version:
-            raise DeltaError(f"Invalid table version: {version}")
+        self._begin(checkpoint, commits)
+        if not self._snapshot.table:
+            raise DeltaError("Kernel error: No table metadata or protocol found in delta log.")
+        if version is not None and self.version() != version:
+            raise DeltaError(f"LogSegment end version {self.version()} not the same as the specified one {version}")
 
-    def _versions(self, suffix: str = ".json") -> list[int]:
-        names = self._store.files(f"{self._uri}/_delta_log")
-        return sorted(int(n[:20]) for n in names if n.endswith(suffix) and (suffix != ".json" or is_commit(n)))
+    def _listed(self, first: int, last: int | None = None) -> tuple[int, list[int]]:
+        """The newest checkpoint, -1 if there is none, and the commits after it. Raises DeltaError if one is missing."""
+        names = _log_files(self._store, self._uri)
+        found = sorted((int(n[:20]), is_commit(n)) for n in names)
+        found = [(v, commit) for v, commit in found if v >= first and (last is None or v <= last)]
+        checkpoint = max((v for v, commit in found if not commit), default=-1)
+        commits = [v for v, commit in found if commit and v > checkpoint]
+        _check_follow([checkpoint, *commits] if checkpoint >= 0 else commits)
+        return checkpoint, commits
 
-    def _checkpoint(self, version: int) -> Snapshot:
-        file = self._store.files(f"{self._uri}/_delta_log")[f"{version:020d}{_CHECKPOINT}"]
-        return self._made(NOTHING, version, file.stamp, bytes(file.content))
+    def _begin(self, checkpoint: int, commits: list[int]) -> None:
+        base = NOTHING
+        if checkpoint >= 0:
+            base = self._made(NOTHING, checkpoint, self._file(_checkpoint_name(checkpoint)))
+        self._snapshot, self._checkpoint, self._log = self._replayed(base, commits), checkpoint, commits
 
-    def _replayed(self, base: Snapshot, commits: Sequence[int]) -> Snapshot:
-        found = base
+    def _replayed(self, found: Snapshot, commits: Sequence[int]) -> Snapshot:
         for version in commits:
-            if version != found.version + 1:
-                raise DeltaError(f"Expected contiguous commit files, but found gap: {found.version} to {version}")
-            file = self._store.find(f"{self._uri}/{commit_name(version)}")
-            assert file is not None
-            found = self._made(found, version, file.stamp, bytes(file.content))
+            found = self._made(found, version, self._file(commit_name(version)))
         return found
 
-    def _made(self, before: Snapshot, version: int, stamp: object, content: bytes) -> Snapshot:
+    def _file(self, name: str) -> File:
+        found = self._store.find(f"{self._uri}/{name}")
+        if found is None:
+            raise DeltaError(f"Kernel error: File not found: {self._uri}/{name}")
+        return found
+
+    def _made(self, before: Snapshot, version: int, file: File) -> Snapshot:
         """Made once for all handles that have read the same commits."""
-        made_of = hash((self._uri, before.made_of, stamp))
+        made_of = hash((self._uri, before.made_of, file.stamp))
         known = self._store.parsed.get(made_of)
         if not isinstance(known, Snapshot):
-            known = self._store.parsed[made_of] = applied(before, version, made_of, content)
+            known = self._store.parsed[made_of] = applied(before, version, made_of, self._change(file))
+        return known
+
+    def _change(self, file: File) -> Change:
+        known = self._store.parsed.get(file.stamp)
+        if not isinstance(known, Change):
+            known = self._store.parsed[file.stamp] = change_of(bytes(file.content))
         return known
 
     def version(self) -> int:
@@ -89,68 +133,111 @@ class MemoryTable:
         return SimpleNamespace(id=self._snapshot.table["id"])
 
     def transaction_version(self, app_id: str) -> int | None:
-        return self._snapshot.transactions.get(app_id)
+        self._store.faults.read(self._uri)
+        names = [commit_name(version) for version in reversed(self._log)]
+        for name in [*names, *([_checkpoint_name(self._checkpoint)] if self._checkpoint >= 0 else [])]:
+            found = self._change(self._file(name)).transactions
+            if app_id in found:
+                return found[app_id]
+        return None
 
     def update_incremental(self) -> None:
         self._store.faults.read(self._uri)
-        commits, checkpoints = self._versions(), self._versions(_CHECKPOINT)
-        newest, known = max([*commits, *checkpoints], default=self.version()), self.version()
+        checkpoint, commits = self._listed(max(self._checkpoint, 0) + 1)
+        newest, known = max([checkpoint, *commits]), self.version()
+        if newest < 0:  # nothing is there after the checkpoint that it knows: delta-rs takes that for no news
+            return
         if newest < known:
             raise DeltaError(f"Unexpected state: the newest version {newest} is older than the existing one {known}")
+        if checkpoint >= 0:
+            self._begin(checkpoint, commits)
+            return
         following = [v for v in commits if v > known]
-        if following and following[0] > known + 1 and max(checkpoints, default=-1) > known:
-            self._snapshot = MemoryTable(self._store, self._uri)._snapshot
-        else:
-            self._snapshot = self._replayed(self._snapshot, following)
+        _check_follow([known, *following])
+        self._snapshot, self._log = self._replayed(self._snapshot, following), [*self._log, *following]
 
     def get_add_actions(self, flatten: bool = False) -> pa.Table:
         return self._snapshot.flat_add_actions if flatten else self._snapshot.add_actions
 
     def create_checkpoint(self) -> None:
-        target, content = f"{self._uri}/_delta_log/{self.version():020d}{_CHECKPOINT}", to_checkpoint(self._snapshot)
+        target = f"{self._uri}/{_checkpoint_name(self.version())}"
+        content = to_checkpoint(MemoryTable(self._store, self._uri, self.version())._snapshot)
         self._store.faults.write(target, lambda: self._store.put(target, content))
 
     def cleanup_metadata(self) -> None:
-        folder, last = f"{self._uri}/_delta_log", max(self._versions(_CHECKPOINT), default=-1)
-        number, unit = re.findall(r"\w+", self._snapshot.table["configuration"][_RETENTION])[-2:]
-        oldest = self._store.wall_clock() - int(number) * _SECONDS[unit.removesuffix("s")]
-        self._store.faults.read(folder)
-        for name, file in sorted(self._store.files(folder).items()):
-            if name[:20].isdigit() and int(name[:20]) < last and file.stamp[1] / 1e9 < oldest:
-                self._store.delete(f"{folder}/{name}")
+        """What is younger than retention stays, and a checkpoint to read it from."""
+        self._store.faults.read(f"{self._uri}/_delta_log")
+        oldest = self._store.wall_clock() - _retention(self._snapshot.table["configuration"])
+        files = _log_files(self._store, self._uri)
+        young = [int(name[:20]) for name, file in files.items() if file.stamp[1] / 1e9 >= oldest]
+        read_from = min([self.version(), *young])
+        checkpoints = [int(name[:20]) for name in files if not is_commit(name)]
+        base = max((v for v in checkpoints if v <= read_from), default=-1)
+        for name in sorted(files):
+            if int(name[:20]) < base:
+                self._store.delete(f"{self._uri}/_delta_log/{name}")
 
     def create_write_transaction(
         self, actions: list[AddAction | RemoveAction], mode: str, schema: Schema, *,
         commit_properties: CommitProperties, post_commithook_properties: PostCommitHookProperties,
     ) -> None:  # fmt: skip
-        known = self.version()
+        known, now = self.version(), int(self._store.wall_clock() * 1000)
+        given = [_action(action) for action in actions]
+        _check_once(actions, mode)
         self._store.faults.read(self._uri)
         if self._store.find(f"{self._uri}/{commit_name(known)}") is None:
             raise DeltaError(f"Invalid table version: {known}")
-        given = [_action(action) for action in actions]
         removed = [*self._snapshot.files.values()] if mode == "overwrite" else []
-        now = int(self._store.wall_clock() * 1000)
         info = {"timestamp": now, "operation": "WRITE", **(commit_properties.custom_metadata or {})}
-        transactions = commit_properties.app_transactions or []
         content = lines([
-            {"commitInfo": info}, *given,
-            *({"remove": {"path": f["path"], "dataChange": True, "deletionTimestamp": now, "size": f["size"]}}
-              for f in removed),
-            *({"txn": {"appId": t.app_id, "version": t.version}} for t in transactions),
+            {"commitInfo": info}, *given, *(_removal(f["path"], f["size"], True, now) for f in removed),
+            *({"txn": {"appId": t.app_id, "version": t.version}} for t in commit_properties.app_transactions or []),
         ])  # fmt: skip
         target = f"{self._uri}/{commit_name(known + 1)}"
         if not self._store.faults.commit(self._uri, lambda: self._store.put_if_absent(target, content)):
             raise CommitFailedError("Failed to commit transaction: 0")
+        landed = self._store.find(target)
+        if landed is not None:
+            self._change(landed)  # delta-rs too reads what it has committed, and raises if that cannot be read
+
+
+def _checkpoint_name(version: int) -> str:
+    return f"_delta_log/{version:020d}{_CHECKPOINT}"
+
+
+def _check_follow(versions: Iterable[int]) -> None:
+    for before, after in pairwise(versions):
+        if after != before + 1:
+            raise DeltaError(f"Expected contiguous commit files, but found gap: {before} to {after}")
+
+
+def _retention(configuration: Mapping[str, str]) -> int:
+    """In seconds. What cannot be read counts as what is not there."""
+    found = _INTERVAL.match(configuration.get(_RETENTION, ""))
+    return int(found[1]) * _SECONDS[found[2]] if found else _DEFAULT_RETENTION
+
+
+def _check_once(actions: Sequence[AddAction | RemoveAction], mode: str) -> None:
+    removed = {action.path for action in actions if isinstance(action, RemoveAction)}
+    if removed and mode == "overwrite":
+        raise ValueError("RemoveAction is not supported with mode='overwrite'")
+    for action in actions:
+        if isinstance(action, AddAction) and action.path in removed:
+            raise ValueError(f"Cannot add and remove the same file path in one transaction: {action.path}")
 
 
 def _action(action: AddAction | RemoveAction) -> dict[str, Action]:
-    if isinstance(action, AddAction):
-        return {"add": {
-            "path": action.path, "partitionValues": {}, "size": action.size, "dataChange": action.data_change,
-            "modificationTime": action.modification_time, "stats": action.stats,
-        }}  # fmt: skip
-    removed: dict[str, Any] = {
-        "path": action.path, "dataChange": action.data_change, "size": action.size,
-        "deletionTimestamp": action.deletion_timestamp,
-    }  # fmt: skip
-    return {"remove": removed}
+    path = quote(action.path, safe=_AS_THEY_ARE)
+    if isinstance(action, RemoveAction):
+        return _removal(path, action.size, action.data_change, action.deletion_timestamp)
+    return {"add": {
+        "path": path, "partitionValues": {}, "size": action.size, "dataChange": action.data_change,
+        "modificationTime": action.modification_time, "stats": action.stats,
+    }}  # fmt: skip
+
+
+def _removal(path: str, size: int | None, data_change: bool, now: int) -> dict[str, Action]:
+    return {"remove": {
+        "path": path, "dataChange": data_change, "deletionTimestamp": now, "extendedFileMetadata": True,
+        "partitionValues": {}, "size": size,
+    }}  # fmt: skip

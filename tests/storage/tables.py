@@ -1,0 +1,154 @@
+"""Tables for the contract of their handles: made, filled, aged and looked at, the same way on a disk and in memory."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, PostCommitHookProperties, Schema, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from replication.storage.commit import commit_name, is_commit
+from replication.storage.filesystem import StorageRoot
+from replication.storage.table_handle import TableHandle, add_actions
+from schemas.table import ARROW_TYPES
+
+ARROW = pa.schema([pa.field(f"c{i}", t, nullable=i > 0) for i, t in enumerate(ARROW_TYPES.values())])
+SCHEMA = Schema.from_arrow(ARROW)
+BY_TYPE = {name: f"c{i}" for i, name in enumerate(ARROW_TYPES)}
+HOUR = 3600
+AN_HOUR = {"delta.logRetentionDuration": "interval 1 hours"}
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+def create(root, configuration=None) -> TableHandle:
+    root.create_folder()
+    return root.create_table(SCHEMA, "name", "description", configuration or AN_HOUR)
+
+
+def add(name, size=1, stats="{}", data_change=True):
+    return AddAction(name, size, {}, 1700000000123, data_change, stats)
+
+
+def remove(name, size=1, data_change=True):
+    return RemoveAction(name, data_change, 1700000000456, size, {})
+
+
+def commit(handle, *actions, mode="append", txns=None, cause=None):
+    properties = CommitProperties(
+        custom_metadata=cause or {},
+        max_commit_retries=0,
+        app_transactions=[Transaction(app_id, version) for app_id, version in (txns or {}).items()],
+    )
+    handle.create_write_transaction(
+        list(actions), mode, SCHEMA, commit_properties=properties, post_commithook_properties=_NO_HOOKS
+    )
+
+
+def go_on(handle, *numbers):
+    """Commits that each add a file `f<number>` and tell the number as the `txn` of `app`."""
+    for number in numbers:
+        commit(handle, add(f"f{number}", number), txns={"app": number})
+        handle.update_incremental()
+    return handle
+
+
+def filled(root, commits, configuration=None):
+    return go_on(create(root, configuration), *range(1, commits + 1))
+
+
+def lose(root, *versions):
+    for version in versions:
+        assert root.exists(commit_name(version))
+        root.delete(commit_name(version))
+
+
+def put(root, version, content):
+    """A commit, whatever it says; also in the place of another one."""
+    text = content if isinstance(content, bytes) else "\n".join(map(json.dumps, content)).encode()
+    root.child("_delta_log").write(commit_name(version).rpartition("/")[2], text)
+
+
+def facts(handle):
+    """Version, files, and what `app` and somebody unknown have told."""
+    version, names = seen(handle)
+    return version, names, handle.transaction_version("app"), handle.transaction_version("unknown")
+
+
+def stays(handle, error=None):
+    """It cannot move, and is where it was."""
+    before = seen(handle)
+    with pytest.raises(DeltaError, match=error):
+        handle.update_incremental()
+    assert seen(handle) == before
+    return True
+
+
+def moved(handle):
+    """What it is after a move."""
+    handle.update_incremental()
+    return facts(handle)
+
+
+def seen(handle):
+    """Version and files."""
+    return handle.version(), add_actions(handle)["path"].to_pylist()
+
+
+def of(version):
+    """What `facts` are at a version of a table that `filled` has made."""
+    return version, names(version), version or None, None
+
+
+def log_of(table):
+    """The commits and checkpoints that are there."""
+    found = [name for name in table.child("_delta_log").list() if name[:20].isdigit()]
+    return [(int(name[:20]), "commit" if is_commit(name) else "checkpoint") for name in found]
+
+
+def commits(*versions):
+    """What `log_of` says of these."""
+    return [(version, "commit") for version in versions]
+
+
+def names(number):
+    """The files that `go_on` has added up to this number, the newest first."""
+    return [f"f{n}" for n in range(number, 0, -1)]
+
+
+@dataclass
+class Place:
+    """Where a table lies, and a way to make a file of its log look older, by so many seconds."""
+
+    root: StorageRoot
+    age: Callable[[str, float], None]
+
+    def age_commits(self, *versions, seconds=2 * HOUR):
+        for version in versions:
+            self.age(commit_name(version), seconds)
+
+
+def on_disk(folder):
+    root = StorageRoot.of(folder)
+
+    def age(name, seconds):
+        then = time.time() - seconds
+        os.utime(root.path(name), (then, then))
+
+    return Place(root, age)
+
+
+def in_memory(store):
+    root = StorageRoot.of(f"{store.uri}/table")
+
+    def age(name, seconds):
+        folder, _, file = name.rpartition("/")
+        now, store.wall_clock = store.wall_clock, lambda: time.time() - seconds
+        root.child(folder).write(file, root.read(name))
+        store.wall_clock = now
+
+    return Place(root, age)
