@@ -15,7 +15,7 @@ from replication.controller import (
     replica_state_machine,
     topic_deletion_manager,
 )
-from replication.controller.batch import Batch
+from replication.controller.batch import Batch, uninterrupted
 from replication.controller.controller_context import BrokerView, ControllerContext
 from replication.controller.decide import decide
 from replication.controller.events import Event
@@ -46,9 +46,9 @@ def swapped(owner: ModuleType | type, name: str, broken: Callable[..., Any]) -> 
 
 
 def _with(what: str, owner: ModuleType | type, name: str, broken: Callable[..., Any]) -> BrokenController:
-    def decide_with(context: ControllerContext, event: Event) -> Batch:
+    def decide_with(context: ControllerContext, event: Event, keep_office: Callable[[], None] = uninterrupted) -> Batch:
         with swapped(owner, name, broken):
-            return decide(context, event)
+            return decide(context, event, keep_office)
 
     return BrokenController(what, decide_with)
 

@@ -174,6 +174,10 @@ class StorageRoot:
     def write(self, name: str, content: bytes | pa.Buffer) -> None:
         """Writes a file whole: a reader sees all of it or nothing. Its folder is made if it is not there."""
         self.create_folder()
+        self.put(name, content)
+
+    def put(self, name: str, content: bytes | pa.Buffer) -> None:
+        """The same into a folder that must be there: a root that has gone is not made anew by what is written to it."""
         with _AtomicPath(self, name) as path, self.filesystem.open_output_stream(path) as stream:
             stream.write(content)
 

@@ -91,7 +91,7 @@ def _content(
 def write_file(root: StorageRoot, name_of: Callable[[str], str], content: pa.Buffer, stats: str) -> AddedFile:
     """Writes a new file, named after the digest of its bytes: it is known before the first byte is written."""
     name = name_of(digest_of(content))
-    root.write(name, content)
+    root.put(name, content)
     return AddedFile(name, content.size, stats)
 
 

@@ -174,7 +174,7 @@ class StateTable:
         content = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(rows, self._table.arrow), content, write_page_checksum=True)
         written = content.getvalue()
-        root.write(name, written)
+        root.put(name, written)
         return AddedFile(name, written.size, f'{{"numRecords":{len(rows)}}}')
 
 

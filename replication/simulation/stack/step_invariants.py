@@ -36,7 +36,7 @@ def checked(publish: Callable[..., Any], actor: Callable[[], Process | None]) ->
 
 
 def check_epochs(before: Partitions, after: Partitions) -> None:
-    """Raises Violation unless each partition that has changed has a higher partition epoch, and no lower leader epoch."""
+    """Raises Violation unless what has changed has a higher partition epoch, and no lower leader epoch."""
     for partition, then in before.items():
         now = after[partition]
         if now != then and not (now.partition_epoch > then.partition_epoch and now.leader_epoch >= then.leader_epoch):

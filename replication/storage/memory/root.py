@@ -97,10 +97,12 @@ class MemoryRoot(StorageRoot):
         except KafkaStorageException as error:
             raise OSError(str(error)) from error
 
-    def write(self, name: str, content: bytes | pa.Buffer) -> None:
-        """Writes a file whole. Its folder is made if it is not there."""
+    def put(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Writes a file whole, on a disk into a folder that must be there."""
         uri = self._named(name)
         with writing(uri):
+            if self.is_local and self.uri not in self.store.folders:
+                raise FileNotFoundError(f"{self.uri}: no such folder")
             self.store.faults.write(uri, lambda: self.store.put(uri, content))
 
     def create_folder(self) -> None:
