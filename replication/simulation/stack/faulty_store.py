@@ -91,12 +91,12 @@ class FaultyStore:
         if is_away or luck < rates.outage + rates.unavailable:
             self.count("503")
             raise OSError(f"{uri}: 503 Slow Down")
-        if luck > 1 - rates.hangs - rates.slow:
-            self._stand_still(actor, 0)
         if luck > 1 - rates.hangs:
             self.count("hangs on a look")
             self._stand_still(actor, TIMEOUT_MS / 1000)
             raise OSError(f"{uri}: timed out")
+        if luck > 1 - rates.hangs - rates.slow:
+            self._stand_still(actor, 0)
 
     def _stand_still(self, actor: Actor, seconds: float) -> None:
         self._others(seconds)

@@ -5,6 +5,7 @@ Each makes real mistakes of the past, or such as somebody might make who tidies 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from replication.simulation.stack.criticals import CRITICALS
 from replication.storage import compaction, segment
 from replication.storage.commit import AddedFile
 from replication.storage.compare_and_set import compare_and_set
+from replication.storage.delta_log import CommitConflict, DeltaLog
 from replication.storage.file_cleaner import FileCleaner
 from replication.storage.log_change import LogChange
 from replication.storage.log_state import LogState
@@ -58,6 +60,11 @@ def _writes_what_it_had(table: StateTable, cause: Any, change: Any, txns: Any = 
     return compare_and_set(table._log.root.uri, attempt, None)
 
 
+def _takes_silence_for_landed(_log: DeltaLog, _expected: int, _nonce: str, error: Exception) -> None:
+    if type(error).__name__ == "CommitFailedError":
+        raise CommitConflict(str(error)) from error
+
+
 def _takes_errors_for_written(root: Any, name_of: Any, content: pa.Buffer, stats: str) -> AddedFile:
     try:
         return _write(root, name_of, content, stats)
@@ -65,8 +72,8 @@ def _takes_errors_for_written(root: Any, name_of: Any, content: pa.Buffer, stats
         return AddedFile(name_of(segment.digest_of(content)), content.size, stats)
 
 
-def _cleans_at_once(cleaner: FileCleaner, root: Any, _: float = 0.0, *given: Any) -> None:
-    _clean(cleaner, root, 0.0, *given)
+def _cleans_at_once(cleaner: FileCleaner, root: Any, *_: Any) -> None:
+    _clean(cleaner, root, 0.0, time.monotonic, time.time)
 
 
 def _registers_as_before(registration: Registration, last: Any, *given: Any, **named: Any) -> Any:
@@ -105,7 +112,7 @@ def _takes_what_it_could_read(log: ReplicaLog, *given: Any) -> None:
 _STORAGE: dict[str, StackSabotage] = {
     "errors_are_taken_for_landed": StackSabotage(
         "a commit without an answer counts as landed, and nobody looks",
-        at(("replication.storage.delta_log.DeltaLog._settle", lambda *_: None)),
+        at(("replication.storage.delta_log.DeltaLog._settle", _takes_silence_for_landed)),
     ),
     "changes_are_decided_once": StackSabotage(
         "who has lost a commit to another commits the same again",
@@ -175,6 +182,7 @@ _STORAGE: dict[str, StackSabotage] = {
     "dead_rows_acknowledge": StackSabotage(
         "a row of a leader counts also where its log has another end",
         of_rules(replace(SHIPPED, check_log_leads=lambda *_: None)),
+        schedules.append_to_a_dead_leader,
     ),
     "pending_changes_outlive_epochs": StackSabotage(
         "a change of the ISR that waits for its answer is kept over a new leader epoch",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from replication.simulation.events import Violation
+from replication.simulation.stack.faulty_store import lose_end
 from replication.simulation.stack.one_thread import Changes
 from replication.simulation.stack.producers import Interrupted, StackProducer
 from replication.simulation.stack.world import StackWorld
@@ -84,6 +85,21 @@ def leader_without_its_end(world: StackWorld) -> None:
         other.send({0: 1})
 
 
+def append_to_a_dead_leader(world: StackWorld) -> None:
+    """A leader loses power and the end of its log, but not its row. Before a controller looks, a producer appends at
+    offsets that the row tells of as committed."""
+    (client, other), node = world.clients, world.nodes[1]
+    for _ in range(3):
+        client.send({0: 1})
+    world.calm()
+    with world.acting(None):
+        world.disasters.damage(node)
+        lose_end(node.root.child(LOG.name), 2)
+    for process in (node, *world.offices):
+        process.frozen_until = world.clock.now + 3
+    other.send({0: 1}, 20_000)
+
+
 def tail_of_a_deposed_leader(world: StackWorld) -> None:
     """A leader is deposed with records that nobody else has, and publishes while its fetcher truncates them."""
     (client, _), node = world.clients, world.nodes[1]
@@ -140,6 +156,7 @@ def commit_into_a_hole(world: StackWorld) -> None:
         if uri == log and held:
             held.clear()
             other.send({0: 1}, 1)
+            other.frozen_until = float("inf")
             for seconds in (0, 7_200, 0):
                 world.clock.now += seconds
                 for _ in range(_COMMITS):
@@ -152,4 +169,5 @@ def commit_into_a_hole(world: StackWorld) -> None:
         changes.change("replication.storage.delta_log", "CHECKPOINT_COMMITS", _COMMITS)
         changes.change(world.faults, "commit", stands_still)
         late.send({0: 1}, 10**9)
+        other.frozen_until = 0.0
         other.send({0: 1}, 10**9)
