@@ -1,6 +1,6 @@
 """What the stack tier has to catch: lines that are taken out of shipped storage, rounds and rules.
 
-Each makes real mistakes of the past, or such as somebody might make who tidies up.
+Each is a mistake of the past, or one that somebody might make who tidies up.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ from typing import Any
 import pyarrow as pa
 
 from replication.errors import LakelogException
-from replication.protocol import leadership
 from replication.protocol.compaction import Compaction, plan_compaction
-from replication.protocol.leadership import HostedPartition
 from replication.server.registration import Registration
 from replication.simulation.rules import SHIPPED
 from replication.simulation.sabotage import SABOTAGES
 from replication.simulation.stack import schedules
 from replication.simulation.stack.breaks import StackSabotage, at, of_rules
 from replication.simulation.stack.criticals import CRITICALS
-from replication.storage import compaction, segment
-from replication.storage.commit import AddedFile
+from replication.storage import compaction
 from replication.storage.compare_and_set import compare_and_set
 from replication.storage.delta_log import CommitConflict, DeltaLog
 from replication.storage.file_cleaner import FileCleaner
@@ -32,8 +29,7 @@ from replication.storage.log_state import LogState
 from replication.storage.replica_log import ReplicaLog
 from replication.storage.state_table import StateTable
 
-_clean, _write, _host, _next = FileCleaner.__init__, segment.write_file, leadership.host, Registration._next
-_batches, _rebuild = compaction._batches, ReplicaLog._rebuild
+_clean, _next, _batches, _rebuild = FileCleaner.__init__, Registration._next, compaction._batches, ReplicaLog._rebuild
 
 
 def _is_decided_once(log: ReplicaLog, cause: Any, decide: Callable[[LogState], Any], deadline: Any = None) -> Any:
@@ -65,13 +61,6 @@ def _takes_silence_for_landed(_log: DeltaLog, _expected: int, _nonce: str, error
         raise CommitConflict(str(error)) from error
 
 
-def _takes_errors_for_written(root: Any, name_of: Any, content: pa.Buffer, stats: str) -> AddedFile:
-    try:
-        return _write(root, name_of, content, stats)
-    except Exception:
-        return AddedFile(name_of(segment.digest_of(content)), content.size, stats)
-
-
 def _cleans_at_once(cleaner: FileCleaner, root: Any, *_: Any) -> None:
     _clean(cleaner, root, 0.0, time.monotonic, time.time)
 
@@ -86,11 +75,6 @@ def _spoils_a_row(log: ReplicaLog, segment: Any) -> Any:
     for header, rows in _batches(log, segment):
         value = pa.array([*rows["value"].to_pylist()[:-1], b"spoilt"], rows.schema.field("value").type)
         yield header, rows.set_column(rows.schema.get_field_index("value"), "value", value)
-
-
-def _keeps_what_was_pending(before: HostedPartition | None, *given: Any) -> HostedPartition:
-    hosted = _host(before, *given)
-    return replace(hosted, pending=before.pending) if before is not None else hosted
 
 
 def _leaves_out_a_batch(*given: Any) -> Compaction | None:
@@ -109,7 +93,7 @@ def _takes_what_it_could_read(log: ReplicaLog, *given: Any) -> None:
         log._is_doubtful = False
 
 
-_STORAGE: dict[str, StackSabotage] = {
+STORAGE: dict[str, StackSabotage] = {
     "errors_are_taken_for_landed": StackSabotage(
         "a commit without an answer counts as landed, and nobody looks",
         at(("replication.storage.delta_log.DeltaLog._settle", _takes_silence_for_landed)),
@@ -131,13 +115,6 @@ _STORAGE: dict[str, StackSabotage] = {
         "whatever has the name of a commit that was seen is that commit",
         at(("replication.storage.known_commits.KnownCommits._is_known", lambda _, __, stamp: stamp is not None)),
         schedules.commit_into_a_hole,
-    ),
-    "files_are_committed_unwritten": StackSabotage(
-        "a file that could not be written is committed",
-        at(
-            ("replication.storage.segment.write_file", _takes_errors_for_written),
-            ("replication.storage.replica_log.check_change", lambda *_: None),
-        ),
     ),
     "compaction_spoils_a_row": StackSabotage(
         "compaction writes another value than it has read",
@@ -167,14 +144,6 @@ _STORAGE: dict[str, StackSabotage] = {
         "a new process has the broker epoch of the one before",
         at(("replication.server.registration.Registration._next", _registers_as_before)),
     ),
-    "logs_are_not_claimed": StackSabotage(
-        "a new process leaves the log to the one before",
-        at(("replication.storage.replica_log.ReplicaLog.claim", lambda *_: None)),
-    ),
-    "fetched_is_appended_anyway": StackSabotage(
-        "what was fetched is appended wherever the log ends",
-        at(("replication.storage.append.check_follower_append", lambda *_: None)),
-    ),
     "doubtful_states_are_added_to": StackSabotage(
         "a state that could not be read to its end is gone on with",
         at(("replication.storage.replica_log.ReplicaLog._rebuild", _takes_what_it_could_read)),
@@ -184,13 +153,9 @@ _STORAGE: dict[str, StackSabotage] = {
         of_rules(replace(SHIPPED, check_log_leads=lambda *_: None)),
         schedules.append_to_a_dead_leader,
     ),
-    "pending_changes_outlive_epochs": StackSabotage(
-        "a change of the ISR that waits for its answer is kept over a new leader epoch",
-        of_rules(replace(SHIPPED, host=_keeps_what_was_pending)),
-    ),
 }
 STACK_SABOTAGES: dict[str, StackSabotage] = {
     **CRITICALS,
-    **_STORAGE,
+    **STORAGE,
     **{name: StackSabotage(sabotage.what, of_rules(sabotage.rules)) for name, sabotage in SABOTAGES.items()},
 }

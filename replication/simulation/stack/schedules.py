@@ -8,6 +8,7 @@ from types import TracebackType
 from replication.simulation.events import Violation
 from replication.simulation.stack.faulty_store import lose_end
 from replication.simulation.stack.one_thread import Changes
+from replication.simulation.stack.processes import Process
 from replication.simulation.stack.producers import Interrupted, StackProducer
 from replication.simulation.stack.world import StackWorld
 from replication.storage.delta_log import DeltaLog
@@ -95,7 +96,8 @@ def append_to_a_dead_leader(world: StackWorld) -> None:
     with world.acting(None):
         world.disasters.damage(node)
         lose_end(node.root.child(LOG.name), 2)
-    for process in (node, *world.offices):
+    down: list[Process] = [node, *world.offices]
+    for process in down:
         process.frozen_until = world.clock.now + 3
     other.send({0: 1}, 20_000)
 
