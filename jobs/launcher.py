@@ -46,7 +46,7 @@ VERBS = {
     ),
     "kill-test": Verb("jobs.kill_test", False, "kill controllers and leaders, then look for every record"),
     "soak": Verb("jobs.soak", False, "processes under load while things go wrong, then look for every record"),
-    "simulate": Verb("jobs.simulate", False, "the rules in memory: thousands of histories full of accidents"),
+    "simulate": Verb("jobs.simulate", False, "what ships, in memory: thousands of histories full of accidents"),
     "scenario": Verb(
         "jobs.scenario", True, "run event scripts: brokers are killed, frozen, restarted, and looked at", ("simulated",)
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Final, NamedTuple
 
 from replication.errors import KafkaStorageException
@@ -14,6 +15,10 @@ START, CRASH, PAUSE, RESUME, SHUTDOWN = "start", "crash", "pause", "resume", "sh
 NONE: Final = ""
 LATE, LOST, AGAIN, LANDED, DROPPED = "late", "lost", "again", "landed, unknown", "dropped, unknown"
 FAULTS: Final = (LATE, LOST, AGAIN, LANDED, DROPPED)
+
+
+# A fault of code that shows as an error of Python's: what is broken on purpose must not be caught by one of its own.
+NO_FAULTS: Final = "the_code_has_no_faults"
 
 
 class Event(NamedTuple):
@@ -32,6 +37,15 @@ class Violation(BaseException):
         super().__init__(f"{invariant}: {text}")
         self.invariant = invariant
         self.text = text
+
+
+def as_violation(error: Exception | Violation, invariant: str) -> Violation:
+    """What an error that nobody has expected violates; a violation is one already."""
+    if isinstance(error, Violation):
+        return error
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    file = place.filename.rpartition("/")[2]
+    return Violation(invariant, f"{type(error).__name__}: {error} ({file}, {place.name}, line {place.lineno})")
 
 
 class AnswerLost(KafkaStorageException):

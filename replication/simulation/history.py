@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import traceback
 from collections.abc import Iterable
 from random import Random
 from typing import Any, NamedTuple
 
 from replication.simulation.calm import check_that_it_heals
 from replication.simulation.driver import Driver
-from replication.simulation.events import Event, Violation
+from replication.simulation.events import Event, Violation, as_violation
 from replication.simulation.rules import SHIPPED, Rules
 from replication.simulation.tables import Table
 from replication.simulation.world import Setting, World
 
+_NO_ERRORS = "rules_do_not_fail"
 _CALM = 4  # one history in so many ends with a calm
 _DELETIONS = 16  # in one of so many records are deleted
 
@@ -49,7 +49,7 @@ def run_seed(seed: int, rules: Rules = SHIPPED) -> History:
         if is_calm:
             check_that_it_heals(world)
     except (Exception, Violation) as error:
-        violation = _violation(error)
+        violation = as_violation(error, _NO_ERRORS)
     return History(setting, tuple(events), is_calm, world.step, violation, _fingerprint(world))
 
 
@@ -67,7 +67,7 @@ def run_events(
         if is_calm:
             check_that_it_heals(world)
     except (Exception, Violation) as error:
-        violation = _violation(error)
+        violation = as_violation(error, _NO_ERRORS)
     return History(setting, events, is_calm, world.step, violation, _fingerprint(world), tuple(world.trace or ()))
 
 
@@ -81,13 +81,6 @@ def _setting(random: Random) -> Setting:
         reassigns=random.random() < 0.5,
         deletes=random.random() < 0.2,
     )
-
-
-def _violation(error: Exception | Violation) -> Violation:
-    if isinstance(error, Violation):
-        return error
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return Violation("rules_do_not_fail", f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})")
 
 
 def _fingerprint(world: World) -> str:

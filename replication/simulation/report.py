@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from replication.simulation.events import NO_FAULTS
 from replication.simulation.tiers import RULES, AnyHistory, Tier
 
 Tell = Callable[[str], None]
@@ -75,7 +76,7 @@ def catch(tier: Tier, name: str, seed: int, at_most: int) -> tuple[str | None, i
     """The invariant that first catches a sabotage, and the histories it took."""
     for number in range(at_most):
         violation = tier.run(seed + number, tier.sabotages[name]).violation
-        if violation is not None:
+        if violation is not None and violation.invariant != NO_FAULTS:
             return violation.invariant, number + 1
     return None, at_most
 

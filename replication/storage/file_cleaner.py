@@ -41,7 +41,7 @@ class FileCleaner:
     def removed(self, names: Iterable[str]) -> None:
         """A commit has removed these files just now."""
         now = self._clock()
-        self._removed.extend((now, name) for name in names)
+        self._removed.extend((now, name) for name in sorted(names))
 
     def clean(self, active: Callable[[], Collection[str]]) -> int:
         """Deletes what nobody needs any more, and returns how many files. `active` answers the files of the newest

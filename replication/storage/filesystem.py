@@ -53,8 +53,9 @@ class StorageRoot:
         cls, uri: str, options: Mapping[str, str] | None = None, fsync: bool = False, timeout_ms: int = TIMEOUT_MS
     ) -> StorageRoot:
         """The root at `uri`, whatever way it is spelled. Raises InvalidConfigurationException, see `normal_uri`."""
-        kind = _OTHER_ROOTS.get(uri.partition("://")[0])
-        if kind is not None:
+        scheme, is_uri, _ = uri.partition("://")
+        kind = _OTHER_ROOTS.get(scheme)
+        if is_uri and kind is not None:
             return kind(uri.rstrip("/"), dict(options or {}), fsync, timeout_ms)
         return cls(normal_uri(uri), dict(options or {}), fsync, timeout_ms)
 

@@ -71,7 +71,7 @@ class NewFiles:
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
         kept = self._log.current().segments if kind is None else self._offered
-        for name in self._names.difference(kept):
+        for name in sorted(self._names.difference(kept)):
             try:
                 self._log.root.delete(name)
             except OSError as error:  # the file cleaner finds it

@@ -172,8 +172,7 @@ def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = N
     """The rows of a segment, each page checked as it was written. Raises CorruptRecordException, naming the file."""
     _check_name(root, name)
     try:
-        with root.open(name) as source:
-            return pq.read_table(source, columns=columns, page_checksum_verification=True)
+        return pq.read_table(root.open(name), columns=columns, page_checksum_verification=True)
     except (OSError, pa.ArrowInvalid) as error:
         raise CorruptRecordException(f"{root.path(name)}: {error}") from error
 

@@ -40,22 +40,29 @@ def of_rules(broken: Rules) -> Break:
     files of a log cannot do without it."""
 
     def apply(changes: Changes) -> None:
+        count = 0
         for field in dataclasses.fields(Rules):
             shipped, rule = getattr(SHIPPED, field.name), getattr(broken, field.name)
             if rule is not shipped and callable(shipped) and field.name != "link":
-                _replace(changes, field.name, shipped, rule)
+                count += _replace(changes, field.name, shipped, rule)
+        if not count:
+            raise ValueError("what this sabotage breaks is not there in what ships")
 
     return apply
 
 
-def _replace(changes: Changes, name: str, shipped: Any, rule: Any) -> None:
-    """Not where the rule is defined, as the broken one may call it there."""
+def _replace(changes: Changes, name: str, shipped: Any, rule: Any) -> int:
+    """In how many places. Not where the rule is defined, as the broken one may call it there."""
+    count = 0
     for rules in (RULES, SEND_RULES):
         if getattr(rules, name, None) is shipped:
             object.__setattr__(rules, name, rule)
             changes.callback(object.__setattr__, rules, name, shipped)
+            count += 1
     for module_name, module in sorted(sys.modules.items()):
         is_ours = module_name.startswith("replication.") and not module_name.startswith("replication.simulation")
         if is_ours and module_name != shipped.__module__:
             for attribute in [a for a, value in vars(module).items() if value is shipped]:
                 changes.change(module, attribute, rule)
+                count += 1
+    return count

@@ -63,29 +63,31 @@ class Disasters:
         with self._world.acting(None):
             if rng.random() < _LANDS:
                 self._world.faults.land()
-            self._back_up(nodes[0])
+            if disaster != RESTORED:
+                self._back_up(nodes[0])
             for node in nodes if disaster in _LOSSES else nodes[:1]:
                 may_befall = self._may_lose if disaster in _LOSSES else self.may_end
-                if not self._world.is_busy(node) and may_befall(node):
+                is_there = disaster != RESTORED or node.number in self._backups
+                if is_there and not self._world.is_busy(node) and may_befall(node):
                     disasters[disaster](node)
                     return
 
     def kill(self, node: StackBroker) -> None:
         """Ends a process of a broker; the next step of the broker starts another."""
-        self._world.trace.append(f"{self._world.clock.now:.1f} kill {node.name}")
+        self._tell(KILLED, f"kill {node.name}")
         node.kill()
         node.frozen_until = self._world.clock.now + self._world.rng.choice([0, 0, 3, 12])
 
     def _start_another(self, node: StackBroker) -> None:
         """Two processes of a broker run at once."""
-        if node.broker is not None:
+        if node.runs:
             self._tell(DOUBLED, f"{node.name} is started once more")
             with self._world.acting(node):
                 node.start_another()
 
     def _freeze(self, node: StackBroker | StackController) -> None:
         actor = self._world.rng.choice([node, *self._world.offices])
-        self._world.trace.append(f"{self._world.clock.now:.1f} freeze {actor.name}")
+        self._tell(STOPPED, f"freeze {actor.name}")
         actor.frozen_until = self._world.clock.now + self._world.rng.choice([2, 8, 15])
 
     def cut_power(self, node: StackBroker, commits: int | None = None) -> None:
@@ -115,12 +117,11 @@ class Disasters:
 
     def restore(self, node: StackBroker) -> None:
         """A broker goes down, and its root is again as it was some time ago, as somebody restores a backup."""
-        backup = self._backups.get(node.number)
-        if backup is not None:
-            self.damage(node)
-            node.root.delete_folder()
-            self._world.store.folders.update({folder: dict(files) for folder, files in backup.items()})
-            self._tell(RESTORED, f"{node.name} gets an old copy of its root")
+        backup = self._backups[node.number]
+        self.damage(node)
+        node.root.delete_folder()
+        self._world.store.folders.update({folder: dict(files) for folder, files in backup.items()})
+        self._tell(RESTORED, f"{node.name} gets an old copy of its root")
 
     def _back_up(self, node: StackBroker) -> None:
         if self._world.rates.brokers.get(RESTORED) and self._world.rng.random() < _BACKS_UP:
@@ -186,10 +187,10 @@ class Disasters:
         return not self.damaged and all(keeping)
 
     def may_end(self, node: StackBroker) -> bool:
-        """Whether a broker may end: while one has lost records, and still counts, the others keep them."""
+        """Whether a broker may end: while one has lost records, and still counts as having them, the others live."""
         with self._world.acting(None):
             self._note_whole()
-        return all(damaged == node.number for damaged in self.damaged)
+            return not self.is_awaited() or set(self.damaged) == {node.number}
 
     def is_awaited(self) -> bool:
         """Whether one that has lost records is in an ISR as the process that had them: until the controller sees to

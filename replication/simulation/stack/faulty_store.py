@@ -28,6 +28,7 @@ from replication.simulation.stack.rates import (
 from replication.storage.commit import commit_name, is_commit, read_commit
 from replication.storage.filesystem import TIMEOUT_MS, StorageRoot
 
+_SENT_AGAIN = 0.5
 _FROZEN_SECONDS = 3, 8, 15
 LOOKS_OF_A_STEP = 50_000  # a step that looks more often goes on for ever
 
@@ -73,10 +74,10 @@ class FaultyStore:
 
     def read(self, uri: str) -> None:
         """Raises OSError where the store does not answer."""
-        self.looks += 1
         actor = self._actor()
         if actor is None:
             return
+        self.looks += 1
         if actor.is_dead:
             raise BrokerKilled
         actor.looks += 1
@@ -107,14 +108,22 @@ class FaultyStore:
         """A file is written, or not, or its answer is lost."""
         self._check_owner(uri)
         self.read(uri)
+        actor = self._actor()
+        fault = self._choose(actor) if actor is not None and self.has_faults and not self.is_careful else None
+        if actor is not None and fault == DIES_BEFORE:
+            self._die(actor, fault)
         put()
-        if self._is_at_risk and self._rng.random() < self._rates.commits.get(LOST, 0):
+        if actor is not None and fault == DIES_AFTER:
+            self._die(actor, fault)
+        if fault == LOST:
             self.count("lost answer to a file")
             raise OSError(f"{uri}: connection reset")
 
-    @property
-    def _is_at_risk(self) -> bool:
-        return self._actor() is not None and self.has_faults and not self.is_careful
+    def _die(self, actor: Actor, fault: str) -> None:
+        """Raises BrokerKilled, if it may die now."""
+        if actor.die():
+            self.count(fault)
+            raise BrokerKilled
 
     def _check_owner(self, uri: str) -> None:
         actor = self._actor()
@@ -138,7 +147,8 @@ class FaultyStore:
         return None if self.is_careful and chosen not in harmless else chosen
 
     def _with(self, fault: str, actor: Actor, uri: str, put: Callable[[], bool]) -> bool:
-        self.count(fault)
+        if fault not in (DIES_BEFORE, DIES_AFTER):
+            self.count(fault)
         if fault in (OVERTAKEN, FROZEN):
             self._stand_still(actor, 0 if fault == OVERTAKEN else self._rng.choice(_FROZEN_SECONDS))
         if fault == HANGS:
@@ -146,16 +156,18 @@ class FaultyStore:
         if fault == LATE:
             self._late.append((uri, put))
             actor.outage = actor.outage or _owner(uri)
-        if fault == DIES_BEFORE and actor.die():
-            raise BrokerKilled
+        if fault == DIES_BEFORE:
+            self._die(actor, fault)
         if fault in (REFUSED, LATE):
             raise OSError(f"{uri}: 503 Slow Down")
         is_first = put()
-        if fault == DIES_AFTER and actor.die():
-            raise BrokerKilled
-        if fault == LOST:
-            raise OSError(f"{uri}: connection reset")
-        return is_first
+        if fault == DIES_AFTER:
+            self._die(actor, fault)
+        if fault != LOST:
+            return is_first
+        if self._rng.random() < _SENT_AGAIN:
+            return False  # a client sends again what got no answer, and is refused by what it has sent itself
+        raise OSError(f"{uri}: connection reset")
 
     def _hang(self, actor: Actor, uri: str, put: Callable[[], bool]) -> None:
         """No answer comes before the deadline. The commit has landed, or lands later."""
@@ -183,7 +195,7 @@ class FaultyStore:
         self.counts[what] = self.counts.get(what, 0) + 1
 
     @contextmanager
-    def calm(self) -> Iterator[None]:
+    def without_faults(self) -> Iterator[None]:
         """Without faults."""
         before, self.has_faults = self.has_faults, False
         try:
@@ -238,4 +250,4 @@ def _last_commits(table: StorageRoot, count: int) -> list[int]:
     versions = sorted(int(name[:20]) for name in names if is_commit(name))
     checkpoints = [int(name[:20]) for name in names if name[:20].isdigit() and not is_commit(name)]
     first = max([versions[0] + 1, *(version + 1 for version in checkpoints)])
-    return [version for version in versions[len(versions) - count :] if version > first]
+    return [version for version in versions[max(0, len(versions) - count) :] if version > first]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -12,13 +11,14 @@ from typing import NamedTuple
 from replication.simulation.events import Violation
 from replication.simulation.shrink import shorten
 from replication.simulation.stack.breaks import StackSabotage
-from replication.simulation.stack.invariants import check, check_files
+from replication.simulation.stack.invariants import check, check_files, check_that_it_goes_on
 from replication.simulation.stack.one_thread import Changes
 from replication.simulation.stack.rates import drawn
+from replication.simulation.stack.step_invariants import failed
 from replication.simulation.stack.world import StackWorld
 
 _RUNS = 100  # at most, of a history with some events left out
-_KEPT_FOR_DAYS = 4  # one history in so many goes on for days, until files that nobody needs must be gone
+_FOR_DAYS = 4  # one history in so many goes on for days, until files that nobody needs must be gone
 EVENTS = 30  # of a storm: each may have others in its midst
 
 
@@ -35,7 +35,7 @@ class StackHistory(NamedTuple):
     @property
     def about(self) -> str:
         """What the history had to do with."""
-        return f"{len(self.events)} events ({', '.join(map(str, self.events))}), faults {dict(self.faults)}"
+        return f"events {', '.join(map(str, self.events)) or 'of a schedule'}; faults {dict(self.faults)}"
 
 
 def shrink_stack(failed: StackHistory, sabotage: StackSabotage | None = None) -> StackHistory:
@@ -63,21 +63,14 @@ def run(seed: int, events: Sequence[int] = range(EVENTS), sabotage: StackSabotag
                 schedule(world)
             world.calm()
             check(world)
-            if schedule is None and seed % _KEPT_FOR_DAYS == 0:
+            check_that_it_goes_on(world)
+            if schedule is None and seed % _FOR_DAYS == 0:
                 check_files(world)
         except (Exception, Violation) as error:
-            violation = as_violation(error)
+            violation = failed(error).with_traceback(None)
         steps, trace = (world.faults.looks, world.trace) if world else (0, [])
         faults = dict(world.faults.counts) if world else {}
-        return StackHistory(seed, tuple(events), steps, violation, tuple(trace), faults)
-
-
-def as_violation(error: Exception | Violation) -> Violation:
-    """An error that no shipped code has expected breaks an invariant, too."""
-    if isinstance(error, Violation):
-        return error
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return Violation("the_code_does_not_fail", f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})")
+        return StackHistory(seed, () if schedule else tuple(events), steps, violation, tuple(trace), faults)
 
 
 @contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from replication.protocol.partition_log import PartitionLog
 from replication.protocol.record_batch import TopicIdPartition
+from replication.protocol.send_round import RecordMetadata
 from replication.server.broker_session import BrokerSession
 from replication.simulation.events import Violation
 from replication.simulation.stack.processes import StackBroker
@@ -41,7 +43,7 @@ def check_files(world: StackWorld) -> None:
     for uri in [uri.removesuffix("/_delta_log") for uri in list(world.store.folders) if uri.endswith("/_delta_log")]:
         root = StorageRoot.of(uri)
         active = {file.name for file in DeltaLog.open(root).active_files()}
-        oldest = world.clock.wall() - sum(_DAYS) - world.rates.skew
+        oldest = world.clock.wall() - sum(_DAYS)
         left = [n for n, t in root.modified().items() if n not in active and t < oldest and may_be_deleted(n)]
         if left:
             raise Violation("no_orphan_outlives_its_delay", f"{uri}: {', '.join(left)}")
@@ -69,9 +71,26 @@ def _check_partition(world: StackWorld, partition: TopicIdPartition) -> None:
     read = {number: log.read(partition, 0, high_watermark) for number, log in logs.items()}
     values = [value.rstrip(b".").decode() for value in read[leader]["value"].to_pylist()]
     _check_records(world, partition.partition, values)
+    _check_high_watermarks(world, partition, logs[leader].current().partition(partition))
     ends = {log.current().partition(partition).log_end for log in logs.values()}
     if len(ends) != 1 or not all(table.equals(read[leader]) for table in read.values()):
         raise Violation("replicas_are_equal", f"partition {partition.partition}: {ends}")
+
+
+def _check_high_watermarks(world: StackWorld, partition: TopicIdPartition, log: PartitionLog) -> None:
+    """What readers may have seen is in the log."""
+    told = [(hw, chain) for known, hw, chain in world.told_hws if known == partition]
+    others = [f"up to {hw}" for hw, chain in sorted(told) if log.chain_at(hw) not in (chain, None)]
+    beyond = [f"up to {hw}" for hw, _ in sorted(told) if hw > log.log_end_offset]
+    _holds("what_is_committed_stays", partition.partition, [*others, *beyond])
+
+
+def check_that_it_goes_on(world: StackWorld) -> None:
+    """Records can be sent, and are read where it was answered that they are. Raises Violation."""
+    if not world.clients[0].send(dict.fromkeys(range(PARTITIONS), 1)):
+        raise Violation("the_cluster_heals", "nothing can be sent afterwards")
+    world.calm()
+    check(world)
 
 
 def _check_records(world: StackWorld, partition: int, values: Sequence[str]) -> None:
@@ -84,8 +103,16 @@ def _check_records(world: StackWorld, partition: int, values: Sequence[str]) -> 
     for batches in sent.values():
         wanted = [v.rstrip(b".").decode() for s in batches if s.is_acknowledged for v in s.values]
         _holds("nothing_acknowledged_is_lost", partition, [value for value in wanted if value not in at])
+        answers = [(s.answer, [at.get(v.rstrip(b".").decode()) for v in s.values]) for s in batches]
+        elsewhere = [f"{a}: {found}" for a, found in answers if a and not a.error and not _is_there(a, found)]
+        _holds("records_are_where_it_was_answered", partition, elsewhere)
         offsets = [at[value] for value in wanted if value in at]
         _holds("the_order_of_sending_is_kept", partition, offsets if offsets != sorted(offsets) else [])
+
+
+def _is_there(answer: RecordMetadata, offsets: Sequence[int | None]) -> bool:
+    """Others' records may lie in between."""
+    return (offsets[0], offsets[-1]) == (answer.base_offset, answer.last_offset)
 
 
 def _holds(invariant: str, partition: int, faults: Sequence[object]) -> None:

@@ -20,6 +20,9 @@ from replication.server.replica_fetcher import ReplicaFetcher
 from replication.storage.commit import commit_name, last_version
 
 _EPOCH = 1_800_000_000.0  # wall time when the clock of a world stands at nothing
+_LOGS_ERRORS = (
+    "server.broker", "server.broker_session", "server.log_maintenance", "controller.controller", "controller.term",
+)  # fmt: skip
 _NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxsize}
 
 
@@ -156,6 +159,7 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     """From now on time stands still but for the clock, ids come from the generator, and nothing runs beside a step."""
     _hold_clocks(changes, clock)
     changes.change(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
+    changes.change("replication.storage.producer_table", "secrets", SimpleNamespace(randbits=rng.getrandbits))
     inline = SimpleNamespace(Thread=AtOnce, Event=threading.Event)
     for place in ("server.follower_rows", "storage.healing"):
         changes.change(f"replication.{place}", "threading", inline)
@@ -165,7 +169,13 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     changes.change(broker, "follower_session", lambda spark: spark)
     changes.change(broker_session, "ReplicaFetcher", Fetcher)
     changes.change(log_maintenance.LogMaintenance, "start", lambda _: None)
-    for name in ("server.broker", "server.log_maintenance", "controller.controller", "controller.term"):
+    for name in (
+        "server.broker",
+        "server.broker_session",
+        "server.log_maintenance",
+        "controller.controller",
+        "controller.term",
+    ):
         changes.change_at(f"replication.{name}.logger.exception", _raises)
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from replication.clients.producer import Producer
 from replication.config import Config
 from replication.errors import LakelogException
+from replication.protocol.send_round import RecordMetadata
 from schemas import LOG, PRODUCERS
 
 TOPIC = "flights"
@@ -24,11 +25,16 @@ class Interrupted(BaseException):
 
 @dataclass
 class Sent:
-    """Records of one send to one partition, and whether they were acknowledged."""
+    """Records of one send to one partition, and what was answered."""
 
     partition: int
     values: tuple[bytes, ...]
-    is_acknowledged: bool = False
+    answer: RecordMetadata | None = None
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether they were acknowledged."""
+        return self.answer is not None and self.answer.error is None
 
 
 @dataclass
@@ -80,7 +86,7 @@ class StackProducer:
         finally:
             self.is_sending = False
         for batch in batches:
-            batch.is_acknowledged = answers[batch.partition].error is None
+            batch.answer = answers[batch.partition]
         return all(batch.is_acknowledged for batch in batches)
 
     def _value(self) -> bytes:

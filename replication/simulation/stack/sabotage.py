@@ -88,7 +88,7 @@ def _takes_what_it_could_read(log: ReplicaLog, *given: Any) -> None:
     try:
         _rebuild(log, *given)
     except LakelogException:
-        if not log._state.version:
+        if log._state.version < 0:
             raise
         log._is_doubtful = False
 

@@ -5,20 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from replication.errors import LakelogException
 from replication.protocol.fetch_state import ReplicaState
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
-from replication.simulation.events import Violation
+from replication.protocol.replica import LEADER_ROLE, Replica
+from replication.simulation.events import NO_FAULTS, Violation, as_violation
 from replication.simulation.stack.processes import Process, StackBroker
 from replication.storage.replica_table import ReplicaTable
 
+Committed = tuple[TopicIdPartition, int, str]  # up to which offset, and the chain there
 Partitions = Mapping[TopicIdPartition, PartitionRegistration]
 _NO_CLAIM = ReplicaState.TRUNCATING, ReplicaState.OFFLINE
 
 
-def checked(publish: Callable[..., Any], actor: Callable[[], Process | None]) -> Callable[..., Any]:
-    """`publish`, which raises Violation for a row that a broker writes of a log with another end or lineage."""
+def failed(error: Exception | Violation) -> Violation:
+    """What an error violates that shipped code lets out: its own errors, or one that no code should have."""
+    is_ours = isinstance(error, (LakelogException, OSError))
+    return as_violation(error, "the_code_does_not_fail" if is_ours else NO_FAULTS)
+
+
+def checked(
+    publish: Callable[..., Any], actor: Callable[[], Process | None], told_hws: set[Committed]
+) -> Callable[..., Any]:
+    """`publish`, which raises Violation for a row that a broker writes of a log with another end or lineage. What
+    leaders say is committed is added to `told_hws`."""
 
     def published(table: ReplicaTable, rows: Iterable[Replica], why: str) -> Any:
         who, told = actor(), list(rows)
@@ -30,14 +41,22 @@ def checked(publish: Callable[..., Any], actor: Callable[[], Process | None]) ->
                 if row.state not in _NO_CLAIM and not is_true:
                     text = f"{who.name} tells {row} of a log that ends at {log.log_end}, {log.lineage}"
                     raise Violation("rows_tell_what_the_log_has", text)
+                chain = log.chain_at(row.high_watermark)
+                if row.role == LEADER_ROLE and row.high_watermark > 0 and chain is not None:
+                    told_hws.add((row.topic_id_partition, row.high_watermark, chain))
         return publish(table, told, why)
 
     return published
 
 
 def check_epochs(before: Partitions, after: Partitions) -> None:
-    """Raises Violation unless what has changed has a higher partition epoch, and no lower leader epoch."""
+    """Raises Violation unless what has changed has a higher partition epoch, another leader a higher leader epoch."""
     for partition, then in before.items():
-        now = after[partition]
-        if now != then and not (now.partition_epoch > then.partition_epoch and now.leader_epoch >= then.leader_epoch):
+        now = after.get(partition)
+        if now is None or (now != then and not _may_follow(then, now)):
             raise Violation("epochs_only_go_up", f"{now} came after {then}")
+
+
+def _may_follow(then: PartitionRegistration, now: PartitionRegistration) -> bool:
+    has_same_leader = now.leader == then.leader and now.leader_epoch == then.leader_epoch
+    return now.partition_epoch > then.partition_epoch and (has_same_leader or now.leader_epoch > then.leader_epoch)

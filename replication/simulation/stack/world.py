@@ -24,7 +24,7 @@ from replication.simulation.stack.one_thread import Changes, Clock, in_one_threa
 from replication.simulation.stack.processes import Process, StackBroker, StackController
 from replication.simulation.stack.producers import PARTITIONS, TOPIC, Interrupted, StackProducer
 from replication.simulation.stack.rates import Rates
-from replication.simulation.stack.step_invariants import check_epochs, checked
+from replication.simulation.stack.step_invariants import Committed, check_epochs, checked, failed
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.memory.store import MemoryStore
@@ -40,6 +40,7 @@ BROKER = {
     "replica.fetch.max.bytes": "1000",  # a record of a partition at a time: leaders are lost between two
     "log.cleaner.min.files": "8",
     "log.segment.bytes": "65536",
+    "log.retention.ms": "-1",  # clocks are days wrong
 }
 
 
@@ -50,7 +51,7 @@ class StackWorld:
     def __init__(self, seed: int, changes: Changes, rates: Rates | None = None, **properties: str) -> None:
         self.seed, self.rng, self.clock, self.rates = seed, random.Random(seed), Clock(), rates or Rates()
         self.trace: list[str] = []
-        self.steps = 0
+        self.told_hws: set[Committed] = set()
         self._skews: dict[str, float] = {}
         self.clock.skew = self._skew
         self._stack: list[Process | None] = []
@@ -59,7 +60,7 @@ class StackWorld:
         changes.change("replication.storage.delta_log", "CHECKPOINT_COMMITS", self.rates.checkpoint_commits)
         self.store = MemoryStore(f"world-{seed}", self.rng.random() < 0.5, self.clock.wall, self.faults)
         changes.enter_context(self.store.opened())
-        changes.change(ReplicaTable, "publish", checked(ReplicaTable.publish, self._actor))
+        changes.change(ReplicaTable, "publish", checked(ReplicaTable.publish, self._actor, self.told_hws))
         for place in ("sender", "delayed_operation"):
             changes.change(f"replication.clients.{place}", "pause", self._pause)
         self.disasters = Disasters(self)
@@ -125,10 +126,10 @@ class StackWorld:
         """One step of one process, unless it is frozen."""
         if self.clock.now >= actor.frozen_until:
             self.trace.append(f"{self.clock.now:.1f} {'  ' * len(self._stack)}{actor.name}")
-            self.steps, actor.looks = self.steps + 1, 0
+            actor.looks = 0
             if isinstance(actor, StackBroker):
                 actor.moved_at = self.clock.now
-            with self.acting(actor):
+            with self.acting(actor), _no_error_gets_out():
                 actor.step(self.rng)
             with self.acting(None):
                 self._seen, before = self.partitions(), self._seen
@@ -156,7 +157,8 @@ class StackWorld:
         with self.acting(None):
             self.faults.is_careful = self.disasters.is_awaited()
         if self.faults.has_faults and self.rng.random() < self.rates.breaks:
-            self.disasters.happen()
+            with _no_error_gets_out():
+                self.disasters.happen()
         else:
             self.run(self._starving(actors) or self.rng.choice(list(actors)))
 
@@ -235,3 +237,12 @@ class StackWorld:
             if row is None or row.high_watermark != ends[registration.leader].offset:
                 found.append(f"{partition.partition}: HW {row.high_watermark if row else None}, ends {ends}")
         return found
+
+
+@contextmanager
+def _no_error_gets_out() -> Iterator[None]:
+    """Into the process in whose midst this happens: that would take it for an error of its store."""
+    try:
+        yield
+    except Exception as error:
+        raise failed(error) from error

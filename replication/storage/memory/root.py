@@ -58,10 +58,13 @@ class MemoryRoot(StorageRoot):
 
     def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
         """What each file is like, None for one that does not exist."""
-        with reading(self._named(", ".join(names))):
-            self.store.faults.read(self.uri)
-        found = [self.store.find(self._named(name)) for name in names]
-        return [file.stamp if file else None for file in found]
+        return [self._stamp(name) for name in names]
+
+    def _stamp(self, name: str) -> Stamp | None:
+        with reading(self._named(name)):
+            self.store.faults.read(self._named(name))
+        found = self.store.find(self._named(name))
+        return found.stamp if found else None
 
     def list(self) -> list[str]:
         """Names of the files and folders right below this root; empty if it does not exist."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from urllib.parse import quote
@@ -175,7 +176,8 @@ class MemoryTable:
         base = max((v for v in checkpoints if v <= read_from), default=-1)
         for name in sorted(files):
             if int(name[:20]) < base:
-                self._store.delete(f"{self._uri}/_delta_log/{name}")
+                target = f"{self._uri}/_delta_log/{name}"
+                self._store.faults.write(target, partial(self._store.delete, target))
 
     def create_write_transaction(
         self, actions: list[AddAction | RemoveAction], mode: str, schema: Schema, *,

@@ -72,7 +72,7 @@ def test_a_commit_that_hangs_has_landed_or_lands_later(store, table, monkeypatch
             log.commit({"who": "test"})
     assert (last_version(table) == 1) == landed_at_once
     assert others.seconds == [10.0]
-    with made.calm():
+    with made.without_faults():
         made.land(all_of_them=True)
     assert last_version(table) == 1
 
@@ -91,7 +91,7 @@ def test_a_process_that_stands_still_before_its_commit_goes_on_as_if_nothing_had
     other = DeltaLog.open(table)
 
     def overtake():
-        with made.calm():
+        with made.without_faults():
             other.commit({"who": "other"})
 
     others = Others(overtake)

@@ -1,9 +1,34 @@
 """Shipped clients, brokers and controllers on all of `storage`, over a store in memory that has faults: nothing that
 was acknowledged is lost or doubled, and all replicas are equal in the end."""
 
+import os
+import subprocess
+import sys
+from collections import Counter
+
 import pytest
 
+from replication.simulation.stack import history
 from replication.simulation.stack.history import run
+from replication.simulation.stack.rates import (
+    ASLEEP,
+    DIES_AFTER,
+    DIES_BEFORE,
+    DOUBLED,
+    EMPTIED,
+    FROZEN,
+    HANGS,
+    KILLED,
+    LATE,
+    LITTERED,
+    LOSES_END,
+    LOST,
+    OVERTAKEN,
+    REFUSED,
+    RESTORED,
+    STOPPED,
+    TORN,
+)
 
 
 @pytest.mark.parametrize("first", range(1, 101, 10))
@@ -13,7 +38,30 @@ def test_no_invariant_is_violated(first):
     assert sum(history.steps for history in histories) > 300
 
 
+SAYS = "from replication.simulation.stack.history import run; import sys; h = run(7); sys.stdout.write(repr(h))"
+
+
 def test_a_seed_tells_all_that_happens():
-    first, second = (run(7) for _ in range(2))
-    assert first.trace == second.trace
-    assert first.steps == second.steps
+    """In any process."""
+    told = [
+        subprocess.run([sys.executable, "-c", SAYS], env={**os.environ, "PYTHONHASHSEED": n}, capture_output=True,
+                       check=True, timeout=60).stdout
+        for n in ("1", "2")
+    ]  # fmt: skip
+    assert told[0] == told[1]
+    assert b"violation=None" in told[0]
+
+
+def test_faults_of_all_kinds_happen_and_records_are_acknowledged(monkeypatch):
+    acknowledged, kinds, check = [], Counter(), history.check
+
+    def counted(world):
+        check(world)
+        acknowledged.append(sum(sent.is_acknowledged for client in world.clients for sent in client.sent))
+
+    monkeypatch.setattr(history, "check", counted)
+    for seed in range(200, 230):
+        kinds.update(run(seed).faults)
+    assert {LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER, OVERTAKEN, FROZEN, HANGS} <= set(kinds)
+    assert {KILLED, STOPPED, LOSES_END, TORN, EMPTIED, RESTORED, ASLEEP, LITTERED, DOUBLED} <= set(kinds)
+    assert min(acknowledged) > 0
