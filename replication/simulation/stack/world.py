@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from replication.config import Config
+from replication.errors import LakelogException
 from replication.protocol.leader_election import new_partition
 from replication.protocol.partition_registration import PartitionRegistration
 from replication.protocol.record_batch import TopicIdPartition
@@ -223,8 +224,13 @@ class StackWorld:
         return all(set(r.isr) == set(BROKERS) for r in self.partitions().values()) and not self.differences()
 
     def differences(self) -> list[str]:
-        """Which replicas are not in sync, do not end alike, or have records that are not committed."""
-        logs, found = self.logs(), []
+        """Which brokers do not run, and which replicas are not in sync, cannot be read, do not end alike, or have
+        records that are not committed."""
+        found = [f"{node.name} does not run" for node in self.nodes.values() if node.epoch is None]
+        try:
+            logs = self.logs()
+        except LakelogException as error:
+            return [*found, str(error)]
         for partition, registration in self.partitions().items():
             if set(registration.isr) != set(BROKERS):
                 found.append(f"{partition.partition}: leader {registration.leader}, ISR {registration.isr}")
