@@ -70,7 +70,7 @@ def _stack() -> Tier:
     return Tier(
         "stack",
         "one look or write of a process at the store: something may break there, and others may go on meanwhile",
-        STACK_SABOTAGES, 300, lambda seed, sabotage: run(seed, sabotage=sabotage), shrink_stack,
+        STACK_SABOTAGES, 100, lambda seed, sabotage: run(seed, sabotage=sabotage), shrink_stack,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ Stamp = tuple[int, int]  # a file's size in bytes, and when it was written, in n
 
 
 def use_root(scheme: str, kind: type[StorageRoot]) -> None:
-    """From now on roots whose URI begins with this scheme are of this kind."""
+    """Roots whose URI begins with this scheme are of this kind from now on."""
     _OTHER_ROOTS[scheme] = kind
 
 
@@ -54,10 +54,8 @@ class StorageRoot:
     ) -> StorageRoot:
         """The root at `uri`, whatever way it is spelled. Raises InvalidConfigurationException, see `normal_uri`."""
         scheme, is_uri, _ = uri.partition("://")
-        kind = _OTHER_ROOTS.get(scheme)
-        if is_uri and kind is not None:
-            return kind(uri.rstrip("/"), dict(options or {}), fsync, timeout_ms)
-        return cls(normal_uri(uri), dict(options or {}), fsync, timeout_ms)
+        kind = _OTHER_ROOTS.get(scheme) if is_uri else None
+        return (kind or cls)(uri if kind else normal_uri(uri), dict(options or {}), fsync, timeout_ms)
 
     @property
     def is_local(self) -> bool:
@@ -171,6 +169,11 @@ class StorageRoot:
     def open(self, name: str) -> pa.NativeFile:
         """A file to read parts of. Raises OSError as the store tells it: who reads Parquet names the file anyway."""
         return self.filesystem.open_input_file(self.path(name))
+
+    def check_is_handed_out(self, name: str) -> None:
+        """For who has found no sense in a file: raises KafkaStorageException where the store does not hand it out."""
+        with suppress(FileNotFoundError):
+            self.read_buffer(name)
 
     def write(self, name: str, content: bytes | pa.Buffer) -> None:
         """Writes a file whole: a reader sees all of it or nothing. Its folder is made if it is not there."""

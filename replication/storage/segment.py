@@ -126,6 +126,7 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
 
     Raises CorruptRecordException, naming the file, if its name leads elsewhere, or if it is gone, has another size than
     its commit says, is no Parquet, was written by another tool, or has a footer that makes no sense.
+    KafkaStorageException where the store does not hand it out: that may pass.
     """
     _check_name(root, file.name)
     size = root.sizes([file.name])[0]
@@ -136,6 +137,7 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
         with root.open(file.name) as source:
             footer = pq.read_metadata(source)
     except (OSError, pa.ArrowException) as error:
+        root.check_is_handed_out(file.name)
         raise CorruptRecordException(f"{root.path(file.name)}: {error}") from error
     if FOOTER_KEY not in (footer.metadata or {}):
         raise CorruptRecordException(f"{root.path(file.name)}: has no batch headers in its footer: it is no segment")
@@ -169,11 +171,16 @@ def _check_name(root: StorageRoot, name: str) -> None:
 
 
 def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a segment, each page checked as it was written. Raises CorruptRecordException, naming the file."""
+    """The rows of a segment, each page checked as it was written.
+
+    Raises CorruptRecordException, naming the file, and KafkaStorageException where the store does not hand it out.
+    """
     _check_name(root, name)
     try:
-        return pq.read_table(root.open(name), columns=columns, page_checksum_verification=True)
+        source = pa.BufferReader(root.read_buffer(name)) if columns is None else root.open(name)
+        return pq.read_table(source, columns=columns, page_checksum_verification=True)
     except (OSError, pa.ArrowInvalid) as error:
+        root.check_is_handed_out(name)
         raise CorruptRecordException(f"{root.path(name)}: {error}") from error
 
 

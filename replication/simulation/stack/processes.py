@@ -78,7 +78,7 @@ class StackBroker:
         error = self._refused
         if self.broker is not None and self.runs and self.broker.session is None:
             error = self.broker._registration.storage_error
-        return error is not None and any(word in error for word in _BROKEN)
+        return error is not None and self.root.uri in error and any(word in error for word in _BROKEN)
 
     def may_write(self, uri: str) -> bool:
         """Its own root, and the cluster's."""
