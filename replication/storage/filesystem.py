@@ -136,7 +136,7 @@ class StorageRoot:
 
     def exists(self, name: str) -> bool:
         """Whether the file exists."""
-        return self.sizes([name])[0] is not None
+        return self.stamps([name]) != [None]
 
     def list(self) -> list[str]:
         """Names of the files and folders right below this root; empty if it does not exist."""
@@ -148,13 +148,12 @@ class StorageRoot:
 
     def modified(self) -> dict[str, float]:
         """The files right below this root, and when each was written, in seconds since the epoch."""
-        infos = [info for info in self._infos() if info.type == pafs.FileType.File]
-        return {info.base_name: info.mtime_ns / 1e9 for info in infos if info.mtime_ns is not None}
+        infos = self._infos()
+        return {i.base_name: i.mtime_ns / 1e9 for i in infos if i.type == pafs.FileType.File and i.mtime_ns is not None}
 
     def _infos(self) -> Sequence[pafs.FileInfo]:
         with reading(self.uri):
-            selector = pafs.FileSelector(self.path(), allow_not_found=True)
-            return tuple(self.filesystem.get_file_info(selector))
+            return tuple(self.filesystem.get_file_info(pafs.FileSelector(self.path(), allow_not_found=True)))
 
     def read(self, name: str) -> bytes:
         """The content of a file. Raises FileNotFoundError."""
@@ -171,7 +170,7 @@ class StorageRoot:
         return self.filesystem.open_input_file(self.path(name))
 
     def check_is_handed_out(self, name: str) -> None:
-        """For who has found no sense in a file: raises KafkaStorageException where the store does not hand it out."""
+        """For who finds no sense in a file: raises KafkaStorageException where the store does not hand it out."""
         with suppress(FileNotFoundError):
             self.read_buffer(name)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from replication.simulation.stack.faulty_store import lose_end, tear_commit, tear_end
+from replication.simulation.stack.power_cut import lose_end, tear_commit, tear_end
 from replication.simulation.stack.processes import StackBroker, StackController
 from replication.simulation.stack.rates import (
     ASLEEP,

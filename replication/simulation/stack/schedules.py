@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from replication.simulation.events import Violation
-from replication.simulation.stack.faulty_store import lose_end
 from replication.simulation.stack.one_thread import Changes
+from replication.simulation.stack.power_cut import lose_end
 from replication.simulation.stack.processes import Process
 from replication.simulation.stack.producers import Interrupted, StackProducer
 from replication.simulation.stack.world import StackWorld

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from replication.errors import LakelogException
@@ -23,6 +24,15 @@ def failed(error: Exception | Violation) -> Violation:
     """What an error violates that shipped code lets out: its own errors, or one that no code should have."""
     is_ours = isinstance(error, (LakelogException, OSError))
     return as_violation(error, "the_code_does_not_fail" if is_ours else NO_FAULTS)
+
+
+@contextmanager
+def no_error_gets_out() -> Iterator[None]:
+    """Into the process in whose midst this happens: that would take it for an error of its store."""
+    try:
+        yield
+    except Exception as error:
+        raise failed(error) from error
 
 
 def checked(

@@ -25,7 +25,7 @@ from replication.simulation.stack.one_thread import Changes, Clock, in_one_threa
 from replication.simulation.stack.processes import Process, StackBroker, StackController
 from replication.simulation.stack.producers import PARTITIONS, TOPIC, Interrupted, StackProducer
 from replication.simulation.stack.rates import Rates
-from replication.simulation.stack.step_invariants import Committed, check_epochs, checked, failed
+from replication.simulation.stack.step_invariants import Committed, check_epochs, checked, no_error_gets_out
 from replication.storage.cluster import Cluster, format_broker, format_cluster
 from replication.storage.filesystem import StorageRoot
 from replication.storage.memory.store import MemoryStore
@@ -130,7 +130,7 @@ class StackWorld:
             actor.looks = 0
             if isinstance(actor, StackBroker):
                 actor.moved_at = self.clock.now
-            with self.acting(actor), _no_error_gets_out():
+            with self.acting(actor), no_error_gets_out():
                 actor.step(self.rng)
             with self.acting(None):
                 self._seen, before = self.partitions(), self._seen
@@ -158,7 +158,7 @@ class StackWorld:
         with self.acting(None):
             self.faults.is_careful = self.disasters.is_awaited()
         if self.faults.has_faults and self.rng.random() < self.rates.breaks:
-            with _no_error_gets_out():
+            with no_error_gets_out():
                 self.disasters.happen()
         else:
             self.run(self._starving(actors) or self.rng.choice(list(actors)))
@@ -243,12 +243,3 @@ class StackWorld:
             if row is None or row.high_watermark != ends[registration.leader].offset:
                 found.append(f"{partition.partition}: HW {row.high_watermark if row else None}, ends {ends}")
         return found
-
-
-@contextmanager
-def _no_error_gets_out() -> Iterator[None]:
-    """Into the process in whose midst this happens: that would take it for an error of its store."""
-    try:
-        yield
-    except Exception as error:
-        raise failed(error) from error

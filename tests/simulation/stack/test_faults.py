@@ -8,9 +8,10 @@ import pytest
 from replication.errors import CorruptRecordException, KafkaStorageException
 from replication.simulation.events import Violation
 from replication.simulation.stack import faulty_store, rates
-from replication.simulation.stack.faulty_store import FaultyStore, tear_commit, tear_end
+from replication.simulation.stack.faulty_store import FaultyStore
 from replication.simulation.stack.invariants import check
 from replication.simulation.stack.one_thread import Changes
+from replication.simulation.stack.power_cut import tear_commit, tear_end
 from replication.simulation.stack.producers import StackProducer
 from replication.simulation.stack.rates import FROZEN, HANGS, Rates, drawn
 from replication.simulation.stack.world import BROKERS, StackWorld
