@@ -12,7 +12,7 @@ from replication.simulation.stack.sabotage import STACK_SABOTAGES
 from replication.simulation.tiers import TIERS
 
 SEEDS_THAT_CATCH = {
-    "errors_are_taken_for_landed": 14,
+    "errors_are_taken_for_landed": 45,
     "changes_are_decided_once": 9,
     "state_is_written_over": 14,
     "files_are_deleted_at_once": 3,
