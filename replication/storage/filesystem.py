@@ -55,7 +55,7 @@ class StorageRoot:
         """The root at `uri`, whatever way it is spelled. Raises InvalidConfigurationException, see `normal_uri`."""
         scheme, is_uri, _ = uri.partition("://")
         kind = _OTHER_ROOTS.get(scheme) if is_uri else None
-        return (kind or cls)(uri if kind else normal_uri(uri), dict(options or {}), fsync, timeout_ms)
+        return (kind or cls)(uri.rstrip("/") if kind else normal_uri(uri), dict(options or {}), fsync, timeout_ms)
 
     @property
     def is_local(self) -> bool:
