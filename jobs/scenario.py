@@ -13,7 +13,7 @@ from jobs.scenarios.report import Report, write_json
 from jobs.scenarios.script import Script, ScriptError, read_script
 from jobs.waiting import exit_when_told
 
-_UNREADABLE, _MEMORY = 2, "simulated"
+_UNREADABLE, _SIMULATED = 2, "simulated"
 
 
 def main(argv: list[str]) -> int:
@@ -22,9 +22,10 @@ def main(argv: list[str]) -> int:
     parser = parser_of("scenario", __doc__)
     parser.add_argument("files", nargs="+", metavar="FILE", help="scripts; each runs on a cluster of its own")
     modes = (
-        "all servers in one Spark session, or each a process that gets signals, or all in memory, timed by a held clock"
+        "embedded (the default): all servers in one Spark session; processes: each server a process; "
+        "simulated: all servers in memory, without Spark, by a simulated clock"
     )
-    parser.add_argument("--mode", choices=["embedded", "processes", _MEMORY], default="embedded", help=modes)
+    parser.add_argument("--mode", choices=["embedded", "processes", _SIMULATED], default="embedded", help=modes)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON: an object for one script, else a list")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave each cluster in DIR/<name of its file>")
     return run(parser, partial(_scenario, parser), argv)
@@ -32,8 +33,8 @@ def main(argv: list[str]) -> int:
 
 def _scenario(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     """All scripts are read before the first one runs."""
-    if args.keep and args.mode == _MEMORY:
-        parser.error(f"--keep: nothing of --mode {_MEMORY} can be kept, its clusters lie in memory")
+    if args.keep and args.mode == _SIMULATED:
+        parser.error(f"--keep: nothing of --mode {_SIMULATED} can be kept, its clusters lie in memory")
     try:
         return _run([read_script(path) for path in args.files], args)
     except ScriptError as error:

@@ -1,7 +1,7 @@
 """`lakelog simulate`: what ships, in memory, under crashes, pauses, zombies and lost answers.
 
 Tier `rules` (the default) has the protocol's rules and rounds over records in memory. Tier `stack` has the clients, the
-brokers without Spark, the controllers and all of storage over files in memory, in a store that fails in every way.
+brokers without Spark, the controllers and storage over files in memory. That store refuses, hangs, loses and delays.
 """
 
 import argparse

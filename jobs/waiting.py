@@ -20,7 +20,7 @@ def wait_until(condition: Callable[[], bool], what: str = "", seconds: float = m
 
 
 def let_pass(seconds: float) -> None:
-    """So much time passes."""
+    """Waits. `scenario --mode simulated` replaces `threading` here, so that only its simulated clock moves."""
     threading.Event().wait(seconds)
 
 

@@ -22,7 +22,7 @@ from jobs.scenarios.script_cluster import MakeCluster
 from jobs.scenarios.steps import carry_out
 from replication.clients.producer import Producer
 
-EMBEDDED, PROCESSES, SIMULATED = MODES = ("embedded", "processes", "simulated")
+PROCESSES, SIMULATED = "processes", "simulated"
 
 _WARM_UP_MS = 60_000
 

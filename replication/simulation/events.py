@@ -17,7 +17,7 @@ LATE, LOST, AGAIN, LANDED, DROPPED = "late", "lost", "again", "landed, unknown",
 FAULTS: Final = (LATE, LOST, AGAIN, LANDED, DROPPED)
 
 
-# A fault of code that shows as an error of Python's: what is broken on purpose must not be caught by one of its own.
+# Broken by an error of Python's, such as a TypeError. A sabotage that shows as such an error alone is not caught.
 NO_FAULTS: Final = "the_code_has_no_faults"
 
 

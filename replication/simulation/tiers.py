@@ -56,15 +56,16 @@ def _run_rules(seed: int, sabotage: Any) -> History:
     return run_seed(seed) if sabotage is None else run_seed(seed, sabotage.rules)
 
 
+# 5,000 histories: before some sabotages are caught, three rare accidents must meet.
 RULES = Tier(
     "rules",
     "one actor carries out one step of its list, or one read or commit; then the invariants of what it has changed",
     SABOTAGES, 5_000, _run_rules, shrink,
-)  # fmt: skip  # some sabotages are caught by a rare meeting of three accidents only
+)  # fmt: skip
 
 
 def _stack() -> Tier:
-    from replication.simulation.stack.history import run, shrink_stack  # the rules alone need no Spark
+    from replication.simulation.stack.history import run, shrink_stack  # it imports the brokers, and pyspark with them
     from replication.simulation.stack.sabotage import STACK_SABOTAGES
 
     return Tier(

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 from deltalake import CommitProperties, Field, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -31,7 +30,7 @@ from replication.storage.commit import (
 from replication.storage.filesystem import StorageRoot
 from replication.storage.known_commits import KnownCommits
 from replication.storage.store_errors import reason
-from replication.storage.table_handle import TableHandle
+from replication.storage.table_handle import TableHandle, add_actions
 from schemas import Table
 
 # A commit that was slower may have landed in the hole that a log clean-up has left; retention is an hour at least.
@@ -182,7 +181,7 @@ class DeltaLog:
 
     def statistics(self) -> list[dict[str, Any]]:
         """All data files of the version that the handle has read, with `min.<column>` and `max.<column>` of each."""
-        return pa.table(self._handle.get_add_actions(flatten=True)).to_pylist()
+        return add_actions(self._handle, flatten=True).to_pylist()
 
     def commit(
         self,

@@ -72,7 +72,7 @@ class StorageRoot:
         return replace(self, uri="/".join((self.uri, *names)))
 
     def open_table(self, version: int | None = None) -> TableHandle:
-        """A handle on the Delta table that lies here, at a version or at the newest. Raises as delta-rs does."""
+        """A handle on the Delta table here, at a version or the newest. Raises DeltaError if there is none, OSError."""
         return DeltaTable(self.uri, version, storage_options=self.delta_options)
 
     def create_table(

@@ -16,7 +16,7 @@ from replication.storage.commit import AddedFile
 from replication.storage.filesystem import StorageRoot
 from replication.storage.segment import Segment
 from replication.storage.store_errors import reason
-from replication.storage.table_handle import TableHandle
+from replication.storage.table_handle import TableHandle, add_actions
 
 _RANGES = ("min.partition", "max.partition", "max.offset")
 
@@ -71,7 +71,7 @@ def batch_ends_from(
 
 
 def _candidates(handle: TableHandle, wanted: Mapping[TopicIdPartition, int]) -> list[AddedFile]:
-    files = pa.table(handle.get_add_actions(flatten=True))
+    files = add_actions(handle, flatten=True)
     if not set(_RANGES) <= set(files.column_names):  # no file has statistics yet, or there is none
         return _added(files)
     numbers = [partition.partition for partition in wanted]

@@ -14,7 +14,7 @@ from replication.simulation.stack.one_thread import Changes
 from replication.simulation.stack.world import StackWorld
 
 Break = Callable[[Changes], None]
-Schedule = Callable[[StackWorld], None]
+DirectedHistory = Callable[[StackWorld], None]
 
 
 class StackSabotage(NamedTuple):
@@ -22,7 +22,7 @@ class StackSabotage(NamedTuple):
 
     what: str
     apply: Break
-    schedule: Schedule | None = None
+    schedule: DirectedHistory | None = None
 
 
 def at(*places: tuple[str, Any]) -> Break:
@@ -36,8 +36,8 @@ def at(*places: tuple[str, Any]) -> Break:
 
 
 def of_rules(broken: Rules) -> Break:
-    """Replaces rules that a sabotage of the rules tier has broken wherever shipped code has them. The chain stays: the
-    files of a log cannot do without it."""
+    """Replaces rules that a sabotage of the rules tier has broken wherever shipped code has them; raises ValueError, when
+    applied, if it has none. The chain stays: the files of a log cannot do without it."""
 
     def apply(changes: Changes) -> None:
         count = 0
@@ -52,7 +52,8 @@ def of_rules(broken: Rules) -> Break:
 
 
 def _replace(changes: Changes, name: str, shipped: Any, rule: Any) -> int:
-    """In how many places. Not where the rule is defined, as the broken one may call it there."""
+    """Replaces a rule where shipped modules import it; returns in how many places. Its own module keeps it: the broken
+    rule may call it there."""
     count = 0
     for rules in (RULES, SEND_RULES):
         if getattr(rules, name, None) is shipped:

@@ -93,8 +93,8 @@ def _without_progress(
     return Compaction(tuple(small), tuple(packs))
 
 
-# What goes on meanwhile, in the schedule of a deposed leader, as it is shipped.
-OVERTAKEN = at(("replication.server.replica_manager.ReplicaManager.publish", _is_overtaken))
+# As shipped, while the broker's fetchers go on: the counterpart of `_reads_the_log_first`.
+FETCHER_GOES_ON = at(("replication.server.replica_manager.ReplicaManager.publish", _is_overtaken))
 
 CRITICALS: dict[str, StackSabotage] = {
     "a_send_keeps_its_identity": StackSabotage(

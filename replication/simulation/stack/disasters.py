@@ -162,6 +162,7 @@ class Disasters:
         self._world.faults.count(what)
 
     def damage(self, node: StackBroker) -> None:
+        """Kills a broker that is about to lose records; commits on their way to it are lost, too."""
         self.kill(node)
         self._world.faults.lose_late(node.root)
         self._note_damage(node)

@@ -46,15 +46,15 @@ class Actor(Protocol):
         """Whether it has been killed: then it writes and reads nothing more."""
 
     def die(self) -> bool:
-        """Ends it at once, if it may be ended now; tells whether it has."""
+        """Ends it at once, if it may be ended now; tells whether it has. A producer raises Interrupted instead."""
 
     def may_write(self, uri: str) -> bool:
         """Whether a file with this URI is one that this process writes, or deletes."""
 
 
 class FaultyStore:
-    """What happens to those who use one store. `actor` tells who uses it now, None if it is the test; `others` lets
-    others go on for so many seconds, one of them at least.
+    """What happens to those who use one store. `actor` tells which process uses it now, None if it is the simulation
+    itself, which meets no faults. `others` lets others go on for so many seconds, one of them at least.
 
     `is_careful`: as long as a broker that has lost records still counts, no other is kept from the store.
     """
@@ -72,7 +72,7 @@ class FaultyStore:
         self.counts: dict[str, int] = {}
 
     def read(self, uri: str) -> None:
-        """Raises OSError where the store does not answer."""
+        """Raises OSError where the store does not answer, BrokerKilled for the dead, Violation for an endless step."""
         actor = self._actor()
         if actor is None:
             return
@@ -104,7 +104,7 @@ class FaultyStore:
             raise BrokerKilled
 
     def write(self, uri: str, put: Callable[[], None]) -> None:
-        """A file is written, or not, or its answer is lost."""
+        """Writes a file, or not, or loses the answer. Raises as `read` does, and Violation if the file is another's."""
         self._check_owner(uri)
         self.read(uri)
         actor = self._actor()
@@ -119,7 +119,7 @@ class FaultyStore:
             raise OSError(f"{uri}: connection reset")
 
     def _die(self, actor: Actor, fault: str) -> None:
-        """Raises BrokerKilled, if it may die now."""
+        """Ends the process if it may end now: raises BrokerKilled, for a producer Interrupted."""
         if actor.die():
             self.count(fault)
             raise BrokerKilled
@@ -130,7 +130,7 @@ class FaultyStore:
             raise Violation("only_owners_write", f"{actor.name} writes {uri}")
 
     def commit(self, uri: str, put: Callable[[], bool]) -> bool:
-        """A commit is made, now or later or not at all, and something is told of it, or nothing."""
+        """Commits now, later or not at all; returns whether the client is told that it was first. Raises as `write`."""
         self._check_owner(f"{uri}/{commit_name(0)}")
         self.read(uri)
         actor = self._actor()
@@ -195,7 +195,7 @@ class FaultyStore:
 
     @contextmanager
     def without_faults(self) -> Iterator[None]:
-        """Without faults."""
+        """No fault occurs inside the block."""
         before, self.has_faults = self.has_faults, False
         try:
             yield

@@ -14,7 +14,7 @@ from replication.simulation.stack.breaks import StackSabotage
 from replication.simulation.stack.invariants import check, check_files, check_that_it_goes_on
 from replication.simulation.stack.one_thread import Changes
 from replication.simulation.stack.rates import drawn
-from replication.simulation.stack.step_invariants import failed
+from replication.simulation.stack.step_invariants import violation_of
 from replication.simulation.stack.world import StackWorld
 
 _RUNS = 100  # at most, of a history with some events left out
@@ -67,7 +67,7 @@ def run(seed: int, events: Sequence[int] = range(EVENTS), sabotage: StackSabotag
             if schedule is None and seed % _FOR_DAYS == 0:
                 check_files(world)
         except (Exception, Violation) as error:
-            violation = failed(error).with_traceback(None)
+            violation = violation_of(error).with_traceback(None)
         steps, trace = (world.faults.looks, world.trace) if world else (0, [])
         faults = dict(world.faults.counts) if world else {}
         return StackHistory(seed, () if schedule else tuple(events), steps, violation, tuple(trace), faults)

@@ -33,7 +33,7 @@ class Fetcher(ReplicaFetcher):
     _seen: tuple[int, object] | None = None
 
     def start(self) -> None:
-        """The test calls the rounds."""
+        """A step of its broker calls the rounds."""
 
     def wake(self) -> None:
         """There is no stream to be woken."""
@@ -169,13 +169,7 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     changes.change(broker, "follower_session", lambda spark: spark)
     changes.change(broker_session, "ReplicaFetcher", Fetcher)
     changes.change(log_maintenance.LogMaintenance, "start", lambda _: None)
-    for name in (
-        "server.broker",
-        "server.broker_session",
-        "server.log_maintenance",
-        "controller.controller",
-        "controller.term",
-    ):
+    for name in _LOGS_ERRORS:
         changes.change_at(f"replication.{name}.logger.exception", _raises)
 
 

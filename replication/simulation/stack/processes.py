@@ -62,12 +62,6 @@ class StackBroker:
         return session.broker_epoch if session else None
 
     @property
-    def has_applied(self) -> bool:
-        """Whether its process has taken up the roles that the metadata gives it."""
-        session = self.broker.session if self.broker is not None and self.runs else None
-        return session is not None and session._has_applied
-
-    @property
     def is_known_to_live(self) -> bool:
         """Whether it has shown of late that it lives, and has time left to do so again."""
         return time.monotonic() - self.beat_at <= 3

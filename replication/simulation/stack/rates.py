@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER = "lost", "refused", "late", "dies before", "dies after"
-OVERTAKEN, FROZEN, HANGS = "over", "frozen", "hangs"
+OVERTAKEN, FROZEN, HANGS = "overtaken", "frozen", "hangs"
 KILLED, STOPPED, LOSES_END, TORN, EMPTIED = "killed", "stopped", "loses its end", "torn", "emptied"
 RESTORED, ASLEEP, LITTERED, DOUBLED = "restored", "asleep", "littered", "doubled"
 

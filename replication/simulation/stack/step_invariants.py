@@ -20,19 +20,20 @@ Partitions = Mapping[TopicIdPartition, PartitionRegistration]
 _NO_CLAIM = ReplicaState.TRUNCATING, ReplicaState.OFFLINE
 
 
-def failed(error: Exception | Violation) -> Violation:
-    """What an error violates that shipped code lets out: its own errors, or one that no code should have."""
+def violation_of(error: Exception | Violation) -> Violation:
+    """The violation that an error of shipped code is: `the_code_does_not_fail` for errors of Lakelog and of the store,
+    NO_FAULTS for any other."""
     is_ours = isinstance(error, (LakelogException, OSError))
     return as_violation(error, "the_code_does_not_fail" if is_ours else NO_FAULTS)
 
 
 @contextmanager
 def no_error_gets_out() -> Iterator[None]:
-    """Into the process in whose midst this happens: that would take it for an error of its store."""
+    """Makes a Violation of an error inside the block. A process that is interrupted would take it for its store's."""
     try:
         yield
     except Exception as error:
-        raise failed(error) from error
+        raise violation_of(error) from error
 
 
 def checked(

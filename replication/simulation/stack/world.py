@@ -114,7 +114,7 @@ class StackWorld:
 
     @contextmanager
     def acting(self, actor: Process | None) -> Iterator[None]:
-        """Who uses the store meanwhile; None is the test, for which it has no faults."""
+        """This process uses the store inside the block. None is the simulation itself, which meets no faults."""
         self._stack.append(actor)
         try:
             yield
@@ -191,7 +191,7 @@ class StackWorld:
         return dict(self.cluster.metadata.partitions)
 
     def calm(self) -> None:
-        """All live and nothing breaks until every replica is in sync and committed up to its end."""
+        """Nothing breaks until every replica is in sync and committed up to its end. Raises Violation otherwise."""
         with self.acting(None):
             self.faults.land(all_of_them=True)
         for actor in self._servers():

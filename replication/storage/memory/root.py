@@ -35,13 +35,13 @@ class MemoryRoot(StorageRoot):
         return self.store.is_local
 
     def open_table(self, version: int | None = None) -> MemoryTable:
-        """A handle on the Delta table that lies here. Raises as delta-rs does."""
+        """A handle on the Delta table that lies here. Raises TableNotFoundError, DeltaError or OSError."""
         return MemoryTable(self.store, self.uri, version)
 
     def create_table(
         self, schema: Schema, name: str, description: str, configuration: Mapping[str, str]
     ) -> MemoryTable:
-        """A handle on a Delta table that is made here. Raises as delta-rs does."""
+        """Makes a Delta table here. Raises DeltaError if there is one, OSError where the store fails."""
         return create_table(self.store, self.uri, schema, name, description, configuration)
 
     def path(self, name: str = "") -> str:

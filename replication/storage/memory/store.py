@@ -26,13 +26,14 @@ class Faults(Protocol):
     """What may happen to those who use a store. `uri` is of a file, a folder or a table."""
 
     def read(self, uri: str) -> None:
-        """Before anything is looked at, or deleted. May raise OSError, or let time pass."""
+        """Called before anything is looked at. May raise OSError, or let time pass."""
 
     def write(self, uri: str, put: Callable[[], None]) -> None:
-        """Calls `put`, now or later or not at all. May raise OSError, whatever it has done."""
+        """Calls `put`, which writes or deletes, or does not. May raise OSError, whatever it has done."""
 
     def commit(self, uri: str, put: Callable[[], bool]) -> bool:
-        """The same of a commit; `put` answers whether it was there first, and this answers what is told of it."""
+        """Calls `put`, now, later or not at all. `put` returns whether its commit was first, and this returns what the
+        client is told. May raise OSError."""
 
 
 class NoFaults:

@@ -130,7 +130,6 @@ def test_others_go_on_for_as_long_as_a_step_stands_still(world):
     before = {node.name: node.moved_at for node in world.nodes.values()}
     with world.acting(world.clients[0]):
         world.let_others(8)
-    assert all(node.moved_at >= before[node.name] for node in world.nodes.values())
     assert max(node.moved_at for node in world.nodes.values()) >= max(before.values()) + 7
 
 
