@@ -10,8 +10,8 @@ from jobs.spark_submit import Options, spark_environment, split_arguments
 
 
 class Verb(NamedTuple):
-    """A module with `main(argv: list[str]) -> int`. `sparkless` are its subcommands, and its values of `--mode`, that need
-    no Spark."""
+    """A module with `main(argv: list[str]) -> int`. `sparkless` are its subcommands, and its values of `--mode`, that
+    need no Spark."""
 
     module: str
     needs_spark: bool

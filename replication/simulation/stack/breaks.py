@@ -36,8 +36,8 @@ def at(*places: tuple[str, Any]) -> Break:
 
 
 def of_rules(broken: Rules) -> Break:
-    """Replaces rules that a sabotage of the rules tier has broken wherever shipped code has them; raises ValueError, when
-    applied, if it has none. The chain stays: the files of a log cannot do without it."""
+    """Replaces rules that a sabotage of the rules tier has broken wherever shipped code has them; it raises ValueError
+    where it has none. The chain stays: the files of a log cannot do without it."""
 
     def apply(changes: Changes) -> None:
         count = 0
