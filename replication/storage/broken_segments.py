@@ -100,7 +100,6 @@ def read_or_broken(root: StorageRoot, file: AddedFile) -> Segment | BrokenSegmen
     except CorruptRecordException as error:
         if not is_data_file(file.name):  # it is not even looked for; none of our writers has put a record there
             return BrokenSegment(file, str(error), frozenset())
-        check_is_handed_out(root, file)
     try:
         return read_segment(root, file)
     except CorruptRecordException as error:
@@ -125,15 +124,6 @@ def read_again(root: StorageRoot, broken: BrokenSegment) -> Segment | None:
     except (CorruptRecordException, KafkaStorageException):
         return None
     return found if isinstance(found, Segment) else None
-
-
-def check_is_handed_out(root: StorageRoot, file: AddedFile) -> None:
-    """Raises KafkaStorageException where the store does not hand a file out though it has it: that may pass."""
-    try:
-        if root.sizes([file.name]) == [file.size]:
-            root.read(file.name)
-    except FileNotFoundError:
-        return
 
 
 def find_faults(root: StorageRoot, segments: Mapping[str, Segment]) -> dict[str, str]:

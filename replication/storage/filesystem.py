@@ -172,7 +172,7 @@ class StorageRoot:
     def check_is_handed_out(self, name: str) -> None:
         """For who finds no sense in a file: raises KafkaStorageException where the store does not hand it out."""
         with suppress(FileNotFoundError):
-            self.read_buffer(name)
+            self.read(name)
 
     def write(self, name: str, content: bytes | pa.Buffer) -> None:
         """Writes a file whole: a reader sees all of it or nothing. Its folder is made if it is not there."""

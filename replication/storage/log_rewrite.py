@@ -15,7 +15,6 @@ from typing import Any
 
 from replication.errors import CorruptRecordException, KafkaStorageException
 from replication.protocol.record_batch import BatchHeader
-from replication.storage.broken_segments import check_is_handed_out
 from replication.storage.log_change import LogChange
 from replication.storage.log_state import LogState
 from replication.storage.producer_snapshot import RememberedProducer
@@ -152,11 +151,7 @@ def take_out(log: ReplicaLog, cause: Mapping[str, Any], plan: Callable[[LogState
 
 
 def report_unreadable(log: ReplicaLog, segment: Segment, error: CorruptRecordException) -> None:
-    """A segment of one's own log has been read in vain: its partitions are refused until it can be read. [OL-01]
-
-    Raises KafkaStorageException where the store does not hand the file out: that may pass.
-    """
-    check_is_handed_out(log.root, segment.file)
+    """A segment of one's own log has been read in vain: its partitions are refused until it can be read. [OL-01]"""
     log.report_broken(segment.name, str(error))
 
 
