@@ -10,8 +10,8 @@ from jobs.spark_submit import Options, spark_environment, split_arguments
 
 
 class Verb(NamedTuple):
-    """A module with `main(argv: list[str]) -> int`. `sparkless` are its subcommands, and its values of `--mode`, that
-    need no Spark."""
+    """A module with `main(argv: list[str]) -> int`. It needs no Spark where it is called with one of `sparkless`: its
+    first word, or an option and its value."""
 
     module: str
     needs_spark: bool
@@ -21,8 +21,8 @@ class Verb(NamedTuple):
     def starts_spark(self, arguments: list[str]) -> bool:
         """Whether it needs Spark for what it is called with."""
         words = [part for word in arguments for part in word.split("=", 1)]
-        modes = [word for option, word in pairwise(words) if option == "--mode"]
-        return self.needs_spark and not {*words[:1], *modes} & set(self.sparkless)
+        said = {*words[:1], *(" ".join(pair) for pair in pairwise(words))}
+        return self.needs_spark and not said & set(self.sparkless)
 
 
 VERBS = {
@@ -48,7 +48,10 @@ VERBS = {
     "soak": Verb("jobs.soak", False, "processes under load while things go wrong, then look for every record"),
     "simulate": Verb("jobs.simulate", False, "what ships, in memory: thousands of histories full of accidents"),
     "scenario": Verb(
-        "jobs.scenario", True, "run event scripts: brokers are killed, frozen, restarted, and looked at", ("simulated",)
+        "jobs.scenario",
+        True,
+        "run event scripts: brokers are killed, frozen, restarted, and looked at",
+        ("--mode simulated",),
     ),
 }
 

@@ -63,14 +63,11 @@ class LeaderFacts:
         """The leader rows of a version; None if it is gone again already."""
         try:
             names = [file.name for file in read_commit(self._table, version).adds if is_data_file(file.name)]
-            tables = [self._rows(name) for name in names]
+            files = [pa.BufferReader(self._table.read_buffer(name)) for name in names]
+            tables = [pq.read_table(file, columns=_COLUMNS) for file in files]
         except (KafkaStorageException, CorruptRecordException, OSError, pa.ArrowInvalid):
             return None
         return [row for table in tables for row in table.to_pylist() if row["role"] == "leader"]
-
-    def _rows(self, name: str) -> pa.Table:
-        with self._table.open(name) as source:
-            return pq.read_table(source, columns=_COLUMNS)
 
 
 def _urgent(row: dict[str, Any]) -> tuple[object, ...]:

@@ -96,7 +96,8 @@ class StateTable:
             raise CorruptRecordException(f"{path}: is no name of a file in the table's folder")
         try:
             source = pa.BufferReader(self._log.root.read_buffer(file.name))
-            few = pq.ParquetFile(source, page_checksum_verification=True).read(use_threads=False)  # they cost more
+            parquet = pq.ParquetFile(source, page_checksum_verification=True)
+            few = parquet.read(use_threads=False)  # threads would cost more than they save
             return _conformed(few, self._table.arrow)
         except (OSError, pa.ArrowException) as error:  # not of the store, which has handed it out
             raise CorruptRecordException(f"{path}: {error}") from error

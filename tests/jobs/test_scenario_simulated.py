@@ -66,7 +66,7 @@ def test_a_broker_that_is_out_of_the_isr_has_been_away_for_as_long_as_the_settin
     assert 5500 <= dead - paused <= 6300
 
 
-def test_other_numbers_of_brokers(tmp_path: Path) -> None:
+def test_a_script_may_have_five_brokers(tmp_path: Path) -> None:
     text = "name: n\nbrokers: 5\nsteps:\n  - create_topic: {topic: t, assignment: {0: [5, 4]}}\n  - stop: 5\n"
     told = simulated(written(tmp_path, text + "  - wait: {topic: t, leader: 4, isr: [4]}\n"))
     assert told["ok"]
@@ -81,7 +81,7 @@ def test_other_numbers_of_brokers(tmp_path: Path) -> None:
         ("start: 1", "BrokerNotAvailableException: start: broker 1 is running, only one that is stopped can be meant"),
     ],
 )
-def test_what_comes_out_otherwise_fails(
+def test_a_step_that_does_not_see_what_it_expects_fails_the_script(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], step: str, fault: str
 ) -> None:
     out = tmp_path / "out.json"
@@ -93,7 +93,7 @@ def test_what_comes_out_otherwise_fails(
     assert f"line 4: {fault}" in capsys.readouterr().out
 
 
-def test_nothing_of_it_can_be_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keep_is_refused_in_simulated_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "kept"
     assert main([str(SCRIPTS[0]), "--mode", "simulated", "--keep", str(kept)]) == 2
     assert "--keep: nothing of --mode simulated can be kept, its clusters lie in memory" in capsys.readouterr().err
@@ -101,7 +101,7 @@ def test_nothing_of_it_can_be_kept(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("mode", [["--mode", "simulated"], ["--mode=simulated"]])
-def test_it_is_no_driver_of_spark(mode: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulated_mode_starts_no_spark(mode: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A verb that is one takes over its process: there would be no return."""
     assert launch(["scenario", written(tmp_path, HEAD), *mode]) == 0
     assert "✓" in capsys.readouterr().out
@@ -109,8 +109,8 @@ def test_it_is_no_driver_of_spark(mode: list[str], tmp_path: Path, capsys: pytes
     assert "scenario starts no Spark" in capsys.readouterr().err
 
 
-def test_the_other_modes_are_drivers_of_spark() -> None:
+def test_the_other_modes_start_spark() -> None:
     verb = VERBS["scenario"]
-    assert verb.starts_spark(["a.yaml", "simulated", "--mode", "processes"])
+    assert verb.starts_spark(["simulated", "a.yaml", "--mode", "processes"])
     assert verb.starts_spark(["--mode", "embedded", "x.yaml"])
     assert verb.starts_spark([])

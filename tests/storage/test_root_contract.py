@@ -17,7 +17,7 @@ NAMES = ["a", "with space", "ünï-ç", "100%", "a#b?c=d", "a.parquet", ".hidden
 
 
 @dataclass
-class Place:
+class RootPlace:
     """Where roots lie. `unusable`: one that answers everything with an OSError, which says `reason`."""
 
     root: StorageRoot
@@ -25,8 +25,8 @@ class Place:
     reason: str
 
 
-class Faults:
-    """A store that answers nothing."""
+class AlwaysBusy:
+    """Answers everything with 503."""
 
     def read(self, _):
         raise OSError("503 Slow Down")
@@ -46,15 +46,15 @@ def place(request, root):
             Path(root, "loop").symlink_to("loop")
             return StorageRoot.of(f"{root}/loop")
 
-        yield Place(StorageRoot.of(f"{root}/root"), loop, "Too many levels of symbolic links")
+        yield RootPlace(StorageRoot.of(f"{root}/root"), loop, "Too many levels of symbolic links")
         return
 
     def faulty():
-        store.faults = Faults()
+        store.faults = AlwaysBusy()
         return StorageRoot.of(f"{store.uri}/loop")
 
     with MemoryStore("contract", is_local="disk" in request.param).opened() as store:
-        yield Place(StorageRoot.of(f"{store.uri}/root"), faulty, "503 Slow Down")
+        yield RootPlace(StorageRoot.of(f"{store.uri}/root"), faulty, "503 Slow Down")
 
 
 @pytest.fixture

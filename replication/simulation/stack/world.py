@@ -1,5 +1,5 @@
-"""A cluster of three brokers and two controllers without Spark and without threads, on real tables, over a store that
-has faults. Which process takes its next step, what breaks and when, is told by one number, the seed.
+"""A cluster of three brokers and two controllers without Spark and without threads, over a store in memory that has
+faults. Which process takes its next step, what breaks and when, is told by one number, the seed.
 
 While a process waits, or when another one is to get ahead of its commit, others go on in the middle of its step.
 """

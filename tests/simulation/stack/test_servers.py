@@ -91,7 +91,7 @@ def test_a_second_process_is_refused_while_the_first_one_lives(schedule: Schedul
     assert (second.runs, broker.runs) == (False, True)
 
 
-def test_one_that_stops_in_order_says_so(schedule: Schedule, broker: BrokerServer) -> None:
+def test_a_broker_that_is_stopped_registers_that_it_shuts_down(schedule: Schedule, broker: BrokerServer) -> None:
     broker.start()
     schedule.let_pass(1)
     broker.stop()
