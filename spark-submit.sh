@@ -90,7 +90,7 @@ make_environment() {
     step "1/3 virtual environment" "$base" -m venv "$venv"
     step "2/3 Python packages (PySpark is 450 MB, this takes a few minutes)" \
         "$python" -m pip install --disable-pip-version-check --no-input -e "$home[spark,demo,test]"
-    step "3/3 Delta's jars" "$python" -m jobs.delta_jars "$venv/jars"
+    step "3/3 Delta's jars" "$python" -m lakelog.jobs.launch.delta_jars "$venv/jars"
     stamp >"$venv/stamp" # last: without it the next use starts again
     say "ready after $((SECONDS - started)) s"
 }
@@ -108,7 +108,7 @@ set_up() { # one process makes it, the others that start meanwhile wait for it
 # The environment has the PySpark that it was made for: a Spark elsewhere on this machine is another version.
 unset SPARK_HOME
 export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
-export PYTHONSAFEPATH=1 # a folder named "jobs" where the user happens to stand is not ours
+export PYTHONSAFEPATH=1 # a folder named "lakelog" where the user happens to stand is not ours
 
 find_java
 is_ready || set_up
@@ -117,4 +117,4 @@ if [ "${1:-}" = pytest ]; then
     cd -- "$home"
     exec "$python" -m "$@"
 fi
-exec "$python" -m jobs "$@"
+exec "$python" -m lakelog.jobs "$@"

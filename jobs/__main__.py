@@ -2,7 +2,7 @@
 
 import sys
 
-from jobs.launcher import launch
+from lakelog.jobs.launch.launcher import launch
 
 
 def main() -> int:

@@ -2,9 +2,9 @@
 
 import sys
 
-from jobs.benchmark.arguments import parser
-from jobs.benchmark.commands import COMMANDS
-from jobs.console import run
+from lakelog.jobs.benchmark.arguments import parser
+from lakelog.jobs.benchmark.commands import COMMANDS
+from lakelog.jobs.cli.console import run
 
 
 def main(argv: list[str]) -> int:

@@ -4,14 +4,14 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from jobs.console import FAILED, OK, log_to_stderr, parser_of, run
-from jobs.session import spark_session
-from jobs.settings import broker_id, broker_settings
-from jobs.waiting import stop_signals, wait_until
-from replication.server.broker import Broker
-from replication.server.id_watch import prepare_start
-from replication.server.warm_up import warm_up
-from replication.storage.cluster import Cluster
+from lakelog.jobs.cli.console import FAILED, OK, log_to_stderr, parser_of, run
+from lakelog.jobs.cli.settings import broker_id, broker_settings
+from lakelog.jobs.cli.waiting import stop_signals, wait_until
+from lakelog.jobs.launch.session import spark_session
+from lakelog.replication.server.broker import Broker
+from lakelog.replication.server.id_watch import prepare_start
+from lakelog.replication.server.warm_up import warm_up
+from lakelog.replication.storage.cluster import Cluster
 
 
 def main(argv: list[str]) -> int:

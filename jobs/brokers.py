@@ -2,9 +2,9 @@
 
 import argparse
 
-from jobs.admin_options import FORMS, admin_client, admin_parser
-from jobs.console import OK, Row, run, show
-from replication.protocol.broker_registration import BrokerRegistration
+from lakelog.jobs.cli.console import OK, Row, run, show
+from lakelog.jobs.cli.options import FORMS, admin_client, admin_parser
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
 
 
 def main(argv: list[str]) -> int:

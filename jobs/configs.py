@@ -2,10 +2,10 @@
 
 import argparse
 
-from jobs.admin_options import add_actions, add_dry_run, admin_client, admin_parser, check_options
-from jobs.config_command import ACTIONS, ENTITY_TYPES, config_pairs
-from jobs.console import run
-from replication.protocol.entity import DEFAULT
+from lakelog.jobs.admin.config_command import ACTIONS, ENTITY_TYPES, config_pairs
+from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
+from lakelog.replication.protocol.entity import DEFAULT
 
 _GOES_WITH = {"add_config": ("alter",), "delete_config": ("alter",), "dry_run": ("alter",)}
 _NEEDS = {"alter": ["entity_name"]}

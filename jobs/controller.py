@@ -7,11 +7,11 @@ With --describe or --requests it shows who is active, or what was asked of it an
 import argparse
 import sys
 
-from jobs.admin_options import FORMS
-from jobs.console import parser_of, run
-from jobs.controller_command import cancel_request, describe, run_controller, show_requests
-from jobs.settings import settings
-from replication.clients.admin import AdminClient
+from lakelog.jobs.admin.controller_command import cancel_request, describe, run_controller, show_requests
+from lakelog.jobs.cli.console import parser_of, run
+from lakelog.jobs.cli.options import FORMS
+from lakelog.jobs.cli.settings import settings
+from lakelog.replication.clients.admin import AdminClient
 
 
 def main(argv: list[str]) -> int:

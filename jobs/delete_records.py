@@ -4,10 +4,10 @@ kafka-delete-records.sh. The leaders' logs are asked, so that no controller is n
 
 import argparse
 
-from jobs.admin_options import add_dry_run, admin_parser
-from jobs.console import run
-from jobs.delete_records_command import delete, try_to_delete
-from jobs.partition_files import read_offsets
+from lakelog.jobs.admin.delete_records_command import delete, try_to_delete
+from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.options import add_dry_run, admin_parser
+from lakelog.jobs.cli.partition_files import read_offsets
 
 
 def main(argv: list[str]) -> int:

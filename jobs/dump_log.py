@@ -6,11 +6,11 @@ and looks for gaps and broken links between batches; a broken file is named, and
 
 import argparse
 
-from jobs.admin_options import TEXT
-from jobs.console import JSON, parser_of, run
-from jobs.dump_log_command import dump
-from jobs.log_files import Range
-from jobs.settings import broker_id
+from lakelog.jobs.admin.dump_log_command import dump
+from lakelog.jobs.admin.log_files import Range
+from lakelog.jobs.cli.console import JSON, parser_of, run
+from lakelog.jobs.cli.options import TEXT
+from lakelog.jobs.cli.settings import broker_id
 
 
 def main(argv: list[str]) -> int:

@@ -2,9 +2,9 @@
 
 import argparse
 
-from jobs.console import OK, parser_of, run, say
-from jobs.settings import broker_id, settings
-from replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
+from lakelog.jobs.cli.console import OK, parser_of, run, say
+from lakelog.jobs.cli.settings import broker_id, settings
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 
 
 def main(argv: list[str]) -> int:

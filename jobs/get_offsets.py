@@ -5,10 +5,10 @@ A line is topic:partition:offset. A partition that has no such record has no lin
 
 import argparse
 
-from jobs.admin_options import admin_parser
-from jobs.console import run
-from jobs.get_offsets_command import get_offsets
-from jobs.offset_lookup import LATEST, NAMES
+from lakelog.jobs.admin.get_offsets_command import get_offsets
+from lakelog.jobs.admin.offset_lookup import LATEST, NAMES
+from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.options import admin_parser
 
 
 def main(argv: list[str]) -> int:

@@ -7,13 +7,13 @@ record was acknowledged within the session time-out and two seconds.
 import argparse
 from pathlib import Path
 
-from jobs.console import parser_of, run
-from jobs.kill_harness import KillPlan, run_kill_test
-from jobs.kill_report import show_figures
-from jobs.outages import VICTIMS, victims
-from jobs.progress import CourseProgress
-from jobs.seeded_run import Figures, add_run_options, run_seeded
-from jobs.waiting import exit_when_told
+from lakelog.jobs.cli.console import parser_of, run
+from lakelog.jobs.cli.progress import CourseProgress
+from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.faults.kill_harness import KillPlan, run_kill_test
+from lakelog.jobs.faults.kill_report import show_figures
+from lakelog.jobs.faults.outages import VICTIMS, victims
+from lakelog.jobs.faults.seeded_run import Figures, add_run_options, run_seeded
 
 
 def main(argv: list[str]) -> int:

@@ -6,12 +6,12 @@ may; records may be lost.
 
 import argparse
 
-from jobs.admin_options import TEXT, add_dry_run, admin_client, admin_parser
-from jobs.console import run, show
-from jobs.election_command import say_elected
-from jobs.outcomes import outcome_rows
-from jobs.partition_files import read_partitions
-from replication.controller.leader_election import ELECTION_TYPES
+from lakelog.jobs.admin.election_command import say_elected
+from lakelog.jobs.cli.console import run, show
+from lakelog.jobs.cli.options import TEXT, add_dry_run, admin_client, admin_parser
+from lakelog.jobs.cli.outcomes import outcome_rows
+from lakelog.jobs.cli.partition_files import read_partitions
+from lakelog.replication.controller.leader_election import ELECTION_TYPES
 
 
 def main(argv: list[str]) -> int:

@@ -6,10 +6,10 @@ hold many partitions. What lies below the log start counts as long as it is ther
 
 import argparse
 
-from jobs.admin_options import add_actions, admin_parser
-from jobs.console import run
-from jobs.log_dirs_command import describe
-from jobs.settings import broker_id
+from lakelog.jobs.admin.log_dirs_command import describe
+from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.options import add_actions, admin_parser
+from lakelog.jobs.cli.settings import broker_id
 
 
 def main(argv: list[str]) -> int:

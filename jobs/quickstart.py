@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from jobs.empty_folder import empty_folder
-from jobs.quickstart_run import quickstart
-from jobs.session import spark_session
+from lakelog.jobs.cli.empty_folder import empty_folder
+from lakelog.jobs.demo.quickstart_run import quickstart
+from lakelog.jobs.launch.session import spark_session
 
 
 def main(argv: list[str]) -> int:

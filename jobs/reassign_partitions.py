@@ -5,11 +5,11 @@
 
 import argparse
 
-from jobs.admin_options import add_actions, add_dry_run, admin_client, admin_parser, check_options
-from jobs.console import run
-from jobs.partition_files import read_reassignments, read_topics
-from jobs.reassign_command import ACTIONS, broker_list
-from jobs.reassignment_throttle import throttle
+from lakelog.jobs.admin.reassign_command import ACTIONS, broker_list
+from lakelog.jobs.admin.reassignment_throttle import throttle
+from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
+from lakelog.jobs.cli.partition_files import read_reassignments, read_topics
 
 _FILES = """
 The file of reassignments: {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]};

@@ -8,10 +8,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from jobs.console import FAILED, OK, parser_of, run, say
-from jobs.scenarios.report import Report, write_json
-from jobs.scenarios.script import Script, ScriptError, read_script
-from jobs.waiting import exit_when_told
+from lakelog.jobs.cli.console import FAILED, OK, parser_of, run, say
+from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.scenarios.report import Report, write_json
+from lakelog.jobs.scenarios.script import Script, ScriptError, read_script
 
 _UNREADABLE, _SIMULATED = 2, "simulated"
 
@@ -43,7 +43,7 @@ def _scenario(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
 
 def _run(scripts: list[Script], args: argparse.Namespace) -> int:
-    from jobs.scenarios.run import clusters_of, run_script  # Spark is not needed to find a fault in a script
+    from lakelog.jobs.scenarios.run import clusters_of, run_script  # Spark is not needed to find a fault in a script
 
     report, results = Report(), []
     with clusters_of(args.mode) as make:

@@ -12,9 +12,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jobs.console import FAILED, OK, parser_of, run, say, show
-from replication.simulation.report import figures, simulate
-from replication.simulation.tiers import TIERS
+from lakelog.jobs.cli.console import FAILED, OK, parser_of, run, say, show
+from lakelog.replication.simulation.report import figures, simulate
+from lakelog.replication.simulation.tiers import TIERS
 
 
 def main(argv: list[str]) -> int:

@@ -8,13 +8,13 @@ once and in order, and all replicas are equal at the end.
 import argparse
 from pathlib import Path
 
-from jobs.console import parser_of, run
-from jobs.progress import CourseProgress
-from jobs.seeded_run import Figures, add_run_options, run_seeded
-from jobs.soak_figures import show_figures
-from jobs.soak_plan import KINDS, kinds_of
-from jobs.soak_run import SoakPlan, run_soak
-from jobs.waiting import exit_when_told
+from lakelog.jobs.cli.console import parser_of, run
+from lakelog.jobs.cli.progress import CourseProgress
+from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.faults.seeded_run import Figures, add_run_options, run_seeded
+from lakelog.jobs.faults.soak_figures import show_figures
+from lakelog.jobs.faults.soak_plan import KINDS, kinds_of
+from lakelog.jobs.faults.soak_run import SoakPlan, run_soak
 
 
 def main(argv: list[str]) -> int:

@@ -2,9 +2,9 @@
 
 import argparse
 
-from jobs.admin_options import add_actions, add_dry_run, admin_client, admin_parser, check_options
-from jobs.console import run
-from jobs.topic_command import ACTIONS, FILTERS, assignment, config_pair
+from lakelog.jobs.admin.topic_command import ACTIONS, FILTERS, assignment, config_pair
+from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
 
 _GOES_WITH = {
     "topic": ("create", "describe", "alter", "delete"),

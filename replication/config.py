@@ -14,9 +14,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from replication.errors import InvalidConfigurationException
-from replication.properties import Setting, parse_properties, text_of
-from replication.settings import ConfigKey, Scope, Settings
+from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.properties import Setting, parse_properties, text_of
+from lakelog.replication.settings import ConfigKey, Scope, Settings
 
 Owner = int | Literal["cluster"]
 

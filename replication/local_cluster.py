@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from replication.clients.admin import AdminClient
-from replication.clients.consumer import Consumer
-from replication.config import Config
-from replication.controller.controller import Controller
-from replication.controller.leader_election import PREFERRED
-from replication.errors import error_named
-from replication.server.broker import Broker
-from replication.server.id_watch import IdWatch
-from replication.storage.cluster import CLUSTER_ROOT, Cluster, format_broker, format_cluster, read_identity
-from replication.storage.commit import last_version
-from replication.storage.filesystem import StorageRoot
-from schemas import CLUSTER
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.config import Config
+from lakelog.replication.controller.controller import Controller
+from lakelog.replication.controller.leader_election import PREFERRED
+from lakelog.replication.errors import error_named
+from lakelog.replication.server.broker import Broker
+from lakelog.replication.server.id_watch import IdWatch
+from lakelog.replication.storage.cluster import CLUSTER_ROOT, Cluster, format_broker, format_cluster, read_identity
+from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.schemas import CLUSTER
 
 
 class LocalCluster:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from replication.properties import Boolean, Choice, Integer, OptionalText, ThrottledReplicas, ValueType, text_of
+from lakelog.replication.properties import Boolean, Choice, Integer, OptionalText, ThrottledReplicas, ValueType, text_of
 
 # `dynamic`: of a broker, and may be changed while it runs.
 Scope = Literal["broker", "cluster", "topic", "dynamic"]

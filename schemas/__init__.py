@@ -1,19 +1,19 @@
 """The tables of a cluster, a file each. `README.md` beside this file says who reads and who writes which."""
 
-from schemas.admin import ADMIN
-from schemas.brokers import BROKERS
-from schemas.cluster import CLUSTER, FORMAT_VERSION
-from schemas.configs import CONFIGS
-from schemas.controller import CONTROLLER
-from schemas.fetch_states import FETCH_STATES
-from schemas.groups import GROUPS
-from schemas.log import LOG
-from schemas.metadata import METADATA
-from schemas.producers import PRODUCERS
-from schemas.record_batches import RECORD_BATCHES
-from schemas.replicas import REPLICAS
-from schemas.table import Column, Table
-from schemas.topics import TOPICS
+from lakelog.schemas.admin import ADMIN
+from lakelog.schemas.brokers import BROKERS
+from lakelog.schemas.cluster import CLUSTER, FORMAT_VERSION
+from lakelog.schemas.configs import CONFIGS
+from lakelog.schemas.controller import CONTROLLER
+from lakelog.schemas.fetch_states import FETCH_STATES
+from lakelog.schemas.groups import GROUPS
+from lakelog.schemas.log import LOG
+from lakelog.schemas.metadata import METADATA
+from lakelog.schemas.producers import PRODUCERS
+from lakelog.schemas.record_batches import RECORD_BATCHES
+from lakelog.schemas.replicas import REPLICAS
+from lakelog.schemas.table import Column, Table
+from lakelog.schemas.topics import TOPICS
 
 STATE_TABLES = (ADMIN, CLUSTER, TOPICS, CONFIGS, METADATA, BROKERS, PRODUCERS, GROUPS, CONTROLLER, REPLICAS)
 

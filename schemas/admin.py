@@ -1,6 +1,6 @@
 """`<cluster root>/admin`: what was asked of the controller, and what has become of it."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 ADMIN = Table(
     name="admin",

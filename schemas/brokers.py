@@ -1,6 +1,6 @@
 """`<cluster root>/brokers/<id>`: the registration and the heartbeat of one broker."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 BROKERS = Table(
     name="brokers",

@@ -1,6 +1,6 @@
 """`<root>/cluster`: what makes a folder a root of one cluster. Both kinds of root have it."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 FORMAT_VERSION = 3
 

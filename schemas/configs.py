@@ -1,6 +1,6 @@
 """`<cluster root>/configs`: settings of brokers that may change while they run."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 CONFIGS = Table(
     name="configs",

@@ -1,6 +1,6 @@
 """`<cluster root>/controller`: who controls the cluster, and since which epoch."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 CONTROLLER = Table(
     name="controller",

@@ -1,6 +1,6 @@
 """What a follower wants of one leader: joined with the headers that it streams."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 FETCH_STATES = Table(
     name="fetch_states",

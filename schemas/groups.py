@@ -1,6 +1,6 @@
 """`<cluster root>/groups`: how far groups of consumers have come."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 GROUPS = Table(
     name="groups",

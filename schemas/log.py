@@ -1,6 +1,6 @@
 """`<broker root>/log`: the records of all replicas that a broker hosts."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 LOG = Table(
     name="log",

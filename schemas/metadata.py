@@ -1,6 +1,6 @@
 """`<cluster root>/metadata`: which broker leads which partition, and who is in sync."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 METADATA = Table(
     name="metadata",

@@ -1,6 +1,6 @@
 """`<cluster root>/producers`: names of producers and the ids that stand for them in batch headers."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 PRODUCERS = Table(
     name="producers",

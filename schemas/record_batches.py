@@ -1,6 +1,6 @@
 """The header rows that a follower streams: one row a record batch, from the footers of a leader's segments."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 RECORD_BATCHES = Table(
     name="record_batches",

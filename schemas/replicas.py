@@ -1,6 +1,6 @@
 """`<broker root>/replicas`: what a broker says of the replicas that it hosts."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 REPLICAS = Table(
     name="replicas",

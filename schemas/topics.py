@@ -1,6 +1,6 @@
 """`<cluster root>/topics`: the topics, their ids and settings."""
 
-from schemas.table import Column, Table
+from lakelog.schemas.table import Column, Table
 
 TOPICS = Table(
     name="topics",

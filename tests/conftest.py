@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.spark_submit import spark_environment
+from lakelog.jobs.launch.spark_submit import spark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def spark() -> Iterator["SparkSession"]:
     """One session for the whole run, with the settings that the verbs use."""
     os.environ.update(spark_environment([("--master", "local[2]")]))
-    from jobs.session import spark_session
+    from lakelog.jobs.launch.session import spark_session
 
     session = spark_session("tests")
     yield session
@@ -37,7 +37,7 @@ def while_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Iterator[Cal
     def happens(*things: Callable[[], object]) -> Iterator[Callable[[], object]]:
         left = iter(things)
         for module in ("delayed_operation", "sender"):
-            monkeypatch.setattr(f"replication.clients.{module}.pause", lambda *_: next(left)())
+            monkeypatch.setattr(f"lakelog.replication.clients.{module}.pause", lambda *_: next(left)())
         return left
 
     return happens

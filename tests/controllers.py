@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from replication.config import Config
-from replication.controller.controller import Controller
-from replication.storage.cluster import Cluster
+from lakelog.replication.config import Config
+from lakelog.replication.controller.controller import Controller
+from lakelog.replication.storage.cluster import Cluster
 
 
 @contextmanager

@@ -4,13 +4,13 @@ processes that are known."""
 from collections.abc import Mapping
 from dataclasses import replace
 
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.storage.broker_table import BrokerTable
-from replication.storage.filesystem import StorageRoot
-from replication.storage.log_identity import identify
-from replication.storage.replica_log import ReplicaLog
-from schemas import BROKERS, LOG
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_identity import identify
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.schemas import BROKERS, LOG
 
 
 def joined(

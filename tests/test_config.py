@@ -4,8 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from replication.config import CLUSTER_KEYS, KEYS, TOPIC_KEYS, Config, TopicConfig, load_properties, topic_configs
-from replication.errors import InvalidConfigurationException
+from lakelog.replication.config import (
+    CLUSTER_KEYS,
+    KEYS,
+    TOPIC_KEYS,
+    Config,
+    TopicConfig,
+    load_properties,
+    topic_configs,
+)
+from lakelog.replication.errors import InvalidConfigurationException
 
 SERVER_PROPERTIES = Path(__file__).parent.parent / "conf" / "server.properties"
 

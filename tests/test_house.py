@@ -16,6 +16,7 @@ import pytest
 
 HOUSE = Path(__file__).resolve().parent.parent
 OURS = ("jobs", "replication", "schemas", "tests")
+PACKAGE = "lakelog"  # what is imported: its folders are links to those of the checkout
 
 _BASE = ("schemas", "replication.errors", "replication.config", "replication.properties")
 _LOWER = (*_BASE, "replication.protocol", "replication.frames", "replication.storage")
@@ -27,7 +28,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "replication.errors": (),
     "replication.properties": ("replication.errors",),
     "replication.settings": ("replication.properties",),
-    "replication.config": ("schemas", "replication.errors", "replication.properties", "replication.settings"),
+    "replication.config": (
+        "schemas",
+        "replication.errors",
+        "replication.properties",
+        "replication.settings",
+    ),
     "replication.protocol": ("schemas", "replication.errors"),
     "replication.frames": ("schemas",),
     "replication.storage": (*_BASE, "replication.protocol"),
@@ -111,10 +117,14 @@ def imports(source: Source) -> Iterator[tuple[int, str]]:
     """Line and full name of everything imported; `from a import b` is both a, and a.b, which may be a module."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            yield from ((node.lineno, _in_checkout(alias.name)) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(source, node)
-            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+            yield from ((node.lineno, _in_checkout(f"{base}.{alias.name}")) for alias in node.names)
+
+
+def _in_checkout(name: str) -> str:
+    return name.removeprefix(f"{PACKAGE}.")
 
 
 def _absolute(source: Source, node: ast.ImportFrom) -> str:
@@ -137,6 +147,17 @@ def wrong_arrows(source: Source) -> Iterator[str]:
 def _is_allowed(own: str, name: str) -> bool:
     """`from replication import errors` names the package and means the module: the full name counts."""
     return layer(name) == own or within(name, *ARROWS[own])
+
+
+def imports_of_a_second_copy(source: Source) -> Iterator[str]:
+    """A module that is imported under two names is there twice, and so are its classes."""
+    for node in ast.walk(source.tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or "."]
+        for name in names:
+            if within(name, *OURS[:-1]):
+                yield source.at(node.lineno, f"import {PACKAGE}.{name}: {name} is another module to Python")
 
 
 def impure_imports(source: Source) -> Iterator[str]:
@@ -187,6 +208,10 @@ def test_layers_import_downwards_only() -> None:
     no_faults(fault for source in sources("replication", "schemas", "jobs") for fault in wrong_arrows(source))
 
 
+def test_every_module_is_imported_under_one_name() -> None:
+    no_faults(fault for source in sources(*OURS) for fault in imports_of_a_second_copy(source))
+
+
 def test_protocol_touches_nothing() -> None:
     no_faults(fault for source in sources("replication/protocol") for fault in impure_imports(source))
 
@@ -225,8 +250,8 @@ def test_no_dead_files() -> None:
 
 
 def test_every_job_with_a_main_is_a_verb_and_the_reverse() -> None:
-    verbs = {verb.module for verb in import_module("jobs.launcher").VERBS.values()}
-    jobs = {source.module for source in sources("jobs") if has_main(source)} - {"jobs.__main__"}
+    verbs = {verb.module for verb in import_module("lakelog.jobs.launch.launcher").VERBS.values()}
+    jobs = {f"{PACKAGE}.{source.module}" for source in sources("jobs") if has_main(source)} - {"lakelog.jobs.__main__"}
     assert jobs == verbs, f"not in VERBS: {sorted(jobs - verbs)}; without a module: {sorted(verbs - jobs)}"
 
 
@@ -238,17 +263,17 @@ def test_verbs_are_short() -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("schemas/log.py", "import replication.errors"),
-        ("replication/protocol/isr.py", "from replication import storage"),
-        ("replication/simulation/world.py", "from replication.server.broker import Broker"),
-        ("replication/simulation/rules.py", "from replication.storage.topic_table import TopicTable"),
-        ("replication/controller/batch.py", "from replication.storage.topic_table import TopicTable"),
-        ("replication/controller/batch.py", "from replication.controller import active_controller"),
+        ("schemas/log.py", "import lakelog.replication.errors"),
+        ("replication/protocol/isr.py", "from lakelog.replication import storage"),
+        ("replication/simulation/world.py", "from lakelog.replication.server.broker import Broker"),
+        ("replication/simulation/rules.py", "from lakelog.replication.storage.tables.topic_table import TopicTable"),
+        ("replication/controller/batch.py", "from lakelog.replication.storage.tables.topic_table import TopicTable"),
+        ("replication/controller/batch.py", "from lakelog.replication.controller import active_controller"),
         ("replication/protocol/isr.py", "from ..storage import segment"),
-        ("replication/frames/fetch_plan.py", "from replication.protocol.isr import shrink"),
-        ("replication/server/broker.py", "def f():\n    from replication.controller import events"),
-        ("replication/clients/admin.py", "from replication.local_cluster import LocalCluster"),
-        ("replication/local_cluster.py", "from jobs.session import spark_session"),
+        ("replication/frames/fetch_plan.py", "from lakelog.replication.protocol.isr import shrink"),
+        ("replication/server/broker.py", "def f():\n    from lakelog.replication.controller import events"),
+        ("replication/clients/admin.py", "from lakelog.replication.local_cluster import LocalCluster"),
+        ("replication/local_cluster.py", "from lakelog.jobs.launch.session import spark_session"),
         ("replication/__init__.py", "from tests import conftest"),
     ],
 )
@@ -259,14 +284,17 @@ def test_a_wrong_arrow_is_seen(path: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("replication/protocol/isr.py", "from replication.errors import NotLeader\nfrom . import fencing"),
+        ("replication/protocol/isr.py", "from lakelog.replication.errors import NotLeader\nfrom . import fencing"),
         ("replication/protocol/__init__.py", "from .isr import shrink"),
-        ("replication/storage/segment.py", "from replication import errors\nimport schemas.log"),
+        ("replication/storage/log/segment.py", "from lakelog.replication import errors\nimport lakelog.schemas.log"),
         (
             "replication/controller/active_controller.py",
-            "from replication.storage.cluster import Cluster\nfrom . import batch",
+            "from lakelog.replication.storage.cluster import Cluster\nfrom . import batch",
         ),
-        ("jobs/broker.py", "from replication.local_cluster import LocalCluster\nfrom jobs.session import f"),
+        (
+            "jobs/broker.py",
+            "from lakelog.replication.local_cluster import LocalCluster\nfrom lakelog.jobs.launch.session import f",
+        ),
     ],
 )
 def test_a_right_arrow_is_not_a_fault(path: str, text: str) -> None:

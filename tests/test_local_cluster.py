@@ -7,10 +7,10 @@ import itertools
 import pyarrow as pa
 import pytest
 
-from replication.clients.producer import Producer, raise_first_error
-from replication.clients.reader import read_committed
-from replication.config import Config
-from replication.errors import (
+from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.clients.reader import read_committed
+from lakelog.replication.config import Config
+from lakelog.replication.errors import (
     DuplicateBrokerRegistrationException,
     InvalidPartitionsException,
     InvalidRecordException,
@@ -19,11 +19,11 @@ from replication.errors import (
     TimeoutException,
     UnknownTopicOrPartitionException,
 )
-from replication.local_cluster import LocalCluster
-from replication.storage.cluster import Cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
+from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.processes import wait_until
 
 _topics = (f"topic-{number}" for number in itertools.count())

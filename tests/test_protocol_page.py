@@ -19,7 +19,7 @@ def resolve(path):
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
         try:
-            found = importlib.import_module("replication." + ".".join(parts[:length]))
+            found = importlib.import_module("lakelog.replication." + ".".join(parts[:length]))
         except ModuleNotFoundError:
             continue
         for name in parts[length:]:

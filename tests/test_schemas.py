@@ -8,13 +8,13 @@ from deltalake import DeltaTable, Schema
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-import schemas
-from replication.config import Config
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import format_broker, format_cluster
-from replication.storage.filesystem import StorageRoot
-from schemas import BROKERS, STATE_TABLES, Column, Table
-from schemas.table import ARROW_TYPES
+from lakelog import schemas
+from lakelog.replication.config import Config
+from lakelog.replication.storage.cluster import format_broker, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.schemas import BROKERS, STATE_TABLES, Column, Table
+from lakelog.schemas.table import ARROW_TYPES
 
 TABLES = [table for table in vars(schemas).values() if isinstance(table, Table)]
 README = Path(schemas.__file__).with_name("README.md").read_text("utf-8")

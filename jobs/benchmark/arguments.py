@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.benchmark.controller import REPLICAS
-from jobs.console import parser_of
+from lakelog.jobs.benchmark.controller import REPLICAS
+from lakelog.jobs.cli.console import parser_of
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

@@ -7,15 +7,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jobs.benchmark.controller import measure_controller
-from jobs.benchmark.controller_report import controller_figures, controller_rows
-from jobs.benchmark.maintenance import measure_maintenance
-from jobs.benchmark.maintenance_report import maintenance_figures, maintenance_rows
-from jobs.benchmark.replication import QUICK, Plan
-from jobs.benchmark.report import figures, rows
-from jobs.benchmark.run import measure
-from jobs.console import FAILED, OK, say, show
-from jobs.session import spark_session
+from lakelog.jobs.benchmark.controller import measure_controller
+from lakelog.jobs.benchmark.controller_report import controller_figures, controller_rows
+from lakelog.jobs.benchmark.maintenance import measure_maintenance
+from lakelog.jobs.benchmark.maintenance_report import maintenance_figures, maintenance_rows
+from lakelog.jobs.benchmark.replication import QUICK, Plan
+from lakelog.jobs.benchmark.report import figures, rows
+from lakelog.jobs.benchmark.run import measure
+from lakelog.jobs.cli.console import FAILED, OK, say, show
+from lakelog.jobs.launch.session import spark_session
 
 
 def replication(args: argparse.Namespace) -> int:

@@ -9,20 +9,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from replication.config import Config
-from replication.controller.active_controller import ActiveController
-from replication.errors import ControllerMovedException
-from replication.protocol.assignment import assign_replicas
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.protocol.leader_election import new_partition
-from replication.protocol.liveness import Liveness
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.topic import Topic
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import Cluster, format_cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.metadata_table import MetadataTable
+from lakelog.replication.config import Config
+from lakelog.replication.controller.active_controller import ActiveController
+from lakelog.replication.errors import ControllerMovedException
+from lakelog.replication.protocol.assignment import assign_replicas
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.replication.storage.tables.metadata_table import MetadataTable
 
 TOPIC = "bench"
 REPLICAS = 3

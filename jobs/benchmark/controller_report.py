@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobs.benchmark.controller import Step
-from jobs.benchmark.report import circumstances
-from jobs.console import Row
+from lakelog.jobs.benchmark.controller import Step
+from lakelog.jobs.benchmark.report import circumstances
+from lakelog.jobs.cli.console import Row
 
 
 def controller_figures(steps: Sequence[Step], partitions: int, brokers: int) -> dict[str, object]:

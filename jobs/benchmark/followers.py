@@ -12,10 +12,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from jobs.benchmark.sources import FOLLOWER, Append, Sources
-from replication.errors import TimeoutException
-from replication.storage.commit import commit_name, last_version, read_commit
-from replication.storage.filesystem import StorageRoot
+from lakelog.jobs.benchmark.sources import FOLLOWER, Append, Sources
+from lakelog.replication.errors import TimeoutException
+from lakelog.replication.storage.delta.commit_reader import commit_name, last_version, read_commit
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 _POLL_SECONDS = 0.001
 _TIMEOUT_SECONDS = 120.0

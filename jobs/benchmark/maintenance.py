@@ -16,19 +16,19 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jobs.benchmark.replication import checksum
-from jobs.benchmark.small_commits import SmallCommits
-from jobs.waiting import wait_until
-from replication.config import Config
-from replication.local_cluster import LocalCluster
-from replication.protocol.compaction import size_class
-from replication.protocol.partition_log import LEADER, Role
-from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.commit import last_version
-from replication.storage.compaction import compact
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_log import ReplicaLog
-from schemas import LOG
+from lakelog.jobs.benchmark.replication import checksum
+from lakelog.jobs.benchmark.small_commits import SmallCommits
+from lakelog.jobs.cli.waiting import wait_until
+from lakelog.replication.config import Config
+from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.protocol.compaction import size_class
+from lakelog.replication.protocol.partition_log import LEADER, Role
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.schemas import LOG
 
 PARTITIONS, RECORDS = 4, 5
 LEADING, FOLLOWING = 1, 2

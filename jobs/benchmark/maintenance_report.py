@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from jobs.benchmark.maintenance import Measured
-from jobs.benchmark.report import circumstances
-from jobs.console import Row
+from lakelog.jobs.benchmark.maintenance import Measured
+from lakelog.jobs.benchmark.report import circumstances
+from lakelog.jobs.cli.console import Row
 
 
 def maintenance_figures(found: Measured) -> dict[str, object]:

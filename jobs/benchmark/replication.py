@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from jobs.benchmark.data import DataSet
-from jobs.benchmark.followers import Follower, LakelogFollower, PlainStream, copy_files
-from jobs.benchmark.sources import Sources
+from lakelog.jobs.benchmark.data import DataSet
+from lakelog.jobs.benchmark.followers import Follower, LakelogFollower, PlainStream, copy_files
+from lakelog.jobs.benchmark.sources import Sources
 
 FILE_COPY = "file copy"
 _SMALL = DataSet(1_000, 100)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from statistics import median
 
-from jobs.benchmark.followers import LakelogFollower, PlainStream
-from jobs.benchmark.replication import FILE_COPY, Measurement
-from jobs.console import Row
+from lakelog.jobs.benchmark.followers import LakelogFollower, PlainStream
+from lakelog.jobs.benchmark.replication import FILE_COPY, Measurement
+from lakelog.jobs.cli.console import Row
 
 _PACKAGES = ("lakelog", "pyspark", "delta-spark", "deltalake", "pyarrow")
 _LAKELOG, _PLAIN = LakelogFollower.name, PlainStream.name

@@ -6,8 +6,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jobs.benchmark.replication import Bench, Plan
-from jobs.benchmark.report import Results
+from lakelog.jobs.benchmark.replication import Bench, Plan
+from lakelog.jobs.benchmark.report import Results
 
 
 def measure(spark: SparkSession, plan: Plan) -> Results:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from replication.errors import LakelogException
-from replication.protocol.append import AppendPosition, PartitionAppend
-from replication.protocol.record_batch import LogEnd, TopicIdPartition
-from replication.storage.append import append, arrow_writer
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.segment import Segment
-from schemas import LOG
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.append import AppendPosition, PartitionAppend
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.storage.log.append import append, arrow_writer
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment import Segment
+from lakelog.schemas import LOG
 
 _COLUMNS = pa.schema([LOG.arrow.field(name) for name in ("key", "value", "timestamp", "headers")])
 

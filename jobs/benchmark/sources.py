@@ -10,24 +10,24 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from jobs.waiting import wait_until
-from replication.clients.admin import TopicDescription
-from replication.clients.record_set import record_set
-from replication.errors import LakelogException
-from replication.local_cluster import LocalCluster
-from replication.protocol.append import AppendPosition, PartitionAppend
-from replication.protocol.chain import genesis
-from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.producer_state import increment_sequence
-from replication.protocol.record_batch import LogEnd, TopicIdPartition
-from replication.storage.append import SEGMENT_BYTES, append
-from replication.storage.commit import commit_name
-from replication.storage.filesystem import StorageRoot
-from replication.storage.producer_table import new_producer_id
-from replication.storage.replica_log import LogChange, ReplicaLog
-from replication.storage.replica_table import ReplicaTable
-from replication.storage.segment import Segment
-from schemas import LOG
+from lakelog.jobs.cli.waiting import wait_until
+from lakelog.replication.clients.admin import TopicDescription
+from lakelog.replication.clients.record_set import record_set
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.protocol.append import AppendPosition, PartitionAppend
+from lakelog.replication.protocol.chain import genesis
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.producer_state import increment_sequence
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.storage.delta.commit_reader import commit_name
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.append import SEGMENT_BYTES, append
+from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
+from lakelog.replication.storage.log.segment import Segment
+from lakelog.replication.storage.tables.producer_table import new_producer_id
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.schemas import LOG
 
 LEADER, FOLLOWER = 1, 2
 TOPIC, PARTITIONS = "bench", 12

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jobs.scenarios.script_cluster import CONTROLLER
-from replication.controller.leader_election import PREFERRED, UNCLEAN
-from replication.protocol.partition_registration import NO_LEADER
+from lakelog.jobs.scenarios.script_cluster import CONTROLLER
+from lakelog.replication.controller.leader_election import PREFERRED, UNCLEAN
+from lakelog.replication.protocol.partition_registration import NO_LEADER
 
 OK = "ok"
 REQUIRED = object()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
-from replication.controller.controller import Controller
-from replication.local_cluster import LocalCluster
-from replication.server.broker import Broker
+from lakelog.jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
+from lakelog.replication.controller.controller import Controller
+from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.server.broker import Broker
 
 _CONTROLLERS = 2  # one to be active and one to stand by
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.scenarios.scene import Outcome, Saw, Scene, hold
-from replication.errors import UnknownTopicOrPartitionException
-from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.partition_leader import Leadership
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.jobs.scenarios.scene import Outcome, Saw, Scene, hold
+from lakelog.replication.errors import UnknownTopicOrPartitionException
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.partition_leader import Leadership
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 
 _HOLD_SECONDS = 5
 _FETCH_SECONDS = 30

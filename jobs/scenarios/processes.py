@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jobs.broker_process import ServerProcess
-from jobs.cluster_processes import CONTROLLERS, STANDS, ClusterProcesses
-from jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
-from jobs.waiting import wait_until
-from replication.clients.producer import Producer, raise_first_error
-from replication.storage.cluster import Cluster, format_cluster
-from replication.storage.filesystem import StorageRoot
+from lakelog.jobs.cli.waiting import wait_until
+from lakelog.jobs.faults.broker_process import ServerProcess
+from lakelog.jobs.faults.cluster_processes import CONTROLLERS, STANDS, ClusterProcesses
+from lakelog.jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
+from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 _START_SECONDS = 120.0
 _WARM_UP = "warm-up"

@@ -7,15 +7,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from jobs.scenarios.arguments import OK
-from jobs.scenarios.observation import leadership, observe
-from jobs.scenarios.scene import Outcome, Saw, Scene, hold
-from replication.clients.producer import RecordMetadata
-from replication.errors import (
-    LakelogException,
-    LeaderNotAvailableException,
-    NotLeaderOrFollowerException,
-)
+from lakelog.jobs.scenarios.arguments import OK
+from lakelog.jobs.scenarios.observation import leadership, observe
+from lakelog.jobs.scenarios.scene import Outcome, Saw, Scene, hold
+from lakelog.replication.clients.producer import RecordMetadata
+from lakelog.replication.errors import LakelogException, LeaderNotAvailableException, NotLeaderOrFollowerException
 
 _HOLD_SECONDS = 5
 _CONSUME_SECONDS = 30  # a consumer waits for a leader

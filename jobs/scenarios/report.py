@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from jobs.console import show
-from jobs.scenarios.result import ScriptResult, StepResult
-from jobs.scenarios.script import Script
+from lakelog.jobs.cli.console import show
+from lakelog.jobs.scenarios.result import ScriptResult, StepResult
+from lakelog.jobs.scenarios.script import Script
 
 _MARKS = {True: "[green]✓[/]", False: "[red]✗[/]"}
 

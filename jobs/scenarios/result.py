@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jobs.scenarios.scene import Outcome
-from jobs.scenarios.script import Script, Step
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.metadata_history import MetadataVersion
+from lakelog.jobs.scenarios.scene import Outcome
+from lakelog.jobs.scenarios.script import Script, Step
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.tables.metadata_history import MetadataVersion
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from jobs.scenarios.embedded import EmbeddedCluster
-from jobs.scenarios.processes import ProcessCluster
-from jobs.scenarios.result import ScriptResult, StepResult
-from jobs.scenarios.scene import Scene
-from jobs.scenarios.script import Script, Step
-from jobs.scenarios.script_cluster import MakeCluster
-from jobs.scenarios.steps import carry_out
-from replication.clients.producer import Producer
+from lakelog.jobs.scenarios.embedded import EmbeddedCluster
+from lakelog.jobs.scenarios.processes import ProcessCluster
+from lakelog.jobs.scenarios.result import ScriptResult, StepResult
+from lakelog.jobs.scenarios.scene import Scene
+from lakelog.jobs.scenarios.script import Script, Step
+from lakelog.jobs.scenarios.script_cluster import MakeCluster
+from lakelog.jobs.scenarios.steps import carry_out
+from lakelog.replication.clients.producer import Producer
 
 PROCESSES, SIMULATED = "processes", "simulated"
 
@@ -52,11 +52,13 @@ def clusters_of(mode: str) -> Iterator[MakeCluster]:
         yield ProcessCluster
         return
     if mode == SIMULATED:
-        from jobs.scenarios.simulated import SimulatedCluster  # what it stands on serves tests, not real clusters
+        from lakelog.jobs.scenarios.simulated import (
+            SimulatedCluster,  # what it stands on serves tests, not real clusters
+        )
 
         yield lambda _, brokers: SimulatedCluster(brokers)
         return
-    from jobs.session import spark_session  # processes have sessions of their own
+    from lakelog.jobs.launch.session import spark_session  # processes have sessions of their own
 
     spark = spark_session("lakelog-scenario")
     try:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.scenarios.script_cluster import ScriptCluster
-from replication.clients.consumer import Consumer
-from replication.clients.producer import Producer
-from replication.clients.topic_view import TopicView, pause
-from replication.errors import LakelogException
-from replication.storage.cluster import Cluster
+from lakelog.jobs.scenarios.script_cluster import ScriptCluster
+from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.clients.producer import Producer
+from lakelog.replication.clients.topic_view import TopicView, pause
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.storage.cluster import Cluster
 
 _POLL_MS = 50
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from jobs.scenarios.arguments import POSITIVE, REQUIRED, SHORT, TEXT, Argument, Kind, steps_for
+from lakelog.jobs.scenarios.arguments import POSITIVE, REQUIRED, SHORT, TEXT, Argument, Kind, steps_for
 
 _BROKERS = 3
 _KEYS = ("name", "brokers", "steps")

@@ -10,15 +10,15 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Literal
 
-from jobs import storage_faults
-from jobs.waiting import wait_until
-from replication.clients.admin import AdminClient
-from replication.config import Config
-from replication.errors import BrokerNotAvailableException, LakelogException
-from replication.protocol.liveness import Liveness
-from replication.storage.cluster import Cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.metadata_history import MetadataVersion, metadata_history
+from lakelog.jobs.cli.waiting import wait_until
+from lakelog.jobs.faults import storage_faults
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.config import Config
+from lakelog.replication.errors import BrokerNotAvailableException, LakelogException
+from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.metadata_history import MetadataVersion, metadata_history
 
 CONTROLLER = "controller"  # in a script: the active one
 

@@ -7,16 +7,19 @@ from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
-from jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
-from replication.simulation.stack.held_time import Passing, Schedule
-from replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
-from replication.simulation.stack.servers import BrokerServer, ControllerServer
-from replication.storage.cluster import format_broker, format_cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.memory.store import MemoryStore, NoFaults
+from lakelog.jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
+from lakelog.replication.simulation.stack.held_time import Passing, Schedule
+from lakelog.replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
+from lakelog.replication.simulation.stack.servers import BrokerServer, ControllerServer
+from lakelog.replication.storage.cluster import format_broker, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
 
 _CONTROLLERS = ("controller-1", "controller-2")
-_WAITING = ("replication.clients.topic_view", "jobs.waiting")  # where clients, and steps of scripts, wait
+_WAITING = (
+    "lakelog.replication.clients.topic_view",
+    "lakelog.jobs.cli.waiting",
+)  # where clients, and steps of scripts, wait
 
 
 class SimulatedCluster(ScriptCluster):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from jobs.scenarios.observation import behind, brokers_in_words, describe, wait, wait_for_fetchers
-from jobs.scenarios.record_steps import consume, delete_records, epoch_end, logs, produce
-from jobs.scenarios.scene import Outcome, Scene, attempt, hold
-from jobs.scenarios.script import Step
-from jobs.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server
-from jobs.waiting import let_pass
-from replication.clients.admin import Outcomes
-from replication.errors import LakelogException, error_named
-from replication.protocol.partition_registration import LEADER_DURING_DELETE
+from lakelog.jobs.cli.waiting import let_pass
+from lakelog.jobs.scenarios.observation import behind, brokers_in_words, describe, wait, wait_for_fetchers
+from lakelog.jobs.scenarios.record_steps import consume, delete_records, epoch_end, logs, produce
+from lakelog.jobs.scenarios.scene import Outcome, Scene, attempt, hold
+from lakelog.jobs.scenarios.script import Step
+from lakelog.jobs.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server
+from lakelog.replication.clients.admin import Outcomes
+from lakelog.replication.errors import LakelogException, error_named
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
 
 _DELETE_SECONDS = 30
 

@@ -9,18 +9,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from replication.clients.controller_channel import ControllerChannel
-from replication.clients.record_deletion import Deleted, delete_records
-from replication.clients.topic_view import TopicView
-from replication.config import Config, TopicConfig
-from replication.errors import LakelogException, UnknownTopicOrPartitionException, error_named
-from replication.protocol.admin_request import AdminRequest, Outcome
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.protocol.lease import Lease
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.reassignment import is_reassigning
-from replication.protocol.topic import Topic
-from replication.storage.cluster import Cluster
+from lakelog.replication.clients.controller_channel import ControllerChannel
+from lakelog.replication.clients.record_deletion import Deleted, delete_records
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.config import Config, TopicConfig
+from lakelog.replication.errors import LakelogException, UnknownTopicOrPartitionException, error_named
+from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.reassignment import is_reassigning
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster
 
 Assignment = Mapping[int, Sequence[int]]
 Outcomes = Mapping[str, Outcome]

@@ -14,32 +14,32 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from replication.clients.delayed_operation import DelayedOperation, Purgatory
-from replication.clients.topic_view import TopicView, TopicWatch
-from replication.config import Config
-from replication.errors import (
+from lakelog.replication.clients.delayed_operation import DelayedOperation, Purgatory
+from lakelog.replication.clients.topic_view import TopicView, TopicWatch
+from lakelog.replication.config import Config
+from lakelog.replication.errors import (
     InvalidGroupIdException,
     LakelogException,
     NotLeaderOrFollowerException,
     UnknownTopicOrPartitionException,
 )
-from replication.protocol.delayed_operation import (
+from lakelog.replication.protocol.delayed_operation import (
     batches_within,
     check_committed_offset,
     check_fetch_offset,
     check_log_leads,
     fetch_outcome,
 )
-from replication.protocol.fencing import check_leader_row
-from replication.protocol.leader_epoch import end_offset_for
-from replication.protocol.partition_leader import Leadership
-from replication.protocol.partition_log import PartitionLog, PlacedBatch
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from replication.storage.cluster import Cluster
-from replication.storage.group_table import CommittedOffset
-from replication.storage.log_state import LogState
-from replication.storage.segment import read_records, rows_of
-from schemas import LOG
+from lakelog.replication.protocol.fencing import check_leader_row
+from lakelog.replication.protocol.leader_epoch import end_offset_for
+from lakelog.replication.protocol.partition_leader import Leadership
+from lakelog.replication.protocol.partition_log import PartitionLog, PlacedBatch
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.segment import read_records, rows_of
+from lakelog.replication.storage.tables.group_table import CommittedOffset
+from lakelog.schemas import LOG
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from replication.clients.topic_view import pause
-from replication.errors import (
+from lakelog.replication.clients.topic_view import pause
+from lakelog.replication.errors import (
     InvalidRequestException,
     LakelogException,
     RequestCancelledException,
     TimeoutException,
 )
-from replication.protocol.admin_request import (
+from lakelog.replication.protocol.admin_request import (
     APPLYING,
     AdminRequest,
     Outcome,
@@ -26,7 +26,7 @@ from replication.protocol.admin_request import (
     check_arguments,
     check_limits,
 )
-from replication.storage.cluster import Cluster
+from lakelog.replication.storage.cluster import Cluster
 
 
 class ControllerChannel:

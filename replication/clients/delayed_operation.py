@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
-from replication.clients.topic_view import pause
-from replication.errors import OffsetNotAvailableException
+from lakelog.replication.clients.topic_view import pause
+from lakelog.replication.errors import OffsetNotAvailableException
 
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")

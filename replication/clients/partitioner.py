@@ -11,7 +11,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replication.errors import InvalidPartitionsException
+from lakelog.replication.errors import InvalidPartitionsException
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995

@@ -8,19 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from replication.clients.producer_name import ProducerName
-from replication.clients.record_set import Records, record_set
-from replication.clients.sender import Sender
-from replication.clients.topic_view import TopicView
-from replication.config import Config
-from replication.protocol.acknowledge_round import produce
-from replication.protocol.append import parse_acks
-from replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
-from replication.protocol.send_round import RecordMetadata as RecordMetadata
-from replication.protocol.send_round import SendOptions
-from replication.protocol.topic_name import check_not_internal
-from replication.storage.cluster import Cluster
-from replication.storage.producer_table import new_producer_id
+from lakelog.replication.clients.producer_name import ProducerName
+from lakelog.replication.clients.record_set import Records, record_set
+from lakelog.replication.clients.sender import Sender
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.config import Config
+from lakelog.replication.protocol.append import parse_acks
+from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
+from lakelog.replication.protocol.rounds.acknowledge_round import produce
+from lakelog.replication.protocol.rounds.send_round import RecordMetadata as RecordMetadata
+from lakelog.replication.protocol.rounds.send_round import SendOptions
+from lakelog.replication.protocol.topic_name import check_not_internal
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.tables.producer_table import new_producer_id
 
 _RETRIES = 2**31 - 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import uuid
 
-from replication.protocol.producer_identity import ProducerIdentity
-from replication.storage.cluster import Cluster
+from lakelog.replication.protocol.producer_identity import ProducerIdentity
+from lakelog.replication.storage.cluster import Cluster
 
 
 class ProducerName:

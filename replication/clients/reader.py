@@ -8,22 +8,22 @@ from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
-from replication.clients.delayed_operation import until_available
-from replication.clients.topic_view import TopicView
-from replication.config import Config
-from replication.errors import (
+from lakelog.replication.clients.delayed_operation import until_available
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.config import Config
+from lakelog.replication.errors import (
     CorruptRecordException,
     InvalidPartitionsException,
     LeaderNotAvailableException,
     OffsetOutOfRangeException,
 )
-from replication.frames.committed_records import committed_records
-from replication.protocol.delayed_operation import check_log_leads, check_offset_available
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.storage.cluster import Cluster
-from replication.storage.replica_log import ReplicaLog
+from lakelog.replication.frames.committed_records import committed_records
+from lakelog.replication.protocol.delayed_operation import check_log_leads, check_offset_available
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 # "earliest", "latest", or an offset for each partition, as the Kafka source of Spark has them.
 Offsets: TypeAlias = str | Mapping[int, int]

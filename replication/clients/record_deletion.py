@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from replication.clients.delayed_operation import DelayedOperation, Purgatory
-from replication.clients.topic_view import TopicView, TopicWatch
-from replication.errors import (
+from lakelog.replication.clients.delayed_operation import DelayedOperation, Purgatory
+from lakelog.replication.clients.topic_view import TopicView, TopicWatch
+from lakelog.replication.errors import (
     KafkaStorageException,
     LakelogException,
     LeaderNotAvailableException,
@@ -18,13 +18,13 @@ from replication.errors import (
     TimeoutException,
     UnknownTopicOrPartitionException,
 )
-from replication.protocol.delayed_operation import check_log_leads
-from replication.protocol.liveness import Liveness
-from replication.protocol.log_retention import delete_records_offset, low_watermark
-from replication.protocol.partition_leader import Leadership
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.topic_name import check_not_internal
-from replication.storage.log_cleaning import StartOf, raise_log_starts
+from lakelog.replication.protocol.delayed_operation import check_log_leads
+from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.protocol.log_retention import delete_records_offset, low_watermark
+from lakelog.replication.protocol.partition_leader import Leadership
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.topic_name import check_not_internal
+from lakelog.replication.storage.log.delete_records import StartOf, raise_log_starts
 
 Deleted = int | LakelogException
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import pyarrow as pa
 
-from replication.clients.records import check_columns, partitions_of, random_partition, split, to_records
-from replication.errors import InvalidRecordException
-from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.append import PartitionAppend, SegmentWriter, arrow_writer
-from replication.storage.filesystem import StorageRoot
+from lakelog.replication.clients.records import check_columns, partitions_of, random_partition, split, to_records
+from lakelog.replication.errors import InvalidRecordException
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.append import PartitionAppend, SegmentWriter, arrow_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +50,10 @@ def record_set(topic: str, records: Records, partitions: int, segment_bytes: int
         raise InvalidRecordException(
             f"records for topic {topic} are a {type(records).__name__}, they must be a DataFrame or a pyarrow.Table"
         )
-    from replication.clients.spark_record_set import SparkRecordSet, arrow_schema  # a producer need not have Spark
+    from lakelog.replication.clients.spark_record_set import (  # a producer need not have Spark
+        SparkRecordSet,
+        arrow_schema,
+    )
 
     check_columns(arrow_schema(records), topic)
     head = records.limit(DRIVER_ROWS + 1).toArrow()

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replication.clients.partitioner import partition_of_keys
-from replication.errors import InvalidPartitionsException, InvalidRecordException
-from schemas import LOG
+from lakelog.replication.clients.partitioner import partition_of_keys
+from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
+from lakelog.schemas import LOG
 
 COLUMNS = ("key", "value", "timestamp", "headers")
 _PARTITION = "partition"

@@ -1,18 +1,18 @@
-"""Carries out sends on the tables of a cluster: see `protocol.send_round` and `protocol.acknowledge_round`."""
+"""Carries out sends on the tables of a cluster: see `send_round` and `acknowledge_round` of `protocol.rounds`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from replication.clients.record_set import RecordSet
-from replication.clients.topic_view import TopicView, pause
-from replication.errors import LakelogException
-from replication.protocol.append import Appended
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.rounds import Handler, Result, carry_out
-from replication.protocol.send_round import SendOptions
-from replication.protocol.send_steps import (
+from lakelog.replication.clients.record_set import RecordSet
+from lakelog.replication.clients.topic_view import TopicView, pause
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.append import Appended
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.carry_out import Handler, Result, carry_out
+from lakelog.replication.protocol.rounds.send_round import SendOptions
+from lakelog.replication.protocol.rounds.send_steps import (
     AppendToLeader,
     LeadershipsSeen,
     Pause,
@@ -23,8 +23,8 @@ from replication.protocol.send_steps import (
     Round,
     TopicSeen,
 )
-from replication.storage.append import Positions, append
-from replication.storage.segment import Segment
+from lakelog.replication.storage.log.append import Positions, append
+from lakelog.replication.storage.log.segment import Segment
 
 
 class Sender:

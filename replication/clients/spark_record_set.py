@@ -15,12 +15,12 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from replication.clients.record_set import RecordSet
-from replication.clients.records import COLUMNS, partitions_of, split, to_records
-from replication.errors import InvalidPartitionsException, InvalidRecordException
-from replication.storage.append import PartitionAppend, Positions, SegmentWriter, arrow_writer
-from replication.storage.filesystem import StorageRoot
-from replication.storage.segment import Segment
+from lakelog.replication.clients.record_set import RecordSet
+from lakelog.replication.clients.records import COLUMNS, partitions_of, split, to_records
+from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.append import PartitionAppend, Positions, SegmentWriter, arrow_writer
+from lakelog.replication.storage.log.segment import Segment
 
 _PARTITIONED = (
     "key binary, value binary, timestamp timestamp, headers array<struct<key:string,value:binary>>, partition int, "

@@ -7,18 +7,18 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from replication.config import TopicConfig
-from replication.errors import LakelogException, LeaderNotAvailableException
-from replication.protocol.partition_leader import Leadership
-from replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
-from replication.protocol.topic import partitions_of
-from replication.storage.cluster import Cluster
-from replication.storage.log_identity import continues
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
-from schemas import LOG
+from lakelog.replication.config import TopicConfig
+from lakelog.replication.errors import LakelogException, LeaderNotAvailableException
+from lakelog.replication.protocol.partition_leader import Leadership
+from lakelog.replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.topic import partitions_of
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.log.log_identity import continues
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.schemas import LOG
 
 Process: TypeAlias = tuple[str, int]  # the root of a broker, and its broker epoch
 

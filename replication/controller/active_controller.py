@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from replication.controller.admin_requests import AdminRequests
-from replication.controller.batch import Batch, uninterrupted
-from replication.controller.controller_context import BrokerView, ControllerContext
-from replication.controller.decide import decide
-from replication.controller.events import Event
-from replication.controller.offset_retention import OffsetRetention
-from replication.controller.producer_expiration import ProducerExpiration
-from replication.controller.steps import (
+from lakelog.replication.controller.admin_requests import AdminRequests
+from lakelog.replication.controller.batch import Batch, uninterrupted
+from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.controller.decide import decide
+from lakelog.replication.controller.events import Event
+from lakelog.replication.controller.offset_retention import OffsetRetention
+from lakelog.replication.controller.producer_expiration import ProducerExpiration
+from lakelog.replication.controller.steps import (
     AnswerRequest,
     BeginToApplyRequest,
     BrokersSeen,
@@ -31,18 +31,18 @@ from replication.controller.steps import (
     SettleWhatHasLanded,
     TakeUpRequest,
 )
-from replication.controller.term import Term
-from replication.protocol.admin_request import Outcome
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.protocol.entity import Configs
-from replication.protocol.lease import Lease
-from replication.protocol.liveness import Liveness
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.rounds import Handler, carry_out
-from replication.protocol.topic import Topic
-from replication.storage.cluster import Cluster
-from replication.storage.metadata_history import requests_carried_out
+from lakelog.replication.controller.term import Term
+from lakelog.replication.protocol.admin_request import Outcome
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.entity import Configs
+from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.tables.metadata_history import requests_carried_out
 
 _FIRST_REBALANCE_SECONDS = 5.0
 

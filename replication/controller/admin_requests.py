@@ -10,13 +10,13 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 
-from replication.config import Config
-from replication.controller.events import EVENT_OF_REQUEST
-from replication.errors import InvalidRequestException, TimeoutException
-from replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
-from replication.storage.admin_table import AdminTable
-from replication.storage.filesystem import StorageRoot
-from replication.storage.metadata_history import requests_carried_out
+from lakelog.replication.config import Config
+from lakelog.replication.controller.events import EVENT_OF_REQUEST
+from lakelog.replication.errors import InvalidRequestException, TimeoutException
+from lakelog.replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.admin_table import AdminTable
+from lakelog.replication.storage.tables.metadata_history import requests_carried_out
 
 _WHO = "controller"
 

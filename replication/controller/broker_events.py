@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from replication.controller import partition_state_machine, replica_state_machine, topic_deletion_manager
-from replication.controller.batch import Batch
-from replication.controller.controller_context import BrokerView, PartitionAndReplica
-from replication.controller.partition_state_machine import Strategy, trigger_online_partition_state_change
-from replication.protocol.leader_election import with_leader
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from replication.protocol.partition_states import PartitionState
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica_states import ReplicaState
+from lakelog.replication.controller import partition_state_machine, replica_state_machine, topic_deletion_manager
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.controller_context import BrokerView, PartitionAndReplica
+from lakelog.replication.controller.partition_state_machine import Strategy, trigger_online_partition_state_change
+from lakelog.replication.protocol.leader_election import with_leader
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.partition_states import PartitionState
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica_states import ReplicaState
 
 
 def on_broker_change(batch: Batch, before: Mapping[int, BrokerView]) -> None:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from replication.config import DYNAMIC_KEYS, KEYS, broker_configs
-from replication.controller.batch import Batch
-from replication.errors import BrokerNotAvailableException, InvalidConfigurationException, InvalidRequestException
-from replication.protocol.entity import BROKERS, DEFAULT, Entity
+from lakelog.replication.config import DYNAMIC_KEYS, KEYS, broker_configs
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.errors import (
+    BrokerNotAvailableException,
+    InvalidConfigurationException,
+    InvalidRequestException,
+)
+from lakelog.replication.protocol.entity import BROKERS, DEFAULT, Entity
 
 _DIGITS = 10  # of a broker id
 

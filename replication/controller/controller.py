@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from replication.controller.active_controller import ActiveController, views
-from replication.controller.batch import DecisionInterrupted
-from replication.controller.controller_context import BrokerView
-from replication.errors import ControllerMovedException, LakelogException
-from replication.protocol.lease import Lease
-from replication.protocol.liveness import Liveness
-from replication.storage.cluster import Cluster
+from lakelog.replication.controller.active_controller import ActiveController, views
+from lakelog.replication.controller.batch import DecisionInterrupted
+from lakelog.replication.controller.controller_context import BrokerView
+from lakelog.replication.errors import ControllerMovedException, LakelogException
+from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.storage.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 

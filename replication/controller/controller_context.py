@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from replication.config import Config
-from replication.protocol import partition_states, replica_states
-from replication.protocol.entity import Configs
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.topic import Topic
+from lakelog.replication.config import Config
+from lakelog.replication.protocol import partition_states, replica_states
+from lakelog.replication.protocol.entity import Configs
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.topic import Topic
 
 
 class PartitionAndReplica(NamedTuple):

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from replication.controller import broker_events, configs, leader_election, reassignment, topic_deletion_manager, topics
-from replication.controller.batch import Batch, uninterrupted
-from replication.controller.controller_context import ControllerContext
-from replication.controller.events import (
+from lakelog.replication.controller import (
+    broker_events,
+    configs,
+    leader_election,
+    reassignment,
+    topic_deletion_manager,
+    topics,
+)
+from lakelog.replication.controller.batch import Batch, uninterrupted
+from lakelog.replication.controller.controller_context import ControllerContext
+from lakelog.replication.controller.events import (
     AutoPreferredReplicaLeaderElection,
     BrokerChange,
     BrokerConfigChange,
@@ -26,14 +33,20 @@ from replication.controller.events import (
     TopicConfigChange,
     TopicDeletion,
 )
-from replication.errors import (
+from lakelog.replication.errors import (
     ElectionNotNeededException,
     InvalidRequestException,
     LakelogException,
     UnknownTopicOrPartitionException,
 )
-from replication.protocol.admin_request import AdminRequest, Outcome, PartitionLimits, check_arguments, check_limits
-from replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.admin_request import (
+    AdminRequest,
+    Outcome,
+    PartitionLimits,
+    check_arguments,
+    check_limits,
+)
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 
 def decide(context: ControllerContext, event: Event, keep_office: Callable[[], None] = uninterrupted) -> Batch:

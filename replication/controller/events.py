@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from replication.controller.controller_context import BrokerView
-from replication.protocol.admin_request import AdminRequest
+from lakelog.replication.controller.controller_context import BrokerView
+from lakelog.replication.protocol.admin_request import AdminRequest
 
 logger = logging.getLogger(__name__)
 

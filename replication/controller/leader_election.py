@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from replication.controller.batch import Batch
-from replication.controller.partition_state_machine import Strategy, handle_state_changes
-from replication.errors import (
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.partition_state_machine import Strategy, handle_state_changes
+from lakelog.replication.errors import (
     ElectionNotNeededException,
     EligibleLeadersNotAvailableException,
     InvalidRequestException,
     PreferredLeaderNotAvailableException,
     UnknownTopicOrPartitionException,
 )
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.partition_states import PartitionState
-from replication.protocol.reassignment import is_reassigning
-from replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.partition_states import PartitionState
+from lakelog.replication.protocol.reassignment import is_reassigning
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 PREFERRED, UNCLEAN = "preferred", "unclean"
 ELECTION_TYPES = (PREFERRED, UNCLEAN)

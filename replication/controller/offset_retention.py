@@ -9,8 +9,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from replication.errors import LakelogException
-from replication.storage.cluster import Cluster
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.storage.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 

@@ -10,15 +10,11 @@ import enum
 from collections.abc import Iterable
 from dataclasses import replace
 
-from replication.controller.batch import Batch, state_changes
-from replication.protocol.leader_election import (
-    elect_controlled_shutdown,
-    elect_offline,
-    elect_preferred,
-)
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.partition_states import PartitionState, is_valid
-from replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.controller.batch import Batch, state_changes
+from lakelog.replication.protocol.leader_election import elect_controlled_shutdown, elect_offline, elect_preferred
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.partition_states import PartitionState, is_valid
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 
 class Strategy(enum.Enum):

@@ -9,9 +9,9 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from replication.errors import LakelogException
-from replication.storage.cluster import Cluster
-from replication.storage.state_table import Row
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.tables.state_table import Row
 
 logger = logging.getLogger(__name__)
 

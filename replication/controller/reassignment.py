@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from replication.controller import replica_state_machine, topic_deletion_manager
-from replication.controller.batch import Batch
-from replication.controller.controller_context import PartitionAndReplica
-from replication.errors import (
+from lakelog.replication.controller import replica_state_machine, topic_deletion_manager
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.controller_context import PartitionAndReplica
+from lakelog.replication.errors import (
     EligibleLeadersNotAvailableException,
     InvalidReplicaAssignmentException,
     NoReassignmentInProgressException,
     UnknownTopicOrPartitionException,
 )
-from replication.protocol.assignment import check_alive, check_replicas
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.reassignment import (
+from lakelog.replication.protocol.assignment import check_alive, check_replicas
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.reassignment import (
     begin_reassignment,
     cancel_reassignment,
     complete_reassignment,
@@ -29,8 +29,8 @@ from replication.protocol.reassignment import (
     replace_reassignment,
     target_replicas,
 )
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica_states import ReplicaState
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica_states import ReplicaState
 
 
 def reassign(batch: Batch, partition: TopicIdPartition, target: Sequence[int]) -> str:

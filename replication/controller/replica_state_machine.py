@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from replication.controller.batch import Batch
-from replication.controller.controller_context import PartitionAndReplica
-from replication.protocol.leader_election import replica_offline
-from replication.protocol.replica_states import ReplicaState, is_valid
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.controller_context import PartitionAndReplica
+from lakelog.replication.protocol.leader_election import replica_offline
+from lakelog.replication.protocol.replica_states import ReplicaState, is_valid
 
 # The way from Offline out of the cluster.
 DELETION = (ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL, ReplicaState.NON_EXISTENT)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from replication.controller.batch import Batch
-from replication.controller.controller_context import BrokerView
-from replication.protocol import rounds
-from replication.protocol.admin_request import AdminRequest, Outcome
-from replication.protocol.entity import Entity
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.topic import Topic
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.controller_context import BrokerView
+from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
+from lakelog.replication.protocol.entity import Entity
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds import carry_out
+from lakelog.replication.protocol.topic import Topic
 
 Partitions: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
 
@@ -117,4 +117,4 @@ Step: TypeAlias = (
 )  # fmt: skip
 
 Result = TypeVar("Result")
-Round: TypeAlias = rounds.Round[Step, Result]
+Round: TypeAlias = carry_out.Round[Step, Result]

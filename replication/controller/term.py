@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 
-from replication.controller.batch import Batch, DecisionInterrupted
-from replication.controller.controller_context import BrokerView, ControllerContext
-from replication.controller.events import (
+from lakelog.replication.controller.batch import Batch, DecisionInterrupted
+from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.controller.events import (
     EVENT_OF_REQUEST,
     AutoPreferredReplicaLeaderElection,
     BrokerChange,
@@ -24,7 +24,7 @@ from replication.controller.events import (
     IsrChangeNotification,
     LogDirEventNotification,
 )
-from replication.controller.steps import (
+from lakelog.replication.controller.steps import (
     AnswerRequest,
     BeginToApplyRequest,
     BrokersSeen,
@@ -43,8 +43,8 @@ from replication.controller.steps import (
     SettleWhatHasLanded,
     TakeUpRequest,
 )
-from replication.errors import LakelogException, UnknownServerException
-from replication.protocol.admin_request import AdminRequest, Outcome
+from lakelog.replication.errors import LakelogException, UnknownServerException
+from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
 
 logger = logging.getLogger(__name__)
 state_changes = logging.getLogger("state.change.logger")

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from replication.controller import partition_state_machine, replica_state_machine
-from replication.controller.batch import Batch
-from replication.controller.controller_context import PartitionAndReplica
-from replication.errors import TopicDeletionDisabledException
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
-from replication.protocol.partition_states import PartitionState
-from replication.protocol.reassignment import is_reassigning
-from replication.protocol.replica_states import ReplicaState
-from replication.protocol.topic import Topic
+from lakelog.replication.controller import partition_state_machine, replica_state_machine
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.controller_context import PartitionAndReplica
+from lakelog.replication.errors import TopicDeletionDisabledException
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
+from lakelog.replication.protocol.partition_states import PartitionState
+from lakelog.replication.protocol.reassignment import is_reassigning
+from lakelog.replication.protocol.replica_states import ReplicaState
+from lakelog.replication.protocol.topic import Topic
 
 
 def enqueue_topic_for_deletion(batch: Batch, topic: Topic) -> None:

@@ -9,24 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
-from replication.config import TOPIC_KEYS, topic_configs
-from replication.controller import partition_state_machine, replica_state_machine
-from replication.controller.batch import Batch
-from replication.controller.controller_context import PartitionAndReplica
-from replication.errors import (
+from lakelog.replication.config import TOPIC_KEYS, topic_configs
+from lakelog.replication.controller import partition_state_machine, replica_state_machine
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.controller_context import PartitionAndReplica
+from lakelog.replication.errors import (
     InvalidConfigurationException,
     InvalidPartitionsException,
     TopicExistsException,
     UnknownTopicOrPartitionException,
 )
-from replication.protocol.admin_request import PartitionLimits, check_request_size, check_topic_size
-from replication.protocol.assignment import assign_replicas, check_assignment, check_replicas
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from replication.protocol.partition_states import PartitionState
-from replication.protocol.reassignment import target_replicas
-from replication.protocol.replica_states import ReplicaState
-from replication.protocol.topic import Topic
-from replication.protocol.topic_name import check_not_internal, check_topic_name
+from lakelog.replication.protocol.admin_request import PartitionLimits, check_request_size, check_topic_size
+from lakelog.replication.protocol.assignment import assign_replicas, check_assignment, check_replicas
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.partition_states import PartitionState
+from lakelog.replication.protocol.reassignment import target_replicas
+from lakelog.replication.protocol.replica_states import ReplicaState
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.protocol.topic_name import check_not_internal, check_topic_name
 
 Assignment = Mapping[int, Sequence[int]]
 

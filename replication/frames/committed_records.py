@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from schemas import LOG
+from lakelog.schemas import LOG
 
 
 def committed_records(records: DataFrame, bounds: DataFrame) -> DataFrame:

@@ -12,7 +12,7 @@ def fetch_plan(headers: DataFrame, fetch_states: DataFrame) -> DataFrame:
     partitions that are not fetched from this leader now are left out.
 
     `headers` are `schemas.RECORD_BATCHES`; `fetch_states` are `schemas.FETCH_STATES`, a row a partition. What becomes
-    of each batch is decided by `protocol.fetch_round`.
+    of each batch is decided by `protocol.rounds.fetch_round`.
 
     One partition, one join and one projection: this runs in every micro-batch, so its fixed cost is its cost.
     """

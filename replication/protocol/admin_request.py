@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from replication.errors import InvalidRequestException, PolicyViolationException
+from lakelog.replication.errors import InvalidRequestException, PolicyViolationException
 
 # How far a controller has come with a request.
 PENDING, DECIDING, APPLYING, DECIDED = "Pending", "Deciding", "Applying", "Decided"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from replication.errors import (
+from lakelog.replication.errors import (
     InvalidRequiredAcksException,
     NotEnoughReplicasException,
     NotLeaderOrFollowerException,
 )
-from replication.protocol.fencing import check_leader_epoch
-from replication.protocol.leader_epoch import epoch_at
-from replication.protocol.partition_log import PartitionLog, Role
-from replication.protocol.producer_state import check_sequence
-from replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.protocol.fencing import check_leader_epoch
+from lakelog.replication.protocol.leader_epoch import epoch_at
+from lakelog.replication.protocol.partition_log import PartitionLog, Role
+from lakelog.replication.protocol.producer_state import check_sequence
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 
 ALL = -1
 _ACKS = {"0": 0, "1": 1, "all": ALL, "-1": ALL}

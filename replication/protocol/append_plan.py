@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
+from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
 
 
 class FetchedBatch(NamedTuple):

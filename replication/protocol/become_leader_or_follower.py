@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from replication.protocol.fencing import is_newer
-from replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, PartitionLog, Role
-from replication.protocol.partition_registration import (
+from lakelog.replication.protocol.fencing import is_newer
+from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, PartitionLog, Role
+from lakelog.replication.protocol.partition_registration import (
     LEADER_DURING_DELETE,
     NO_LEADER,
     PartitionRegistration,
     Registrations,
 )
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.steps import (
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.steps import (
     CommitRoles,
     DeleteLogs,
     HostPartitions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 
 class LogIdentity(NamedTuple):

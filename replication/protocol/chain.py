@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from blake3 import blake3
 
-from replication.errors import CorruptRecordException
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 
 HASH_BYTES = 16
 _HALF = 2**64

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 
 _SMALLEST = 64 * 1024
 _FACTOR = 8

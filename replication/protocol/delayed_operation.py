@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from replication.errors import (
+from lakelog.replication.errors import (
     LakelogException,
     LeaderNotAvailableException,
     NotEnoughReplicasAfterAppendException,
@@ -17,9 +17,9 @@ from replication.errors import (
     OffsetOutOfRangeException,
     TimeoutException,
 )
-from replication.protocol.leader_epoch import epoch_at
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.replica import Replica
+from lakelog.replication.protocol.leader_epoch import epoch_at
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.replica import Replica
 
 
 class Outcome(NamedTuple):

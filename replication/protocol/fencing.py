@@ -6,18 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from replication.errors import (
+from lakelog.replication.errors import (
     FencedLeaderEpochException,
     KafkaStorageException,
     LakelogException,
     NotLeaderOrFollowerException,
     UnknownLeaderEpochException,
 )
-from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
 
 
 def check_leader_epoch(current: int, requested: int | None, name: str) -> None:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from replication.protocol import fetch_state as rules
-from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.steps import InitialFetchState
+from lakelog.replication.protocol import fetch_state as rules
+from lakelog.replication.protocol.fetch_state import PartitionFetchState, ReplicaState
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.steps import InitialFetchState
 
 
 class NoLongerFetched(Exception):

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from replication.errors import FencedLeaderEpochException, OffsetOutOfRangeException
-from replication.protocol.append_plan import AppendPlan, FetchedBatch
-from replication.protocol.fetch_steps import (
+from lakelog.replication.errors import FencedLeaderEpochException, OffsetOutOfRangeException
+from lakelog.replication.protocol.append_plan import AppendPlan, FetchedBatch
+from lakelog.replication.protocol.leader_epoch import covers
+from lakelog.replication.protocol.log_retention import follower_log_start
+from lakelog.replication.protocol.partition_log import FOLLOWER, PartitionLog, Role
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.rounds.fetch_steps import (
     AdvanceFetchOffsets,
     AppendFetched,
     CutLogs,
@@ -17,13 +22,8 @@ from replication.protocol.fetch_steps import (
     FinishTruncation,
     RaiseLogStarts,
 )
-from replication.protocol.leader_epoch import covers
-from replication.protocol.log_retention import follower_log_start
-from replication.protocol.partition_log import FOLLOWER, PartitionLog, Role
-from replication.protocol.record_batch import LogEnd, TopicIdPartition
-from replication.protocol.replica import Replica
-from replication.protocol.steps import PublishReplicas
-from replication.protocol.truncation import cut_for
+from lakelog.replication.protocol.rounds.steps import PublishReplicas
+from lakelog.replication.protocol.truncation import cut_for
 
 Logs = Mapping[TopicIdPartition, PartitionLog]
 LeaderRows = Mapping[TopicIdPartition, Replica]

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 NEVER_CAUGHT_UP = float("-inf")
 

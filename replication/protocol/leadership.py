@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from replication.protocol.fencing import row_counts
-from replication.protocol.high_watermark import follower_high_watermark, leader_high_watermark
-from replication.protocol.isr import (
+from lakelog.replication.protocol.fencing import row_counts
+from lakelog.replication.protocol.high_watermark import follower_high_watermark, leader_high_watermark
+from lakelog.replication.protocol.isr import (
     FollowerProgress,
     IsrChange,
     Outcome,
@@ -19,10 +19,10 @@ from replication.protocol.isr import (
     maybe_shrink_isr,
     observe,
 )
-from replication.protocol.partition_log import LEADER, PartitionLog, Role
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
+from lakelog.replication.protocol.partition_log import LEADER, PartitionLog, Role
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
 
 
 @dataclass(frozen=True)

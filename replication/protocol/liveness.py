@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
 
 
 class _Sighting(NamedTuple):

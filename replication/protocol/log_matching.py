@@ -8,15 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from replication.errors import KafkaStorageException, LakelogException
-from replication.protocol.broker_rounds import BrokerRules
-from replication.protocol.fetch_states import FetchStates
-from replication.protocol.fetch_steps import LeaderBatches, ReadLeaderBatches, ReadLeaderRows, Round, TellDiverged
-from replication.protocol.follow import LeaderRows, Logs
-from replication.protocol.record_batch import LogEnd, TopicIdPartition
-from replication.protocol.replica import Replica
-from replication.protocol.steps import PublishReplicas
-from replication.protocol.truncation import are_of_the_log, has_other_history, leader_lost_its_end
+from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.protocol.fetch_states import FetchStates
+from lakelog.replication.protocol.follow import LeaderRows, Logs
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.rounds.broker_rounds import BrokerRules
+from lakelog.replication.protocol.rounds.fetch_steps import (
+    LeaderBatches,
+    ReadLeaderBatches,
+    ReadLeaderRows,
+    Round,
+    TellDiverged,
+)
+from lakelog.replication.protocol.rounds.steps import PublishReplicas
+from lakelog.replication.protocol.truncation import are_of_the_log, has_other_history, leader_lost_its_end
 
 DIVERGED = "DIVERGED: the log has other batches than its leader's under the same leader epochs"
 LOST_END = "DIVERGED: the leader's log has lost records of its own epoch; waiting for another leader epoch"

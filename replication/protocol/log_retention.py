@@ -7,8 +7,8 @@ Kafka: `UnifiedLog.deleteOldSegments`, `maybeIncrementLogStartOffset`, `Partitio
 
 from __future__ import annotations
 
-from replication.errors import NotLeaderOrFollowerException, OffsetOutOfRangeException, PolicyViolationException
-from replication.protocol.partition_log import LEADER, PartitionLog, Role
+from lakelog.replication.errors import NotLeaderOrFollowerException, OffsetOutOfRangeException, PolicyViolationException
+from lakelog.replication.protocol.partition_log import LEADER, PartitionLog, Role
 
 KEEP_ALL = -1
 HIGH_WATERMARK = -1

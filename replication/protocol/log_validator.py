@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from replication.errors import CorruptRecordException
-from replication.protocol.chain import check_link
-from replication.protocol.record_batch import BatchHeader
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.chain import check_link
+from lakelog.replication.protocol.record_batch import BatchHeader
 
 _INT32, _INT64 = 2**31 - 1, 2**63 - 1
 

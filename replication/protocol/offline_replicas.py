@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.leadership import HostedPartition
-from replication.protocol.partition_registration import NO_LEADER, Registrations
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.leadership import HostedPartition
+from lakelog.replication.protocol.partition_registration import NO_LEADER, Registrations
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
 
 Value = TypeVar("Value")
 

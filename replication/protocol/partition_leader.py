@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from replication.errors import LakelogException, LeaderNotAvailableException
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.errors import LakelogException, LeaderNotAvailableException
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 
 
 class Leadership(NamedTuple):

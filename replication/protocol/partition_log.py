@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from replication.errors import CorruptRecordException
-from replication.protocol import leader_epoch as epochs
-from replication.protocol.leader_epoch import EpochEntry
-from replication.protocol.producer_state import ProducerEntry, record, truncate_from_end
-from replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, LogEnd, TopicIdPartition
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol import leader_epoch as epochs
+from lakelog.replication.protocol.leader_epoch import EpochEntry
+from lakelog.replication.protocol.producer_state import ProducerEntry, record, truncate_from_end
+from lakelog.replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, LogEnd, TopicIdPartition
 
 # Within one leader epoch a role only goes up: a leader that is fenced, as its process has ended, or a replica that has
 # been stopped comes back under a later epoch alone.

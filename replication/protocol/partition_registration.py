@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 NO_LEADER = -1
 NO_EPOCH = -1

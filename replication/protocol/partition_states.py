@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
 
 
 class PartitionState:

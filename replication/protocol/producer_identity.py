@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from replication.protocol.producer_state import increment_sequence
-from replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.producer_state import increment_sequence
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 
 class ProducerIdAndEpoch(NamedTuple):

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from replication.errors import OutOfOrderSequenceException, ProducerFencedException
-from replication.protocol.record_batch import BatchHeader
+from lakelog.replication.errors import OutOfOrderSequenceException, ProducerFencedException
+from lakelog.replication.protocol.record_batch import BatchHeader
 
 RUNS_TO_RETAIN = 5
 _SEQUENCES = 2**31

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from replication.protocol.leader_election import with_leader, with_replicas
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.leader_election import with_leader, with_replicas
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 
 
 def is_reassigning(registration: PartitionRegistration) -> bool:

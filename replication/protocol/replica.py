@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replication.protocol.leader_epoch import EpochEntry
-from replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.leader_epoch import EpochEntry
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 LEADER_ROLE, FOLLOWER_ROLE = "leader", "follower"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from replication.protocol.fetch_state import PartitionFetchState, ReplicaState
-from replication.protocol.leadership import HostedPartition
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.fetch_state import PartitionFetchState, ReplicaState
+from lakelog.replication.protocol.leadership import HostedPartition
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
 
 
 def replica_row(

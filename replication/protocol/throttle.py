@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from replication.protocol.partition_log import PartitionLog, PlacedBatch
-from replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.partition_log import PartitionLog, PlacedBatch
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
 
 ALL: Final = "*"
 UNLIMITED: Final = 2**63 - 1

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from replication.errors import UnknownTopicOrPartitionException
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration, Registrations
+from lakelog.replication.errors import UnknownTopicOrPartitionException
+from lakelog.replication.protocol.partition_registration import (
+    LEADER_DURING_DELETE,
+    PartitionRegistration,
+    Registrations,
+)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replication.errors import InvalidTopicException
+from lakelog.replication.errors import InvalidTopicException
 
 MAX_LENGTH = 249
 INTERNAL_PREFIX = "__"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from replication.errors import FencedLeaderEpochException
-from replication.protocol.leader_epoch import EpochEntry, epoch_at
-from replication.protocol.partition_log import FOLLOWER, PartitionLog, Role
-from replication.protocol.record_batch import LogEnd
-from replication.protocol.replica import Replica
+from lakelog.replication.errors import FencedLeaderEpochException
+from lakelog.replication.protocol.leader_epoch import EpochEntry, epoch_at
+from lakelog.replication.protocol.partition_log import FOLLOWER, PartitionLog, Role
+from lakelog.replication.protocol.record_batch import LogEnd
+from lakelog.replication.protocol.replica import Replica
 
 Lineage = tuple[EpochEntry, ...]
 

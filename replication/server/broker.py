@@ -9,27 +9,27 @@ import time
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from replication.config import Config
-from replication.errors import (
+from lakelog.replication.config import Config
+from lakelog.replication.errors import (
     CorruptRecordException,
     KafkaStorageException,
     LakelogException,
     StaleBrokerEpochException,
 )
-from replication.server.broker_session import BrokerContext, BrokerSession
-from replication.server.follower_session import follower_session
-from replication.server.gate import BrokerKilled, Gate
-from replication.server.id_watch import IdWatch
-from replication.server.metadata_cache import MetadataCache
-from replication.server.registration import Registration, epoch_seen
-from replication.server.replica_fetcher_manager import ReplicaFetcherManager
-from replication.server.rounds import Rounds, WhileMoving
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import Cluster
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
-from replication.storage.root_probe import probe_root, storage_error, works_as_before
-from schemas import LOG
+from lakelog.replication.server.broker_session import BrokerContext, BrokerSession
+from lakelog.replication.server.fetcher.follower_session import follower_session
+from lakelog.replication.server.id_watch import IdWatch
+from lakelog.replication.server.metadata_cache import MetadataCache
+from lakelog.replication.server.pause_point import BrokerKilled, Gate
+from lakelog.replication.server.periodic_task import Rounds, WhileMoving
+from lakelog.replication.server.registration import Registration, epoch_seen
+from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.root_probe import probe_root, storage_error, works_as_before
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 

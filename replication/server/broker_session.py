@@ -14,25 +14,25 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from replication.config import Config
-from replication.errors import LakelogException
-from replication.protocol.broker_registration import LogIdentity
-from replication.protocol.record_batch import TopicIdPartition
-from replication.server.fetch_runner import FetchContext, FetchRunner
-from replication.server.fetch_states import SharedFetchStates
-from replication.server.gate import Gate
-from replication.server.log_maintenance import LogMaintenance
-from replication.server.metadata_cache import MetadataCache
-from replication.server.replica_fetcher import ReplicaFetcher
-from replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
-from replication.server.replica_manager import ReplicaManager
-from replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import Cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.log_identity import identify
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
+from lakelog.replication.config import Config
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.broker_registration import LogIdentity
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
+from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
+from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
+from lakelog.replication.server.log_maintenance import LogMaintenance
+from lakelog.replication.server.metadata_cache import MetadataCache
+from lakelog.replication.server.pause_point import Gate
+from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
+from lakelog.replication.server.replica_manager import ReplicaManager
+from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_identity import identify
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
-from replication.errors import KafkaStorageException, LakelogException
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
+from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
 
 Rows: TypeAlias = Mapping[TopicIdPartition, Replica]
 

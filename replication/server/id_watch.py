@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from replication.errors import DuplicateBrokerRegistrationException
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import Cluster
-from replication.storage.root_probe import is_formatted, prepare_root
+from lakelog.replication.errors import DuplicateBrokerRegistrationException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.root_probe import is_formatted, prepare_root
+from lakelog.replication.storage.tables.broker_table import BrokerTable
 
 # A process that lives moves its heartbeat at each interval. One that is slower than this loses its broker to a
 # newcomer, which is fencing as ever; started again, it sees the newcomer's heartbeat and gives way.

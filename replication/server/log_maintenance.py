@@ -10,20 +10,20 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from replication.config import Config
-from replication.errors import LakelogException, StaleBrokerEpochException
-from replication.protocol.leadership import HostedPartition
-from replication.protocol.log_retention import retention_offset
-from replication.protocol.partition_log import LEADER, PartitionLog, Role
-from replication.protocol.record_batch import TopicIdPartition
-from replication.server.gate import BrokerKilled, Gate
-from replication.server.metadata_cache import MetadataCache
-from replication.server.rounds import Rounds
-from replication.storage.compaction import compact
-from replication.storage.digest_scrub import DigestScrub
-from replication.storage.file_cleaner import FileCleaner
-from replication.storage.log_cleaning import StartOf, delete_old_segments, raise_log_starts
-from replication.storage.replica_log import ReplicaLog
+from lakelog.replication.config import Config
+from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
+from lakelog.replication.protocol.leadership import HostedPartition
+from lakelog.replication.protocol.log_retention import retention_offset
+from lakelog.replication.protocol.partition_log import LEADER, PartitionLog, Role
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.server.metadata_cache import MetadataCache
+from lakelog.replication.server.pause_point import BrokerKilled, Gate
+from lakelog.replication.server.periodic_task import Rounds
+from lakelog.replication.storage.delta.file_cleaner import FileCleaner
+from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.delete_records import StartOf, delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log.digest_scrub import DigestScrub
+from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 

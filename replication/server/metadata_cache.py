@@ -6,18 +6,18 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from replication.config import Config, TopicConfig
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.protocol.high_watermark import effective_min_isr
-from replication.protocol.isr import IsrChange, IsrOutcomes
-from replication.protocol.liveness import Liveness
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
-from replication.protocol.topic import Topic
-from replication.storage.cluster import Cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_table import ReplicaTable
+from lakelog.replication.config import Config, TopicConfig
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.high_watermark import effective_min_isr
+from lakelog.replication.protocol.isr import IsrChange, IsrOutcomes
+from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 logger = logging.getLogger(__name__)
 

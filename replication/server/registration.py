@@ -9,14 +9,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
-from replication.config import Config
-from replication.errors import StaleBrokerEpochException
-from replication.protocol.broker_registration import BrokerRegistration, LogIdentity
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.storage.broker_table import BrokerTable
-from replication.storage.filesystem import StorageRoot
-from replication.storage.log_identity import continues, identify
-from replication.storage.replica_log import ReplicaLog
+from lakelog.replication.config import Config
+from lakelog.replication.errors import StaleBrokerEpochException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration, LogIdentity
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_identity import continues, identify
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.broker_table import BrokerTable
 
 logger = logging.getLogger(__name__)
 

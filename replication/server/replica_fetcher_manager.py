@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from replication.protocol.fetch_state import PartitionFetchState
-from replication.protocol.fetcher_id import fetcher_id
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.steps import InitialFetchState
+from lakelog.replication.protocol.fetch_state import PartitionFetchState
+from lakelog.replication.protocol.fetcher_id import fetcher_id
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.steps import InitialFetchState
 
 # How long a broker that goes on to lead waits for a fetcher that it needs no more: the source may hang.
 _SHUTDOWN_SECONDS = 1.0

@@ -12,20 +12,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from replication.errors import KafkaStorageException
-from replication.protocol.become_leader_or_follower import assigned_to
-from replication.protocol.broker_rounds import Memory
-from replication.protocol.fetch_steps import FollowHighWatermarks
-from replication.protocol.isr import IsrOutcomes
-from replication.protocol.leader_round import LeaderRound
-from replication.protocol.leadership import HostedPartition, follow_high_watermarks, host
-from replication.protocol.offline_replicas import OfflineReplicas
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica_rows import replica_row, with_faults
-from replication.protocol.role_round import take_up_roles
-from replication.protocol.rounds import Handler, carry_out
-from replication.protocol.steps import (
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.become_leader_or_follower import assigned_to
+from lakelog.replication.protocol.isr import IsrOutcomes
+from lakelog.replication.protocol.leadership import HostedPartition, follow_high_watermarks, host
+from lakelog.replication.protocol.offline_replicas import OfflineReplicas
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica_rows import replica_row, with_faults
+from lakelog.replication.protocol.rounds.broker_rounds import Memory
+from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
+from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
+from lakelog.replication.protocol.rounds.leader_round import LeaderRound
+from lakelog.replication.protocol.rounds.role_round import take_up_roles
+from lakelog.replication.protocol.rounds.steps import (
     AlterPartitions,
     CommitRoles,
     DeleteLogs,
@@ -46,15 +46,15 @@ from replication.protocol.steps import (
     StopFetching,
     StopIdleFetchers,
 )
-from replication.server.gate import Gate
-from replication.server.leader_view import LeaderView
-from replication.server.metadata_cache import MetadataCache
-from replication.server.replica_fetcher_manager import ReplicaFetcherManager
-from replication.server.state_changes import log_isr_change, log_offline, log_roles
-from replication.storage.cut import delete_logs
-from replication.storage.repair import repair_logs
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
+from lakelog.replication.server.leader_reads import LeaderView
+from lakelog.replication.server.metadata_cache import MetadataCache
+from lakelog.replication.server.pause_point import Gate
+from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
+from lakelog.replication.server.state_change_log import log_isr_change, log_offline, log_roles
+from lakelog.replication.storage.log.repair import repair_logs
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.truncate import delete_logs
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from replication.protocol.append_plan import ByteLimit
-from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.fetch_steps import Throttled
-from replication.protocol.partition_registration import PartitionRegistration, Registrations
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.throttle import (
+from lakelog.replication.protocol.append_plan import ByteLimit
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.partition_registration import PartitionRegistration, Registrations
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.fetch_steps import Throttled
+from lakelog.replication.protocol.throttle import (
     UNLIMITED,
     Quota,
     allowance,
@@ -31,8 +31,8 @@ from replication.protocol.throttle import (
     throttled_followers,
     under_bound,
 )
-from replication.server.metadata_cache import MetadataCache
-from replication.storage.log_state import LogState
+from lakelog.replication.server.metadata_cache import MetadataCache
+from lakelog.replication.storage.log.log_state import LogState
 
 _LEADER_REPLICAS = "leader.replication.throttled.replicas"
 _FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"

@@ -12,12 +12,12 @@ import time
 
 from pyspark.sql import DataFrame, SparkSession
 
-from replication.frames.fetch_plan import fetch_plan
-from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
-from replication.server.fetch_tables import fetch_states_table, rows_table
-from replication.storage.filesystem import StorageRoot
-from replication.storage.header_source import read_headers
-from replication.storage.record_batches import HeaderStream, header_row
+from lakelog.replication.frames.fetch_plan import fetch_plan
+from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
+from lakelog.replication.server.fetcher.arrow_tables import fetch_states_table, rows_table
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.header_source import read_headers
+from lakelog.replication.storage.log.header_stream import HeaderStream, header_row
 
 logger = logging.getLogger(__name__)
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from replication.config import Config
-from replication.controller import steps
-from replication.controller.batch import Batch
-from replication.controller.controller_context import BrokerView, ControllerContext
-from replication.controller.events import Event
-from replication.errors import ControllerMovedException
-from replication.protocol.admin_request import Outcome
-from replication.simulation.actor import Handler, Outcoming, Work
-from replication.simulation.controller_invariants import requests_are_read
-from replication.simulation.tables import Admin, Claimed, Metadata, Topics
+from lakelog.replication.config import Config
+from lakelog.replication.controller import steps
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.controller.events import Event
+from lakelog.replication.errors import ControllerMovedException
+from lakelog.replication.protocol.admin_request import Outcome
+from lakelog.replication.simulation.actor import Handler, Outcoming, Work
+from lakelog.replication.simulation.controller_invariants import requests_are_read
+from lakelog.replication.simulation.tables import Admin, Claimed, Metadata, Topics
 
 if TYPE_CHECKING:
-    from replication.simulation.controller import Controller
+    from lakelog.replication.simulation.controller import Controller
 
 CONFIG = Config()
 

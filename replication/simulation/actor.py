@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from replication.simulation.events import AGAIN, LATE, LOST, AnswerLost, Event
-from replication.simulation.tables import Table
+from lakelog.replication.simulation.events import AGAIN, LATE, LOST, AnswerLost, Event
+from lakelog.replication.simulation.tables import Table
 
 if TYPE_CHECKING:
-    from replication.simulation.world import World
+    from lakelog.replication.simulation.world import World
 
 # A step ends at each `yield`: between two of them others may do whatever they like, or the process may end.
 Work: TypeAlias = Generator[None, None, None]

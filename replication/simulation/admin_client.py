@@ -5,14 +5,14 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from replication.protocol.admin_request import AdminRequest
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.simulation.actor import Actor, Work
-from replication.simulation.events import AnswerLost
-from replication.simulation.tables import Admin, Topics
+from lakelog.replication.protocol.admin_request import AdminRequest
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.simulation.actor import Actor, Work
+from lakelog.replication.simulation.events import AnswerLost
+from lakelog.replication.simulation.tables import Admin, Topics
 
 if TYPE_CHECKING:
-    from replication.simulation.world import World
+    from lakelog.replication.simulation.world import World
 
 UNCLEAN_KEY = "unclean.leader.election.enable"
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from replication.protocol.fetch_state import PartitionFetchState
-from replication.protocol.leadership import HostedPartition
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
-from replication.simulation.actor import Actor
-from replication.simulation.fetcher import Fetcher
-from replication.simulation.replica_manager import ReplicaManager
-from replication.simulation.tables import Broker, Table
+from lakelog.replication.protocol.fetch_state import PartitionFetchState
+from lakelog.replication.protocol.leadership import HostedPartition
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.simulation.actor import Actor
+from lakelog.replication.simulation.fetcher import Fetcher
+from lakelog.replication.simulation.replica_manager import ReplicaManager
+from lakelog.replication.simulation.tables import Broker, Table
 
 if TYPE_CHECKING:
-    from replication.simulation.world import World
+    from lakelog.replication.simulation.world import World
 
 
 class BrokerProcess:

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from replication.errors import StaleBrokerEpochException
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
-from replication.simulation.actor import Actor, Work
-from replication.simulation.tables import LogChange, LogState, Rows
+from lakelog.replication.errors import StaleBrokerEpochException
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.simulation.actor import Actor, Work
+from lakelog.replication.simulation.tables import LogChange, LogState, Rows
 
 if TYPE_CHECKING:
-    from replication.simulation.broker_process import BrokerProcess
+    from lakelog.replication.simulation.broker_process import BrokerProcess
 
 
 class BrokerThread(Actor):

@@ -6,14 +6,14 @@ from collections.abc import Generator, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
-from replication.controller.controller_context import BrokerView
-from replication.errors import ControllerMovedException
-from replication.simulation.active_controller import ActiveController
-from replication.simulation.actor import Actor, Work
-from replication.simulation.events import AnswerLost
+from lakelog.replication.controller.controller_context import BrokerView
+from lakelog.replication.errors import ControllerMovedException
+from lakelog.replication.simulation.active_controller import ActiveController
+from lakelog.replication.simulation.actor import Actor, Work
+from lakelog.replication.simulation.events import AnswerLost
 
 if TYPE_CHECKING:
-    from replication.simulation.world import World
+    from lakelog.replication.simulation.world import World
 
 _BELATED, _WRONG = 0.35, 0.25  # how often who lives is not looked at anew, and how often the answer is wrong
 _VACANT, _HASTY = 2, 12  # one in so many looks takes over from nobody, or from one that is at work and becomes a zombie

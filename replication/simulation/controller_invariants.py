@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from replication.controller.controller_context import BrokerView, ControllerContext
-from replication.errors import InvalidRequestException, UnknownServerException
-from replication.protocol.admin_request import AdminRequest, Outcome
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
-from replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
-from replication.simulation.events import Violation
-from replication.simulation.tables import Metadata, name_of
+from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.errors import InvalidRequestException, UnknownServerException
+from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
+from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
+from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.tables import Metadata, name_of
 
 if TYPE_CHECKING:
-    from replication.simulation.witness import Witness
+    from lakelog.replication.simulation.history_checker import Witness
 
 
 def controllers_never_go_back(before: Metadata, after: Metadata) -> None:

@@ -8,19 +8,19 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from replication.controller import (
+from lakelog.replication.controller import (
     broker_events,
     partition_state_machine,
     reassignment,
     replica_state_machine,
     topic_deletion_manager,
 )
-from replication.controller.batch import Batch, uninterrupted
-from replication.controller.controller_context import BrokerView, ControllerContext
-from replication.controller.decide import decide
-from replication.controller.events import Event
-from replication.protocol import leader_election
-from replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.controller.batch import Batch, uninterrupted
+from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.controller.decide import decide
+from lakelog.replication.controller.events import Event
+from lakelog.replication.protocol import leader_election
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
 
 _on_broker_change = broker_events.on_broker_change
 _complete_replica_deletions = topic_deletion_manager.complete_replica_deletions

@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from replication.simulation.controller import Controller
-from replication.simulation.events import CRASH, FAULTS, NONE, PAUSE, RESUME, SHUTDOWN, START, Event
-from replication.simulation.world import World
+from lakelog.replication.simulation.controller import Controller
+from lakelog.replication.simulation.events import CRASH, FAULTS, NONE, PAUSE, RESUME, SHUTDOWN, START, Event
+from lakelog.replication.simulation.world import World
 
 _SALT = 2**30
 _WARM_UP = 40  # steps of each thread, before anything goes wrong

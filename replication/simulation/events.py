@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from typing import Final, NamedTuple
 
-from replication.errors import KafkaStorageException
+from lakelog.replication.errors import KafkaStorageException
 
 # What an event does: a thread takes one step, or something happens to a process or a broker.
 STEP: Final = "step"

@@ -5,22 +5,22 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from replication.protocol import fetch_steps
-from replication.protocol.append_plan import FetchedBatch
-from replication.protocol.fetch_round import FetchLimits
-from replication.protocol.fetch_states import FetchStates
-from replication.protocol.leadership import follow_high_watermarks
-from replication.protocol.partition_log import PlacedBatch
-from replication.protocol.record_batch import LogEnd
-from replication.protocol.steps import OwnLogs, PublishReplicas
-from replication.simulation.actor import Handler, Outcoming, Work
-from replication.simulation.broker_thread import BrokerThread
-from replication.simulation.events import AGAIN
-from replication.simulation.log_changes import raised_log_starts, truncation
-from replication.simulation.tables import LogChange, LogState, NewBatch, name_of
+from lakelog.replication.protocol.append_plan import FetchedBatch
+from lakelog.replication.protocol.fetch_states import FetchStates
+from lakelog.replication.protocol.leadership import follow_high_watermarks
+from lakelog.replication.protocol.partition_log import PlacedBatch
+from lakelog.replication.protocol.record_batch import LogEnd
+from lakelog.replication.protocol.rounds import fetch_steps
+from lakelog.replication.protocol.rounds.fetch_round import FetchLimits
+from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
+from lakelog.replication.simulation.actor import Handler, Outcoming, Work
+from lakelog.replication.simulation.broker_thread import BrokerThread
+from lakelog.replication.simulation.events import AGAIN
+from lakelog.replication.simulation.log_changes import raised_log_starts, truncation
+from lakelog.replication.simulation.tables import LogChange, LogState, NewBatch, name_of
 
 if TYPE_CHECKING:
-    from replication.simulation.broker_process import BrokerProcess
+    from lakelog.replication.simulation.broker_process import BrokerProcess
 
 _REPEATED = 40  # commits of the leader's log that a tail goes back at most, at its start or when it repeats itself
 # A record is a byte, so that some fetches leave something out.

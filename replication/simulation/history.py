@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any, NamedTuple
 
-from replication.simulation.calm import check_that_it_heals
-from replication.simulation.driver import Driver
-from replication.simulation.events import Event, Violation, as_violation
-from replication.simulation.rules import SHIPPED, Rules
-from replication.simulation.tables import Table
-from replication.simulation.world import Setting, World
+from lakelog.replication.simulation.convergence import check_that_it_heals
+from lakelog.replication.simulation.driver import Driver
+from lakelog.replication.simulation.events import Event, Violation, as_violation
+from lakelog.replication.simulation.rules import SHIPPED, Rules
+from lakelog.replication.simulation.tables import Table
+from lakelog.replication.simulation.world import Setting, World
 
 _NO_ERRORS = "rules_do_not_fail"
 _CALM = 4  # one history in so many ends with a calm

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from replication.errors import CorruptRecordException
-from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.partition_log import PartitionLog, role_version
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
-from replication.simulation.controller_invariants import reassignments_end_at_their_target
-from replication.simulation.events import Violation
-from replication.simulation.tables import LogChange, LogState, name_of
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.partition_log import PartitionLog, role_version
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.simulation.controller_invariants import reassignments_end_at_their_target
+from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.tables import LogChange, LogState, name_of
 
 if TYPE_CHECKING:
-    from replication.simulation.witness import Acknowledged, Branch, Entry, Witness
+    from lakelog.replication.simulation.history_checker import Acknowledged, Branch, Entry, Witness
 
 
 class LogCommit(NamedTuple):

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING
 
-from replication.protocol import steps
-from replication.protocol.broker_rounds import Memory
-from replication.protocol.isr import IsrOutcomes, Outcome
-from replication.protocol.offline_replicas import OfflineReplicas
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import Replica
-from replication.simulation.actor import Handler, Outcoming
-from replication.simulation.broker_thread import BrokerThread
-from replication.simulation.events import AnswerLost
-from replication.simulation.tables import Metadata, name_of
+from lakelog.replication.protocol.isr import IsrOutcomes, Outcome
+from lakelog.replication.protocol.offline_replicas import OfflineReplicas
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.rounds import steps
+from lakelog.replication.protocol.rounds.broker_rounds import Memory
+from lakelog.replication.simulation.actor import Handler, Outcoming
+from lakelog.replication.simulation.broker_thread import BrokerThread
+from lakelog.replication.simulation.events import AnswerLost
+from lakelog.replication.simulation.tables import Metadata, name_of
 
 if TYPE_CHECKING:
-    from replication.simulation.broker_process import BrokerProcess
+    from lakelog.replication.simulation.broker_process import BrokerProcess
 
 
 class LeaderDuties(BrokerThread):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from replication.errors import LakelogException
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.simulation.actor import Actor, Work
-from replication.simulation.events import AnswerLost
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.simulation.actor import Actor, Work
+from lakelog.replication.simulation.events import AnswerLost
 
 
 class LeaderVisitor(Actor):

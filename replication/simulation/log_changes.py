@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from replication.errors import FencedLeaderEpochException
-from replication.protocol.fetch_steps import CutLogs, RaiseLogStarts
-from replication.protocol.partition_log import FOLLOWER, Role
-from replication.protocol.record_batch import LogEnd, TopicIdPartition
-from replication.simulation.rules import Rules
-from replication.simulation.tables import LogChange, LogState
+from lakelog.replication.errors import FencedLeaderEpochException
+from lakelog.replication.protocol.partition_log import FOLLOWER, Role
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.protocol.rounds.fetch_steps import CutLogs, RaiseLogStarts
+from lakelog.replication.simulation.rules import Rules
+from lakelog.replication.simulation.tables import LogChange, LogState
 
 
 def truncation(rules: Rules, step: CutLogs, state: LogState) -> LogChange | None:

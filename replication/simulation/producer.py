@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replication.errors import LakelogException
-from replication.protocol import send_steps
-from replication.protocol.append import ALL, Appended, AppendPosition, PartitionAppend, position_of
-from replication.protocol.partition_leader import Leadership
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from replication.protocol.send_round import RecordMetadata, SendOptions
-from replication.protocol.topic import partitions_of
-from replication.simulation.actor import Actor, Handler, Outcoming, Work
-from replication.simulation.events import AnswerLost
-from replication.simulation.tables import LogChange, LogState, NewBatch
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.append import ALL, Appended, AppendPosition, PartitionAppend, position_of
+from lakelog.replication.protocol.partition_leader import Leadership
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.protocol.rounds import send_steps
+from lakelog.replication.protocol.rounds.send_round import RecordMetadata, SendOptions
+from lakelog.replication.protocol.topic import partitions_of
+from lakelog.replication.simulation.actor import Actor, Handler, Outcoming, Work
+from lakelog.replication.simulation.events import AnswerLost
+from lakelog.replication.simulation.tables import LogChange, LogState, NewBatch
 
 if TYPE_CHECKING:
-    from replication.simulation.world import World
+    from lakelog.replication.simulation.world import World
 
 _PATIENCE = 16.0  # seconds for a send
 _RETRIES = 3

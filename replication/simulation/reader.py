@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from replication.protocol.replica import Replica
-from replication.simulation.actor import Work
-from replication.simulation.leader_visitor import LeaderVisitor
-from replication.simulation.tables import name_of
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.simulation.actor import Work
+from lakelog.replication.simulation.leader_visitor import LeaderVisitor
+from lakelog.replication.simulation.tables import name_of
 
 
 class Reader(LeaderVisitor):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from replication.errors import LakelogException, StaleBrokerEpochException
-from replication.protocol import steps
-from replication.protocol.partition_log import STOPPED, role_version
-from replication.protocol.role_round import take_up_roles
-from replication.simulation.actor import Outcoming, Work
-from replication.simulation.events import AnswerLost
-from replication.simulation.fetcher import Fetcher
-from replication.simulation.leader_duties import LeaderDuties
-from replication.simulation.tables import Broker, LogChange, LogState, Rows, name_of
+from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
+from lakelog.replication.protocol.partition_log import STOPPED, role_version
+from lakelog.replication.protocol.rounds import steps
+from lakelog.replication.protocol.rounds.role_round import take_up_roles
+from lakelog.replication.simulation.actor import Outcoming, Work
+from lakelog.replication.simulation.events import AnswerLost
+from lakelog.replication.simulation.fetcher import Fetcher
+from lakelog.replication.simulation.leader_duties import LeaderDuties
+from lakelog.replication.simulation.tables import Broker, LogChange, LogState, Rows, name_of
 
 if TYPE_CHECKING:
-    from replication.simulation.broker_process import BrokerProcess
+    from lakelog.replication.simulation.broker_process import BrokerProcess
 
 _PUBLISHES = 4  # one round in so many ends with a look at what was published, as a heartbeat does
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from replication.simulation.events import NO_FAULTS
-from replication.simulation.tiers import RULES, AnyHistory, Tier
+from lakelog.replication.simulation.events import NO_FAULTS
+from lakelog.replication.simulation.tiers import RULES, AnyHistory, Tier
 
 Tell = Callable[[str], None]
 

@@ -6,25 +6,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from replication.controller import steps
-from replication.controller.batch import Batch
-from replication.controller.events import Event
-from replication.controller.steps import ChangeTopics, Partitions
-from replication.controller.term import Term
-from replication.errors import KafkaStorageException
-from replication.protocol.acknowledge_round import produce
-from replication.protocol.admin_request import AdminRequest, Outcome
-from replication.protocol.append_plan import AppendPlan
-from replication.protocol.broker_rounds import Memory
-from replication.protocol.fetch_round import FetchRound, States
-from replication.protocol.fetch_states import FetchStates
-from replication.protocol.fetch_steps import AppendFetched, CutLogs, FetchStep, Round
-from replication.protocol.leader_round import LeaderRound
-from replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.steps import AlterPartitions, Step
-from replication.protocol.steps import Round as LeaderSteps
-from replication.simulation.actor import carried_out
+from lakelog.replication.controller import steps
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.events import Event
+from lakelog.replication.controller.steps import ChangeTopics, Partitions
+from lakelog.replication.controller.term import Term
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
+from lakelog.replication.protocol.append_plan import AppendPlan
+from lakelog.replication.protocol.fetch_states import FetchStates
+from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.acknowledge_round import produce
+from lakelog.replication.protocol.rounds.broker_rounds import Memory
+from lakelog.replication.protocol.rounds.fetch_round import FetchRound, States
+from lakelog.replication.protocol.rounds.fetch_steps import AppendFetched, CutLogs, FetchStep, Round
+from lakelog.replication.protocol.rounds.leader_round import LeaderRound
+from lakelog.replication.protocol.rounds.steps import AlterPartitions, Step
+from lakelog.replication.protocol.rounds.steps import Round as LeaderSteps
+from lakelog.replication.simulation.actor import carried_out
 
 
 class BrokenRound(NamedTuple):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.simulation.events import Violation
-from replication.simulation.invariants import has, holds_committed, row_is_true
+from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.invariants import has, holds_committed, row_is_true
 
 if TYPE_CHECKING:
-    from replication.simulation.witness import Branch, Entry, Witness
+    from lakelog.replication.simulation.history_checker import Branch, Entry, Witness
 
 
 def rows_never_go_back(_: Witness, before: Replica | None, row: Replica) -> None:

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from replication.controller.decide import decide
-from replication.controller.term import Term
-from replication.protocol import follow, isr, leadership
-from replication.protocol.acknowledge_round import produce
-from replication.protocol.append import place
-from replication.protocol.broker_rounds import BrokerRules
-from replication.protocol.chain import linked
-from replication.protocol.fetch_round import FetchRound
-from replication.protocol.leader_round import LeaderRound
-from replication.protocol.log_retention import delete_records_offset
-from replication.protocol.replica_rows import replica_row
-from replication.protocol.send_round import SendRules
-from replication.protocol.truncation import check_cut
+from lakelog.replication.controller.decide import decide
+from lakelog.replication.controller.term import Term
+from lakelog.replication.protocol import follow, isr, leadership
+from lakelog.replication.protocol.append import place
+from lakelog.replication.protocol.chain import linked
+from lakelog.replication.protocol.log_retention import delete_records_offset
+from lakelog.replication.protocol.replica_rows import replica_row
+from lakelog.replication.protocol.rounds.acknowledge_round import produce
+from lakelog.replication.protocol.rounds.broker_rounds import BrokerRules
+from lakelog.replication.protocol.rounds.fetch_round import FetchRound
+from lakelog.replication.protocol.rounds.leader_round import LeaderRound
+from lakelog.replication.protocol.rounds.send_round import SendRules
+from lakelog.replication.protocol.truncation import check_cut
 
 Rule = Callable[..., Any]
 

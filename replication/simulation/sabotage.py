@@ -6,23 +6,23 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from replication.errors import LakelogException
-from replication.protocol import delayed_operation, follow, isr, leadership
-from replication.protocol.append import PartitionAppend, place
-from replication.protocol.become_leader_or_follower import become_leader_or_follower
-from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.fetch_steps import CutLogs, FetchStep, FinishTruncation
-from replication.protocol.isr import IsrChange, Outcome
-from replication.protocol.leadership import HostedPartition, Surroundings
-from replication.protocol.log_retention import delete_records_offset
-from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.replica import FOLLOWER_ROLE, Replica
-from replication.protocol.steps import CommitRoles, PublishReplicas, Step
-from replication.protocol.truncation import Cut
-from replication.simulation.controller_sabotage import BROKEN_CONTROLLERS
-from replication.simulation.round_sabotage import BROKEN_ROUNDS
-from replication.simulation.rules import SHIPPED, Rules
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol import delayed_operation, follow, isr, leadership
+from lakelog.replication.protocol.append import PartitionAppend, place
+from lakelog.replication.protocol.become_leader_or_follower import become_leader_or_follower
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.isr import IsrChange, Outcome
+from lakelog.replication.protocol.leadership import HostedPartition, Surroundings
+from lakelog.replication.protocol.log_retention import delete_records_offset
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.replica import FOLLOWER_ROLE, Replica
+from lakelog.replication.protocol.rounds.fetch_steps import CutLogs, FetchStep, FinishTruncation
+from lakelog.replication.protocol.rounds.steps import CommitRoles, PublishReplicas, Step
+from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.simulation.controller_sabotage import BROKEN_CONTROLLERS
+from lakelog.replication.simulation.round_sabotage import BROKEN_ROUNDS
+from lakelog.replication.simulation.rules import SHIPPED, Rules
 
 
 class Sabotage(NamedTuple):

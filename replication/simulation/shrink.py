@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from replication.simulation.events import Event, Violation
-from replication.simulation.history import History, run_events
-from replication.simulation.rules import SHIPPED, Rules
+from lakelog.replication.simulation.events import Event, Violation
+from lakelog.replication.simulation.history import History, run_events
+from lakelog.replication.simulation.rules import SHIPPED, Rules
 
 _RUNS = 2_000  # at most, of the history with some events left out
 _Event = TypeVar("_Event")

@@ -6,12 +6,12 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from replication.protocol.admin_request import AdminRequest
-from replication.protocol.partition_log import PartitionLog, Role
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
-from replication.protocol.replica import Replica
-from replication.protocol.topic import Topic
+from lakelog.replication.protocol.admin_request import AdminRequest
+from lakelog.replication.protocol.partition_log import PartitionLog, Role
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.topic import Topic
 
 State = TypeVar("State")
 Values = tuple[int, ...]

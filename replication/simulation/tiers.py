@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from replication.simulation.events import Violation
-from replication.simulation.history import History, run_seed
-from replication.simulation.sabotage import SABOTAGES
-from replication.simulation.shrink import shrink
+from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.history import History, run_seed
+from lakelog.replication.simulation.sabotage import SABOTAGES
+from lakelog.replication.simulation.shrink import shrink
 
 
 class AnyHistory(Protocol):
@@ -65,8 +65,11 @@ RULES = Tier(
 
 
 def _stack() -> Tier:
-    from replication.simulation.stack.history import run, shrink_stack  # it imports the brokers, and pyspark with them
-    from replication.simulation.stack.sabotage import STACK_SABOTAGES
+    from lakelog.replication.simulation.stack.history import (  # it imports the brokers, and pyspark with them
+        run,
+        shrink_stack,
+    )
+    from lakelog.replication.simulation.stack.sabotage import STACK_SABOTAGES
 
     return Tier(
         "stack",

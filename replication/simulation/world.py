@@ -6,22 +6,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from replication.errors import StaleBrokerEpochException
-from replication.protocol.high_watermark import effective_min_isr
-from replication.protocol.leader_election import new_partition
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.topic import Topic
-from replication.simulation.actor import OVERTAKEN, UNKNOWN, WON, Actor
-from replication.simulation.admin_client import UNCLEAN_KEY, AdminClient
-from replication.simulation.broker_process import BrokerProcess
-from replication.simulation.controller import Controller
-from replication.simulation.events import CRASH, DROPPED, LANDED, PAUSE, RESUME, SHUTDOWN, START, STEP, Event
-from replication.simulation.producer import Producer
-from replication.simulation.reader import Reader
-from replication.simulation.record_deleter import RecordDeleter
-from replication.simulation.rules import Rules
-from replication.simulation.tables import (
+from lakelog.replication.errors import StaleBrokerEpochException
+from lakelog.replication.protocol.high_watermark import effective_min_isr
+from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.simulation.actor import OVERTAKEN, UNKNOWN, WON, Actor
+from lakelog.replication.simulation.admin_client import UNCLEAN_KEY, AdminClient
+from lakelog.replication.simulation.broker_process import BrokerProcess
+from lakelog.replication.simulation.controller import Controller
+from lakelog.replication.simulation.events import CRASH, DROPPED, LANDED, PAUSE, RESUME, SHUTDOWN, START, STEP, Event
+from lakelog.replication.simulation.history_checker import Witness
+from lakelog.replication.simulation.producer import Producer
+from lakelog.replication.simulation.reader import Reader
+from lakelog.replication.simulation.record_deleter import RecordDeleter
+from lakelog.replication.simulation.rules import Rules
+from lakelog.replication.simulation.tables import (
     Admin,
     Broker,
     LogChange,
@@ -34,7 +35,6 @@ from replication.simulation.tables import (
     name_of,
     replay,
 )
-from replication.simulation.witness import Witness
 
 CONTROLLERS = 3
 

@@ -7,24 +7,28 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from replication.config import Config, Owner
-from replication.errors import BrokerNotAvailableException, InconsistentClusterIdException, KafkaStorageException
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.storage.admin_table import AdminTable
-from replication.storage.broker_directory import BrokerDirectory
-from replication.storage.commit import last_version
-from replication.storage.config_table import ConfigTable
-from replication.storage.controller_lease import ControllerLease
-from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
-from replication.storage.filesystem import StorageRoot
-from replication.storage.group_table import GroupTable
-from replication.storage.metadata_table import MetadataTable
-from replication.storage.producer_table import ProducerTable
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
-from replication.storage.state_table import StateTable
-from replication.storage.topic_table import TopicTable
-from schemas import CLUSTER, FORMAT_VERSION, LOG
+from lakelog.replication.config import Config, Owner
+from lakelog.replication.errors import (
+    BrokerNotAvailableException,
+    InconsistentClusterIdException,
+    KafkaStorageException,
+)
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.admin_table import AdminTable
+from lakelog.replication.storage.tables.broker_directory import BrokerDirectory
+from lakelog.replication.storage.tables.config_table import ConfigTable
+from lakelog.replication.storage.tables.controller_lease import ControllerLease
+from lakelog.replication.storage.tables.group_table import GroupTable
+from lakelog.replication.storage.tables.metadata_table import MetadataTable
+from lakelog.replication.storage.tables.producer_table import ProducerTable
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.replication.storage.tables.state_table import StateTable
+from lakelog.replication.storage.tables.topic_table import TopicTable
+from lakelog.schemas import CLUSTER, FORMAT_VERSION, LOG
 
 CLUSTER_ROOT = -1
 

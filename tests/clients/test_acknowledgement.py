@@ -4,15 +4,15 @@ import time
 
 import pytest
 
-from replication.clients.sender import Sender
-from replication.clients.topic_view import TopicView
-from replication.errors import KafkaStorageException, LakelogException, NotLeaderOrFollowerException
-from replication.protocol.acknowledge_round import AcknowledgeRound
-from replication.protocol.append import ALL
-from replication.protocol.leader_epoch import EpochEntry
-from replication.protocol.send_round import RecordMetadata, SendOptions
-from replication.storage.log_cleaning import delete_old_segments, raise_log_starts
-from replication.storage.replica_table import ReplicaTable
+from lakelog.replication.clients.sender import Sender
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.errors import KafkaStorageException, LakelogException, NotLeaderOrFollowerException
+from lakelog.replication.protocol.append import ALL
+from lakelog.replication.protocol.leader_epoch import EpochEntry
+from lakelog.replication.protocol.rounds.acknowledge_round import AcknowledgeRound
+from lakelog.replication.protocol.rounds.send_round import RecordMetadata, SendOptions
+from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clients.world import LONG, World
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, chain, fill, lead, replicate, truncate
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from replication.clients import controller_channel
-from replication.clients.admin import AdminClient
-from replication.config import Config
-from replication.errors import (
+from lakelog.replication.clients import controller_channel
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.config import Config
+from lakelog.replication.errors import (
     InvalidConfigurationException,
     InvalidPartitionsException,
     InvalidReplicaAssignmentException,
@@ -18,12 +18,12 @@ from replication.errors import (
     TopicExistsException,
     UnknownTopicOrPartitionException,
 )
-from replication.protocol.admin_request import APPLYING, Outcome
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.storage.admin_table import AdminTable
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import Cluster, format_cluster
-from replication.storage.filesystem import StorageRoot
+from lakelog.replication.protocol.admin_request import APPLYING, Outcome
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.admin_table import AdminTable
+from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.controllers import controller_of
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from replication.clients.admin import AdminClient
-from replication.clients.producer import Producer
-from replication.clients.reader import read_committed
-from replication.config import Config
-from replication.errors import (
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.clients.producer import Producer
+from lakelog.replication.clients.reader import read_committed
+from lakelog.replication.config import Config
+from lakelog.replication.errors import (
     CorruptRecordException,
     InvalidGroupIdException,
     InvalidTopicException,
@@ -22,11 +22,11 @@ from replication.errors import (
     OffsetOutOfRangeException,
     UnknownTopicOrPartitionException,
 )
-from replication.protocol.replica import FOLLOWER_ROLE
-from replication.storage.replica_log import LogChange
-from replication.storage.replica_table import ReplicaTable
-from replication.storage.segment import write_segment
-from schemas import LOG
+from lakelog.replication.protocol.replica import FOLLOWER_ROLE
+from lakelog.replication.storage.log.replica_log import LogChange
+from lakelog.replication.storage.log.segment import write_segment
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.schemas import LOG
 from tests.clients.world import LONG, World
 from tests.controllers import controller_of
 from tests.storage.logs import P0, P1, TOPIC, fill, follow, header, lead, log_rows, truncate

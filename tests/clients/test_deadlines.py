@@ -3,14 +3,14 @@
 import pyarrow as pa
 import pytest
 
-from replication.clients.admin import AdminClient
-from replication.clients.consumer import Consumer
-from replication.clients.producer import Producer
-from replication.clients.record_deletion import delete_records
-from replication.clients.topic_view import TopicView
-from replication.config import Config
-from replication.errors import TimeoutException
-from replication.storage.delta_log import CommitConflict, DeltaLog
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.clients.producer import Producer
+from lakelog.replication.clients.record_deletion import delete_records
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.config import Config
+from lakelog.replication.errors import TimeoutException
+from lakelog.replication.storage.delta.delta_log import CommitConflict, DeltaLog
 from tests.clients.world import World
 from tests.storage.logs import P0, TOPIC, fill
 

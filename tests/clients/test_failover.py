@@ -9,19 +9,19 @@ import threading
 import pyarrow as pa
 import pytest
 
-from replication.clients.producer import Producer
-from replication.config import Config
-from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.leader_election import new_partition, with_leader
-from replication.protocol.partition_log import FOLLOWER, LEADER, Role
-from replication.protocol.producer_identity import ProducerIdentity
-from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
-from replication.protocol.topic import Topic
-from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.producer_table import new_producer_id
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
+from lakelog.replication.clients.producer import Producer
+from lakelog.replication.config import Config
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.leader_election import new_partition, with_leader
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
+from lakelog.replication.protocol.producer_identity import ProducerIdentity
+from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.producer_table import new_producer_id
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.processes import wait_until
 from tests.registrations import joined, register
 from tests.storage.logs import replicate, truncate

@@ -3,15 +3,15 @@
 import pyarrow as pa
 import pytest
 
-from replication.clients import sender
-from replication.clients.producer import Producer
-from replication.clients.topic_view import TopicView
-from replication.errors import KafkaStorageException, LeaderNotAvailableException
-from replication.storage.commit import last_version
-from replication.storage.delta_log import CommitUnknown, DeltaLog
-from replication.storage.replica_log import ReplicaLog
+from lakelog.replication.clients import sender
+from lakelog.replication.clients.producer import Producer
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.errors import KafkaStorageException, LeaderNotAvailableException
+from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
+from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.clients.world import LONG, World
-from tests.storage.answers import lose_an_answer
+from tests.storage.delta.answers import lose_an_answer
 from tests.storage.logs import P0, P1, TOPIC, fill, follow, lead, values
 
 OUT_OF_REACH = KafkaStorageException("out of reach")

@@ -5,10 +5,10 @@ import time
 import pyarrow as pa
 import pytest
 
-from replication.clients import producer_name
-from replication.clients.producer import Producer
-from replication.errors import ProducerFencedException
-from replication.storage.commit import last_version
+from lakelog.replication.clients import producer_name
+from lakelog.replication.clients.producer import Producer
+from lakelog.replication.errors import ProducerFencedException
+from lakelog.replication.storage.delta.commit_reader import last_version
 from tests.clients.world import World
 from tests.storage.logs import P0, TOPIC, values
 

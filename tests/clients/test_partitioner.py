@@ -3,8 +3,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from replication.clients.partitioner import murmur2, partition_of_keys
-from replication.errors import InvalidPartitionsException
+from lakelog.replication.clients.partitioner import murmur2, partition_of_keys
+from lakelog.replication.errors import InvalidPartitionsException
 
 SEED = 20200229
 

@@ -5,16 +5,16 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
-from replication.clients.producer import Producer
-from replication.config import Config
-from replication.protocol.leader_election import new_partition
-from replication.protocol.partition_log import FOLLOWER, LEADER, Role
-from replication.protocol.topic import Topic
-from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_log import ReplicaLog
+from lakelog.replication.clients.producer import Producer
+from lakelog.replication.config import Config
+from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.registrations import joined, register
-from tests.storage.answers import lose_an_answer, refuse_all
+from tests.storage.delta.answers import lose_an_answer, refuse_all
 
 
 class World:

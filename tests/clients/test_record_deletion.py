@@ -2,10 +2,10 @@
 
 import pytest
 
-from replication.clients import record_deletion
-from replication.clients.record_deletion import delete_records
-from replication.clients.topic_view import TopicView
-from replication.errors import (
+from lakelog.replication.clients import record_deletion
+from lakelog.replication.clients.record_deletion import delete_records
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.errors import (
     InvalidTopicException,
     LeaderNotAvailableException,
     OffsetOutOfRangeException,
@@ -13,9 +13,9 @@ from replication.errors import (
     TimeoutException,
     UnknownTopicOrPartitionException,
 )
-from replication.protocol.topic import Topic
-from replication.storage.cluster import Cluster
-from replication.storage.log_cleaning import follow_log_starts
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.log.delete_records import follow_log_starts
 from tests.clients.world import LONG, World
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead, offsets, truncate
 

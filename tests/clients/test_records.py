@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from replication.clients.records import check_columns, partitions_of, split, to_records
-from replication.errors import InvalidPartitionsException, InvalidRecordException
+from lakelog.replication.clients.records import check_columns, partitions_of, split, to_records
+from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
 
 VALUES = {"value": pa.array([b"a", b"b", b"c"])}
 

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from replication.clients.spark_record_set import SparkRecordSet
-from replication.errors import InvalidRecordException
-from replication.protocol.append import AppendPosition
-from replication.storage.segment import read_records
+from lakelog.replication.clients.spark_record_set import SparkRecordSet
+from lakelog.replication.errors import InvalidRecordException
+from lakelog.replication.protocol.append import AppendPosition
+from lakelog.replication.storage.log.segment import read_records
 from tests.storage.logs import P0, P1, TOPIC, new_log, request
 
 COUNT = 5000

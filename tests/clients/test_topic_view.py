@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 
-from replication.clients.topic_view import TopicView
-from replication.errors import LeaderNotAvailableException
-from replication.storage.cluster import Cluster, format_broker
-from replication.storage.commit import commit_name, last_version
-from replication.storage.replica_log import ReplicaLog
-from schemas import LOG
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.errors import LeaderNotAvailableException
+from lakelog.replication.storage.cluster import Cluster, format_broker
+from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.schemas import LOG
 from tests.clients.world import World
 from tests.registrations import joined, register
 from tests.storage.logs import P0, P1, TOPIC, fill, follow, lead

@@ -2,16 +2,16 @@
 
 import dataclasses
 
-from replication.clients.consumer import Consumer
-from replication.config import Config
-from replication.protocol.leader_election import new_partition
-from replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
-from replication.protocol.topic import Topic
-from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
-from schemas import LOG
+from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.config import Config
+from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.schemas import LOG
 from tests.registrations import joined, register
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, follow, lead
 

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from replication.config import Config
-from replication.controller.controller_context import BrokerView, ControllerContext, PartitionAndReplica
-from replication.controller.decide import decide
-from replication.controller.events import EVENT_OF_REQUEST, BrokerChange, ControlledShutdown, ControllerChange
-from replication.protocol.admin_request import AdminRequest
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.topic import Topic
+from lakelog.replication.config import Config
+from lakelog.replication.controller.controller_context import BrokerView, ControllerContext, PartitionAndReplica
+from lakelog.replication.controller.decide import decide
+from lakelog.replication.controller.events import EVENT_OF_REQUEST, BrokerChange, ControlledShutdown, ControllerChange
+from lakelog.replication.protocol.admin_request import AdminRequest
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.topic import Topic
 from tests.registrations import joined
 
 EPOCH, VERSION = 4, 40  # of the controller, and of metadata when it began

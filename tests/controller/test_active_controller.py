@@ -4,19 +4,19 @@ import logging
 
 import pytest
 
-from replication.controller.controller import Controller
-from replication.errors import KafkaStorageException
-from replication.protocol.isr import change_to
-from replication.protocol.leader_election import new_partition, with_leader
-from replication.protocol.partition_registration import NO_LEADER
-from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.cluster import Cluster
-from replication.storage.commit import read_commit
-from replication.storage.delta_log import DeltaLog
-from replication.storage.metadata_table import MetadataTable
+from lakelog.replication.controller.controller import Controller
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.isr import change_to
+from lakelog.replication.protocol.leader_election import new_partition, with_leader
+from lakelog.replication.protocol.partition_registration import NO_LEADER
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.commit_reader import read_commit
+from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from tests.controller.world import P, World
 from tests.processes import wait_until
-from tests.storage.answers import lose_an_answer
+from tests.storage.delta.answers import lose_an_answer
 
 
 @pytest.fixture

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from replication.config import Config
-from replication.controller.active_controller import ActiveController
-from replication.errors import ControllerMovedException
-from replication.protocol.admin_request import AdminRequest
-from replication.protocol.leader_election import with_leader
-from replication.protocol.lease import Lease
-from replication.storage.cluster import Cluster
-from replication.storage.delta_log import DeltaLog
+from lakelog.replication.config import Config
+from lakelog.replication.controller.active_controller import ActiveController
+from lakelog.replication.errors import ControllerMovedException
+from lakelog.replication.protocol.admin_request import AdminRequest
+from lakelog.replication.protocol.leader_election import with_leader
+from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.delta_log import DeltaLog
 from tests.controller.world import P, World
-from tests.storage.answers import lose_an_answer
+from tests.storage.delta.answers import lose_an_answer
 
 
 @pytest.fixture

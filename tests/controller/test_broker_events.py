@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from replication.controller.batch import Batch
-from replication.controller.controller_context import BrokerView
-from replication.controller.events import BrokerChange
-from replication.protocol.leader_election import with_replicas
-from replication.protocol.partition_registration import LEADER_DURING_DELETE
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.controller_context import BrokerView
+from lakelog.replication.controller.events import BrokerChange
+from lakelog.replication.protocol.leader_election import with_replicas
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
 from tests.controller.contexts import NOBODY, VERSION, Active, changed, context, errors, partition, tp, views
 
 ONLINE, OFFLINE, NEW = "OnlineReplica", "OfflineReplica", "NewReplica"

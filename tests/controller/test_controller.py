@@ -2,23 +2,23 @@
 
 import pytest
 
-from replication.config import Config
-from replication.controller.batch import DecisionInterrupted
-from replication.controller.controller import Controller
-from replication.errors import ControllerMovedException
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.protocol.leader_election import new_partition
-from replication.protocol.lease import Lease
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.topic import Topic
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import Cluster, format_cluster
-from replication.storage.controller_lease import ControllerLease
-from replication.storage.filesystem import StorageRoot
+from lakelog.replication.config import Config
+from lakelog.replication.controller.batch import DecisionInterrupted
+from lakelog.replication.controller.controller import Controller
+from lakelog.replication.errors import ControllerMovedException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.replication.storage.tables.controller_lease import ControllerLease
 from tests.clock import Clock
 from tests.processes import race
 from tests.registrations import joined
-from tests.storage.answers import lose_an_answer
+from tests.storage.delta.answers import lose_an_answer
 
 P = TopicIdPartition("flights-id", 0)
 TIMEOUT = 6.0

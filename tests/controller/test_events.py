@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from replication.controller.events import (
+from lakelog.replication.controller.events import (
     EVENT_OF_REQUEST,
     BrokerChange,
     BrokerModifications,
@@ -13,8 +13,8 @@ from replication.controller.events import (
     IsrChangeNotification,
     TopicDeletion,
 )
-from replication.errors import KafkaStorageException
-from replication.protocol.admin_request import AdminRequest
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.admin_request import AdminRequest
 from tests.clock import Clock
 from tests.controller.contexts import views
 
@@ -99,7 +99,7 @@ def test_ev_01_bc_03_how_long_an_event_has_waited_and_taken_is_logged(caplog):
     handler = Handler(clock=Clock())
     handler.queue.put(ControlledShutdown(1))
     handler.clock.now += 2
-    with caplog.at_level(logging.DEBUG, "replication.controller.events"):
+    with caplog.at_level(logging.DEBUG, "lakelog.replication.controller.events"):
         handler.process_all()
     assert caplog.messages == ["ControlledShutdown: waited 2000 ms, took 250 ms"]
 

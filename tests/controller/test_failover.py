@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from replication.storage.admin_table import AdminTable
-from replication.storage.cluster import Cluster
-from replication.storage.config_table import ConfigTable
-from replication.storage.metadata_table import MetadataTable
-from replication.storage.topic_table import TopicTable
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.tables.admin_table import AdminTable
+from lakelog.replication.storage.tables.config_table import ConfigTable
+from lakelog.replication.storage.tables.metadata_table import MetadataTable
+from lakelog.replication.storage.tables.topic_table import TopicTable
 from tests.controller.world import P, World
 
 TABLES = (MetadataTable, TopicTable, AdminTable, ConfigTable)

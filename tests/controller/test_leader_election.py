@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from replication.controller.events import AutoPreferredReplicaLeaderElection
+from lakelog.replication.controller.events import AutoPreferredReplicaLeaderElection
 from tests.controller.contexts import NOBODY, Active, changed, context, errors, partition
 
 NOT_NEEDED = "ElectionNotNeededException"

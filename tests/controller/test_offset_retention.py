@@ -2,10 +2,10 @@
 
 import pytest
 
-from replication.errors import KafkaStorageException
-from replication.protocol.admin_request import AdminRequest
-from replication.protocol.record_batch import TopicIdPartition
-from replication.storage.group_table import CommittedOffset, GroupTable
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.admin_request import AdminRequest
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.tables.group_table import CommittedOffset, GroupTable
 from tests.controller.world import World
 
 INTERVAL = 600

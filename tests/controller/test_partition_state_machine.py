@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from replication.controller.batch import Batch
-from replication.controller.partition_state_machine import Strategy, handle_state_changes
-from replication.protocol.partition_states import VALID_PREVIOUS_STATES, PartitionState
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.partition_state_machine import Strategy, handle_state_changes
+from lakelog.replication.protocol.partition_states import VALID_PREVIOUS_STATES, PartitionState
 from tests.controller.contexts import NOBODY, Active, changed, check, context, partition, tp
 
 NON_EXISTENT, NEW = PartitionState.NON_EXISTENT, PartitionState.NEW

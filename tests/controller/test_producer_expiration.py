@@ -2,8 +2,8 @@
 
 import pytest
 
-from replication.errors import KafkaStorageException
-from replication.storage.producer_table import ProducerTable
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.storage.tables.producer_table import ProducerTable
 from tests.controller.world import World
 
 HOUR, WEEK = 3600, 7 * 24 * 3600

@@ -2,9 +2,9 @@
 
 import pytest
 
-from replication.controller.batch import Batch
-from replication.controller.reassignment import cancel, reassign
-from replication.errors import (
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.reassignment import cancel, reassign
+from lakelog.replication.errors import (
     EligibleLeadersNotAvailableException,
     InvalidReplicaAssignmentException,
     NoReassignmentInProgressException,
@@ -213,7 +213,7 @@ def test_ra_02_several_move_at_once_and_end_on_their_own():
 @pytest.mark.parametrize("kind", ["another request", "brokers", "IsrChangeNotification"])
 def test_li_05_ra_03_whatever_event_reads_the_isr_completes_the_move(kind):
     """The commit of another event may be the first to read what a leader has written: nobody tells of it again."""
-    from replication.controller.events import IsrChangeNotification
+    from lakelog.replication.controller.events import IsrChangeNotification
 
     active = Active(context(partition((1, 2)), live=(1, 2, 3)))
     move(active, 3, 2)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from replication.controller.batch import Batch
-from replication.controller.replica_state_machine import DELETION, handle_state_changes, replicas_on
-from replication.protocol.replica_states import VALID_PREVIOUS_STATES, ReplicaState
+from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.replica_state_machine import DELETION, handle_state_changes, replicas_on
+from lakelog.replication.protocol.replica_states import VALID_PREVIOUS_STATES, ReplicaState
 from tests.controller.contexts import NOBODY, Active, changed, check, context, partition, replica, tp
 
 ONLINE, OFFLINE = ReplicaState.ONLINE, ReplicaState.OFFLINE

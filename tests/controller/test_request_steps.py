@@ -2,17 +2,17 @@
 
 import pytest
 
-from replication.controller import active_controller, topics
-from replication.controller.batch import DecisionInterrupted
-from replication.controller.controller import Controller
-from replication.controller.decide import decide
-from replication.controller.events import TopicChange
-from replication.controller.steps import ChangeMetadata
-from replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
-from replication.protocol.rounds import carry_out
-from replication.storage.admin_table import AdminTable
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import Cluster
+from lakelog.replication.controller import active_controller, topics
+from lakelog.replication.controller.batch import DecisionInterrupted
+from lakelog.replication.controller.controller import Controller
+from lakelog.replication.controller.decide import decide
+from lakelog.replication.controller.events import TopicChange
+from lakelog.replication.controller.steps import ChangeMetadata
+from lakelog.replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
+from lakelog.replication.protocol.rounds.carry_out import carry_out
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.tables.admin_table import AdminTable
+from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.controller.contexts import Active, context, errors, partition, request
 from tests.controller.world import World
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from replication.controller.events import LogDirEventNotification
-from replication.protocol.replica_states import ReplicaState
+from lakelog.replication.controller.events import LogDirEventNotification
+from lakelog.replication.protocol.replica_states import ReplicaState
 from tests.controller.contexts import NOBODY, Active, changed, context, partition, tp
 from tests.controller.world import World
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from replication.controller.controller_context import BrokerView, ControllerContext
-from replication.controller.decide import decide
-from replication.controller.events import BrokerModifications, ControllerChange, IsrChangeNotification
+from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.controller.decide import decide
+from lakelog.replication.controller.events import BrokerModifications, ControllerChange, IsrChangeNotification
 from tests.controller.contexts import Active, changed, context, errors, partition, tp
 
 ONLINE, OFFLINE, INELIGIBLE = "OnlineReplica", "OfflineReplica", "ReplicaDeletionIneligible"

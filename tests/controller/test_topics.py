@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from replication.controller.controller_context import BrokerView
-from replication.controller.decide import decide
+from lakelog.replication.controller.controller_context import BrokerView
+from lakelog.replication.controller.decide import decide
 from tests.controller.contexts import NOBODY, Active, changed, check, context, errors, partition, request, tp
 
 NEW, ONLINE = "NewReplica", "OnlineReplica"

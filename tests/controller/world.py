@@ -1,17 +1,17 @@
 """A cluster without brokers at work, on real tables; the clock by which brokers die is the test's."""
 
-from replication.config import Config
-from replication.controller.active_controller import ActiveController
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.protocol.leader_election import new_partition
-from replication.protocol.lease import Lease
-from replication.protocol.liveness import Liveness
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.topic import Topic
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import Cluster, format_cluster
-from replication.storage.commit import last_version
-from replication.storage.filesystem import StorageRoot
+from lakelog.replication.config import Config
+from lakelog.replication.controller.active_controller import ActiveController
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clock import Clock
 from tests.registrations import joined
 

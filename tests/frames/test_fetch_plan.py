@@ -1,8 +1,8 @@
 import pytest
 from chispa import assert_df_equality
 
-from replication.frames.fetch_plan import fetch_plan
-from schemas import FETCH_STATES, RECORD_BATCHES
+from lakelog.replication.frames.fetch_plan import fetch_plan
+from lakelog.schemas import FETCH_STATES, RECORD_BATCHES
 
 COLUMNS = """topic_id string, partition int, base_offset bigint, last_offset bigint, leader_epoch int, segment string,
     segment_bytes bigint, bytes bigint, previous string, chain string, gap string"""

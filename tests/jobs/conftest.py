@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from jobs import format as format_verb
-from replication.clients.admin import AdminClient
-from replication.config import Config
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.storage.broker_table import BrokerTable
-from replication.storage.filesystem import StorageRoot
+from lakelog.jobs import format as format_verb
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.config import Config
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.controllers import controller_of
 from tests.processes import wait_until
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs import simulate
-from jobs.simulate import main
-from replication.simulation.history import run_seed
-from replication.simulation.sabotage import SABOTAGES
-from replication.simulation.shrink import shrink
-from replication.simulation.tiers import RULES, TIERS, Tier
+from lakelog.jobs import simulate
+from lakelog.jobs.simulate import main
+from lakelog.replication.simulation.history import run_seed
+from lakelog.replication.simulation.sabotage import SABOTAGES
+from lakelog.replication.simulation.shrink import shrink
+from lakelog.replication.simulation.tiers import RULES, TIERS, Tier
 
 
 def use(monkeypatch: pytest.MonkeyPatch, tier: Tier) -> None:

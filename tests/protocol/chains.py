@@ -1,8 +1,8 @@
 """Batches that follow one another, as the logs of one partition hold them."""
 
-from replication.protocol.chain import linked
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.record_batch import BatchHeader, LogEnd
+from lakelog.replication.protocol.chain import linked
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd
 
 GENESIS = "the beginning"
 

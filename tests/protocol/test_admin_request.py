@@ -2,8 +2,8 @@
 
 import pytest
 
-from replication.errors import InvalidRequestException, PolicyViolationException
-from replication.protocol.admin_request import PartitionLimits, check_arguments, check_limits
+from lakelog.replication.errors import InvalidRequestException, PolicyViolationException
+from lakelog.replication.protocol.admin_request import PartitionLimits, check_arguments, check_limits
 
 TOPIC = {"topic": "t"}
 PUT = {"put": {}, "delete": []}

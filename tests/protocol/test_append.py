@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from replication.errors import (
+from lakelog.replication.errors import (
     FencedLeaderEpochException,
     InvalidRequiredAcksException,
     LakelogException,
@@ -12,7 +12,7 @@ from replication.errors import (
     ProducerFencedException,
     UnknownLeaderEpochException,
 )
-from replication.protocol.append import (
+from lakelog.replication.protocol.append import (
     Appended,
     AppendPosition,
     PartitionAppend,
@@ -22,11 +22,11 @@ from replication.protocol.append import (
     place,
     position_of,
 )
-from replication.protocol.chain import linked
-from replication.protocol.follow import check_follower_append
-from replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
-from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
-from replication.protocol.truncation import Cut, check_cut
+from lakelog.replication.protocol.chain import linked
+from lakelog.replication.protocol.follow import check_follower_append
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
+from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
+from lakelog.replication.protocol.truncation import Cut, check_cut
 
 
 @pytest.mark.parametrize("request_epoch", [5, None])

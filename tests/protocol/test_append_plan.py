@@ -1,7 +1,7 @@
 import pytest
 
-from replication.protocol.append_plan import AppendPlan, ByteLimit, FetchedBatch, plan_appends
-from replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.protocol.append_plan import AppendPlan, ByteLimit, FetchedBatch, plan_appends
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 
 P, Q = TopicIdPartition("t", 0), TopicIdPartition("t", 1)
 

@@ -2,12 +2,12 @@ from collections import Counter
 
 import pytest
 
-from replication.errors import (
+from lakelog.replication.errors import (
     InvalidPartitionsException,
     InvalidReplicaAssignmentException,
     InvalidReplicationFactorException,
 )
-from replication.protocol.assignment import assign_replicas, check_assignment
+from lakelog.replication.protocol.assignment import assign_replicas, check_assignment
 
 FIVE = dict.fromkeys(range(5))
 SIX = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from replication.protocol.become_leader_or_follower import become_leader_or_follower, given_to, role_in
-from replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, PartitionLog, Role
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from replication.protocol.steps import (
+from lakelog.replication.protocol.become_leader_or_follower import become_leader_or_follower, given_to, role_in
+from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, PartitionLog, Role
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.protocol.rounds.steps import (
     CommitRoles,
     DeleteLogs,
     HostPartitions,

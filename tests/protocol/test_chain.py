@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from replication.errors import CorruptRecordException
-from replication.protocol.chain import HASH_BYTES, check_link, genesis, halves, joined, linked
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.chain import HASH_BYTES, check_link, genesis, halves, joined, linked
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 
 P = TopicIdPartition("flights-id", 3)
 HEADER = BatchHeader("flights", "flights-id", 3, 5, 10, 19, 1_767_268_800_000_000, 420, 7, 1, 40, "digest")

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from replication.protocol.compaction import LogFile, plan_compaction, size_class
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.protocol.compaction import LogFile, plan_compaction, size_class
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 
 KIB, MIB = 1024, 1024 * 1024
 SEGMENT = 32 * MIB

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from replication.errors import (
+from lakelog.replication.errors import (
     FencedLeaderEpochException,
     LeaderNotAvailableException,
     NotEnoughReplicasAfterAppendException,
@@ -13,7 +13,7 @@ from replication.errors import (
     OffsetOutOfRangeException,
     TimeoutException,
 )
-from replication.protocol.delayed_operation import (
+from lakelog.replication.protocol.delayed_operation import (
     DONE,
     NOT_YET,
     Outcome,
@@ -24,9 +24,9 @@ from replication.protocol.delayed_operation import (
     fetch_outcome,
     produce_outcome,
 )
-from replication.protocol.leader_epoch import EpochEntry
-from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
-from replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.leader_epoch import EpochEntry
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
+from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 from tests.protocol.chains import GENESIS, chained, chained_log, header
 
 ROW = Replica("t", "id", 0, 1, 1, 5, LEADER_ROLE, "Fetching", 0, 30, 20, (EpochEntry(5, 0),), None, 1)

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from replication.protocol import fetch_state
-from replication.protocol.fetch_state import (
+from lakelog.replication.protocol import fetch_state
+from lakelog.replication.protocol.fetch_state import (
     NEVER,
     TRANSITIONS,
     PartitionFetchState,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.fetch_states import FetchStates, NoLongerFetched
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.steps import InitialFetchState
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_states import FetchStates, NoLongerFetched
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from tests.clock import Clock
 
 P0, P1 = TopicIdPartition("t", 0), TopicIdPartition("t", 1)

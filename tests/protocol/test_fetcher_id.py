@@ -1,6 +1,6 @@
 import pytest
 
-from replication.protocol.fetcher_id import fetcher_id, java_hash
+from lakelog.replication.protocol.fetcher_id import fetcher_id, java_hash
 
 
 @pytest.mark.parametrize(

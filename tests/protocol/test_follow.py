@@ -4,22 +4,30 @@ from dataclasses import replace
 
 import pytest
 
-from replication.errors import FencedLeaderEpochException, OffsetOutOfRangeException
-from replication.protocol.append_plan import FetchedBatch, plan_appends
-from replication.protocol.fetch_steps import (
+from lakelog.replication.errors import FencedLeaderEpochException, OffsetOutOfRangeException
+from lakelog.replication.protocol.append_plan import FetchedBatch, plan_appends
+from lakelog.replication.protocol.follow import append_fetched, check_follower_append, may_append, maybe_truncate
+from lakelog.replication.protocol.leader_epoch import EpochEntry
+from lakelog.replication.protocol.partition_log import (
+    FOLLOWER,
+    LEADER,
+    NO_ROLE,
+    STOPPED,
+    PartitionLog,
+    PlacedBatch,
+    Role,
+)
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.rounds.fetch_steps import (
     AdvanceFetchOffsets,
     AppendFetched,
     CutLogs,
     FinishTruncation,
     RaiseLogStarts,
 )
-from replication.protocol.follow import append_fetched, check_follower_append, may_append, maybe_truncate
-from replication.protocol.leader_epoch import EpochEntry
-from replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, PlacedBatch, Role
-from replication.protocol.record_batch import LogEnd, TopicIdPartition
-from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.protocol.steps import PublishReplicas
-from replication.protocol.truncation import Cut
+from lakelog.replication.protocol.rounds.steps import PublishReplicas
+from lakelog.replication.protocol.truncation import Cut
 from tests.protocol.chains import GENESIS, chained, one_by_one
 
 P, Q = TopicIdPartition("id", 0), TopicIdPartition("id", 1)

@@ -1,6 +1,10 @@
 import pytest
 
-from replication.protocol.high_watermark import effective_min_isr, follower_high_watermark, leader_high_watermark
+from lakelog.replication.protocol.high_watermark import (
+    effective_min_isr,
+    follower_high_watermark,
+    leader_high_watermark,
+)
 
 CASES = {
     # case: (current, leader LEO, LEOs of others, ISR, caught up, min ISR) -> HW; broker 1 leads

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from replication.protocol.isr import (
+from lakelog.replication.protocol.isr import (
     NEVER_CAUGHT_UP,
     FollowerProgress,
     IsrChange,
@@ -19,8 +19,8 @@ from replication.protocol.isr import (
     maybe_shrink_isr,
     observe,
 )
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 LAG, NOW = 10.0, 1000.0
 # Every other field is set, so that one that is lost on the way is noticed.

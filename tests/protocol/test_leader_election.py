@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from replication.protocol.leader_election import (
+from lakelog.replication.protocol.leader_election import (
     elect_controlled_shutdown,
     elect_offline,
     elect_preferred,
@@ -14,7 +14,7 @@ from replication.protocol.leader_election import (
     with_leader,
     with_replicas,
 )
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 
 BROKERS = (1, 2, 3)
 STRANGER = 9

@@ -1,6 +1,6 @@
 import pytest
 
-from replication.protocol.leader_epoch import (
+from lakelog.replication.protocol.leader_epoch import (
     EpochEntry,
     assign,
     covers,

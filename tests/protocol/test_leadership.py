@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from replication.protocol.isr import FollowerProgress, IsrChange, Outcome, change_to
-from replication.protocol.leadership import (
+from lakelog.replication.protocol.isr import FollowerProgress, IsrChange, Outcome, change_to
+from lakelog.replication.protocol.leadership import (
     HostedPartition,
     Surroundings,
     attend,
@@ -15,9 +15,9 @@ from replication.protocol.leadership import (
     raise_high_watermark,
     settle_isr_change,
 )
-from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, PlacedBatch, Role
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from replication.protocol.replica import FOLLOWER_ROLE, Replica
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, PlacedBatch, Role
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.replica import FOLLOWER_ROLE, Replica
 from tests.protocol.chains import GENESIS, chained, one_by_one
 
 LAG, NOW = 10.0, 1000.0

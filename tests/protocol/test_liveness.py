@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.protocol.liveness import Liveness
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.liveness import Liveness
 from tests.clock import Clock
 
 BROKER = BrokerRegistration(1, "/1", None, 7, 0, -1, False, None, "log", 0)

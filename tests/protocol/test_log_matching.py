@@ -5,12 +5,12 @@ import itertools
 
 import pytest
 
-from replication.protocol.append_plan import FetchedBatch, plan_appends
-from replication.protocol.leader_epoch import EpochEntry, assign
-from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
-from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
-from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.protocol.truncation import (
+from lakelog.replication.protocol.append_plan import FetchedBatch, plan_appends
+from lakelog.replication.protocol.leader_epoch import EpochEntry, assign
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
+from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
+from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.truncation import (
     Cut,
     are_of_the_log,
     common_end,

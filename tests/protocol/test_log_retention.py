@@ -4,15 +4,15 @@ import itertools
 
 import pytest
 
-from replication.errors import NotLeaderOrFollowerException, OffsetOutOfRangeException, PolicyViolationException
-from replication.protocol.log_retention import (
+from lakelog.replication.errors import NotLeaderOrFollowerException, OffsetOutOfRangeException, PolicyViolationException
+from lakelog.replication.protocol.log_retention import (
     delete_records_offset,
     follower_log_start,
     low_watermark,
     retention_offset,
 )
-from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
-from replication.protocol.record_batch import BatchHeader
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
+from lakelog.replication.protocol.record_batch import BatchHeader
 
 MS = 1000
 NOW = 100 * MS

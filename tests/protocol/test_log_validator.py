@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from replication.errors import CorruptRecordException
-from replication.protocol.chain import linked
-from replication.protocol.log_validator import validate_headers
-from replication.protocol.record_batch import BatchHeader
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.chain import linked
+from lakelog.replication.protocol.log_validator import validate_headers
+from lakelog.replication.protocol.record_batch import BatchHeader
 
 GOOD = BatchHeader("t", "id", 0, 3, 10, 12, -5, 0, digest="d", previous="p")
 

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from replication.errors import CorruptRecordException
-from replication.protocol.leader_epoch import EpochEntry
-from replication.protocol.partition_log import (
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.leader_epoch import EpochEntry
+from lakelog.replication.protocol.partition_log import (
     FOLLOWER,
     LEADER,
     NO_ROLE,
@@ -16,8 +16,8 @@ from replication.protocol.partition_log import (
     role_of,
     role_version,
 )
-from replication.protocol.producer_state import ProducerEntry, SequenceRun
-from replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
+from lakelog.replication.protocol.producer_state import ProducerEntry, SequenceRun
+from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
 from tests.protocol.chains import GENESIS, chained, chained_log
 from tests.protocol.chains import header as header_of
 

@@ -2,9 +2,9 @@ import itertools
 
 import pytest
 
-from replication.protocol.leader_election import new_partition
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from replication.protocol.partition_states import VALID_PREVIOUS_STATES, initial_state, is_valid
+from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.partition_states import VALID_PREVIOUS_STATES, initial_state, is_valid
 from tests.registrations import joined
 
 NON_EXISTENT, NEW, ONLINE, OFFLINE = STATES = (

@@ -1,7 +1,7 @@
 import pytest
 
-from replication.errors import OutOfOrderSequenceException, ProducerFencedException
-from replication.protocol.producer_state import (
+from lakelog.replication.errors import OutOfOrderSequenceException, ProducerFencedException
+from lakelog.replication.protocol.producer_state import (
     KnownRecords,
     ProducerEntry,
     SequenceRun,
@@ -10,7 +10,7 @@ from replication.protocol.producer_state import (
     record,
     truncate_from_end,
 )
-from replication.protocol.record_batch import BatchHeader
+from lakelog.replication.protocol.record_batch import BatchHeader
 
 LAST = 2**31 - 1
 

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from replication.protocol.reassignment import (
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.reassignment import (
     begin_reassignment,
     cancel_reassignment,
     complete_reassignment,

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from replication.protocol.fetch_state import PartitionFetchState
-from replication.protocol.leader_epoch import EpochEntry
-from replication.protocol.leadership import HostedPartition
-from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
-from replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from replication.protocol.record_batch import BatchHeader
-from replication.protocol.replica import Replica
-from replication.protocol.replica_rows import offline_row, replica_row
+from lakelog.replication.protocol.fetch_state import PartitionFetchState
+from lakelog.replication.protocol.leader_epoch import EpochEntry
+from lakelog.replication.protocol.leadership import HostedPartition
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.record_batch import BatchHeader
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_rows import offline_row, replica_row
 
 REGISTRATION = PartitionRegistration("flights", "id", 3, (1, 2), 1, 5, (1, 2))
 

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from replication.protocol.replica_states import VALID_PREVIOUS_STATES, initial_state, is_valid
+from lakelog.replication.protocol.replica_states import VALID_PREVIOUS_STATES, initial_state, is_valid
 
 NON_EXISTENT, NEW, ONLINE, OFFLINE, STARTED, SUCCESSFUL, INELIGIBLE = STATES = (
     "NonExistentReplica",

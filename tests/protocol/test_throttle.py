@@ -4,10 +4,10 @@ from functools import reduce
 
 import pytest
 
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import BatchHeader
-from replication.protocol.throttle import (
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import BatchHeader
+from lakelog.replication.protocol.throttle import (
     UNLIMITED,
     Quota,
     allowance,

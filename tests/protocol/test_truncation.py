@@ -3,12 +3,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from replication.errors import FencedLeaderEpochException
-from replication.protocol.leader_epoch import EpochEntry, assign, end_offset_for, epoch_at
-from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, PlacedBatch, Role
-from replication.protocol.record_batch import LogEnd
-from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.protocol.truncation import Cut, check_cut, cut_for, truncation_offset
+from lakelog.replication.errors import FencedLeaderEpochException
+from lakelog.replication.protocol.leader_epoch import EpochEntry, assign, end_offset_for, epoch_at
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, PlacedBatch, Role
+from lakelog.replication.protocol.record_batch import LogEnd
+from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.truncation import Cut, check_cut, cut_for, truncation_offset
 from tests.protocol.chains import chained, one_by_one
 
 

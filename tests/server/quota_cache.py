@@ -1,7 +1,7 @@
 """What quotas read of the cluster, made by hand: two partitions of one topic, and what of them is throttled."""
 
-from replication.config import Config
-from replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.config import Config
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from tests.storage.logs import P0, P1, TOPIC
 
 

@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from replication.config import Config
-from replication.errors import DuplicateBrokerRegistrationException, InconsistentClusterIdException
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.server.broker import Broker
-from replication.server.broker_session import BrokerSession
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.filesystem import StorageRoot
+from lakelog.replication.config import Config
+from lakelog.replication.errors import DuplicateBrokerRegistrationException, InconsistentClusterIdException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.server.broker import Broker
+from lakelog.replication.server.broker_session import BrokerSession
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.hanging import Hanging
 from tests.processes import wait_until
 

@@ -6,15 +6,15 @@ import logging
 
 import pytest
 
-from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.log_matching import LOST_END
-from replication.protocol.steps import InitialFetchState
-from replication.server import fetch_runner
-from replication.storage.append import Appended
-from replication.storage.log_cleaning import raise_log_starts
-from replication.storage.log_snapshot import batch_ends_from
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.log_matching import LOST_END
+from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.server.fetcher import fetch_runner
+from lakelog.replication.storage.log.append import Appended
+from lakelog.replication.storage.log.delete_records import raise_log_starts
+from lakelog.replication.storage.log.log_snapshot import batch_ends_from
 from tests.clock import Clock
-from tests.server.test_fetch_runner import World
+from tests.server.fetcher.test_fetch_runner import World
 from tests.storage.logs import P0, P1, TOPIC, chain, fill, follow, lead, leo, records, request, send, truncate, values
 
 REWRITTEN = 77  # another producer, so that nothing is a duplicate

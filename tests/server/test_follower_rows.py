@@ -2,9 +2,9 @@
 
 import pytest
 
-from replication.errors import KafkaStorageException, LakelogException
-from replication.server import follower_rows
-from replication.server.follower_rows import FollowerRows
+from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.server import follower_rows
+from lakelog.replication.server.follower_rows import FollowerRows
 from tests.clock import Clock
 from tests.hanging import Hanging
 from tests.processes import wait_until

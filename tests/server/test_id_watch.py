@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from replication.config import Config
-from replication.errors import DuplicateBrokerRegistrationException
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.server.id_watch import IdWatch, prepare_start
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.root_probe import is_formatted
+from lakelog.replication.config import Config
+from lakelog.replication.errors import DuplicateBrokerRegistrationException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.server.id_watch import IdWatch, prepare_start
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.delta.root_probe import is_formatted
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clock import Clock
 
 HERE, ELSEWHERE = "/here", "/elsewhere"

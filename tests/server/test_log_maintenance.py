@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from replication.config import Config
-from replication.errors import KafkaStorageException
-from replication.protocol.leadership import HostedPartition
-from replication.protocol.partition_log import FOLLOWER, Role
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.server import log_maintenance
-from replication.server.gate import BrokerKilled, Gate
-from replication.server.log_maintenance import LogMaintenance
-from replication.storage.replica_log import ReplicaLog
+from lakelog.replication.config import Config
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.leadership import HostedPartition
+from lakelog.replication.protocol.partition_log import FOLLOWER, Role
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.server import log_maintenance
+from lakelog.replication.server.log_maintenance import LogMaintenance
+from lakelog.replication.server.pause_point import BrokerKilled, Gate
+from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.processes import wait_until
 from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, facts, fill, lead, new_log, offsets
 

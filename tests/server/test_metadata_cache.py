@@ -5,21 +5,21 @@ from dataclasses import replace
 
 import pytest
 
-from replication.config import Config
-from replication.errors import KafkaStorageException
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.protocol.entity import Entity
-from replication.protocol.leader_election import new_partition
-from replication.protocol.replica import Replica
-from replication.protocol.topic import Topic
-from replication.server.metadata_cache import MetadataCache
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.config_table import ConfigTable
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
-from schemas import LOG
+from lakelog.replication.config import Config
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.entity import Entity
+from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.server.metadata_cache import MetadataCache
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.replication.storage.tables.config_table import ConfigTable
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.schemas import LOG
 from tests import registrations
 from tests.clients.world import World
 from tests.clock import Clock

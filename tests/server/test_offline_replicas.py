@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
-from replication.protocol.partition_registration import LEADER_DURING_DELETE
-from replication.protocol.steps import DeleteLogs
-from replication.server.gate import Gate
-from replication.server.replica_manager import ReplicaManager
-from replication.storage.replica_log import ReplicaLog
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
+from lakelog.replication.protocol.rounds.steps import DeleteLogs
+from lakelog.replication.server.pause_point import Gate
+from lakelog.replication.server.replica_manager import ReplicaManager
+from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.server.test_replica_manager import FOLLOWED, LED, Fetchers, World, carry_out
 from tests.storage.logs import P0, P1, fill, lead, request, send
 

@@ -5,17 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from replication.config import Config
-from replication.errors import CorruptRecordException, KafkaStorageException, StaleBrokerEpochException
-from replication.protocol.broker_registration import LogIdentity
-from replication.protocol.liveness import Liveness
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.server.registration import Registration, epoch_seen
-from replication.storage.broker_table import BrokerTable
-from replication.storage.commit import commit_name, last_version
-from replication.storage.delta_log import NONCE
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_log import ReplicaLog
+from lakelog.replication.config import Config
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, StaleBrokerEpochException
+from lakelog.replication.protocol.broker_registration import LogIdentity
+from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.server.registration import Registration, epoch_seen
+from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
+from lakelog.replication.storage.delta.delta_log import NONCE
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.registrations import folder_of
 from tests.storage.logs import P0, fill, lead, new_log
 

@@ -2,14 +2,10 @@
 
 import pytest
 
-from replication.protocol.fetcher_id import fetcher_id
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.steps import InitialFetchState
-from replication.server.replica_fetcher_manager import (
-    BrokerIdAndFetcherId,
-    ReplicaFetcherManager,
-    SourceBroker,
-)
+from lakelog.replication.protocol.fetcher_id import fetcher_id
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
 
 
 class RecordingFetcher:

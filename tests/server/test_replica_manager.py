@@ -8,28 +8,28 @@ from types import SimpleNamespace
 
 import pytest
 
-from replication.errors import KafkaStorageException, NotLeaderOrFollowerException
-from replication.protocol import fetch_state
-from replication.protocol.chain import genesis
-from replication.protocol.fetch_state import PartitionFetchState
-from replication.protocol.fetch_steps import FollowHighWatermarks
-from replication.protocol.isr import fence_isr_changes
-from replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, Role
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.steps import (
+from lakelog.replication.errors import KafkaStorageException, NotLeaderOrFollowerException
+from lakelog.replication.protocol import fetch_state
+from lakelog.replication.protocol.chain import genesis
+from lakelog.replication.protocol.fetch_state import PartitionFetchState
+from lakelog.replication.protocol.isr import fence_isr_changes
+from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, Role
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
+from lakelog.replication.protocol.rounds.steps import (
     HostPartitions,
     InitialFetchState,
     PublishReplicas,
     StopIdleFetchers,
 )
-from replication.protocol.truncation import Cut
-from replication.server.gate import BrokerKilled, Gate
-from replication.server.replica_manager import ReplicaManager
-from replication.storage.cut import cut_logs
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
+from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.server.pause_point import BrokerKilled, Gate
+from lakelog.replication.server.replica_manager import ReplicaManager
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.truncate import cut_logs
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.processes import wait_until
 from tests.registrations import joined

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from replication.protocol.replica import Replica
-from replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from tests.clock import Clock
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, TOPIC, fill, new_log

@@ -5,16 +5,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jobs.storage_faults import bring_back, take_away
-from replication.clients.producer import Producer, raise_first_error
-from replication.clients.reader import read_committed
-from replication.config import Config
-from replication.errors import KafkaStorageException
-from replication.local_cluster import LocalCluster
-from replication.server.broker import Broker
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
+from lakelog.jobs.faults.storage_faults import bring_back, take_away
+from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.clients.reader import read_committed
+from lakelog.replication.config import Config
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.server.broker import Broker
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.processes import wait_until
 
 SHORT = {

@@ -2,12 +2,12 @@
 
 import pyarrow as pa
 
-from replication.clients.producer import Producer, raise_first_error
-from replication.local_cluster import LocalCluster
-from replication.protocol.fetch_state import ReplicaState
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
+from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.processes import wait_until
 
 LEADER, FOLLOWER = "leader.replication.throttled", "follower.replication.throttled"

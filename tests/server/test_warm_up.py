@@ -2,10 +2,10 @@
 
 import pytest
 
-from replication.config import Config
-from replication.server.warm_up import warm_up
-from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.filesystem import StorageRoot
+from lakelog.replication.config import Config
+from lakelog.replication.server.warm_up import warm_up
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def test_a_root_that_does_not_work_keeps_nobody_from_starting(spark, root, clust
     def fails(*_):
         raise OSError("no such device")
 
-    monkeypatch.setattr("replication.server.warm_up.read_headers", fails)
+    monkeypatch.setattr("lakelog.replication.server.warm_up.read_headers", fails)
     assert warm_up(spark, StorageRoot.of(root).child("gone"), 2, cluster.root) == []
     assert "broker 2: has not warmed up" in caplog.text
 
 
 def test_a_stream_that_brings_nothing_is_not_waited_for_forever(spark, root, cluster, monkeypatch):
-    monkeypatch.setattr("replication.server.warm_up._PATIENCE_SECONDS", 0)
+    monkeypatch.setattr("lakelog.replication.server.warm_up._PATIENCE_SECONDS", 0)
     storage = StorageRoot.of(root).child("broker-2")
     format_broker(storage, cluster.cluster_id, 2)
     warm_up(spark, storage, 2, cluster.root)

@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from replication.controller import reassignment
-from replication.controller.controller_context import BrokerView, ControllerContext
-from replication.protocol.admin_request import AdminRequest
-from replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
-from replication.protocol.topic import Topic
-from replication.simulation import controller_invariants
-from replication.simulation.controller import Controller
-from replication.simulation.controller_sabotage import swapped
-from replication.simulation.events import CRASH, LANDED, PAUSE, RESUME, STEP, Event, Violation
-from replication.simulation.rules import SHIPPED
-from replication.simulation.sabotage import SABOTAGES
-from replication.simulation.tables import Admin, Metadata, Topics
-from replication.simulation.world import Setting, World
+from lakelog.replication.controller import reassignment
+from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.protocol.admin_request import AdminRequest
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.simulation import controller_invariants
+from lakelog.replication.simulation.controller import Controller
+from lakelog.replication.simulation.controller_sabotage import swapped
+from lakelog.replication.simulation.events import CRASH, LANDED, PAUSE, RESUME, STEP, Event, Violation
+from lakelog.replication.simulation.rules import SHIPPED
+from lakelog.replication.simulation.sabotage import SABOTAGES
+from lakelog.replication.simulation.tables import Admin, Metadata, Topics
+from lakelog.replication.simulation.world import Setting, World
 
 P0 = PartitionRegistration("numbers", "t1", 0, (1, 2), 1, 3, (1, 2), 5, 2)
 MOVING = replace(P0, replicas=(3, 2, 1), adding_replicas=(3,), removing_replicas=(1,))

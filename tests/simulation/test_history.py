@@ -2,10 +2,10 @@
 
 import pytest
 
-from replication.simulation.events import CRASH, DROPPED, LANDED, LATE, PAUSE, RESUME, START, STEP, Event
-from replication.simulation.history import run_events, run_seed
-from replication.simulation.rules import SHIPPED
-from replication.simulation.world import Setting, World
+from lakelog.replication.simulation.events import CRASH, DROPPED, LANDED, LATE, PAUSE, RESUME, START, STEP, Event
+from lakelog.replication.simulation.history import run_events, run_seed
+from lakelog.replication.simulation.rules import SHIPPED
+from lakelog.replication.simulation.world import Setting, World
 
 SEEDS = 200
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from replication.simulation.report import Caught, Simulated, figures, simulate
-from replication.simulation.sabotage import SABOTAGES
-from replication.simulation.tiers import RULES
+from lakelog.replication.simulation.report import Caught, Simulated, figures, simulate
+from lakelog.replication.simulation.sabotage import SABOTAGES
+from lakelog.replication.simulation.tiers import RULES
 
 FIGURES = {
     "sabotaged_rules",

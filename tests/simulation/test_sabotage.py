@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from replication.simulation.events import Event
-from replication.simulation.history import run_events
-from replication.simulation.report import catch
-from replication.simulation.sabotage import SABOTAGES
-from replication.simulation.tiers import RULES
-from replication.simulation.world import Setting
+from lakelog.replication.simulation.events import Event
+from lakelog.replication.simulation.history import run_events
+from lakelog.replication.simulation.report import catch
+from lakelog.replication.simulation.sabotage import SABOTAGES
+from lakelog.replication.simulation.tiers import RULES
+from lakelog.replication.simulation.world import Setting
 
 KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
 SEEDS_THAT_CATCH = {

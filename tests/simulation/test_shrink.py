@@ -2,10 +2,10 @@
 
 import pytest
 
-from replication.simulation.history import run_events, run_seed
-from replication.simulation.report import Found
-from replication.simulation.sabotage import SABOTAGES
-from replication.simulation.shrink import shrink
+from lakelog.replication.simulation.history import run_events, run_seed
+from lakelog.replication.simulation.report import Found
+from lakelog.replication.simulation.sabotage import SABOTAGES
+from lakelog.replication.simulation.shrink import shrink
 
 NAME = "high_watermark_is_the_log_end"
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from replication.protocol.partition_log import FOLLOWER, LEADER, Role
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from replication.simulation.tables import LogChange, LogState, NewBatch, Table, replay
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.simulation.tables import LogChange, LogState, NewBatch, Table, replay
 
 P0 = TopicIdPartition("t1", 0)
 

@@ -7,8 +7,8 @@ import pyarrow.fs as pafs
 import pytest
 from moto.server import ThreadedMotoServer
 
-from replication.storage.filesystem import StorageRoot
-from replication.storage.memory.store import MemoryStore
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.memory.store import MemoryStore
 from tests.storage.tables import Place, in_memory, on_disk
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from replication.errors import LakelogException
-from replication.protocol.chain import genesis, linked
-from replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
-from replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from replication.storage.append import (
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.chain import genesis, linked
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.append import (
     SEGMENT_BYTES,
     Appended,
     PartitionAppend,
@@ -17,15 +18,14 @@ from replication.storage.append import (
     append_as_follower,
     arrow_writer,
 )
-from replication.storage.cut import without_ends
-from replication.storage.filesystem import StorageRoot
-from replication.storage.log_facts import log_start_app_id
-from replication.storage.log_rewrite import Removal, take_out
-from replication.storage.log_state import LogState
-from replication.storage.record_digest import record_digest
-from replication.storage.replica_log import LogChange, ReplicaLog
-from replication.storage.segment import copy_segment
-from schemas import LOG
+from lakelog.replication.storage.log.log_rewrite import Removal, take_out
+from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.log_txns import log_start_app_id
+from lakelog.replication.storage.log.record_digest import record_digest
+from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
+from lakelog.replication.storage.log.segment import copy_segment
+from lakelog.replication.storage.log.truncate import without_ends
+from lakelog.schemas import LOG
 
 TOPIC, TOPIC_ID = "flights", "flights-id"
 P0, P1, P2 = (TopicIdPartition(TOPIC_ID, number) for number in range(3))

@@ -12,10 +12,10 @@ from deltalake import CommitProperties, PostCommitHookProperties, Schema, Transa
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from replication.storage.commit import commit_name, is_commit
-from replication.storage.filesystem import StorageRoot
-from replication.storage.table_handle import TableHandle, add_actions
-from schemas.table import ARROW_TYPES
+from lakelog.replication.storage.delta.commit_reader import commit_name, is_commit
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
+from lakelog.schemas.table import ARROW_TYPES
 
 ARROW = pa.schema([pa.field(f"c{i}", t, nullable=i > 0) for i, t in enumerate(ARROW_TYPES.values())])
 SCHEMA = Schema.from_arrow(ARROW)

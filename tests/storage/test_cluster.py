@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from replication.config import Config
-from replication.errors import BrokerNotAvailableException, InconsistentClusterIdException, KafkaStorageException
-from replication.protocol.broker_registration import BrokerRegistration
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import (
+from lakelog.replication.config import Config
+from lakelog.replication.errors import (
+    BrokerNotAvailableException,
+    InconsistentClusterIdException,
+    KafkaStorageException,
+)
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.cluster import (
     Cluster,
     check_identity,
     format_broker,
@@ -17,12 +20,13 @@ from replication.storage.cluster import (
     probe_compare_and_set,
     read_identity,
 )
-from replication.storage.delta_log import DeltaLog
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
-from replication.storage.state_table import StateTable
-from schemas import CLUSTER, FORMAT_VERSION
+from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.replication.storage.tables.state_table import StateTable
+from lakelog.schemas import CLUSTER, FORMAT_VERSION
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from replication.protocol.broker_rounds import RULES
-from replication.protocol.send_round import SEND_RULES
-from replication.simulation.rules import SHIPPED, Rules
-from replication.simulation.stack.one_thread import Changes
-from replication.simulation.stack.world import StackWorld
+from lakelog.replication.protocol.rounds.broker_rounds import RULES
+from lakelog.replication.protocol.rounds.send_round import SEND_RULES
+from lakelog.replication.simulation.rules import SHIPPED, Rules
+from lakelog.replication.simulation.stack.one_thread import PACKAGE, Changes
+from lakelog.replication.simulation.stack.world import StackWorld
 
 Break = Callable[[Changes], None]
 DirectedHistory = Callable[[StackWorld], None]
@@ -61,7 +61,7 @@ def _replace(changes: Changes, name: str, shipped: Any, rule: Any) -> int:
             changes.callback(object.__setattr__, rules, name, shipped)
             count += 1
     for module_name, module in sorted(sys.modules.items()):
-        is_ours = module_name.startswith("replication.") and not module_name.startswith("replication.simulation")
+        is_ours = module_name.startswith(PACKAGE) and not module_name.startswith(PACKAGE + "simulation")
         if is_ours and module_name != shipped.__module__:
             for attribute in [a for a, value in vars(module).items() if value is shipped]:
                 changes.change(module, attribute, rule)

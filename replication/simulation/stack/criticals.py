@@ -8,18 +8,18 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-from replication.clients.producer import Producer
-from replication.protocol.append import Appended, PartitionAppend, place
-from replication.protocol.broker_rounds import BrokerRules
-from replication.protocol.compaction import Compaction, LogFile, size_class
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.record_batch import BatchHeader
-from replication.protocol.replica_rows import replica_row
-from replication.protocol.role_round import take_up_roles
-from replication.server.replica_manager import ReplicaManager
-from replication.simulation.stack import schedules
-from replication.simulation.stack.breaks import StackSabotage, at
-from replication.simulation.stack.one_thread import Fetcher
+from lakelog.replication.clients.producer import Producer
+from lakelog.replication.protocol.append import Appended, PartitionAppend, place
+from lakelog.replication.protocol.compaction import Compaction, LogFile, size_class
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.record_batch import BatchHeader
+from lakelog.replication.protocol.replica_rows import replica_row
+from lakelog.replication.protocol.rounds.broker_rounds import BrokerRules
+from lakelog.replication.protocol.rounds.role_round import take_up_roles
+from lakelog.replication.server.replica_manager import ReplicaManager
+from lakelog.replication.simulation.stack import schedules
+from lakelog.replication.simulation.stack.breaks import StackSabotage, at
+from lakelog.replication.simulation.stack.one_thread import Fetcher
 
 _send, _place, _publish = Producer.send, place, ReplicaManager.publish
 
@@ -94,33 +94,33 @@ def _without_progress(
 
 
 # As shipped, while the broker's fetchers go on: the counterpart of `_reads_the_log_first`.
-FETCHER_GOES_ON = at(("replication.server.replica_manager.ReplicaManager.publish", _is_overtaken))
+FETCHER_GOES_ON = at(("server.replica_manager.ReplicaManager.publish", _is_overtaken))
 
 CRITICALS: dict[str, StackSabotage] = {
     "a_send_keeps_its_identity": StackSabotage(
         "a send that raises leaves its sequence numbers to the next one",
-        at(("replication.clients.producer.Producer.send", _keeps_its_identity)), schedules.interrupted_send,
+        at(("clients.producer.Producer.send", _keeps_its_identity)), schedules.interrupted_send,
     ),
     "a_new_process_leads_on": StackSabotage(
         "a process leads what an older one was elected for, with a log that has lost its end",
         at(
-            ("replication.server.replica_manager.take_up_roles",
+            ("server.replica_manager.take_up_roles",
              partial(take_up_roles, rules=BrokerRules(given_to=_leads_on))),
-            ("replication.protocol.log_matching.leader_lost_its_end", lambda *_: False),  # it would keep what was lost
+            ("protocol.log_matching.leader_lost_its_end", lambda *_: False),  # it would keep what was lost
         ), schedules.leader_without_its_end,
     ),
     "the_log_is_read_first": StackSabotage(
         "a row is made of a log that was read before the fetch states",
-        at(("replication.server.replica_manager.ReplicaManager.publish", _reads_the_log_first)),
+        at(("server.replica_manager.ReplicaManager.publish", _reads_the_log_first)),
         schedules.tail_of_a_deposed_leader,
     ),
     "all_is_appended_again": StackSabotage(
         "a leader that has the first records of a send appends all of them",
-        at(("replication.storage.append.place", _appends_all_again)), schedules.send_that_was_replicated_in_part,
+        at(("storage.log.append.place", _appends_all_again)), schedules.send_that_was_replicated_in_part,
     ),
     "compaction_makes_no_progress": StackSabotage(
         "compaction packs files by their compressed sizes",
-        at(("replication.storage.compaction.plan_compaction", _without_progress)),
+        at(("storage.log.compaction.plan_compaction", _without_progress)),
         schedules.records_that_compress_well,
     ),
 }  # fmt: skip

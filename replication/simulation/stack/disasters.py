@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from replication.simulation.stack.power_cut import lose_end, tear_commit, tear_end
-from replication.simulation.stack.processes import StackBroker, StackController
-from replication.simulation.stack.rates import (
+from lakelog.replication.simulation.stack.power_cut import lose_end, tear_commit, tear_end
+from lakelog.replication.simulation.stack.processes import StackBroker, StackController
+from lakelog.replication.simulation.stack.rates import (
     ASLEEP,
     DOUBLED,
     EMPTIED,
@@ -25,13 +25,13 @@ from replication.simulation.stack.rates import (
     STOPPED,
     TORN,
 )
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import format_broker
-from replication.storage.memory.store import File
-from schemas import LOG, REPLICAS
+from lakelog.replication.storage.cluster import format_broker
+from lakelog.replication.storage.memory.store import File
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.schemas import LOG, REPLICAS
 
 if TYPE_CHECKING:
-    from replication.simulation.stack.world import StackWorld
+    from lakelog.replication.simulation.stack.world import StackWorld
 
 BROKERS = (1, 2, 3)
 _LOSSES = LOSES_END, TORN, EMPTIED, RESTORED  # of records: they befall a broker that others can do without

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from replication.server.gate import BrokerKilled
-from replication.simulation.events import Violation
-from replication.simulation.stack.rates import (
+from lakelog.replication.server.pause_point import BrokerKilled
+from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.stack.rates import (
     DIES_AFTER,
     DIES_BEFORE,
     FROZEN,
@@ -24,8 +24,8 @@ from replication.simulation.stack.rates import (
     REFUSED,
     Rates,
 )
-from replication.storage.commit import commit_name
-from replication.storage.filesystem import TIMEOUT_MS, StorageRoot
+from lakelog.replication.storage.delta.commit_reader import commit_name
+from lakelog.replication.storage.delta.storage_root import TIMEOUT_MS, StorageRoot
 
 _SENT_AGAIN = 0.5
 _FROZEN_SECONDS = 3, 8, 15

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from replication.simulation.stack.one_thread import Clock
+from lakelog.replication.simulation.stack.one_thread import Clock
 
 
 @dataclass

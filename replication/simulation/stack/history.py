@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from replication.simulation.events import Violation
-from replication.simulation.shrink import shorten
-from replication.simulation.stack.breaks import StackSabotage
-from replication.simulation.stack.invariants import check, check_files, check_that_it_goes_on
-from replication.simulation.stack.one_thread import Changes
-from replication.simulation.stack.rates import drawn
-from replication.simulation.stack.step_invariants import violation_of
-from replication.simulation.stack.world import StackWorld
+from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.shrink import shorten
+from lakelog.replication.simulation.stack.breaks import StackSabotage
+from lakelog.replication.simulation.stack.invariants import check, check_files, check_that_it_goes_on
+from lakelog.replication.simulation.stack.one_thread import Changes
+from lakelog.replication.simulation.stack.rates import drawn
+from lakelog.replication.simulation.stack.step_invariants import violation_of
+from lakelog.replication.simulation.stack.world import StackWorld
 
 _RUNS = 100  # at most, of a history with some events left out
 _FOR_DAYS = 4  # one history in so many goes on for days, until files that nobody needs must be gone

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from replication.protocol.partition_log import PartitionLog
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.send_round import RecordMetadata
-from replication.server.broker_session import BrokerSession
-from replication.simulation.events import Violation
-from replication.simulation.stack.processes import StackBroker
-from replication.simulation.stack.producers import PARTITIONS
-from replication.simulation.stack.world import TOPIC_ID, StackWorld
-from replication.storage.delta_log import DeltaLog
-from replication.storage.filesystem import StorageRoot
-from replication.storage.replica_table import ReplicaTable
-from replication.storage.segment_name import may_be_deleted
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.send_round import RecordMetadata
+from lakelog.replication.server.broker_session import BrokerSession
+from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.stack.processes import StackBroker
+from lakelog.replication.simulation.stack.producers import PARTITIONS
+from lakelog.replication.simulation.stack.world import TOPIC_ID, StackWorld
+from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.segment_name import may_be_deleted
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 _DAYS = 400_000.0, 8_000.0, 8_000.0, 8_000.0  # until files are old, nobody is seen to need them, and they go
 _ROUNDS = 12

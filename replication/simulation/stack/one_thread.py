@@ -15,10 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from replication.server import broker, broker_session, log_maintenance
-from replication.server.replica_fetcher import ReplicaFetcher
-from replication.storage.commit import commit_name, last_version
+from lakelog.replication.server import broker, broker_session, log_maintenance
+from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
+from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
 
+PACKAGE = "lakelog.replication."
 _EPOCH = 1_800_000_000.0  # wall time when the clock of a world stands at nothing
 _LOGS_ERRORS = (
     "server.broker", "server.broker_session", "server.log_maintenance", "controller.controller", "controller.term",
@@ -141,13 +142,13 @@ class Changes(ExitStack):
     """What has another value until the block ends."""
 
     def change(self, where: object, name: str, what: object) -> None:
-        """An attribute of a module or a class; of a module also by its name."""
-        target = import_module(where) if isinstance(where, str) else where
+        """An attribute of a module or a class; a module also by its name below `lakelog.replication`."""
+        target = import_module(PACKAGE + where) if isinstance(where, str) else where
         self.enter_context(patch.object(target, name, what))
 
     def change_at(self, path: str, what: object) -> None:
-        """What lies at a dotted path: module, perhaps a class, name."""
-        self.enter_context(patch(path, what))
+        """Replaces what a dotted path below `lakelog.replication` names: module, perhaps a class, name."""
+        self.enter_context(patch(PACKAGE + path, what))
 
 
 def _raises(*_: object) -> None:
@@ -159,24 +160,27 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     """From now on time stands still but for the clock, ids come from the generator, and nothing runs beside a step."""
     _hold_clocks(changes, clock)
     changes.change(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
-    changes.change("replication.storage.producer_table", "secrets", SimpleNamespace(randbits=rng.getrandbits))
+    changes.change("storage.tables.producer_table", "secrets", SimpleNamespace(randbits=rng.getrandbits))
     inline = SimpleNamespace(Thread=AtOnce, Event=threading.Event)
-    for place in ("server.follower_rows", "storage.healing"):
-        changes.change(f"replication.{place}", "threading", inline)
-    changes.change("replication.storage.compare_and_set", "threading", SimpleNamespace(Event=NoPause))
-    for place in ("replication.server.segment_copier", "replication.storage.broken_segments"):
+    for place in ("server.follower_rows", "storage.log.healing"):
+        changes.change(place, "threading", inline)
+    changes.change("storage.delta.compare_and_set", "threading", SimpleNamespace(Event=NoPause))
+    for place in (
+        "server.fetcher.segment_copier",
+        "storage.log.broken_segments",
+    ):
         changes.change(place, "ThreadPoolExecutor", InOrder)
     changes.change(broker, "follower_session", lambda spark: spark)
     changes.change(broker_session, "ReplicaFetcher", Fetcher)
     changes.change(log_maintenance.LogMaintenance, "start", lambda _: None)
     for name in _LOGS_ERRORS:
-        changes.change_at(f"replication.{name}.logger.exception", _raises)
+        changes.change_at(f"{name}.logger.exception", _raises)
 
 
 def _hold_clocks(changes: Changes, clock: Clock) -> None:
     """Also where the real clock is the default of a parameter."""
     real = {time.monotonic: clock, time.time: clock.told}
-    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("replication.")]
+    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith(PACKAGE)]
     classes = {c for module in modules for _, c in inspect.getmembers(module, inspect.isclass)}
     for made in sorted(classes, key=repr):
         defaults = getattr(made.__init__, "__defaults__", None)

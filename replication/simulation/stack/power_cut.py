@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from replication.storage.commit import commit_name, is_commit, read_commit
-from replication.storage.filesystem import StorageRoot
+from lakelog.replication.storage.delta.commit_reader import commit_name, is_commit, read_commit
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 
 def lose_end(table: StorageRoot, count: int) -> int:

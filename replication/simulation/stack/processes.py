@@ -9,16 +9,16 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from replication.config import Config
-from replication.controller.controller import Controller
-from replication.errors import LakelogException, StaleBrokerEpochException
-from replication.server.broker import Broker
-from replication.server.broker_session import BrokerSession
-from replication.server.gate import BrokerKilled
-from replication.simulation.stack.one_thread import Fetcher, OneRound, Standing
-from replication.simulation.stack.producers import StackProducer
-from replication.storage.cluster import Cluster
-from replication.storage.filesystem import StorageRoot
+from lakelog.replication.config import Config
+from lakelog.replication.controller.controller import Controller
+from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
+from lakelog.replication.server.broker import Broker
+from lakelog.replication.server.broker_session import BrokerSession
+from lakelog.replication.server.pause_point import BrokerKilled
+from lakelog.replication.simulation.stack.one_thread import Fetcher, OneRound, Standing
+from lakelog.replication.simulation.stack.producers import StackProducer
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 _BROKEN = "CorruptRecord", "torn", "found gap"  # what only an operator mends
 _NEWEST = 0.6  # how often the newest process goes on, where there are older ones

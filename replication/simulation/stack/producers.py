@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from replication.clients.producer import Producer
-from replication.config import Config
-from replication.errors import LakelogException
-from replication.protocol.send_round import RecordMetadata
-from schemas import LOG, PRODUCERS
+from lakelog.replication.clients.producer import Producer
+from lakelog.replication.config import Config
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.rounds.send_round import RecordMetadata
+from lakelog.schemas import LOG, PRODUCERS
 
 TOPIC = "flights"
 PARTITIONS = 2

@@ -12,21 +12,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from replication.protocol.compaction import Compaction, plan_compaction
-from replication.server.registration import Registration
-from replication.simulation.rules import SHIPPED
-from replication.simulation.sabotage import SABOTAGES
-from replication.simulation.stack import schedules
-from replication.simulation.stack.breaks import StackSabotage, at, of_rules
-from replication.simulation.stack.criticals import CRITICALS
-from replication.storage import compaction
-from replication.storage.compare_and_set import compare_and_set
-from replication.storage.delta_log import CommitConflict, DeltaLog
-from replication.storage.file_cleaner import FileCleaner
-from replication.storage.log_change import LogChange
-from replication.storage.log_state import LogState
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.state_table import StateTable
+from lakelog.replication.protocol.compaction import Compaction, plan_compaction
+from lakelog.replication.server.registration import Registration
+from lakelog.replication.simulation.rules import SHIPPED
+from lakelog.replication.simulation.sabotage import SABOTAGES
+from lakelog.replication.simulation.stack import schedules
+from lakelog.replication.simulation.stack.breaks import StackSabotage, at, of_rules
+from lakelog.replication.simulation.stack.criticals import CRITICALS
+from lakelog.replication.storage.delta.compare_and_set import compare_and_set
+from lakelog.replication.storage.delta.delta_log import CommitConflict, DeltaLog
+from lakelog.replication.storage.delta.file_cleaner import FileCleaner
+from lakelog.replication.storage.log import compaction
+from lakelog.replication.storage.log.log_change import LogChange
+from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.state_table import StateTable
 
 _clean, _next, _batches = FileCleaner.__init__, Registration._next, compaction._batches
 
@@ -86,49 +86,54 @@ def _leaves_out_a_batch(*given: Any) -> Compaction | None:
 STORAGE: dict[str, StackSabotage] = {
     "errors_are_taken_for_landed": StackSabotage(
         "a commit without an answer counts as landed, and nobody looks",
-        at(("replication.storage.delta_log.DeltaLog._settle", _takes_silence_for_landed)),
+        at(("storage.delta.delta_log.DeltaLog._settle", _takes_silence_for_landed)),
     ),
     "changes_are_decided_once": StackSabotage(
         "who has lost a commit to another commits the same again",
-        at(("replication.storage.replica_log.ReplicaLog.transact", _is_decided_once)),
+        at(("storage.log.replica_log.ReplicaLog.transact", _is_decided_once)),
     ),
     "state_is_written_over": StackSabotage(
         "who has lost a state table to another writes its own rows over the other's",
-        at(("replication.storage.state_table.StateTable.update", _writes_what_it_had)),
+        at(("storage.tables.state_table.StateTable.update", _writes_what_it_had)),
     ),
     "the_predecessor_is_not_checked": StackSabotage(
         "a commit counts also where the one before it is gone",
-        at(("replication.storage.known_commits.KnownCommits.is_there", lambda *_: True)),
+        at(("storage.delta.known_commits.KnownCommits.is_there", lambda *_: True)),
         schedules.commit_into_a_hole,
     ),
     "commits_are_known_by_name": StackSabotage(
         "whatever has the name of a commit that was seen is that commit",
-        at(("replication.storage.known_commits.KnownCommits._is_known", lambda _, __, stamp: stamp is not None)),
+        at(
+            (
+                "storage.delta.known_commits.KnownCommits._is_known",
+                lambda _, __, stamp: stamp is not None,
+            )
+        ),
         schedules.commit_into_a_hole,
     ),
     "compaction_spoils_a_row": StackSabotage(
         "compaction writes another value than it has read",
-        at(("replication.storage.compaction._batches", _spoils_a_row)),
+        at(("storage.log.compaction._batches", _spoils_a_row)),
     ),
     "compaction_drops_a_batch": StackSabotage(
         "compaction leaves out a batch",
         at(
-            ("replication.storage.compaction.plan_compaction", _leaves_out_a_batch),
-            ("replication.storage.replica_log.check_change", lambda *_: None),
+            ("storage.log.compaction.plan_compaction", _leaves_out_a_batch),
+            ("storage.log.replica_log.check_change", lambda *_: None),
         ),
     ),
     "files_are_deleted_at_once": StackSabotage(
         "the file cleaner waits for nobody",
         at(
-            ("replication.storage.file_cleaner.FileCleaner.__init__", _cleans_at_once),
-            ("replication.storage.file_cleaner._ORPHAN_SECONDS", 0.0),
-            ("replication.storage.file_cleaner._SWEEP_SECONDS", 0.0),
-            ("replication.storage.file_cleaner.DELETE_DELAY_SECONDS", 0.0),
+            ("storage.delta.file_cleaner.FileCleaner.__init__", _cleans_at_once),
+            ("storage.delta.file_cleaner._ORPHAN_SECONDS", 0.0),
+            ("storage.delta.file_cleaner._SWEEP_SECONDS", 0.0),
+            ("storage.delta.file_cleaner.DELETE_DELAY_SECONDS", 0.0),
         ),
     ),
     "broker_epochs_stand_still": StackSabotage(
         "a new process has the broker epoch of the one before",
-        at(("replication.server.registration.Registration._next", _registers_as_before)),
+        at(("server.registration.Registration._next", _registers_as_before)),
     ),
     "dead_rows_acknowledge": StackSabotage(
         "a row of a leader counts also where its log has another end",

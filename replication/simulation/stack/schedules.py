@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from replication.simulation.events import Violation
-from replication.simulation.stack.one_thread import Changes
-from replication.simulation.stack.power_cut import lose_end
-from replication.simulation.stack.processes import Process
-from replication.simulation.stack.producers import Interrupted, StackProducer
-from replication.simulation.stack.world import StackWorld
-from replication.storage.delta_log import DeltaLog
-from schemas import LOG
+from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.stack.one_thread import Changes
+from lakelog.replication.simulation.stack.power_cut import lose_end
+from lakelog.replication.simulation.stack.processes import Process
+from lakelog.replication.simulation.stack.producers import Interrupted, StackProducer
+from lakelog.replication.simulation.stack.world import StackWorld
+from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.schemas import LOG
 
 _COMMITS = 6  # until a log is cleaned up
 _PATIENCE = 60  # looks of the controllers
@@ -168,7 +168,7 @@ def commit_into_a_hole(world: StackWorld) -> None:
 
     late.send({1: 1})
     with Changes() as changes:
-        changes.change("replication.storage.delta_log", "CHECKPOINT_COMMITS", _COMMITS)
+        changes.change("storage.delta.delta_log", "CHECKPOINT_COMMITS", _COMMITS)
         changes.change(world.faults, "commit", stands_still)
         late.send({0: 1}, 10**9)
         other.frozen_until = 0.0

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from replication.config import Config
-from replication.controller.controller import Controller
-from replication.server.broker import Broker
-from replication.simulation.stack.held_time import Passing, Schedule
-from replication.simulation.stack.one_thread import OneRound
-from replication.simulation.stack.processes import StackBroker, StackController
-from replication.storage.cluster import Cluster
-from replication.storage.filesystem import StorageRoot
+from lakelog.replication.config import Config
+from lakelog.replication.controller.controller import Controller
+from lakelog.replication.server.broker import Broker
+from lakelog.replication.simulation.stack.held_time import Passing, Schedule
+from lakelog.replication.simulation.stack.one_thread import OneRound
+from lakelog.replication.simulation.stack.processes import StackBroker, StackController
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 
 class _Ending(OneRound):

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from replication.errors import LakelogException
-from replication.protocol.fetch_state import ReplicaState
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.replica import LEADER_ROLE, Replica
-from replication.simulation.events import NO_FAULTS, Violation, as_violation
-from replication.simulation.stack.processes import Process, StackBroker
-from replication.storage.replica_table import ReplicaTable
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.simulation.events import NO_FAULTS, Violation, as_violation
+from lakelog.replication.simulation.stack.processes import Process, StackBroker
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 Committed = tuple[TopicIdPartition, int, str]  # up to which offset, and the chain there
 Partitions = Mapping[TopicIdPartition, PartitionRegistration]

@@ -12,26 +12,26 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from replication.config import Config
-from replication.errors import LakelogException
-from replication.protocol.leader_election import new_partition
-from replication.protocol.partition_registration import PartitionRegistration
-from replication.protocol.record_batch import TopicIdPartition
-from replication.protocol.topic import Topic
-from replication.simulation.events import Violation
-from replication.simulation.stack.disasters import BROKERS, Disasters
-from replication.simulation.stack.faulty_store import FaultyStore
-from replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
-from replication.simulation.stack.processes import Process, StackBroker, StackController
-from replication.simulation.stack.producers import PARTITIONS, TOPIC, Interrupted, StackProducer
-from replication.simulation.stack.rates import Rates
-from replication.simulation.stack.step_invariants import Committed, check_epochs, checked, no_error_gets_out
-from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.memory.store import MemoryStore
-from replication.storage.replica_log import ReplicaLog
-from replication.storage.replica_table import ReplicaTable
-from schemas import LOG
+from lakelog.replication.config import Config
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.stack.disasters import BROKERS, Disasters
+from lakelog.replication.simulation.stack.faulty_store import FaultyStore
+from lakelog.replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
+from lakelog.replication.simulation.stack.processes import Process, StackBroker, StackController
+from lakelog.replication.simulation.stack.producers import PARTITIONS, TOPIC, Interrupted, StackProducer
+from lakelog.replication.simulation.stack.rates import Rates
+from lakelog.replication.simulation.stack.step_invariants import Committed, check_epochs, checked, no_error_gets_out
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.schemas import LOG
 
 TOPIC_ID = "flights-id"
 DEPTH = 3  # so many steps may lie within one another
@@ -58,12 +58,12 @@ class StackWorld:
         self._stack: list[Process | None] = []
         self.faults = FaultyStore(self.rng, self.rates, self._actor, self.let_others)
         in_one_thread(changes, self.clock, random.Random(seed))
-        changes.change("replication.storage.delta_log", "CHECKPOINT_COMMITS", self.rates.checkpoint_commits)
+        changes.change("storage.delta.delta_log", "CHECKPOINT_COMMITS", self.rates.checkpoint_commits)
         self.store = MemoryStore(f"world-{seed}", self.rng.random() < 0.5, self.clock.wall, self.faults)
         changes.enter_context(self.store.opened())
         changes.change(ReplicaTable, "publish", checked(ReplicaTable.publish, self._actor, self.told_hws))
         for place in ("sender", "delayed_operation"):
-            changes.change(f"replication.clients.{place}", "pause", self._pause)
+            changes.change(f"clients.{place}", "pause", self._pause)
         self.disasters = Disasters(self)
         self._format(properties)
         self.offices = [StackController(f"controller-{number}", self.cluster.root.uri) for number in (1, 2)]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from deltalake import Schema
 
-from replication.errors import KafkaStorageException
-from replication.storage.filesystem import Stamp, StorageRoot
-from replication.storage.memory.store import SCHEME, File, MemoryStore
-from replication.storage.memory.table import MemoryTable, create_table
-from replication.storage.store_errors import reading, writing
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
+from lakelog.replication.storage.delta.store_errors import reading, writing
+from lakelog.replication.storage.memory.store import SCHEME, File, MemoryStore
+from lakelog.replication.storage.memory.table import MemoryTable, create_table
 
 
 @dataclass(frozen=True)

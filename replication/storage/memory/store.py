@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from replication.storage.filesystem import Stamp
+from lakelog.replication.storage.delta.storage_root import Stamp
 
 SCHEME = "memory"
 

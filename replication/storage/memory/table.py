@@ -18,8 +18,8 @@ from deltalake import CommitProperties, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from replication.storage.commit import commit_name, is_commit
-from replication.storage.memory.snapshot import (
+from lakelog.replication.storage.delta.commit_reader import commit_name, is_commit
+from lakelog.replication.storage.memory.snapshot import (
     NOTHING,
     Action,
     Change,
@@ -29,7 +29,7 @@ from replication.storage.memory.snapshot import (
     lines,
     to_checkpoint,
 )
-from replication.storage.memory.store import File, MemoryStore
+from lakelog.replication.storage.memory.store import File, MemoryStore
 
 _CHECKPOINT = ".checkpoint.parquet"
 _RETENTION = "delta.logRetentionDuration"

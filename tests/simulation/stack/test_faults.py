@@ -5,23 +5,23 @@ from dataclasses import replace
 
 import pytest
 
-from replication.errors import CorruptRecordException, KafkaStorageException
-from replication.simulation.events import Violation
-from replication.simulation.stack import faulty_store, rates
-from replication.simulation.stack.faulty_store import FaultyStore
-from replication.simulation.stack.invariants import check
-from replication.simulation.stack.one_thread import Changes
-from replication.simulation.stack.power_cut import tear_commit, tear_end
-from replication.simulation.stack.producers import StackProducer
-from replication.simulation.stack.rates import FROZEN, HANGS, Rates, drawn
-from replication.simulation.stack.world import BROKERS, StackWorld
-from replication.storage.broker_table import BrokerTable
-from replication.storage.commit import commit_name, last_version
-from replication.storage.delta_log import CommitConflict, CommitUnknown, DeltaLog
-from replication.storage.filesystem import StorageRoot
-from replication.storage.memory.store import MemoryStore
-from replication.storage.replica_log import ReplicaLog
-from schemas import LOG, REPLICAS
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.stack import faulty_store, rates
+from lakelog.replication.simulation.stack.faulty_store import FaultyStore
+from lakelog.replication.simulation.stack.invariants import check
+from lakelog.replication.simulation.stack.one_thread import Changes
+from lakelog.replication.simulation.stack.power_cut import tear_commit, tear_end
+from lakelog.replication.simulation.stack.producers import StackProducer
+from lakelog.replication.simulation.stack.rates import FROZEN, HANGS, Rates, drawn
+from lakelog.replication.simulation.stack.world import BROKERS, StackWorld
+from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
+from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.schemas import LOG, REPLICAS
 from tests.registrations import folder_of
 
 

@@ -4,12 +4,12 @@ import contextlib
 
 import pytest
 
-from replication.protocol.record_batch import TopicIdPartition
-from replication.server.metadata_cache import MetadataCache
-from replication.simulation.stack.invariants import check
-from replication.simulation.stack.one_thread import Changes
-from replication.simulation.stack.schedules import elect
-from replication.simulation.stack.world import TOPIC_ID, StackWorld
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.server.metadata_cache import MetadataCache
+from lakelog.replication.simulation.stack.invariants import check
+from lakelog.replication.simulation.stack.one_thread import Changes
+from lakelog.replication.simulation.stack.schedules import elect
+from lakelog.replication.simulation.stack.world import TOPIC_ID, StackWorld
 
 P0 = TopicIdPartition(TOPIC_ID, 0)
 

@@ -7,15 +7,15 @@ from functools import partial
 
 import pytest
 
-from replication.config import Config
-from replication.errors import DuplicateBrokerRegistrationException
-from replication.simulation.stack.held_time import Passing, Schedule
-from replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
-from replication.simulation.stack.servers import BrokerServer, ControllerServer
-from replication.storage.broker_table import BrokerTable
-from replication.storage.cluster import Cluster, format_broker, format_cluster
-from replication.storage.filesystem import StorageRoot
-from replication.storage.memory.store import MemoryStore
+from lakelog.replication.config import Config
+from lakelog.replication.errors import DuplicateBrokerRegistrationException
+from lakelog.replication.simulation.stack.held_time import Passing, Schedule
+from lakelog.replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
+from lakelog.replication.simulation.stack.servers import BrokerServer, ControllerServer
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.replication.storage.tables.broker_table import BrokerTable
 
 CLUSTER = "memory://servers/cluster"
 TICK = 0.05

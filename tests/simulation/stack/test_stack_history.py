@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from replication.simulation.stack import history
-from replication.simulation.stack.history import run
-from replication.simulation.stack.rates import (
+from lakelog.replication.simulation.stack import history
+from lakelog.replication.simulation.stack.history import run
+from lakelog.replication.simulation.stack.rates import (
     ASLEEP,
     DIES_AFTER,
     DIES_BEFORE,
@@ -38,7 +38,7 @@ def test_no_invariant_is_violated(first):
     assert sum(history.steps for history in histories) > 300
 
 
-SAYS = "from replication.simulation.stack.history import run; import sys; h = run(7); sys.stdout.write(repr(h))"
+SAYS = "from lakelog.replication.simulation.stack.history import run; import sys; h = run(7); sys.stdout.write(repr(h))"
 
 
 def test_a_seed_tells_all_that_happens():

@@ -2,14 +2,14 @@
 
 import pytest
 
-from replication.simulation.events import NO_FAULTS
-from replication.simulation.sabotage import SABOTAGES
-from replication.simulation.stack.breaks import StackSabotage, of_rules
-from replication.simulation.stack.criticals import FETCHER_GOES_ON
-from replication.simulation.stack.history import run, shrink_stack
-from replication.simulation.stack.one_thread import Changes
-from replication.simulation.stack.sabotage import STACK_SABOTAGES
-from replication.simulation.tiers import TIERS
+from lakelog.replication.simulation.events import NO_FAULTS
+from lakelog.replication.simulation.sabotage import SABOTAGES
+from lakelog.replication.simulation.stack.breaks import StackSabotage, of_rules
+from lakelog.replication.simulation.stack.criticals import FETCHER_GOES_ON
+from lakelog.replication.simulation.stack.history import run, shrink_stack
+from lakelog.replication.simulation.stack.one_thread import Changes
+from lakelog.replication.simulation.stack.sabotage import STACK_SABOTAGES
+from lakelog.replication.simulation.tiers import TIERS
 
 SEEDS_THAT_CATCH = {
     "errors_are_taken_for_landed": 45,

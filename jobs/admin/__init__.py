@@ -1,0 +1,1 @@
+"""The commands behind the administrator's verbs."""

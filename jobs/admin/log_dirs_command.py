@@ -1,0 +1,196 @@
+"""What `lakelog log-dirs` reads and prints. Kafka: `LogDirsCommand`, `ReplicaManager.describeLogDirs`. KIP-113."""
+
+import argparse
+import json
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from lakelog.jobs.admin.log_histories import DIFFERS, same_history
+from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
+from lakelog.jobs.cli.options import TEXT
+from lakelog.jobs.cli.settings import settings
+from lakelog.replication.errors import BrokerNotAvailableException, CorruptRecordException, LakelogException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.storage.cluster import Cluster, check_identity
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment import Segment
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.schemas import LOG
+
+_UNKNOWN_LAG = -1
+
+
+class ReplicaInfo(NamedTuple):
+    """One replica in a root. What is None is not known: its broker says nothing of it.
+
+    `chain` is the hash of all batches up to the log end, `history` tells whether it is the one of the other replicas:
+    see `same_history`. `error` names a file that is broken, and may hold records of it: then the offsets are those that
+    its broker says.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str
+    size: int
+    files: int
+    log_start_offset: int | None
+    log_end_offset: int | None
+    high_watermark: int | None
+    lag: int | None
+    role: str
+    chain: str | None
+    history: str | None
+    error: str | None
+
+
+_NOTHING = dict.fromkeys(ReplicaInfo._fields)
+
+
+class LogDir(NamedTuple):
+    """The root of a broker: what is wrong with it, and what lies in it. `logs` has the logs that are whole."""
+
+    broker: int
+    root: str
+    error: str | None
+    replicas: list[ReplicaInfo]
+    logs: Mapping[TopicIdPartition, PartitionLog]
+
+
+def describe(args: argparse.Namespace) -> int:
+    """Every root that is asked for; FAILED if any is in error, and the others are told all the same.
+
+    Raises BrokerNotAvailableException if one of the brokers has never registered.
+    """
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    brokers = _chosen(cluster.refresh_brokers(), args.broker_list)
+    say("Querying brokers for log directories information")
+    found = _compared([_log_dir(cluster, registration, args.topic_list) for registration in brokers.values()])
+    say(f"Received log directory information from brokers {','.join(map(str, brokers))}")
+    if args.output == TEXT:
+        print(json.dumps({"version": 1, "brokers": [_object(log_dir) for log_dir in found]}), flush=True)
+    else:
+        show([row for log_dir in found for row in _rows(log_dir)], args.output)
+    rows = [row for log_dir in found for row in _rows(log_dir)]
+    differ = sorted({f"{row['topic']}-{row['partition']}" for row in rows if row["history"] == DIFFERS})
+    if args.verify:
+        say(f"replicas with another history than their leader's: {', '.join(differ) or 'none'}")
+    return FAILED if any(row["error"] for row in rows) or (args.verify and differ) else OK
+
+
+def _compared(found: list[LogDir]) -> list[LogDir]:
+    """With the histories of replicas compared, partition by partition."""
+    partitions = {p for log_dir in found for p in log_dir.logs}
+    same = {p: same_history({d.broker: d.logs[p] for d in found if p in d.logs}) for p in partitions}
+
+    def compared(broker: int, replica: ReplicaInfo) -> ReplicaInfo:
+        of_partition = same.get(TopicIdPartition(replica.topic_id, replica.partition), {})
+        return replica._replace(history=of_partition.get(broker))
+
+    return [d._replace(replicas=[compared(d.broker, replica) for replica in d.replicas]) for d in found]
+
+
+def _chosen(known: Mapping[int, BrokerRegistration], wanted: list[int] | None) -> Mapping[int, BrokerRegistration]:
+    for broker in wanted or ():
+        if broker not in known:
+            there = ", ".join(map(str, known)) or "none"
+            raise BrokerNotAvailableException(f"broker {broker} is not registered; those that are: {there}")
+    return {broker: known[broker] for broker in wanted or known}
+
+
+def _log_dir(cluster: Cluster, registration: BrokerRegistration, topics: Collection[str] | None) -> LogDir:
+    """With what its broker says is wrong with it, or what is found to be."""
+    broker, uri = registration.broker_id, registration.root
+    try:
+        root = cluster.storage_of(broker, uri)
+        check_identity(root, cluster.cluster_id, broker)
+        replicas, logs = _replicas(root)
+    except LakelogException as error:
+        return LogDir(broker, uri, f"{type(error).__name__}: {error}", [], {})
+    chosen = [replica for replica in replicas if not topics or replica.topic in topics]
+    return LogDir(broker, uri, registration.storage_error, chosen, logs)
+
+
+def _replicas(root: StorageRoot) -> tuple[list[ReplicaInfo], Mapping[TopicIdPartition, PartitionLog]]:
+    """The rows first, then the log: a row never claims more than that."""
+    rows = ReplicaTable.open(root).replicas
+    state = ReplicaLog.open(root.child(LOG.name)).current()
+    state.learn({row.topic_id: row.topic for row in rows.values()})
+    shares = [(segment, _shares(segment)) for segment in state.segments.values()]
+    topics = {h.topic_id_partition: h.topic for segment, _ in shares for h in segment.headers}
+    topics.update({partition: row.topic for partition, row in rows.items()})
+    sizes = {p: [share[p] for _, share in shares if p in share] for p in topics}
+    found = [_replica(state, p, topic, sizes[p], rows.get(p)) for p, topic in topics.items()]
+    logs = {p: state.known(p) for p in topics if state.fault(p) is None}
+    return sorted(found, key=lambda replica: replica[:3]), logs
+
+
+def _shares(segment: Segment) -> Mapping[TopicIdPartition, int]:
+    """The bytes of a file, shared out by its batches' keys and values; a batch counts even if all of them are empty."""
+    weights: dict[TopicIdPartition, int] = {}
+    for header in segment.headers:
+        weights[header.topic_id_partition] = weights.get(header.topic_id_partition, 0) + max(1, header.bytes)
+    whole = sum(weights.values())
+    return {partition: segment.file.size * weight // whole for partition, weight in weights.items()}
+
+
+def _replica(
+    state: LogState, partition: TopicIdPartition, topic: str, sizes: list[int], row: Replica | None
+) -> ReplicaInfo:
+    log, fault = state.known(partition), state.fault(partition)
+    whole: PartitionLog | Replica | None = log if fault is None else row
+    return ReplicaInfo(
+        topic, partition.partition, partition.topic_id, sum(sizes), len(sizes),
+        whole.log_start_offset if whole else None, whole.log_end_offset if whole else None,
+        row.high_watermark if row else None, _lag(row), log.role.name,
+        log.log_end.chain if fault is None else row.chain if row else None, None,
+        fault and f"{CorruptRecordException.__name__}: {fault}",
+    )  # fmt: skip
+
+
+def _lag(row: Replica | None) -> int | None:
+    """Committed records that are not there; a leader has them all. [FT-08]"""
+    if row is None:
+        return None
+    return 0 if row.role == LEADER_ROLE else row.lag
+
+
+def _rows(log_dir: LogDir) -> list[Row]:
+    """A row a replica, with its own error or that of its root; a root without any is a row as well."""
+    replicas = [replica._asdict() for replica in log_dir.replicas] or [_NOTHING]
+    return [
+        {"broker": log_dir.broker, "root": log_dir.root, **row, "error": row["error"] or log_dir.error}
+        for row in replicas
+    ]
+
+
+def _object(log_dir: LogDir) -> dict[str, object]:
+    """As kafka-log-dirs.sh has it: a broker has one root."""
+    partitions = list(map(_partition_object, log_dir.replicas))
+    return {
+        "broker": log_dir.broker,
+        "logDirs": [{"partitions": partitions, "error": log_dir.error, "logDir": log_dir.root}],
+    }
+
+
+def _partition_object(replica: ReplicaInfo) -> dict[str, object]:
+    """Kafka's keys, then our own; a lag that is not known is Kafka's -1."""
+    return {
+        "partition": f"{replica.topic}-{replica.partition}",
+        "size": replica.size,
+        "offsetLag": _UNKNOWN_LAG if replica.lag is None else replica.lag,
+        "isFuture": False,
+        "files": replica.files,
+        "logStartOffset": replica.log_start_offset,
+        "logEndOffset": replica.log_end_offset,
+        "highWatermark": replica.high_watermark,
+        "role": replica.role,
+        "topicId": replica.topic_id,
+        "chain": replica.chain,
+        "history": replica.history,
+        "error": replica.error,
+    }

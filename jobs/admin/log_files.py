@@ -1,0 +1,157 @@
+"""The files of a broker's log as they are, one by one: a broken one is told of and hides no other.
+
+Kafka: `DumpLogSegments`.
+"""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.partition_log import PlacedBatch
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.record_digest import record_digest
+from lakelog.replication.storage.log.segment import Segment, read_records, read_segment, record_bytes
+from lakelog.schemas import LOG
+
+_READERS = 8
+_ORDER = [(name, "ascending") for name in ("topic_id", "partition", "offset")]
+_CONSTANT = ("topic", "topic_id", "partition", "leader_epoch")
+
+# What a file may raise that is not what it should be: ours, of a footer, of columns.
+_BROKEN = (LakelogException, OSError, ValueError, TypeError, KeyError, pa.ArrowException)
+
+
+class Range(NamedTuple):
+    """Offsets from `start` to before `stop`, None: without end."""
+
+    start: int = 0
+    stop: int | None = None
+
+    def within(self, header: BatchHeader) -> tuple[int, int]:
+        """The part of the range that is in the batch: empty where the second is not above the first."""
+        stop = header.next_offset if self.stop is None else min(self.stop, header.next_offset)
+        return max(self.start, header.base_offset), stop
+
+
+class LogFile(NamedTuple):
+    """A file of the log: what its footer says, or why that cannot be told."""
+
+    name: str
+    segment: Segment | None
+    fault: str | None
+
+
+class LogRows(NamedTuple):
+    """The rows of a file in order, or why they cannot be told; `fault` may also stand beside them."""
+
+    records: pa.Table | None
+    fault: str | None
+
+
+def log_files(root: StorageRoot) -> list[LogFile]:
+    """The files of the newest version of a log, in the order of what they hold; those that cannot be read come last.
+
+    Raises InconsistentClusterIdException if no log is at `root`, KafkaStorageException if its commits cannot be read.
+    """
+    with ThreadPoolExecutor(_READERS) as pool:
+        files = list(pool.map(lambda file: _file(root, file), DeltaLog.open(root).active_files()))
+    return sorted(files, key=_place)
+
+
+def _file(root: StorageRoot, file: AddedFile) -> LogFile:
+    try:
+        return LogFile(file.name, read_segment(root, file), None)
+    except _BROKEN as error:
+        return LogFile(file.name, None, _words(root, file.name, error))
+
+
+def _place(file: LogFile) -> tuple[object, ...]:
+    if file.segment is None:
+        return 2, file.name
+    places = [(header.topic, header.partition, header.base_offset) for header in file.segment.headers]
+    return (0, *min(places), file.name) if places else (1, file.name)
+
+
+def read_rows(root: StorageRoot, segment: Segment) -> LogRows:
+    """The rows of a file, compared with its headers."""
+    try:
+        records = read_records(root, segment.name).cast(LOG.arrow).sort_by(_ORDER)
+        return LogRows(records, _fault(segment, records))
+    except _BROKEN as error:
+        return LogRows(None, _words(root, segment.name, error))
+
+
+def _fault(segment: Segment, records: pa.Table) -> str | None:
+    """The first thing in which rows are not what the headers say: where a row is missing, all that follow shift."""
+    start = 0
+    for header in sorted(segment.headers, key=lambda h: (h.topic_id, h.partition, h.base_offset)):
+        difference = next(_differences(header, records.slice(start, header.records)), None)
+        if difference:
+            offsets = f"offsets {header.base_offset} to {header.last_offset}"
+            return f"{header.topic}-{header.partition}, batch of {offsets}: {difference}"
+        start += header.records
+    rows = records.num_rows
+    return None if rows == start else f"{rows} rows, but its headers are of {start} records"
+
+
+def _differences(header: BatchHeader, rows: pa.Table) -> Iterator[str]:
+    if header.records < 1 or rows.num_rows < header.records:
+        yield f"{rows.num_rows} rows are left for it, its header says {header.records}"
+        return
+    told = {name: pc.unique(rows[name]).to_pylist() for name in _CONSTANT}
+    ends = pc.min_max(rows["offset"]).as_py()
+    told["offsets"] = [ends["min"], ends["max"], pc.count_distinct(rows["offset"]).as_py()]
+    told["max_timestamp"] = [pc.max(rows["timestamp"]).value]
+    told["bytes"] = [pc.sum(record_bytes(rows)).as_py()]
+    said = {name: [getattr(header, name)] for name in (*_CONSTANT, "max_timestamp", "bytes")}
+    said["offsets"] = [header.base_offset, header.last_offset, header.records]
+    told["digest"], said["digest"] = [record_digest(rows)], [header.digest]
+    different = [name for name in told if told[name] != said[name]]
+    yield from (f"{name} is {said[name]} in its header, {told[name]} in its rows" for name in different)
+
+
+def gaps(segments: Iterable[Segment]) -> Iterator[str]:
+    """Where batches of different files do not follow each other: offsets without gaps, epochs that never go down, each
+    linked to the one before."""
+    batches: dict[TopicIdPartition, list[PlacedBatch]] = {}
+    for segment in segments:
+        for header in segment.headers:
+            placed = PlacedBatch(header.base_offset, header, segment.name)
+            batches.setdefault(header.topic_id_partition, []).append(placed)
+    for partition in batches.values():
+        for before, after in pairwise(sorted(partition, key=lambda batch: batch.base_offset)):
+            yield from _gap(before, after)
+
+
+def _gap(before: PlacedBatch, after: PlacedBatch) -> Iterator[str]:
+    first, second = before.header, after.header
+    name = f"{first.topic}-{first.partition}"
+    if second.base_offset != first.next_offset:
+        yield (
+            f"{name}: {after.segment} begins at offset {second.base_offset}, "
+            f"but {before.segment} ends before {first.next_offset}"
+        )
+    elif second.leader_epoch < first.leader_epoch:
+        yield (
+            f"{name}: {after.segment} is of leader epoch {second.leader_epoch} at offset {second.base_offset}, "
+            f"{before.segment} of epoch {first.leader_epoch} before it"
+        )
+    elif second.previous != first.chain:
+        yield (
+            f"{name}: {after.segment} does not follow {before.segment} at offset {second.base_offset}: "
+            f"it was written after chain {second.previous}, not {first.chain}"
+        )
+
+
+def _words(root: StorageRoot, name: str, error: BaseException) -> str:
+    """Without the name of the file, which stands before it wherever it is shown."""
+    words = str(error).removeprefix(f"{root.path(name)}: ")
+    return words if isinstance(error, LakelogException) else f"{type(error).__name__}: {words}"

@@ -1,0 +1,87 @@
+"""Which offset of a partition a time stands for. Kafka: `Partition.fetchOffsetForTimestamp`, KIP-734."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakelog.jobs.admin.led_partition import LedPartition
+from lakelog.replication.protocol.delayed_operation import check_offset_available
+from lakelog.replication.protocol.partition_log import PlacedBatch
+from lakelog.replication.storage.log.segment import read_records
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+NAMES = {"latest": LATEST, "earliest": EARLIEST, "max-timestamp": MAX_TIMESTAMP}
+
+_COLUMNS = ["topic_id", "partition", "offset", "timestamp"]
+_MICROSECONDS = 1000  # in a millisecond, which is what Kafka's tools count in
+
+
+class TimestampAndOffset(NamedTuple):
+    """An offset, and the timestamp in ms of its record where that was looked for."""
+
+    offset: int
+    timestamp: int | None = None
+
+
+def offset_for(led: LedPartition, time: int) -> TimestampAndOffset | None:
+    """The offset that `time` stands for, None if no committed record is as late as that, or there is none at all.
+
+    Headers tell which batches may hold it; only their rows are read. Raises OffsetNotAvailableException where that
+    depends on how much is committed, and a new leader does not know it yet. KIP-207.
+    """
+    if time == EARLIEST:
+        return TimestampAndOffset(led.log.log_start_offset)
+    found = _first_record_since(led, time * _MICROSECONDS) if time >= 0 else None
+    if found is not None:
+        return found
+    name = f"{led.registration.topic}-{led.registration.partition}"
+    check_offset_available(None, led.row.high_watermark, led.log.epoch_start, name)
+    if time == LATEST:
+        return TimestampAndOffset(led.row.high_watermark)
+    return _latest_record(led) if time == MAX_TIMESTAMP else None
+
+
+def _first_record_since(led: LedPartition, time: int) -> TimestampAndOffset | None:
+    for batch in _committed(led):
+        if batch.header.max_timestamp < time:
+            continue
+        late = [record for record in _records(led, batch) if record[1] >= time]
+        if late:  # there may be none: the newest record of a batch may be below the log start, or not be committed
+            return _answer(*late[0])
+    return None
+
+
+def _latest_record(led: LedPartition) -> TimestampAndOffset | None:
+    """The latest batches come first, and reading ends where none can hold a later record than was found."""
+    found: tuple[int, int] | None = None
+    for batch in sorted(_committed(led), key=lambda b: (-b.header.max_timestamp, b.base_offset)):
+        if found and batch.header.max_timestamp <= found[1]:
+            break
+        records = [*([found] if found else []), *_records(led, batch)]
+        found = max(records, key=lambda record: (record[1], -record[0]))
+    return _answer(*found) if found else None
+
+
+def _answer(offset: int, microseconds: int) -> TimestampAndOffset:
+    return TimestampAndOffset(offset, microseconds // _MICROSECONDS)
+
+
+def _committed(led: LedPartition) -> Iterator[PlacedBatch]:
+    start, stop = led.log.log_start_offset, led.row.high_watermark
+    return (b for b in led.log.batches if b.header.next_offset > start and b.base_offset < stop)
+
+
+def _records(led: LedPartition, batch: PlacedBatch) -> list[tuple[int, int]]:
+    """Offsets and timestamps in µs of the batch's committed records, in order."""
+    start = max(batch.base_offset, led.log.log_start_offset)
+    stop = min(batch.header.next_offset, led.row.high_watermark)
+    rows = read_records(led.root, batch.segment, _COLUMNS)
+    is_of_batch = pc.and_(
+        pc.and_(pc.equal(rows["topic_id"], batch.header.topic_id), pc.equal(rows["partition"], batch.header.partition)),
+        pc.and_(pc.greater_equal(rows["offset"], start), pc.less(rows["offset"], stop)),
+    )
+    chosen = rows.filter(is_of_batch).sort_by("offset")
+    timestamps = pc.cast(pc.cast(chosen["timestamp"], pa.timestamp("us", tz="UTC")), pa.int64())
+    return list(zip(chosen["offset"].to_pylist(), timestamps.to_pylist(), strict=True))

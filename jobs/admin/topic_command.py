@@ -1,0 +1,189 @@
+"""What `lakelog topics` does and prints. Kafka: `TopicCommand`."""
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from lakelog.jobs.cli.console import JSON, OK, say, show
+from lakelog.jobs.cli.options import TEXT
+from lakelog.jobs.cli.outcomes import show_outcomes
+from lakelog.replication.clients.admin import AdminClient, TopicDescription
+from lakelog.replication.errors import TopicExistsException, UnknownTopicOrPartitionException
+from lakelog.replication.protocol.admin_request import Outcome
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.reassignment import is_reassigning
+
+# Words of the help, and the rule: of a partition, and its topic's min.insync.replicas.
+FILTERS: dict[str, tuple[str, Callable[[PartitionRegistration, int], bool]]] = {
+    "under_replicated_partitions": ("with replicas out of sync", lambda r, _: len(r.isr) < _replication_factor(r)),
+    "unavailable_partitions": ("without a leader", lambda r, _: r.leader < 0),
+    "at_min_isr_partitions": ("with just min.insync.replicas in sync", lambda r, least: len(r.isr) == least),
+    "under_min_isr_partitions": ("with fewer in sync than that", lambda r, least: r.leader < 0 or len(r.isr) < least),
+}
+
+
+def assignment(text: str) -> dict[int, tuple[int, ...]]:
+    """Kafka's syntax: a list of brokers for each partition, `1:2:3,2:3:1`."""
+    try:
+        lists = [tuple(int(broker) for broker in part.split(":")) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 1:2:3,2:3:1") from None
+    return dict(enumerate(lists))
+
+
+def config_pair(text: str) -> tuple[str, str]:
+    """`key=value`."""
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form key=value")
+    return key, value
+
+
+def _create(admin: AdminClient, args: argparse.Namespace) -> int:
+    wanted = (args.topic, args.partitions, args.replication_factor, args.replica_assignment, dict(args.config or ()))
+    try:
+        if args.dry_run:
+            return _outcome(args, admin.validate_topic(*wanted))
+        made = admin.create_topic(*wanted)
+    except TopicExistsException:
+        if not args.if_not_exists:
+            raise
+        say(f"Topic {args.topic} exists already.")
+        return OK
+    say(f"Created topic {args.topic}.")
+    return _show([made], args.output)
+
+
+def _alter(admin: AdminClient, args: argparse.Namespace) -> int:
+    found = _described(admin, args)
+    if not found:
+        return OK
+    added = args.replica_assignment and {
+        number: replicas for number, replicas in args.replica_assignment.items() if number >= len(found[0].partitions)
+    }
+    message = admin.create_partitions(args.topic, args.partitions, added, validate_only=args.dry_run)
+    if args.dry_run:
+        return _outcome(args, message)
+    say(f"Topic {args.topic}: {message}. Keys may go to other partitions from now on.")
+    return _show(_described(admin, args), args.output)
+
+
+def _delete(admin: AdminClient, args: argparse.Namespace) -> int:
+    """Returns once the deletion is queued, as Kafka's tool does: a broker that is down delays it."""
+    if not _described(admin, args):
+        return OK
+    message = admin.delete_topic(args.topic, validate_only=args.dry_run)
+    return _outcome(args, f"{message}; it is listed until all its brokers have deleted their replicas")
+
+
+def _list(admin: AdminClient, args: argparse.Namespace) -> int:
+    names = admin.list_topics()
+    if args.output == TEXT:
+        print("".join(f"{name}\n" for name in names), end="")
+    else:
+        show([{"topic": name} for name in names], args.output)
+    return OK
+
+
+def _describe(admin: AdminClient, args: argparse.Namespace) -> int:
+    found = _described(admin, args)
+    chosen = [rule for name, (_, rule) in FILTERS.items() if getattr(args, name)]
+    if not chosen:
+        return _show(found, args.output)
+    kept = [_where(topic, chosen[0], admin.settings_of(topic.topic).min_insync_replicas) for topic in found]
+    return _show([topic for topic in kept if topic.partitions], args.output, with_heads=False)
+
+
+ACTIONS: dict[str, Callable[[AdminClient, argparse.Namespace], int]] = {
+    "create": _create, "list": _list, "describe": _describe, "alter": _alter, "delete": _delete,
+}  # fmt: skip
+
+
+def _described(admin: AdminClient, args: argparse.Namespace) -> list[TopicDescription]:
+    """The topic, or all; nothing for one that there is not and need not be."""
+    if args.topic is None:
+        return admin.describe_topics()
+    try:
+        return [admin.describe_topic(args.topic)]
+    except UnknownTopicOrPartitionException:
+        if not args.if_exists:
+            raise
+        say(f"Topic {args.topic} does not exist.")
+        return []
+
+
+def _where(topic: TopicDescription, rule: Callable[[PartitionRegistration, int], bool], least: int) -> TopicDescription:
+    return replace(topic, partitions=tuple(r for r in topic.partitions if rule(r, least)))
+
+
+def _outcome(args: argparse.Namespace, message: str) -> int:
+    return show_outcomes("topic", {args.topic: Outcome(None, message)}, args)
+
+
+def _show(topics: Iterable[TopicDescription], output: str, with_heads: bool = True) -> int:
+    """As Kafka does it, without the lines of topics where only some partitions are asked for."""
+    if output == TEXT:
+        lines = [line for topic in topics for line in _lines(topic)[0 if with_heads else 1 :]]
+        print("".join(f"{line}\n" for line in lines), end="")
+    elif output == JSON:
+        show([_object(topic) for topic in topics], JSON)
+    else:
+        show([_row(r) for topic in topics for r in topic.partitions])
+    return OK
+
+
+def _lines(described: TopicDescription) -> list[str]:
+    """As kafka-topics.sh prints it: tabs between the fields."""
+    topic = described.topic
+    configs = ",".join(f"{key}={value}" for key, value in topic.configs.items())
+    factor = _replication_factor(described.partitions[0]) if described.partitions else 0
+    mark = "\tMarkedForDeletion: true" if topic.deleting else ""
+    head = (
+        f"Topic: {topic.topic}\tTopicId: {topic.topic_id}\tPartitionCount: {len(described.partitions)}\t"
+        f"ReplicationFactor: {factor}\tConfigs: {configs}"
+    )
+    return [line + mark for line in (head, *map(_partition_line, described.partitions))]
+
+
+def _partition_line(registration: PartitionRegistration) -> str:
+    leader = "none" if registration.leader < 0 else registration.leader
+    line = (
+        f"\tTopic: {registration.topic}\tPartition: {registration.partition}\tLeader: {leader}\t"
+        f"Replicas: {_commas(registration.replicas)}\tIsr: {_commas(registration.isr)}"
+    )
+    if not is_reassigning(registration):
+        return line
+    adding, removing = _commas(registration.adding_replicas), _commas(registration.removing_replicas)
+    return f"{line}\tAdding Replicas: {adding}\tRemoving Replicas: {removing}"
+
+
+def _commas(brokers: Sequence[int]) -> str:
+    return ",".join(map(str, brokers))
+
+
+def _replication_factor(registration: PartitionRegistration) -> int:
+    """Without those that a reassignment adds, as Kafka counts."""
+    return len(registration.replicas) - len(registration.adding_replicas)
+
+
+def _object(described: TopicDescription) -> dict[str, object]:
+    return {
+        "topic": described.topic.topic,
+        "topic_id": described.topic.topic_id,
+        "configs": dict(described.topic.configs),
+        "marked_for_deletion": described.topic.deleting,
+        "partitions": [_row(registration) for registration in described.partitions],
+    }
+
+
+def _row(registration: PartitionRegistration) -> dict[str, object]:
+    return {
+        "topic": registration.topic,
+        "partition": registration.partition,
+        "leader": None if registration.leader < 0 else registration.leader,
+        "leader_epoch": registration.leader_epoch,
+        "replicas": list(registration.replicas),
+        "isr": list(registration.isr),
+        "adding_replicas": list(registration.adding_replicas),
+        "removing_replicas": list(registration.removing_replicas),
+    }

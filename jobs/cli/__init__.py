@@ -1,0 +1,1 @@
+"""How verbs read their arguments, wait, and print."""

@@ -1,0 +1,91 @@
+"""What the verbs have in common: data on stdout, words on stderr, and a status that scripts can rely on."""
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lakelog.replication.errors import LakelogException
+
+OK, FAILED, INTERRUPTED = 0, 1, 130
+TABLE, JSON = "table", "json"
+
+# Lines of a table that nobody sees on a screen are not broken: what reads them wants a row a line.
+_NO_SCREEN = 10_000
+
+Row = Mapping[str, object]
+
+
+def parser_of(verb: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser that takes no abbreviations: those of today are ambiguous tomorrow."""
+    return argparse.ArgumentParser(f"lakelog {verb}", description=description, allow_abbrev=False)
+
+
+def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], int], argv: list[str]) -> int:
+    """The status of a verb: 0 done, 1 refused or failed, 2 called wrongly. What was refused is told without a trace."""
+    try:
+        status = work(parser.parse_args(argv))
+        sys.stdout.flush()
+    except SystemExit as stop:  # argparse has said why
+        return stop.code if isinstance(stop.code, int) else OK
+    except BrokenPipeError:  # `| head` has seen enough; at exit Python would flush once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except LakelogException as error:
+        return _failed(error.name, error)
+    except OSError as error:
+        return _failed(type(error).__name__, error)
+    return status
+
+
+def _failed(name: str, error: Exception) -> int:
+    say(f"lakelog: {name}: {error}")
+    return FAILED
+
+
+def say(words: str) -> None:
+    """Words for a person, on stderr."""
+    print(words, file=sys.stderr, flush=True)
+
+
+def show(rows: Sequence[Row], output: str = TABLE) -> None:
+    """Rows as a table, or as JSON: a list of objects. The keys of the first row are the columns."""
+    if output == JSON:
+        print(json.dumps(rows, indent=2))
+    elif rows:
+        Console(width=None if sys.stdout.isatty() else _NO_SCREEN).print(_table(rows))
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name, value in rows[0].items():
+        table.add_column(name.replace("_", " "), justify="right" if _is_number(value) else "left")
+    for row in rows:
+        table.add_row(*map(_cell, row.values()))
+    return table
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def log_to_stderr(who: str, level: str) -> None:
+    """The log of our own packages at `level`, of all others from warnings on, each line with who says it."""
+    logging.basicConfig(stream=sys.stderr, format=f"%(asctime)s %(levelname)s [{who}] %(message)s")
+    logging.getLogger("lakelog").setLevel(level)

@@ -1,0 +1,42 @@
+"""What has become of a request: rows on stdout where they are asked for, words on stderr."""
+
+import argparse
+
+from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
+from lakelog.jobs.cli.options import TEXT
+from lakelog.replication.clients.admin import Outcomes
+from lakelog.replication.protocol.admin_request import Outcome
+
+
+def show_outcomes(what: str, outcomes: Outcomes, args: argparse.Namespace) -> int:
+    """The outcome of each topic or partition, and the status: FAILED if any was refused."""
+    if args.output != TEXT:
+        show(outcome_rows(what, outcomes, args.dry_run), args.output)
+    return say_outcomes(outcomes, args)
+
+
+def say_outcomes(outcomes: Outcomes, args: argparse.Namespace) -> int:
+    """What was refused is said whatever the form, what was done if nothing else tells it."""
+    if args.dry_run:
+        say("Nothing was written. This is what would be done.")
+    for name, outcome in outcomes.items():
+        if outcome.error is not None:
+            say_refused(name, outcome)
+        elif args.output == TEXT:
+            say(f"{name}: {outcome.message}")
+    return FAILED if any(outcome.error for outcome in outcomes.values()) else OK
+
+
+def say_refused(name: str, outcome: Outcome) -> None:
+    """The error's name in Kafka, what it is about, and why."""
+    is_named = name in outcome.message.replace(":", " ").split()
+    message = outcome.message if is_named else f"{name}: {outcome.message}"
+    say(f"lakelog: {outcome.error}: {message}")
+
+
+def outcome_rows(what: str, outcomes: Outcomes, dry_run: bool) -> list[Row]:
+    """A row for each; `what` is the name of the first column."""
+    return [
+        {what: name, "error": outcome.error, "message": outcome.message, "dry_run": dry_run}
+        for name, outcome in outcomes.items()
+    ]

@@ -1,0 +1,51 @@
+"""Waiting: for a condition, with a deadline, and for a signal to stop."""
+
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from lakelog.replication.errors import TimeoutException
+
+
+def wait_until(condition: Callable[[], bool], what: str = "", seconds: float = math.inf, pause: float = 0.2) -> None:
+    """Returns once the condition holds. Raises TimeoutException, saying `what`, if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise TimeoutException(f"not within {seconds:.0f} s: {what}")
+        let_pass(pause)
+
+
+def let_pass(seconds: float) -> None:
+    """Waits. `scenario --mode simulated` replaces `threading` here, so that only its simulated clock moves."""
+    threading.Event().wait(seconds)
+
+
+def exit_when_told() -> None:
+    """From now on SIGTERM ends this process as an exception does: what it has started must not outlive it. A second
+    one is ignored: it would end the clean-up."""
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+def stop_signals() -> Callable[[], bool]:
+    """From now on SIGTERM and SIGINT end nothing: the answer tells whether one has come. A second one does end all.
+
+    The handler touches no lock: it runs in the main thread, which may hold it.
+    """
+    told: list[int] = []
+
+    def handle(number: int, _: object) -> None:
+        told.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+    return lambda: bool(told)

@@ -1,0 +1,1 @@
+"""The quickstart: its records, its course, its report."""

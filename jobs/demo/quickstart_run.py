@@ -1,0 +1,123 @@
+"""The quickstart: three brokers, real records in, a leader killed half way, and every record looked for afterwards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lakelog.jobs.demo.cluster_report import ClusterReport, as_figures, partition_table, rows_table
+from lakelog.jobs.demo.flights import flights
+from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.local_cluster import LocalCluster
+
+TOPIC = "flights"
+PARTITIONS = 12
+CONFIGS = {"min.insync.replicas": 2, "retention.ms": -1}  # the flights are years old: retention would delete them
+BATCH = 20_000
+FIRST_AFTER_THE_KILL = 500  # few, but some for every partition: they tell how long the failover took
+_SETTLE_SECONDS = 60
+
+TOP_TEN = "SELECT CAST(key AS STRING) AS tail_number, count(*) AS flights FROM committed WHERE key IS NOT NULL \
+GROUP BY key ORDER BY flights DESC, tail_number LIMIT 10"
+
+
+def quickstart(spark: SparkSession, out: str | None, keep: Path | None, limit: int | None) -> int:
+    """Runs the quickstart in `keep`, or in a folder that is removed. Returns 0 if every record is where it belongs."""
+    folder = str(keep or tempfile.mkdtemp(prefix="lakelog-"))
+    try:
+        return _run(spark, folder, out, limit, is_kept=keep is not None)
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(spark: SparkSession, folder: str, out: str | None, limit: int | None, is_kept: bool) -> int:
+    console, started = Console(), time.monotonic()
+    records = flights().slice(0, limit)
+    with LocalCluster(spark, folder, brokers=3) as cluster:
+        cluster.admin().create_topic(TOPIC, PARTITIONS, 3, configs=CONFIGS)
+        report = ClusterReport(spark, cluster.cluster_uri, TOPIC)
+        failover_ms = _produce_over_a_failure(cluster, report, records)
+        _settle(report)
+        figures = {**_figures(spark, report, records), "failover_ms": failover_ms}
+    figures["elapsed_s"] = round(time.monotonic() - started, 1)
+    _show(spark, console, report, figures)
+    if out:
+        Path(out).write_text(json.dumps(figures, indent=2) + "\n")
+    if is_kept:
+        console.print(f"The cluster is in {folder}: every table in it is a Delta table.")
+    return 0 if _is_sound(figures) else 1
+
+
+def _produce_over_a_failure(cluster: LocalCluster, report: ClusterReport, records: pa.Table) -> int:
+    """After the first half the leader of most partitions is killed; when the rest is in, it comes back.
+
+    Answers the ms from the kill until the next records were acknowledged.
+    """
+    producer, half = Producer(cluster.cluster_uri, acks="all"), records.num_rows // 2
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("producing, acks=all", total=records.num_rows)
+
+        def produce(part: pa.Table) -> None:
+            for start in range(0, part.num_rows, BATCH):
+                batch = part.slice(start, BATCH)
+                raise_first_error(producer.send(TOPIC, batch, timeout_ms=120_000))
+                progress.advance(task, batch.num_rows)
+
+        produce(records.slice(0, half))
+        victim = report.leader_of_most_partitions()
+        cluster.kill_broker(victim)
+        killed_at = time.monotonic()
+        progress.update(task, description=f"broker {victim} was killed")
+        produce(records.slice(half, FIRST_AFTER_THE_KILL))
+        failover_ms = round((time.monotonic() - killed_at) * 1000)
+        progress.update(task, description="others lead, acks=all")
+        produce(records.slice(half + FIRST_AFTER_THE_KILL))
+    cluster.start_broker(victim)
+    return failover_ms
+
+
+def _settle(report: ClusterReport) -> None:
+    """Who was dead catches up, and followers hear of the last high watermark a little after the producer has."""
+    pause, deadline = threading.Event(), time.monotonic() + _SETTLE_SECONDS
+    while not report.is_settled() and time.monotonic() < deadline:
+        pause.wait(0.1)
+
+
+def _figures(spark: SparkSession, report: ClusterReport, records: pa.Table) -> dict[str, object]:
+    """Everything from the tables; the records sent are only compared with what is in them."""
+    lost, duplicated = report.lost_and_duplicated(spark.createDataFrame(records.select(["key", "value"])))
+    return {
+        "records_sent": records.num_rows,
+        "records_produced": report.records_in_leader_logs(),
+        "records_committed": report.committed().count(),
+        "records_lost": lost,
+        "records_duplicated": duplicated,
+        "replicas_identical": report.replicas_identical(),
+        "partitions": as_figures(report.partitions()),
+    }
+
+
+def _show(spark: SparkSession, console: Console, report: ClusterReport, figures: dict[str, object]) -> None:
+    console.print(partition_table(TOPIC, report.partitions()))
+    report.committed().createOrReplaceTempView("committed")
+    console.print(rows_table(spark.sql(TOP_TEN), "Most flights"))
+    for name, value in figures.items():
+        if name != "partitions":
+            console.print(f"{name:20} {value:,}" if isinstance(value, int) and value > 1 else f"{name:20} {value}")
+
+
+def _is_sound(figures: dict[str, object]) -> bool:
+    same = {figures[name] for name in ("records_sent", "records_produced", "records_committed")}
+    nothing = figures["records_lost"] == figures["records_duplicated"] == 0
+    return len(same) == 1 and nothing and figures["replicas_identical"] is True

@@ -1,0 +1,1 @@
+"""Clusters of processes that are killed, frozen and damaged under load, and what is checked afterwards."""

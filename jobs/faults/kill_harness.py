@@ -1,0 +1,200 @@
+"""Three brokers and two controllers in processes of their own, some of which are killed while records are produced."""
+
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakelog.jobs.cli.progress import Report
+from lakelog.jobs.cli.waiting import wait_until
+from lakelog.jobs.faults.broker_process import BrokerProcess, ControllerProcess
+from lakelog.jobs.faults.cluster_health import ClusterHealth
+from lakelog.jobs.faults.cluster_processes import ClusterProcesses
+from lakelog.jobs.faults.log_check import check_logs
+from lakelog.jobs.faults.number_producer import Acknowledged, NumberProducer, NumberSender
+from lakelog.jobs.faults.outages import BOTH, CONTROLLER, Outage, are_short, distribution
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.config import Config
+from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+
+BROKERS = (1, 2, 3)
+TOPIC = "numbers"
+# At first, each broker leads two partitions and follows four.
+ASSIGNMENT = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2), 4: (2, 1, 3), 5: (3, 2, 1)}
+# First number, batch and timeout: a patient one, and one that goes on to append while a broker is away.
+PRODUCERS = ((0, 6_000, 60_000), (10**9, 60, 1_500))
+# Of those that measure outages, one for each partition: each starts at a number that falls into its own.
+PROBE, SPAN, PROBE_TIMEOUT = 500_000_000 * len(ASSIGNMENT), 10**6 * len(ASSIGNMENT) + 1, 60_000
+DEADLINE = 300.0
+
+
+@dataclass(frozen=True)
+class KillPlan:
+    """Who is killed, in turn and how often each, at which random moments, and whether the checkpoints of dead brokers
+    go each time or every second time."""
+
+    victims: tuple[str, ...]
+    kills: int
+    seed: int
+    delete_checkpoints: bool
+
+    @property
+    def total(self) -> int:
+        """How many kills that makes."""
+        return self.kills * len(self.victims)
+
+
+def run_kill_test(folder: Path, plan: KillPlan, report: Report) -> dict[str, object]:
+    """Runs it all in an empty folder and answers what was found. `report` is told how far it has come."""
+    started = time.monotonic()
+    cluster_uri = str(folder / "cluster")
+    format_cluster(StorageRoot.of(cluster_uri), Config())
+    with ClusterProcesses(folder, cluster_uri, BROKERS).ended() as processes:
+        harness = KillHarness(cluster_uri, processes, plan, report)
+        harness.run()
+    findings = check_logs(harness.view, TOPIC, harness.acknowledged)
+    is_short = are_short(harness.outages, Config())
+    return {
+        "kills": plan.total,
+        "checkpoints_deleted": harness.checkpoints_deleted,
+        "sent": sum(sender.sent for sender in harness.senders),
+        "acknowledged": len(harness.acknowledged),
+        **findings._asdict(),
+        "stopped_in_order": harness.stopped_in_order,
+        "not_acknowledged": dict(sum((sender.errors for sender in harness.senders), Counter())),
+        "within_session_timeout_plus_2_s": is_short,
+        "time_to_first_acknowledged": distribution(harness.outages),
+        "outages": [outage._asdict() for outage in harness.outages],
+        "elapsed_s": round(time.monotonic() - started, 1),
+        "seed": plan.seed,
+        "ok": findings.is_good and harness.stopped_in_order and is_short and bool(harness.acknowledged),
+    }
+
+
+class KillHarness:
+    """The course of a test: kill, measure, start again, and wait until every replica is in sync."""
+
+    def __init__(self, cluster_uri: str, processes: ClusterProcesses, plan: KillPlan, report: Report) -> None:
+        self._cluster_uri = cluster_uri
+        self._processes = processes
+        self._plan = plan
+        self._report = report
+        self._random = random.Random(plan.seed)
+        self.checkpoints_deleted = 0
+        self.stopped_in_order = False
+        self.outages: list[Outage] = []
+        self.view = TopicView(Cluster.open(cluster_uri))
+        self._health = ClusterHealth(self.view, processes, [TOPIC])
+        self._producers = [
+            NumberProducer(cluster_uri, TOPIC, len(ASSIGNMENT), first, batch, timeout_ms)
+            for first, batch, timeout_ms in PRODUCERS
+        ]
+        self._probes = {
+            partition: NumberSender(cluster_uri, TOPIC, len(ASSIGNMENT), PROBE + partition * SPAN, PROBE_TIMEOUT)
+            for partition in ASSIGNMENT
+        }
+        self.senders: list[NumberSender] = [*self._producers, *self._probes.values()]
+
+    @property
+    def acknowledged(self) -> list[Acknowledged]:
+        """All that the producers were told is safe."""
+        return [record for sender in self.senders for record in sender.acknowledged]
+
+    def run(self) -> None:
+        """From the start of the processes to their end."""
+        self._tell("starting")
+        for process in self._processes.all():
+            process.start()
+        self._wait(lambda: set(self.view.cluster.refresh_brokers()) == set(BROKERS), "brokers register")
+        admin = AdminClient(self._cluster_uri)
+        admin.create_topic(TOPIC, assignment=ASSIGNMENT, configs={"min.insync.replicas": 2})
+        for producer in self._producers:
+            producer.start()
+        self._wait_for_records()
+        for number in range(self._plan.kills):
+            for victim in self._plan.victims:
+                self._wait_for_replicas()
+                self._pass(self._random.uniform(0, 2))
+                self._kill(victim, number)
+        for producer in self._producers:
+            producer.stop()
+        self._wait_for_replicas()
+        self._tell("stopping")
+        self.stopped_in_order = not any(self._processes.stop())
+
+    def _wait_for_records(self) -> None:
+        """Until each partition has had some: the first streams of a broker that has just started take their time."""
+        patient = self._producers[0]
+        self._wait(lambda: bool(patient.acknowledged), "the first records are acknowledged")
+
+    def _kill(self, victim: str, number: int) -> None:
+        """Nobody is started again before it is known how long the others take to go on without."""
+        controller = self._health.active() if victim in (CONTROLLER, BOTH) else None
+        broker = self._leader() if victim != CONTROLLER else None
+        led = set(ASSIGNMENT) if broker is None else self._led_by(broker)
+        killed = [process for process in (controller, broker) if process is not None]
+        self.outages.append(self._measure(victim, killed, led))
+        if broker is not None:
+            self._delete_checkpoints(broker, number)
+        for process in killed:
+            process.start()
+
+    def _measure(self, victim: str, killed: list[BrokerProcess | ControllerProcess], led: set[int]) -> Outage:
+        """A record is sent to each partition as soon as they are dead, and waited for."""
+        with ThreadPoolExecutor(len(led)) as pool:
+            started = time.monotonic()
+            for process in killed:
+                process.kill()
+            answers = [pool.submit(self._until_acknowledged, partition, started) for partition in sorted(led)]
+            self._wait(lambda: self._health.active() is not None, f"after the {victim} was killed", pause=0.05)
+            taken_over = time.monotonic() - started
+            self._wait(lambda: all(answer.done() for answer in answers), "records are acknowledged")
+        is_deposed = any(isinstance(process, ControllerProcess) for process in killed)
+        names, times = [process.name for process in killed], [answer.result() for answer in answers]
+        return Outage(victim, names, sorted(led), times, taken_over if is_deposed else None)
+
+    def _until_acknowledged(self, partition: int, started: float) -> float | None:
+        return time.monotonic() - started if self._probes[partition].probe() else None
+
+    def _delete_checkpoints(self, broker: BrokerProcess, number: int) -> None:
+        if self._plan.delete_checkpoints or number % 2 == 0:
+            shutil.rmtree(Path(broker.root, "checkpoints"), ignore_errors=True)
+            self.checkpoints_deleted += 1
+
+    def _leader(self) -> BrokerProcess:
+        """One of those that lead now."""
+        leaders = {registration.leader for registration in self.view.partitions(TOPIC).values()}
+        return self._processes.brokers[self._random.choice(sorted(leaders))]
+
+    def _led_by(self, broker: BrokerProcess) -> set[int]:
+        return {p for p, r in self.view.partitions(TOPIC).items() if r.leader == broker.broker_id}
+
+    def _wait_for_replicas(self) -> None:
+        """Until all are in sync, every replica has what the leaders' logs now hold, and a controller stands by."""
+        self._wait(lambda: not self._health.lacks_members(), "the ISRs are whole")
+        bounds = self._health.bounds()
+        self._wait(lambda: not self._health.lacks_records(bounds), "replicas catch up")
+
+    def _pass(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self._wait(lambda: time.monotonic() >= end, "time passes")
+
+    def _wait(self, condition: Callable[[], bool], what: str, pause: float = 0.2) -> None:
+        def is_over() -> bool:
+            self._processes.check()
+            for producer in self._producers:
+                producer.check()
+            self._tell(what)
+            return condition()
+
+        wait_until(is_over, what, DEADLINE, pause)
+
+    def _tell(self, what: str) -> None:
+        acknowledged = sum(len(sender.acknowledged) for sender in self.senders)
+        self._report(description=what, completed=len(self.outages), acknowledged=acknowledged)

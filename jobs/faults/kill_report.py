@@ -1,0 +1,14 @@
+"""What the kill test has found, as a person reads it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lakelog.jobs.cli.console import show
+
+_TABLES = ("time_to_first_acknowledged", "outages")
+
+
+def show_figures(figures: Mapping[str, Any]) -> None:
+    """Each figure, and the distribution of the outages."""
+    show([{"figure": name, "value": value} for name, value in figures.items() if name not in _TABLES])
+    show(figures["time_to_first_acknowledged"])

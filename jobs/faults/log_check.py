@@ -1,0 +1,134 @@
+"""What the tables say at the end, whatever the producer believes: every row of every data file of every replica."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakelog.jobs.faults.number_producer import Acknowledged
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.log.segment import read_records, rows_of
+from lakelog.schemas import LOG
+
+_PLACE = ("partition", "offset", "leader_epoch")
+_ORDER = [("partition", "ascending"), ("offset", "ascending")]
+
+
+class Findings(NamedTuple):
+    """How many records there are, and what is wrong with them. `different`: replicas that are not what their leaders
+    are.
+
+    A contradiction: two logs hold different records at one partition, offset and leader epoch. That must never be,
+    also while replicas differ: the log matching property, on which every cut relies.
+    """
+
+    records: int
+    lost: int
+    duplicated: int
+    offsets_missing_or_doubled: int
+    contradictions: int
+    different: int
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong."""
+        return not any(self[1:])
+
+
+def check_logs(view: TopicView, topic: str, acknowledged: Iterable[Acknowledged]) -> Findings:
+    """Compares what was acknowledged with the leaders' logs below the high watermark, and the replicas with each other.
+
+    For a topic whose partitions all have the same replicas, each record of which holds a number of its own.
+    """
+    return TopicLogs(view, topic).check(acknowledged)
+
+
+class TopicLogs:
+    """All rows that the brokers have of a topic from the log starts on, and what the leaders say is committed."""
+
+    def __init__(self, view: TopicView, topic: str) -> None:
+        partitions = view.partitions(topic)
+        ids = [registration.topic_id_partition for registration in partitions.values()]
+        self.starts = {p: _log_start(view, r.leader, r.topic_id_partition) for p, r in partitions.items()}
+        self._logs = {broker: _rows(view, broker, ids) for broker in partitions[0].replicas}
+        self._led = {p: _of(self._logs[r.leader], p) for p, r in partitions.items()}
+        self._committed = _committed(self._led.values(), _high_watermarks(view, partitions))
+
+    def check(self, acknowledged: Iterable[Acknowledged]) -> Findings:
+        """What is wrong with them, if this was acknowledged."""
+        rows = pa.concat_tables(self._led.values())
+        pairs = combinations(self._logs.values(), 2)
+        return Findings(
+            records=rows.num_rows,
+            lost=self.missing(acknowledged),
+            duplicated=doubled(rows["value"].to_pylist()),
+            offsets_missing_or_doubled=sum(_bad_offsets(led, self.starts[p]) for p, led in self._led.items()),
+            contradictions=sum(_contradictions(one, other) for one, other in pairs),
+            different=sum(not _of(log, p).equals(led) for p, led in self._led.items() for log in self._logs.values()),
+        )
+
+    def missing(self, records: Iterable[Acknowledged]) -> int:
+        """How many of these do not stand committed at their very offsets. Those below the log start need not."""
+        return sum(
+            record.offset >= self.starts[record.partition]
+            and self._committed.get((record.partition, record.offset)) != str(record.number).encode()
+            for record in records
+        )
+
+
+def doubled(values: Iterable[object]) -> int:
+    """How many of them are there for a second time, or a later one."""
+    return sum(times - 1 for times in Counter(values).values())
+
+
+def _log_start(view: TopicView, broker: int, partition: TopicIdPartition) -> int:
+    return view.log(broker).refresh().partition(partition).log_start_offset
+
+
+def _of(rows: pa.Table, partition: int) -> pa.Table:
+    return rows.filter(pc.equal(rows["partition"], partition))
+
+
+def _rows(view: TopicView, broker: int, partitions: Iterable[TopicIdPartition]) -> pa.Table:
+    """All that a broker has of the partitions from its log starts on, read from the files of its log table and not by
+    way of their headers."""
+    log = view.log(broker)
+    files = [read_records(log.root, name).cast(LOG.arrow) for name in log.refresh().segments]
+    rows = pa.concat_tables([LOG.arrow.empty_table(), *files])
+    kept = [rows_of(rows, partition, _log_start(view, broker, partition)) for partition in partitions]
+    return pa.concat_tables(kept).sort_by(_ORDER).combine_chunks()
+
+
+def _high_watermarks(view: TopicView, partitions: Mapping[int, PartitionRegistration]) -> dict[int, int]:
+    return {p: view.replicas(r.leader)[r.topic_id_partition].high_watermark for p, r in partitions.items()}
+
+
+def _committed(led: Iterable[pa.Table], high_watermarks: Mapping[int, int]) -> dict[tuple[int, int], bytes]:
+    """What stands below the high watermarks, by partition and offset."""
+    rows = pa.concat_tables(led).select(["partition", "offset", "value"]).to_pylist()
+    return {
+        (row["partition"], row["offset"]): row["value"]
+        for row in rows
+        if row["offset"] < high_watermarks[row["partition"]]
+    }
+
+
+def _contradictions(one: pa.Table, other: pa.Table) -> int:
+    """Places at which both logs have a record, of the same leader epoch, and not the same record."""
+    if one.equals(other):
+        return 0
+    held = {tuple(row[name] for name in _PLACE): row for row in one.to_pylist()}
+    places = ((held.get(tuple(row[name] for name in _PLACE)), row) for row in other.to_pylist())
+    return sum(mine is not None and mine != row for mine, row in places)
+
+
+def _bad_offsets(rows: pa.Table, start: int) -> int:
+    """Offsets from the log start on that are missing or there twice."""
+    offsets = rows["offset"].to_pylist()
+    distinct = set(offsets)
+    return len(offsets) - len(distinct) + max(distinct, default=start - 1) + 1 - start - len(distinct)

@@ -1,0 +1,106 @@
+"""How long it took after each kill until a record was acknowledged again, as a distribution."""
+
+import argparse
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lakelog.replication.config import Config
+
+CONTROLLER, LEADER, BOTH = VICTIMS = ("controller", "leader", "both")
+
+_ALLOWANCE_SECONDS = 2.0
+
+
+def victims(text: str) -> tuple[str, ...]:
+    """Kinds of victims on the command line, with commas between them."""
+    kinds = tuple(text.split(","))
+    if unknown := set(kinds) - set(VICTIMS):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: it must be some of {','.join(VICTIMS)}")
+    return kinds
+
+
+class Outage(NamedTuple):
+    """A kill, and what clients have felt of it in the partitions that the dead broker led, or in all if none died.
+
+    Seconds until a record that was sent after the kill was acknowledged, by partition, None if it never was; and until
+    another controller was active, if one died.
+    """
+
+    victim: str
+    killed: list[str]
+    partitions: list[int]
+    acknowledged_s: list[float | None]
+    taken_over_s: float | None = None
+
+    @property
+    def first_s(self) -> float:
+        """Until the first record was acknowledged."""
+        return min(map(_or_never, self.acknowledged_s))
+
+    @property
+    def all_s(self) -> float:
+        """Until one was acknowledged in every partition."""
+        return max(map(_or_never, self.acknowledged_s))
+
+
+class LongestWait:
+    """The longest time that one partition was without an acknowledgement, of records that are sent one after another.
+
+    It begins when a record is sent, the first of those that were not acknowledged, and ends with the next
+    acknowledgement. `began_s` is when it began, None before anything was sent.
+    """
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.began_s: float | None = None
+        self._since: float | None = None
+
+    def sent(self, at_s: float) -> None:
+        """A record is sent at this time of a monotonic clock."""
+        self._since = at_s if self._since is None else self._since
+
+    def waited(self, at_s: float) -> None:
+        """It has not been acknowledged until now."""
+        if self._since is not None and at_s - self._since >= self.longest_s:
+            self.longest_s, self.began_s = at_s - self._since, self._since
+
+    def acknowledged(self, at_s: float) -> None:
+        """It is acknowledged now."""
+        self.waited(at_s)
+        self._since = None
+
+
+def _or_never(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
+
+
+def are_short(outages: Sequence[Outage], config: Config) -> bool:
+    """Whether none has lasted longer than the session time-out and two seconds: the time to notice, and to act."""
+    session = max(config.broker_session_timeout_ms, config.controller_session_timeout_ms) / 1000
+    return all(outage.first_s <= session + _ALLOWANCE_SECONDS for outage in outages)
+
+
+def distribution(outages: Sequence[Outage]) -> list[dict[str, object]]:
+    """A row for each kind of victim: how many kills, and how long until the first record was acknowledged, until one
+    was in every partition, and until another controller was active."""
+    rows: list[dict[str, object]] = []
+    for victim in VICTIMS:
+        own = [outage for outage in outages if outage.victim == victim]
+        takeovers = [outage.taken_over_s for outage in own if outage.taken_over_s is not None]
+        if own:
+            rows.append({
+                "victim": victim, "kills": len(own), **_figures("", [outage.first_s for outage in own]),
+                **_figures("all_", [outage.all_s for outage in own]), **_figures("takeover_", takeovers),
+            })  # fmt: skip
+    return rows
+
+
+def _figures(prefix: str, times: Sequence[float]) -> dict[str, float | None]:
+    """The 95th percentile is a time that was measured: the smallest that so many do not exceed. What took forever, or
+    was never measured, has no number."""
+    ordered = sorted(times) or [math.inf]
+    p95 = ordered[math.ceil(0.95 * len(ordered)) - 1]
+    found = {"median_s": statistics.median(ordered), "p95_s": p95, "max_s": ordered[-1]}
+    return {f"{prefix}{name}": round(value, 2) if value < math.inf else None for name, value in found.items()}

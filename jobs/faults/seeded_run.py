@@ -1,0 +1,40 @@
+"""What the tests under faults have in common as verbs: a seed, a folder that is kept if they fail, and figures."""
+
+import argparse
+import json
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lakelog.jobs.cli.console import FAILED, OK, say
+from lakelog.jobs.cli.empty_folder import empty_folder
+
+Figures = Mapping[str, Any]
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """--seed, --out and --keep."""
+    parser.add_argument("--seed", type=int, help="of all that is random; default: a new one")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures here, as JSON")
+    parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="use this empty folder, and keep it")
+
+
+def run_seeded(
+    args: argparse.Namespace, verb: str, work: Callable[[Path, int], Figures], show_figures: Callable[[Figures], None]
+) -> int:
+    """Does the work in a folder under a seed, and shows what it has found: OK only if that is. The folder of a run
+    that failed is kept."""
+    seed = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
+    folder = args.keep or Path(tempfile.mkdtemp(prefix=f"lakelog-{verb}-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    say(f"seed {seed}, in {folder}")
+    figures = work(folder, seed)
+    show_figures(figures)
+    if args.out:
+        args.out.write_text(json.dumps(figures, indent=2) + "\n")
+    if figures["ok"] and not args.keep:
+        shutil.rmtree(folder)
+    return OK if figures["ok"] else FAILED

@@ -1,0 +1,163 @@
+"""The load of a soak: to each topic producers that never stop, probes that tell how long it was unavailable, and a
+reader that remembers what it was given."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from lakelog.jobs.faults.number_producer import Acknowledged, NumberProducer, NumberSender
+from lakelog.jobs.faults.outages import LongestWait
+from lakelog.jobs.faults.repeated_work import RepeatedWork
+from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.config import Config
+from lakelog.replication.errors import LakelogException, OffsetOutOfRangeException
+from lakelog.replication.storage.cluster import Cluster
+
+# Of each producer of a topic: first number, records a partition, timeout. One waits for brokers that are away, the
+# other one goes on to append.
+_PRODUCERS = ((0, 20, 60_000), (10**9, 2, 1_500))
+_PROBE, _SPAN, _PROBE_TIMEOUT, _PROBE_PAUSE = 10**10, 10**6, 60_000, 2.0
+# Many clients in one process look seldom at the tables, so that brokers have time to work on a small machine.
+_CLIENT = Config(lakelog_poll_interval_ms=250)
+
+
+class Probe(NumberSender, RepeatedWork):
+    """Sends one record after another to one partition, and measures how long it goes without an acknowledgement."""
+
+    def __init__(self, cluster_uri: str, topic: str, partitions: int, partition: int) -> None:
+        first = (_PROBE + partition * _SPAN) * partitions + partition
+        NumberSender.__init__(self, cluster_uri, topic, partitions, first, _PROBE_TIMEOUT, _CLIENT)
+        RepeatedWork.__init__(self, f"probe of {topic}-{partition}", _PROBE_PAUSE)
+        self.partition = partition
+        self.waits = LongestWait()
+
+    def work(self) -> None:
+        """Sends one record."""
+        self.waits.sent(time.monotonic())
+        (self.waits.acknowledged if self.probe() else self.waits.waited)(time.monotonic())
+
+
+class Reader(RepeatedWork):
+    """Reads a topic below the high watermarks, from offset 0 on, and goes on where it was whatever happens.
+
+    `seen` is what it was given, `out_of_order` how often that was not the next offset, `skipped` how many offsets it
+    has left out because they were deleted.
+    """
+
+    def __init__(self, cluster_uri: str, topic: str, partitions: int) -> None:
+        super().__init__(f"reader of {topic}")
+        self._topic = topic
+        self._consumer = Consumer(cluster_uri, config=_CLIENT)
+        self._view = TopicView(Cluster.open(cluster_uri))
+        self.positions = dict.fromkeys(range(partitions), 0)
+        self.seen: list[Acknowledged] = []
+        self.out_of_order = 0
+        self.skipped = 0
+        self.errors: Counter[str] = Counter()
+
+    def work(self) -> None:
+        """Reads once."""
+        for partition, answer in self._consumer.fetch(self._topic, self.positions).items():
+            if answer.error is None:
+                self.take(partition, answer.records)
+            else:
+                self.errors[answer.error.name] += 1
+                if isinstance(answer.error, OffsetOutOfRangeException):
+                    self._skip(partition)
+
+    def take(self, partition: int, records: pa.Table) -> None:
+        """Remembers records; each ought to be the next one."""
+        for offset, value in zip(records["offset"].to_pylist(), records["value"].to_pylist(), strict=True):
+            self.out_of_order += offset != self.positions[partition]
+            self.seen.append(Acknowledged(partition, offset, int(value)))
+            self.positions[partition] = offset + 1
+
+    def _skip(self, partition: int) -> None:
+        """Goes on at the log start, if that has risen above where the reader is."""
+        try:
+            row = self._view.leaderships(self._topic, [partition])[partition].leader_row
+        except LakelogException as error:
+            self.errors[error.name] += 1
+            return
+        ahead = row.log_start_offset - self.positions[partition] if row else 0
+        if ahead > 0:
+            self.skipped += ahead
+            self.positions[partition] += ahead
+
+
+class TopicLoad:
+    """All that sends to one topic, and what reads it."""
+
+    def __init__(self, cluster_uri: str, topic: str, partitions: int) -> None:
+        self.topic = topic
+        self._producers = [
+            NumberProducer(cluster_uri, topic, partitions, first, records * partitions, timeout, _CLIENT)
+            for first, records, timeout in _PRODUCERS
+        ]
+        self.probes = [Probe(cluster_uri, topic, partitions, partition) for partition in range(partitions)]
+        self.reader = Reader(cluster_uri, topic, partitions)
+
+    @property
+    def senders(self) -> list[NumberProducer | Probe]:
+        """Producers and probes."""
+        return [*self._producers, *self.probes]
+
+    @property
+    def acknowledged(self) -> list[Acknowledged]:
+        """All that the senders were told is safe."""
+        return [record for sender in self.senders for record in sender.acknowledged]
+
+    def count(self) -> int:
+        """How many records were acknowledged."""
+        return sum(len(sender.acknowledged) for sender in self.senders)
+
+    def has_begun(self) -> bool:
+        """Whether every partition has acknowledged something."""
+        return all(probe.acknowledged for probe in self.probes)
+
+    def has_read(self, ends: Mapping[int, int]) -> bool:
+        """Whether the reader has come to these offsets."""
+        return all(self.reader.positions[partition] >= end for partition, end in ends.items())
+
+
+class SoakLoad:
+    """The load on all topics, each with its number of partitions."""
+
+    def __init__(self, cluster_uri: str, topics: Mapping[str, int]) -> None:
+        self.topics: Sequence[TopicLoad] = [TopicLoad(cluster_uri, topic, number) for topic, number in topics.items()]
+
+    def start(self) -> None:
+        """Begins to send and to read."""
+        for load in self.topics:
+            for work in (*load.senders, load.reader):
+                work.start()
+
+    def forget_waits(self) -> None:
+        """How long the first records took, to brokers that had just started, is nothing that a fault has caused."""
+        for load in self.topics:
+            for probe in load.probes:
+                probe.waits = LongestWait()
+
+    def check(self) -> None:
+        """Raises what has ended a thread."""
+        for load in self.topics:
+            for work in (*load.senders, load.reader):
+                work.check()
+
+    def stop_senders(self) -> None:
+        """Ends after what is under way; the readers go on."""
+        for load in self.topics:
+            for sender in load.senders:
+                sender.stop()
+
+    def stop_readers(self) -> None:
+        """Ends after the fetches that are under way."""
+        for load in self.topics:
+            load.reader.stop()
+
+    def count(self) -> int:
+        """How many records were acknowledged."""
+        return sum(load.count() for load in self.topics)

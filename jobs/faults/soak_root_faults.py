@@ -1,0 +1,144 @@
+"""What a soak does to the roots of brokers: a power cut, an emptied root, a store that hangs or answers errors, rot."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from lakelog.jobs.admin.log_files import log_files
+from lakelog.jobs.faults.soak_cluster import SoakCluster
+from lakelog.jobs.faults.soak_plan import Fault
+from lakelog.jobs.faults.storage_faults import bring_back, empty, forget_since, rot, take_away
+from lakelog.replication.errors import InconsistentClusterIdException
+from lakelog.replication.protocol.record_batch import BatchHeader
+from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.schemas import LOG
+
+_ATTEMPTS = 10
+_UNSYNCED_S = 5.0  # a disk is that far behind at most when its power is cut
+
+
+class RootFaults:
+    """Each is undone at its end, as far as it can be: what a root has lost comes back from other replicas.
+
+    Rot strikes files with records of the topic `kept` only: those of another one may be deleted before they are read.
+    `is_alone` tells whether a broker is the only member of an ISR: then nothing is taken from it, as the partition
+    would wait for an unclean election.
+    """
+
+    def __init__(
+        self, cluster: SoakCluster, kept: str, is_alone: Callable[[int], bool], let: Callable[[float], None]
+    ) -> None:
+        self._cluster = cluster
+        self._brokers = cluster.processes.brokers
+        self._store = cluster.store
+        self._folders: Mapping[int, Path] = cluster.folders
+        self._kept = kept
+        self._is_alone = is_alone
+        self._let = let
+        self._rotten: dict[Path, str] = {}
+        self.rotted = 0
+
+    @property
+    def repaired(self) -> int:
+        """How many of the files that have rotted are whole again, or have left the log."""
+        return self.rotted - len(self._rotten)
+
+    def unwritable_root(self, fault: Fault) -> str:
+        """The disk fails and is repaired."""
+        root = str(self._folders[fault.broker])
+        take_away(root)
+        try:
+            self._let(fault.lasts_s)
+        finally:
+            bring_back(root)
+        return f"root of broker {fault.broker}"
+
+    def cut_power(self, fault: Fault) -> str:
+        """The machine of a broker loses its power, and the disk what was not synced."""
+        lost, begun = _UNSYNCED_S * fault.extent, time.time()
+
+        def deed() -> str:
+            commits = forget_since(self._folders[fault.broker], begun - lost)
+            self._let(fault.lasts_s)
+            return f"{commits} commits of the last {lost:.1f} s are gone"
+
+        return self._while_dead(fault, deed)
+
+    def empty_root(self, fault: Fault) -> str:
+        """A broker comes back with an empty disk, which is formatted at once: a client that has noticed nothing may
+        write into it, and what holds anything is not formatted."""
+
+        def deed() -> str:
+            self._let(fault.lasts_s)
+            for _ in range(_ATTEMPTS):
+                empty(self._folders[fault.broker])
+                with contextlib.suppress(InconsistentClusterIdException):
+                    self._cluster.format_root(fault.broker)
+                    break
+            return "its root is empty"
+
+        return self._while_dead(fault, deed)
+
+    def _while_dead(self, fault: Fault, deed: Callable[[], str]) -> str:
+        """Whether it is alone is looked at once it is dead: from then on it cannot shrink an ISR to itself."""
+        process = self._brokers[fault.broker]
+        process.kill()
+        done = "killed only, as it is alone in an ISR" if self._is_alone(fault.broker) else deed()
+        process.start()
+        return f"{process.name}: {done}"
+
+    def hang_store(self, fault: Fault) -> str:
+        """The store takes requests and answers none."""
+        self._store.pause()
+        try:
+            self._let(fault.lasts_s)
+        finally:
+            self._store.resume()
+        return f"the store of broker {fault.broker}"
+
+    def fail_store(self, fault: Fault) -> str:
+        """The store answers errors; some of what is put lands all the same."""
+        self._store.begin_errors()
+        try:
+            self._let(fault.lasts_s)
+        finally:
+            self._store.end_errors()
+        return f"the store of broker {fault.broker}"
+
+    def rot(self, fault: Fault) -> str:
+        """A bit of a data file flips, and nobody is told."""
+        log, draw = self._folders[fault.broker] / LOG.name, random.Random(fault.extent)
+        held = [f.name for f in log_files(StorageRoot.of(str(log))) if f.segment and self._is_kept(f.segment.headers)]
+        if not held:
+            return f"broker {fault.broker} has no file yet"
+        path = log / held[int(fault.place * len(held))]
+        whole = _digest(path)
+        rot(path, draw)
+        self._rotten[path] = whole
+        self.rotted += 1
+        return f"{path.name} of broker {fault.broker}"
+
+    def lacks_repairs(self) -> str:
+        """Which file that has rotted is still in a log as it is."""
+        for path, whole in list(self._rotten.items()):
+            if _is_active(path) and _digest(path) != whole:
+                return f"{path} has rotted, and is still in the log"
+            del self._rotten[path]
+        return ""
+
+    def _is_kept(self, headers: tuple[BatchHeader, ...]) -> bool:
+        return any(header.topic == self._kept for header in headers)
+
+
+def _is_active(path: Path) -> bool:
+    return path.name in {file.name for file in DeltaLog.open(StorageRoot.of(str(path.parent))).active_files()}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

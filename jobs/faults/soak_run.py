@@ -1,0 +1,229 @@
+"""The course of a soak: three brokers and two controllers in processes of their own, under load while things go wrong;
+then all of them in order again, and every record is looked for."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lakelog.jobs.cli.console import say
+from lakelog.jobs.cli.progress import Report
+from lakelog.jobs.cli.waiting import wait_until
+from lakelog.jobs.faults.cluster_health import ClusterHealth
+from lakelog.jobs.faults.soak_cluster import BROKERS, STORED, SoakCluster
+from lakelog.jobs.faults.soak_faults import SoakFaults
+from lakelog.jobs.faults.soak_figures import Course, error_figures, soak_figures, topic_figures, unavailable
+from lakelog.jobs.faults.soak_load import SoakLoad
+from lakelog.jobs.faults.soak_plan import KINDS, Fault, plan_faults
+from lakelog.jobs.faults.soak_root_faults import RootFaults
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.config import Config
+from lakelog.replication.errors import LakelogException, TimeoutException
+from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+
+# Nothing is ever deleted from the first topic.
+KEPT, TRIMMED = "kept", "trimmed"
+ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, TRIMMED: {0: (2, 1, 3), 1: (3, 2, 1)}}
+# Small files are put together often, files that are gone are deleted soon after the longest freeze. Tables are looked
+# at seldom: a look at the store is a request, and all of them share a small machine. The broker on a slow store takes
+# seconds a round there; it stays in sync with Kafka's lag time (KIP-537), which is longer than ours.
+SETTINGS = {
+    "replica.lag.time.max.ms": 30_000,
+    "lakelog.poll.interval.ms": 200,
+    "log.cleaner.backoff.ms": 2_000,
+    "log.cleaner.min.files": 8,
+    "log.segment.delete.delay.ms": 60_000,
+    "leader.imbalance.check.interval.seconds": 30,
+}
+_COMPACTED = "small files were compacted"
+PATIENCE = 300.0
+
+
+@dataclass(frozen=True)
+class SoakPlan:
+    """For how long, how many faults of which kinds, and the seed that they are drawn from."""
+
+    seconds: float
+    faults: int
+    seed: int
+    kinds: tuple[str, ...] = tuple(KINDS)
+
+    @property
+    def latest_end_s(self) -> float:
+        """When the faults must be over, also on a machine that is slow to recover from each."""
+        return 2 * self.seconds + PATIENCE
+
+
+def run_soak(folder: Path, plan: SoakPlan, report: Report) -> dict[str, Any]:
+    """Runs it all in an empty folder and answers what was found. `report` is told how far it has come."""
+    started = time.monotonic()
+    cluster_uri, config = str(folder / "cluster"), folder / "server.properties"
+    format_cluster(StorageRoot.of(cluster_uri), Config())
+    config.write_text("".join(f"{name}={value}\n" for name, value in SETTINGS.items()))
+    with SoakCluster(folder, cluster_uri, config).ended() as cluster:
+        soak = Soak(cluster_uri, cluster, plan, report)
+        soak.run()
+    return {**soak.figures(), "elapsed_s": round(time.monotonic() - started, 1)}
+
+
+class Soak:
+    """From the start of the processes to their end."""
+
+    def __init__(self, cluster_uri: str, cluster: SoakCluster, plan: SoakPlan, report: Report) -> None:
+        self._cluster = cluster
+        self._processes = processes = cluster.processes
+        self._plan = plan
+        self._report = report
+        self._view = TopicView(Cluster.open(cluster_uri))
+        self._health = ClusterHealth(self._view, processes, list(ASSIGNMENTS))
+        self._admin = AdminClient(cluster_uri, requested_by="soak")
+        self._load = SoakLoad(cluster_uri, {topic: len(found) for topic, found in ASSIGNMENTS.items()})
+        self._roots = RootFaults(cluster, KEPT, self._health.is_alone, self._let)
+        self._faults = SoakFaults(processes, self._roots, self._health, self._admin, TRIMMED, self._wait, self._let)
+        self._course = Course(plan.faults, plan.seed)
+        self._checked: dict[str, dict[str, Any]] = {}
+        self._began = time.monotonic()
+        self._is_loaded = False
+
+    def run(self) -> None:
+        """All that it comes to is known afterwards; what cannot go on is told, and what can still be looked at is."""
+        if self._try(self._begin):
+            self._try(self._go_wrong)
+            self._is_loaded = False
+            self._try(self._load.stop_senders)
+            is_settled = self._try(self._settle)
+            self._try(self._load.stop_readers)
+            self._try(self._stop)
+            if is_settled:
+                self._try(self._look_for_records)
+
+    def _try(self, part: Callable[[], None]) -> bool:
+        try:
+            part()
+        except LakelogException as error:
+            self._course.failures.append(f"{error.name}: {error}")
+            return False
+        except Exception:  # the bug of a thread of the load, or of ours: told with its trace, beside the fault
+            self._course.failures.append(traceback.format_exc())
+            return False
+        return True
+
+    def _begin(self) -> None:
+        for process in self._processes.all():
+            process.start()
+        self._wait(self._lacks_brokers, "brokers register")
+        for topic, assignment in ASSIGNMENTS.items():
+            self._admin.create_topic(topic, assignment=assignment, configs={"min.insync.replicas": 2})
+        self._load.start()
+        self._is_loaded = True
+        self._wait(self._lacks_records, "each partition acknowledges a record")
+        self._load.forget_waits()
+        self._began = time.monotonic()
+
+    def _lacks_brokers(self) -> str:
+        return ", ".join(str(b) for b in BROKERS if b not in self._view.cluster.refresh_brokers())
+
+    def _lacks_records(self) -> str:
+        return ", ".join(load.topic for load in self._load.topics if not load.has_begun())
+
+    def _go_wrong(self) -> None:
+        plan = self._plan
+        for fault in plan_faults(plan.seed, plan.seconds, plan.faults, BROKERS, STORED, plan.kinds):
+            self._let(fault.at_s - self._elapsed())
+            self._carry_out(fault)
+        self._let(self._plan.seconds - self._elapsed())
+
+    def _carry_out(self, fault: Fault) -> None:
+        """What is waited for, or being done, is in the list from its beginning: the last one is the one to look at."""
+        entry = {
+            "kind": fault.kind, "planned_s": fault.at_s, "began_s": None, "began": None, "lasts_s": fault.lasts_s,
+            "broker": fault.broker if fault.takes_broker else None, "done": None, "ended_s": None,
+        }  # fmt: skip
+        self._course.fault_list.append(entry)
+        self._faults.prepare(fault)
+        entry.update(began_s=self._elapsed(), began=datetime.now().isoformat(timespec="milliseconds"))
+        entry["done"] = self._faults.carry_out(fault)
+        entry["ended_s"] = self._elapsed()
+        say(f"{entry['began_s']:7.1f} s to {entry['ended_s']:7.1f} s  {fault.kind}: {entry['done']}")
+
+    def _elapsed(self) -> float:
+        return round(time.monotonic() - self._began, 1)
+
+    def _settle(self) -> None:
+        """Everybody is up, every replica has what its leader has, and the readers have read all of it."""
+        for process in self._processes.all():
+            if not process.is_running():
+                process.kill()
+                process.start()
+        self._wait(self._health.lacks_members, "the ISRs are whole")
+        self._wait(self._roots.lacks_repairs, "what has rotted is repaired")
+        bounds = self._health.bounds()
+        self._wait(lambda: self._health.lacks_records(bounds), "replicas catch up")
+        self._wait(self._lacks_readers, "the readers have read everything")
+
+    def _lacks_readers(self) -> str:
+        """Of a topic whose readers are behind, where they are and where they ought to be."""
+        bounds = self._health.bounds()
+        for load in self._load.topics:
+            load.reader.check()
+            partitions = self._view.partitions(load.topic)
+            ends = {p: bounds[r.topic_id_partition][1] for p, r in partitions.items()}
+            if not load.has_read(ends):
+                return f"{load.topic}: at {load.reader.positions} of {ends}, errors {dict(load.reader.errors)}"
+        return ""
+
+    def _stop(self) -> None:
+        self._faults.not_in_order += sum(map(bool, self._processes.stop()))
+
+    def _look_for_records(self) -> None:
+        for load in self._load.topics:
+            self._checked[load.topic] = topic_figures(self._view, load, load.topic == TRIMMED)
+
+    def _let(self, seconds: float) -> None:
+        """Lets time pass; what ends by itself meanwhile ends the soak."""
+        end = time.monotonic() + seconds
+        self._wait(lambda: "" if time.monotonic() >= end else "not yet", "time passes", seconds + PATIENCE)
+
+    def _wait(self, lacks: Callable[[], str], what: str, seconds: float | None = None) -> None:
+        lacking = ""
+
+        def is_over() -> bool:
+            nonlocal lacking
+            self._check()
+            self._report(description=what, completed=len(self._course.fault_list), acknowledged=self._load.count())
+            lacking = lacks()
+            return not lacking
+
+        try:
+            wait_until(is_over, what, PATIENCE if seconds is None else seconds)
+        except TimeoutException as error:
+            raise TimeoutException(f"{error}; lacking: {lacking}") from None
+
+    def _check(self) -> None:
+        self._cluster.check()
+        if self._is_loaded:
+            self._load.check()
+            if self._elapsed() > self._plan.latest_end_s:
+                begun, planned = len(self._course.fault_list), self._plan.faults
+                raise TimeoutException(f"only {begun} of {planned} faults have begun within {self._elapsed():.0f} s")
+
+    def figures(self) -> dict[str, Any]:
+        """What was found, as JSON has it."""
+        self._course.not_in_order = self._faults.not_in_order
+        self._course.rotted, self._course.repaired = self._roots.rotted, self._roots.repaired
+        is_checked = len(self._checked) == len(ASSIGNMENTS)
+        waits = unavailable(self._load.topics, self._began)
+        logs = [process.log.read_text() for process in self._processes.brokers.values() if process.log.exists()]
+        errors = error_figures(self._load.topics)
+        return {
+            "acknowledged": self._load.count(),
+            **soak_figures(self._course, self._checked if is_checked else {}, waits, errors),
+            "compactions": sum(log.count(_COMPACTED) for log in logs),
+        }

@@ -1,0 +1,123 @@
+"""`python -m lakelog.jobs.faults.soak_store_server FOLDER`: a small object store on loopback, which can be told to
+answer errors. Frozen, it is a store that hangs.
+
+The last part of FOLDER is the name of the bucket. Beside the folder the server writes its port to `<FOLDER>.port`. As
+long as there is a file `<FOLDER>.errors` it answers 503 to everything; one put in three is carried out all the same,
+and its answer is lost.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase, BytesIO
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from lakelog.jobs.faults.soak_s3 import Request, Response, answer, error
+from lakelog.jobs.faults.soak_store import ObjectStore
+
+_LOST_ANSWERS = 3  # one in so many
+
+
+def port_file(folder: Path) -> Path:
+    """Where the server says which port it listens on."""
+    return folder.with_name(f"{folder.name}.port")
+
+
+def errors_file(folder: Path) -> Path:
+    """The file that makes the server answer errors."""
+    return folder.with_name(f"{folder.name}.errors")
+
+
+class StoreServer(ThreadingHTTPServer):
+    """Serves a folder as a bucket, on a port of its own."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self._store = ObjectStore(folder)
+        self._bucket = f"/{folder.name}"
+        self._errors = errors_file(folder)
+        self._puts = 0
+        self._lock = threading.Lock()
+
+    def answer(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Response:
+        """Carries a request out, or answers an error instead, or both."""
+        path, _, query = url.partition("?")
+        bucket, _, key = unquote(urlsplit(path).path).lstrip("/").partition("/")
+        if f"/{bucket}" != self._bucket:
+            return error(404, "NoSuchBucket")
+        request = Request(method, key, dict(parse_qsl(query, keep_blank_values=True)), headers, body)
+        if not self._errors.exists():
+            return answer(self._store, request)
+        if method == "PUT" and self._loses_answer():
+            answer(self._store, request)
+        return error(503, "SlowDown")
+
+    def _loses_answer(self) -> bool:
+        with self._lock:
+            self._puts += 1
+            return self._puts % _LOST_ANSWERS == 0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    server: StoreServer
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+    def handle_expect_100(self) -> bool:
+        """A client that asks whether to send its content is told at once: it would wait for a second."""
+        answered = super().handle_expect_100()
+        self.wfile.flush()
+        return answered
+
+    def _serve(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        body = _body(self.rfile, headers)
+        response = self.server.answer(self.command, self.path, headers, body)
+        self.send_response(response.status)
+        for name, value in {"Content-Length": str(len(response.body)), **response.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(response.body)
+        self.wfile.flush()
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815
+
+
+def _body(stream: BufferedIOBase | BytesIO, headers: dict[str, str]) -> bytes:
+    """The content that is sent. A client may send it in chunks for HTTP, in chunks for S3, or both."""
+    if "chunked" in headers.get("transfer-encoding", ""):
+        body = _joined(stream)
+    else:
+        body = stream.read(int(headers.get("content-length", 0)))
+    return _joined(BytesIO(body)) if "aws-chunked" in headers.get("content-encoding", "") else body
+
+
+def _joined(stream: BufferedIOBase | BytesIO) -> bytes:
+    """Chunks, each with its size on a line before it; after the last one, of size 0, lines up to an empty one."""
+    chunks = []
+    while size := int(stream.readline().partition(b";")[0], 16):
+        chunks.append(stream.read(size))
+        stream.readline()
+    while stream.readline().strip():
+        pass
+    return b"".join(chunks)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    with StoreServer(folder) as server:
+        draft = port_file(folder).with_suffix(".draft")
+        draft.write_text(str(server.server_port))
+        draft.replace(port_file(folder))
+        server.serve_forever()

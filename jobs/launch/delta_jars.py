@@ -1,0 +1,38 @@
+"""Delta's jars, fetched once into a folder, so that no start has to ask a registry.
+
+`python -m lakelog.jobs.launch.delta_jars FOLDER` lets Spark resolve them, from wherever this
+machine's Spark resolves packages.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from lakelog.jobs.launch.spark_submit import DELTA_PACKAGE, spark_home
+
+# Of the 33 jars that Maven's metadata ask for, Spark's own distribution holds all others, mostly in newer versions.
+GROUPS = ("io.delta_", "io.unitycatalog_")
+
+
+def fetch(folder: Path) -> None:
+    """Fill `folder`; a failure shows what Spark's resolver said, success shows nothing of it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        _resolve(Path(scratch))
+        folder.mkdir(parents=True, exist_ok=True)
+        for jar in Path(scratch, "jars").glob("*.jar"):
+            if jar.name.startswith(GROUPS):
+                shutil.copy(jar, folder)
+
+
+def _resolve(ivy: Path) -> None:
+    """Spark resolves packages before it runs the program, so an empty program will do."""
+    program = ivy / "nothing.py"
+    program.touch()
+    command = [str(spark_home() / "bin" / "spark-submit"), "--packages", DELTA_PACKAGE]
+    subprocess.run([*command, "--conf", f"spark.jars.ivy={ivy}", str(program)], check=True, stdin=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    fetch(Path(sys.argv[1]))

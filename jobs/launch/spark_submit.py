@@ -1,0 +1,143 @@
+"""What spark-submit is told: the user's own arguments, and ours for what the user left open.
+
+A verb's Python process is the parent and starts its JVM through spark-submit (PYSPARK_SUBMIT_ARGS), so that the process
+that a person or a supervisor has started is the one that gets SIGTERM and can shut down in order.
+"""
+
+import importlib.util
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from lakelog.jobs.launch.code_archive import SOURCES, code_archive
+
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+
+# Names that belong to spark-submit, before or after the verb: no verb may have an option of such a name.
+OPTIONS = frozenset(
+    """
+    --archives --conf --deploy-mode --driver-class-path --driver-cores --driver-java-options --driver-library-path
+    --driver-memory --exclude-packages --executor-cores --executor-memory --files --jars --keytab --master --name
+    --num-executors --packages --principal --properties-file --proxy-user --py-files --queue --repositories
+    --total-executor-cores
+    """.split()
+)
+
+# The same said by --conf, which spark-submit would drop beside the option.
+CONFS = {
+    "spark.jars": "--jars",
+    "spark.jars.packages": "--packages",
+    "spark.master": "--master",
+    "spark.submit.deployMode": "--deploy-mode",
+    "spark.submit.pyFiles": "--py-files",
+}
+
+Options = list[tuple[str, str]]
+
+
+def split_arguments(words: list[str]) -> tuple[Options, list[str]]:
+    """Options of spark-submit, and the rest; after `--` everything is the rest."""
+    options: Options = []
+    rest: list[str] = []
+    queue = iter(words)
+    for word in queue:
+        name, equals, value = word.partition("=")
+        if word == "--":
+            rest.extend(queue)
+        elif name in OPTIONS:
+            options.append(_option(name, value if equals else _value(name, queue)))
+        else:
+            rest.append(word)
+    return options, rest
+
+
+def spark_environment(options: Options) -> dict[str, str]:
+    """The variables that a PySpark driver needs to start its JVM as `options` and our defaults say."""
+    if ("--deploy-mode", "cluster") in options:
+        raise ValueError("--deploy-mode cluster starts the driver elsewhere: use spark-submit itself for it")
+    master = _master(options)
+    variables = {
+        # Told, not found: Spark's own search breaks on a path with spaces.
+        "SPARK_HOME": str(spark_home()),
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*_submit_words(options, master), "pyspark-shell"]),
+    }
+    if conf := _conf_folder():
+        variables["SPARK_CONF_DIR"] = str(conf)
+    if master.startswith("local"):
+        variables["PYSPARK_PYTHON"] = sys.executable
+        # A laptop's host name may resolve to an address that it had in another network.
+        variables["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+    return variables
+
+
+def spark_home() -> Path:
+    """The Spark that PySpark will start: SPARK_HOME, or what came with PySpark."""
+    if given := os.environ.get("SPARK_HOME"):
+        return Path(given)
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise ValueError("PySpark is not installed: pip install 'lakelog[spark]'")
+    return Path(found.origin).parent
+
+
+def _value(name: str, queue: Iterator[str]) -> str:
+    value = next(queue, None)
+    if value is None:
+        raise ValueError(f"{name} needs a value")
+    return value
+
+
+def _option(name: str, value: str) -> tuple[str, str]:
+    key, _, setting = value.partition("=")
+    return (CONFS[key], setting) if name == "--conf" and key in CONFS else (name, value)
+
+
+def _values(options: Options, name: str) -> list[str]:
+    return [value for key, value in options if key == name]
+
+
+def _submit_words(options: Options, master: str) -> list[str]:
+    """Lists that we add to are given once: of two, spark-submit takes only the last."""
+    delta = _delta(options)
+    archives = [] if re.fullmatch(r"local(\[.*\])?", master) else [str(code_archive())]
+    lists = {
+        "--jars": [*_values(options, "--jars"), *delta.get("--jars", [])],
+        "--packages": [*_values(options, "--packages"), *delta.get("--packages", [])],
+        "--py-files": [*_values(options, "--py-files"), *archives],
+    }
+    words = [word for name, value in options if name not in lists for word in (name, value)]
+    return words + [word for name, values in lists.items() if values for word in (name, ",".join(values))]
+
+
+def _delta(options: Options) -> dict[str, list[str]]:
+    """Delta from this environment's folder, else from a registry, and from neither if Spark or the user brings it."""
+    brought = any("delta-spark" in value for name in ("--jars", "--packages") for value in _values(options, name))
+    if brought or any((spark_home() / "jars").glob("delta-spark*.jar")):
+        return {}
+    jars = sorted(str(jar) for jar in Path(sys.prefix, "jars").glob("*.jar"))
+    return {"--jars": jars} if jars else {"--packages": [DELTA_PACKAGE]}
+
+
+def _conf_folder() -> Path | None:
+    """Our settings, as Spark's own configuration folder, unless this Spark has been given one."""
+    if "SPARK_CONF_DIR" in os.environ or (spark_home() / "conf" / "spark-defaults.conf").exists():
+        return None
+    folders = (SOURCES / "conf", Path(sys.prefix, "share", "lakelog", "conf"))
+    return next((folder for folder in folders if (folder / "spark-defaults.conf").exists()), None)
+
+
+def _master(options: Options) -> str:
+    """The master that spark-submit will arrive at."""
+    named = _values(options, "--master")
+    return named[-1] if named else _master_of_properties(options) or "local[*]"
+
+
+def _master_of_properties(options: Options) -> str | None:
+    defaults = Path(os.environ.get("SPARK_CONF_DIR", spark_home() / "conf")) / "spark-defaults.conf"
+    path = Path([str(defaults), *_values(options, "--properties-file")][-1])
+    found = re.search(r"^\s*spark\.master[\s=:]+(\S+)", path.read_text(), re.MULTILINE) if path.exists() else None
+    return found[1] if found else None

@@ -1,0 +1,1 @@
+"""Lakelog: Kafka's replication protocol on Delta Lake, run by Spark."""

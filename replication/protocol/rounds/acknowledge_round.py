@@ -1,0 +1,221 @@
+"""acks=all: when records count as acknowledged, and what to say when they do not in time.
+
+Kafka: `DelayedProduce`. The decision is in `delayed_operation.produce_outcome`. [AP-07]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
+
+from lakelog.replication.errors import LakelogException, NotLeaderOrFollowerException, TimeoutException
+from lakelog.replication.protocol.append import ALL
+from lakelog.replication.protocol.delayed_operation import DONE, Outcome
+from lakelog.replication.protocol.high_watermark import effective_min_isr
+from lakelog.replication.protocol.partition_leader import Leadership
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.producer_identity import ProducerIdentity
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.rounds.send_round import (
+    SEND_RULES,
+    RecordMetadata,
+    SendOptions,
+    SendRound,
+    SendRules,
+    may_pass,
+)
+from lakelog.replication.protocol.rounds.send_steps import (
+    LeadershipsSeen,
+    Pause,
+    ReadLeaderLogs,
+    ReadLeaderships,
+    ReadReplicas,
+    Round,
+)
+
+SendAgain: TypeAlias = Callable[[int], Round[RecordMetadata]]
+
+
+class Settled(NamedTuple):
+    """What has become of the records of a partition: an error, or they are acknowledged."""
+
+    error: LakelogException | None = None
+
+
+class AcknowledgeRound:
+    """Waits for what was appended. `send_again` sends the records of a partition once more, under the same sequence
+    numbers; None where nothing is sent again. `clock`: monotonic, in seconds."""
+
+    def __init__(
+        self, topic: str, appended: Mapping[int, RecordMetadata], options: SendOptions, clock: Callable[[], float],
+        send_again: SendAgain | None, rules: SendRules = SEND_RULES,
+    ) -> None:  # fmt: skip
+        self._topic = topic
+        self._records = {p: records for p, records in appended.items() if records.error is None}
+        self._options = options
+        self._clock = clock
+        self._send_again = send_again
+        self._rules = rules
+        self._seen = LeadershipsSeen({}, 1)
+        self._read_error: LakelogException | None = None
+        self._logs: dict[TopicIdPartition, PartitionLog | LakelogException] = {}
+
+    def run(self) -> Round[dict[int, RecordMetadata]]:
+        """Waits until the HW has passed all that was appended; answers what was appended where, and the error of each
+        partition where the HW has not passed it.
+
+        What a new leader's log does not hold is sent to it again, so that nothing is there twice. TimeoutException says
+        which replicas lack what; NotEnoughReplicasAfterAppendException, that the ISR has become too small;
+        NotLeaderOrFollowerException, that a new leader's history does not hold the records and nobody sends them again.
+        """
+        errors: dict[int, LakelogException | None] = {}
+        waiting = sorted(self._records)
+        while waiting:
+            yield from self._look(tuple(waiting))
+            time_is_over = self._clock() >= self._options.deadline
+            for partition in list(waiting):
+                settled = yield from self._attempt(partition, time_is_over)
+                if settled is not None:
+                    errors[partition] = settled.error
+                    waiting.remove(partition)
+            if waiting:
+                yield Pause(self._options.deadline)
+        return {p: replace(records, error=errors[p]) for p, records in self._records.items()}
+
+    def _look(self, partitions: tuple[int, ...]) -> Round[None]:
+        """Where the metadata cannot be read, what was seen last holds, and `_read_error` says why it is not newer."""
+        self._logs = {}
+        try:
+            self._seen, self._read_error = (yield ReadLeaderships(self._topic, partitions)), None
+        except LakelogException as error:
+            self._read_error = error
+
+    def _attempt(self, partition: int, time_is_over: bool) -> Round[Settled | None]:
+        """What one look settles of a partition; None as long as it waits. When the time is over it is settled."""
+        seen, records = self._seen.partitions.get(partition), self._records[partition]
+        if seen is None:
+            return Settled((yield from self._timeout(records, None))) if time_is_over else None
+        if seen.error:  # its root cannot be read now; another broker may be leader soon
+            return Settled(seen.error) if time_is_over or not seen.error.retriable else None
+        outcome = self._outcome(seen, records, time_is_over)
+        try:
+            if outcome == DONE and not (yield from self._is_in_the_log(seen, records)):
+                outcome = Outcome(True, NotLeaderOrFollowerException)
+        except LakelogException as error:  # the leader's log cannot be read now, or is not the one that the row is of
+            if not error.retriable:
+                return Settled(error)
+            return Settled((yield from self._timeout(records, seen, error))) if time_is_over else None
+        if outcome.error is NotLeaderOrFollowerException and self._send_again and not time_is_over:
+            return (yield from self._retry(partition, self._send_again))
+        if outcome.error is TimeoutException:
+            return Settled((yield from self._timeout(records, seen)))
+        if outcome.error:
+            return Settled(outcome.error(self._explain(outcome.error, seen.registration, records)))
+        return Settled() if outcome.is_done else None
+
+    def _outcome(self, seen: Leadership, records: RecordMetadata, time_is_over: bool) -> Outcome:
+        """What the leader's row tells. A topic that was made again since has none of the records."""
+        registration = seen.registration
+        if registration.topic_id != records.topic_id:
+            return Outcome(True, NotLeaderOrFollowerException)
+        return self._rules.produce_outcome(
+            seen.leader_row, records.leader_epoch, records.last_offset, len(registration.isr),
+            self._min_isr(registration), time_is_over,
+        )  # fmt: skip
+
+    def _is_in_the_log(self, seen: Leadership, records: RecordMetadata) -> Round[bool]:
+        """Whether the leader's log has these very records, and what its row tells of.
+
+        Equal offsets and epochs do not prove it. If the log has lost its end, other records may lie there, and the HW
+        may have passed those. So the chain is compared.
+        """
+        partition = seen.registration.topic_id_partition
+        if partition not in self._logs:
+            led = [s for s in self._seen.partitions.values() if s.registration.leader == seen.registration.leader]
+            wanted = tuple(s.registration.topic_id_partition for s in led)
+            self._logs.update((yield ReadLeaderLogs(seen.registration.leader, wanted)))
+        log = self._logs[partition]
+        if isinstance(log, LakelogException):
+            raise log
+        if seen.leader_row:  # it is there, as the outcome would not be DONE without
+            self._rules.check_log_leads(log, seen.leader_row, records.name)
+        return self._rules.has_records(log, records.last_offset + 1, records.chain)
+
+    def _retry(self, partition: int, send_again: SendAgain) -> Round[Settled | None]:
+        """Settles nothing but an error that cannot pass: the next looks tell whether it was of use."""
+        answer = yield from send_again(partition)
+        if answer.error is None:
+            self._records[partition] = answer
+        return None if answer.error is None or may_pass(answer.error) else Settled(answer.error)
+
+    def _min_isr(self, registration: PartitionRegistration) -> int:
+        return effective_min_isr(self._seen.min_insync_replicas, len(registration.replicas))
+
+    def _explain(
+        self, error: type[LakelogException], registration: PartitionRegistration, records: RecordMetadata
+    ) -> str:  # fmt: skip
+        if error is NotLeaderOrFollowerException:
+            return (
+                f"{records.name}: {_offsets(records)} of leader epoch {records.leader_epoch} are not in the log of "
+                f"leader {registration.leader} (epoch {registration.leader_epoch})"
+            )
+        return (
+            f"{records.name}: appended, but the ISR {registration.isr} has become smaller than min.insync.replicas "
+            f"({self._min_isr(registration)})"
+        )
+
+    def _timeout(
+        self, records: RecordMetadata, seen: Leadership | None, error: LakelogException | None = None
+    ) -> Round[TimeoutException]:  # fmt: skip
+        """Its `__cause__` is the error that stands in the way: the metadata or the log cannot be read, nobody leads."""
+        cause = error or self._read_error or (seen.unavailable if seen else None)
+        replicas = f"all of the ISR {seen.registration.isr}" if seen else "the ISR"
+        lacking = [f"the last error was {cause.name}: {cause}"] if cause else []
+        lacking += [(yield from _lacking(seen.registration, records.last_offset))] if seen else []
+        timeout = TimeoutException(
+            f"{records.name}: {_offsets(records)} were appended but not acknowledged by {replicas} within "
+            f"{self._options.timeout_ms} ms: {'; '.join(lacking)}"
+        )
+        timeout.__cause__ = cause
+        return timeout
+
+
+def _offsets(records: RecordMetadata) -> str:
+    return f"offsets {records.base_offset} to {records.last_offset}"
+
+
+def _lacking(registration: PartitionRegistration, last_offset: int) -> Round[str]:
+    parts = []
+    for broker in (b for b in registration.isr if b != registration.leader):
+        try:
+            rows: Mapping[TopicIdPartition, Replica] = yield ReadReplicas(broker)
+        except LakelogException as error:
+            parts.append(f"broker {broker} cannot be asked ({error})")
+            continue
+        row = rows.get(registration.topic_id_partition)
+        end = row.log_end_offset if row else 0
+        if end <= last_offset:
+            parts.append(f"broker {broker} ends at {end}" + (f" ({row.error})" if row and row.error else ""))
+    return "; ".join(parts) or "all have them, and the high watermark is about to follow"
+
+
+def produce(
+    topic: str, counts: Mapping[int, int], identity: ProducerIdentity, options: SendOptions,
+    clock: Callable[[], float], rules: SendRules = SEND_RULES,
+) -> Round[dict[int, RecordMetadata]]:  # fmt: skip
+    """One send, and its acknowledgement if acks is all; answers what has become of the records of each partition."""
+    send = SendRound(topic, counts, identity, options, clock, rules)
+    answers = yield from send.run()
+    if options.acks != ALL:
+        return answers
+
+    def send_again(partition: int) -> Round[RecordMetadata]:
+        (answer,) = yield from send.append([partition])
+        return answer
+
+    again = send_again if options.retries else None
+    acknowledged = yield from AcknowledgeRound(topic, answers, options, clock, again, rules).run()
+    return {**answers, **acknowledged}

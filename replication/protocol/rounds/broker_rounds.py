@@ -1,0 +1,57 @@
+"""What the rounds of a broker share: its memory, and the rules that they call. See `rounds`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol import become_leader_or_follower, follow, leadership
+from lakelog.replication.protocol.append_plan import AppendPlan, FetchedBatch, plan_appends
+from lakelog.replication.protocol.become_leader_or_follower import Logs
+from lakelog.replication.protocol.fencing import check_leader_row
+from lakelog.replication.protocol.isr import Outcome
+from lakelog.replication.protocol.leadership import HostedPartition, Surroundings
+from lakelog.replication.protocol.offline_replicas import OfflineReplicas
+from lakelog.replication.protocol.partition_registration import PartitionRegistration, Registrations
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.rounds.fetch_steps import FetchStep
+from lakelog.replication.protocol.rounds.steps import Step
+
+
+@dataclass(frozen=True)
+class BrokerRules:
+    """The decisions of rounds, each by the name of the function that makes it."""
+
+    given_to: Callable[[int, int, Registrations], Registrations] = become_leader_or_follower.given_to
+    become_leader_or_follower: Callable[[int, Registrations, Registrations, Logs], list[Step]] = (
+        become_leader_or_follower.become_leader_or_follower
+    )
+    follow_registration: Callable[[HostedPartition, PartitionRegistration], HostedPartition] = (
+        leadership.follow_registration
+    )
+    attend: Callable[[HostedPartition, Surroundings], HostedPartition] = leadership.attend
+    settle_isr_change: Callable[[HostedPartition, Outcome, PartitionRegistration | None], HostedPartition] = (
+        leadership.settle_isr_change
+    )
+    raise_high_watermark: Callable[[HostedPartition, Surroundings], HostedPartition] = leadership.raise_high_watermark
+    check_leader_row: Callable[[Replica | None, TopicIdPartition, int], LakelogException | None] = check_leader_row
+    maybe_truncate: Callable[..., list[FetchStep]] = follow.maybe_truncate
+    may_append: Callable[[FetchedBatch, Replica, int], bool] = follow.may_append
+    plan_appends: Callable[..., AppendPlan] = plan_appends
+    append_fetched: Callable[[AppendPlan, Mapping[TopicIdPartition, Replica], Logs], list[FetchStep]] = (
+        follow.append_fetched
+    )
+
+
+RULES = BrokerRules()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a broker knows of its replicas. `told` answers with its rows, as last written."""
+
+    hosted: MutableMapping[TopicIdPartition, HostedPartition]
+    told: Callable[[], Mapping[TopicIdPartition, Replica]]
+    offline: OfflineReplicas

@@ -1,0 +1,66 @@
+"""The round in which a broker takes up the roles that the metadata gives it. Kafka: `ReplicaManager.applyDelta`.
+
+Replicas that have a broken file are seen to here as well: they are offline, lead and follow nothing, and are fetched
+again where others have their records. [BL-03, OL-01]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from lakelog.replication.protocol.partition_registration import Registrations
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerRules, Memory
+from lakelog.replication.protocol.rounds.steps import (
+    DeleteLogs,
+    FenceIsrChanges,
+    OwnLogs,
+    PublishReplicas,
+    ReadOwnLogs,
+    RepairLogs,
+    Round,
+    StopFetching,
+)
+
+
+def take_up_roles(
+    broker_id: int, broker_epoch: int, memory: Memory, metadata: Registrations, rules: BrokerRules = RULES
+) -> Round[None]:
+    """Moves a broker's process from the roles that it has to those that the metadata gives it; unchanged replicas stay
+    as they are.
+
+    First removes broken files that hold nothing that the log still needs.
+    """
+    hosted, offline = memory.hosted, memory.offline
+    given = rules.given_to(broker_id, broker_epoch, metadata)
+    hosted.update({p: rules.follow_registration(h, given[p]) for p, h in hosted.items() if p in given})
+    before = {p: h.registration for p, h in hosted.items()}
+    own: OwnLogs = yield ReadOwnLogs(given)
+    if own.has_broken_files:
+        yield DeleteLogs(())
+        own = yield ReadOwnLogs(given)
+    has_changed = offline.look(own.faults, given)
+    kept = offline.without_led
+    steps = rules.become_leader_or_follower(broker_id, kept(before), kept(given), kept(own.logs))
+    if has_changed:
+        steps = [StopFetching(tuple(offline.faults)), *steps, PublishReplicas("offline replicas")]
+    for step in steps:
+        _ = yield step  # no `yield from`: an iterator of a list takes no answers
+    yield from _repair(memory)
+
+
+def _repair(memory: Memory) -> Round[None]:
+    """Drops what is broken of replicas that can be fetched again, and that no leader is about to count on.
+
+    A leader may have seen such a replica in order and be taking it into the ISR right now. So the metadata are changed
+    first, once for each time that a replica is offline: that commit is later than its row, has the replica outside of
+    the ISR, and fails what was decided before.
+    """
+    repairable, offline = memory.offline.repairable(memory.told()), memory.offline
+    unfenced = tuple(sorted(repairable.keys() - offline.fenced))
+    if unfenced:
+        fenced: Collection[TopicIdPartition] = yield FenceIsrChanges(unfenced)
+        offline.fenced |= set(fenced)
+    given_up = {p: epoch for p, epoch in repairable.items() if p in offline.fenced}
+    if given_up:
+        yield RepairLogs(given_up)

@@ -1,0 +1,206 @@
+"""One send: records go to the leaders of their partitions, and again where an error may pass, until all is settled.
+
+Kafka: `Sender`, `ReplicaManager.appendRecords`. [AP-02, AP-06, AP-07]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from lakelog.replication.errors import (
+    FencedLeaderEpochException,
+    LakelogException,
+    LeaderNotAvailableException,
+    OutOfOrderSequenceException,
+    RetriableException,
+    TimeoutException,
+    UnknownTopicOrPartitionException,
+)
+from lakelog.replication.protocol import append, delayed_operation
+from lakelog.replication.protocol.append import Appended, PartitionAppend
+from lakelog.replication.protocol.high_watermark import effective_min_isr
+from lakelog.replication.protocol.partition_leader import no_leader
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.producer_identity import ProducerIdentity
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.rounds.send_steps import AppendToLeader, Pause, ReadTopic, Round, TopicSeen
+
+
+@dataclass(frozen=True)
+class RecordMetadata:
+    """Where the records of one partition went: first and last offset, or why they did not.
+
+    Offsets are -1 with acks=0, where nobody waits for an answer, and where nothing was appended. Offsets beside an
+    error mean: appended, but not acknowledged; the records may yet be committed. Between first and last offset there
+    are records of others too where a new leader had only a part of the records, and the rest was appended there.
+    `chain` is the hash of the partition's log up to the last record: a log with that chain has these very records.
+    `topic_id` is that of the topic that they were sent to: one that is made again under its name has another.
+    """
+
+    topic: str
+    partition: int
+    records: int
+    base_offset: int = -1
+    last_offset: int = -1
+    leader_epoch: int = -1
+    error: LakelogException | None = None
+    chain: str = ""
+    topic_id: str = ""
+
+    @property
+    def name(self) -> str:
+        """The partition, for people."""
+        return f"{self.topic}-{self.partition}"
+
+
+class SendOptions(NamedTuple):
+    """How a producer sends. `who`: named in the commits. `retries`: how often something is sent again. `deadline`: of
+    the monotonic clock, in seconds."""
+
+    who: str
+    acks: int
+    retries: int
+    timeout_ms: int
+    deadline: float
+
+
+@dataclass(frozen=True)
+class SendRules:
+    """The decisions of a send, each by the name of the function that makes it."""
+
+    check_min_isr: Callable[[int, int, int, str, int], None] = append.check_min_isr
+    produce_outcome: Callable[[Replica | None, int, int, int, int, bool], delayed_operation.Outcome] = (
+        delayed_operation.produce_outcome
+    )
+    check_log_leads: Callable[[PartitionLog, Replica, str], None] = delayed_operation.check_log_leads
+    has_records: Callable[[PartitionLog, int, str], bool] = delayed_operation.has_records
+
+
+SEND_RULES = SendRules()
+
+
+class SendRound:
+    """Appends the records of one send. `counts`: how many records each partition gets. `clock`: monotonic, in
+    seconds."""
+
+    def __init__(
+        self, topic: str, counts: Mapping[int, int], identity: ProducerIdentity, options: SendOptions,
+        clock: Callable[[], float], rules: SendRules = SEND_RULES,
+    ) -> None:  # fmt: skip
+        self._topic = topic
+        self._counts = counts
+        self._identity = identity
+        self._options = options
+        self._clock = clock
+        self._rules = rules
+        self._begun_anew: set[int] = set()
+
+    def run(self) -> Round[dict[int, RecordMetadata]]:
+        """Appends to each leader, and again where an error may pass, until all is settled or the time is over; answers
+        what has become of each partition. To wait for a leader is no retry: nothing is sent meanwhile.
+
+        Kafka: `RecordAccumulator.ready`, unknownLeaderTopics.
+        """
+        self._identity.begin_send()
+        answers: dict[int, RecordMetadata] = {}
+        pending, retries = set(self._counts), self._options.retries
+        while True:
+            for answer in (yield from self.append(pending)):
+                answers[answer.partition] = answer
+            pending = {p for p in pending if may_pass(answers[p].error) or p in self._begun_anew}
+            self._begun_anew.clear()
+            unsent = {p for p in pending if isinstance(answers[p].error, LeaderNotAvailableException)}
+            if not retries:
+                pending = unsent
+            if not pending:
+                return answers
+            if self._clock() >= self._options.deadline:
+                return {p: self._expired(answer) for p, answer in answers.items()}
+            if pending != unsent:
+                retries -= 1
+            yield Pause(self._options.deadline)
+
+    def append(self, partitions: Collection[int]) -> Round[list[RecordMetadata]]:
+        """Sends the records of these partitions to their leaders, once."""
+        try:
+            seen: TopicSeen = yield ReadTopic(self._topic)
+        except LakelogException as error:  # it may be readable again before the time is over
+            return [self._refused(partition, error) for partition in partitions]
+        answers: list[RecordMetadata] = []
+        by_leader: dict[int, list[PartitionRegistration]] = {}
+        for partition in sorted(partitions):
+            try:
+                registration = self._check(seen, partition)
+                by_leader.setdefault(registration.leader, []).append(registration)
+            except LakelogException as error:
+                answers.append(self._refused(partition, error))
+        for leader, led in by_leader.items():
+            answers += yield from self._append_to(leader, led)
+        return answers
+
+    def _expired(self, answer: RecordMetadata) -> RecordMetadata:
+        """Records that never met a leader have expired; other errors say more than that. Kafka: `ProducerBatch`."""
+        error = answer.error
+        if not isinstance(error, LeaderNotAvailableException):
+            return answer
+        expired = TimeoutException(
+            f"{answer.name}: {answer.records} records were not appended within {self._options.timeout_ms} ms; the last "
+            f"error was {error.name}: {error}"
+        )
+        expired.__cause__ = error
+        return replace(answer, error=expired)
+
+    def _refused(self, partition: int, error: LakelogException) -> RecordMetadata:
+        return RecordMetadata(self._topic, partition, self._counts[partition], error=error)
+
+    def _check(self, seen: TopicSeen, partition: int) -> PartitionRegistration:
+        registration = seen.partitions.get(partition)
+        if registration is None:
+            raise UnknownTopicOrPartitionException(f"{self._topic}-{partition}: no such partition any more")
+        if registration.leader == NO_LEADER:
+            raise no_leader(registration)
+        needed = effective_min_isr(seen.min_insync_replicas, len(registration.replicas))
+        self._rules.check_min_isr(self._options.acks, len(registration.isr), needed, self._topic, partition)
+        return registration
+
+    def _append_to(self, leader: int, led: Sequence[PartitionRegistration]) -> Round[list[RecordMetadata]]:
+        requests = tuple(self._request(registration) for registration in led)
+        outcomes: Mapping[object, Appended | LakelogException]
+        try:
+            outcomes = yield AppendToLeader(leader, requests, self._identity.writes)
+        except LakelogException as error:
+            outcomes = dict.fromkeys((request.topic_id_partition for request in requests), error)
+        return [self._answer(request, outcomes[request.topic_id_partition]) for request in requests]
+
+    def _request(self, registration: PartitionRegistration) -> PartitionAppend:
+        producer_id, producer_epoch, base_sequence = self._identity.sequence(registration.topic_id_partition)
+        return PartitionAppend(
+            registration.topic, registration.topic_id, registration.partition, registration.replicas,
+            registration.leader_epoch, self._counts[registration.partition], producer_id, producer_epoch,
+            base_sequence,
+        )  # fmt: skip
+
+    def _answer(self, request: PartitionAppend, outcome: Appended | LakelogException) -> RecordMetadata:
+        answer = RecordMetadata(
+            request.topic, request.partition, request.records, leader_epoch=request.leader_epoch,
+            topic_id=request.topic_id,
+        )  # fmt: skip
+        if isinstance(outcome, LakelogException):
+            is_out_of_order = isinstance(outcome, OutOfOrderSequenceException)
+            if is_out_of_order and self._identity.begin_anew(request.topic_id_partition):
+                self._begun_anew.add(request.partition)
+            return replace(answer, error=outcome)
+        self._identity.appended(request.topic_id_partition, request.records)
+        epoch = request.leader_epoch if outcome.leader_epoch is None else outcome.leader_epoch
+        return replace(
+            answer, base_offset=outcome.base_offset, last_offset=outcome.last_offset, leader_epoch=epoch,
+            chain=outcome.chain,
+        )  # fmt: skip
+
+
+def may_pass(error: LakelogException | None) -> bool:
+    """Whether to send again. A fenced epoch is the old leader's: the metadata names the new one."""
+    return isinstance(error, RetriableException | FencedLeaderEpochException)

@@ -1,0 +1,162 @@
+"""Carries out the rounds of a fetcher on tables: see `protocol.rounds.fetch_round`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakelog.replication.config import Config
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.fetch_state import PartitionFetchState, ReplicaState
+from lakelog.replication.protocol.fetch_states import FetchStates
+from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
+from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRound
+from lakelog.replication.protocol.rounds.fetch_steps import (
+    AppendFetched,
+    CopyBatches,
+    CutLogs,
+    FetchHeaders,
+    FetchStep,
+    FollowHighWatermarks,
+    LeaderBatches,
+    RaiseLogStarts,
+    ReadFollowedLogs,
+    ReadLeaderBatches,
+    ReadLeaderRows,
+    TellDiverged,
+    ThrottleFetch,
+)
+from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
+from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
+from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
+from lakelog.replication.server.pause_point import Gate
+from lakelog.replication.server.replication_quotas import FetcherQuotas
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.append import append_as_follower
+from lakelog.replication.storage.log.delete_records import follow_log_starts
+from lakelog.replication.storage.log.log_snapshot import batch_ends_from
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment import Segment
+from lakelog.replication.storage.log.truncate import cut_logs
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.schemas import LOG
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FetchContext:
+    """What a fetcher works on: the follower's log, the leader's root, and whom to tell of progress.
+
+    `on_diverged` takes the partitions whose history was found to differ; `publish` writes the follower's rows.
+    """
+
+    spark: SparkSession
+    config: Config
+    name: str
+    log: ReplicaLog
+    source: StorageRoot
+    leader_replicas: Callable[[], ReplicaTable]
+    follow_high_watermarks: Callable[[FollowHighWatermarks], None]
+    on_diverged: Callable[[Collection[TopicIdPartition]], None]
+    publish: Callable[[str], object]
+    gate: Gate
+    quotas: FetcherQuotas
+
+
+class FetchRunner:
+    """Runs the rounds of one fetcher. Its states are shared with the threads of its broker."""
+
+    def __init__(self, context: FetchContext, states: FetchStates) -> None:
+        self._context = context
+        self._states = states
+        config = context.config
+        self._source = context.source.child(LOG.name)
+        self._headers = HeaderFetch(context.name, context.spark, self._source)
+        self._copier = SegmentCopier(self._source, context.log.root, context.spark, config.lakelog_executor_copy_bytes)
+        self._limits = FetchLimits(
+            config.replica_fetch_response_max_bytes, config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms
+        )
+        self._streamed: DataFrame | None = None
+        self._copied: tuple[Segment, ...] = ()
+        self._handlers = self._made_handlers()
+
+    def _made_handlers(self) -> dict[type[FetchStep], Handler]:
+        context, log, name = self._context, self._context.log, self._context.name
+        return {
+            ReadLeaderRows: self._leader_rows,
+            ReadFollowedLogs: self._followed_logs,
+            ReadLeaderBatches: self._leader_batches,
+            TellDiverged: self._tell_diverged,
+            CutLogs: lambda step: cut_logs(log, step.cuts, name),
+            ThrottleFetch: lambda step: context.quotas.throttle(step.lags),
+            FetchHeaders: lambda step: self._headers.fetch(self._streamed, step),
+            CopyBatches: self._copy,
+            AppendFetched: self._append,
+            FollowHighWatermarks: context.follow_high_watermarks,
+            RaiseLogStarts: lambda step: follow_log_starts(log, step.starts, name),
+            PublishReplicas: lambda step: context.publish(step.why),
+        }
+
+    def run(self, headers: DataFrame | None) -> bool:
+        """One round: fetches what may be fetched; tells whether there is more to be had at once. `headers` is None
+        where the stream has brought none.
+
+        Raises StaleBrokerEpochException where a newer process of this broker has claimed its tables.
+        """
+        before = self._states.all()
+        self._streamed = headers
+        try:
+            return carry_out(FetchRound(self._states, self._limits).run(), self._handlers, self._deciding)
+        finally:
+            self._streamed, self._copied = None, ()
+            self._log_delays(before)
+
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """Ends here if the broker was killed: it may be ended between any two steps."""
+        self._context.gate.pass_through()
+        yield
+
+    def _log_delays(self, before: Mapping[TopicIdPartition, PartitionFetchState]) -> None:
+        """Each error once, however often it comes again."""
+        for partition, state in self._states.all().items():
+            last = before.get(partition)
+            is_new = state.error is not None and (last is None or last.error != state.error)
+            if is_new and state.shown_state == ReplicaState.DELAYED:
+                level = logging.ERROR if state.error == LOST_END else logging.WARNING
+                logger.log(level, "%s: %s-%d is delayed: %s", self._context.name, *partition, state.error)
+
+    def _leader_rows(self, _: ReadLeaderRows) -> Mapping[TopicIdPartition, Replica]:
+        table = self._context.leader_replicas()
+        table.refresh()
+        return table.replicas
+
+    def _followed_logs(self, step: ReadFollowedLogs) -> OwnLogs:
+        state = self._context.log.refresh()
+        faults = {p: fault for p in step.partitions if (fault := state.fault(p)) is not None}
+        return OwnLogs({p: state.known(p) for p in step.partitions}, faults)
+
+    def _leader_batches(self, step: ReadLeaderBatches) -> LeaderBatches:
+        return LeaderBatches(*batch_ends_from(self._source, step.offsets, step.topics))
+
+    def _tell_diverged(self, step: TellDiverged) -> None:
+        for partition in step.partitions:
+            logger.error("%s: %s-%d: %s", self._context.name, *partition, DIVERGED)
+        self._context.on_diverged(step.partitions)
+
+    def _copy(self, step: CopyBatches) -> Mapping[TopicIdPartition, LakelogException]:
+        copied = self._copier.copy(step.plan)
+        self._copied = copied.segments
+        self._context.quotas.record(step.plan.without(copied.failed).bytes_by_partition())
+        return copied.failed
+
+    def _append(self, step: AppendFetched) -> None:
+        append_as_follower(self._context.log, self._copied, step.plan.starts(), step.leader_epochs, self._context.name)

@@ -1,0 +1,169 @@
+"""A follower's query: streams a leader's headers and hands each micro-batch to `FetchRunner`.
+
+Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth and the streaming
+checkpoint is not: it is thrown away at every start, whatever state it is in. [FT-01, FM-06]
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from lakelog.replication.config import Config
+from lakelog.replication.protocol.fetch_state import PartitionFetchState
+from lakelog.replication.protocol.fetch_states import FetchStates
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
+from lakelog.replication.server.fetcher.offset_log import OffsetLog
+from lakelog.replication.server.pause_point import BrokerKilled, Gate
+from lakelog.replication.server.periodic_task import Rounds
+from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.header_source import read_headers
+from lakelog.replication.storage.log.header_stream import HeaderStream
+
+logger = logging.getLogger(__name__)
+
+
+def fetcher_name(key: BrokerIdAndFetcherId) -> str:
+    """`ReplicaFetcherThread-<fetcher id>-<source broker>`, as in Kafka. [FM-06]"""
+    return f"ReplicaFetcherThread-{key.fetcher_id}-{key.broker_id}"
+
+
+class ReplicaFetcher:
+    """One streaming query, from one source broker, for the partitions of one fetcher id."""
+
+    def __init__(
+        self, spark: SparkSession, broker_id: int, key: BrokerIdAndFetcherId, source: StorageRoot, cluster: StorageRoot,
+        checkpoints: StorageRoot, config: Config, states: FetchStates, work: FetchRunner, gate: Gate,
+    ) -> None:  # fmt: skip
+        self.name = f"broker-{broker_id}:{fetcher_name(key)}"
+        self._spark = spark
+        self._config = config
+        self._states = states
+        self._round = work
+        self._folder = checkpoints.child(fetcher_name(key))
+        self._stream = HeaderStream(
+            source, key.broker_id, cluster, self._folder, "wake",
+            config.replica_fetch_response_max_bytes, config.lakelog_poll_interval_ms, config.replica_fetch_wait_max_ms,
+        )  # fmt: skip
+        self._round_lock, self._folder_lock = threading.RLock(), threading.RLock()
+        self._ending: threading.Thread | None = None
+        self._query: StreamingQuery | None = None
+        self._wakes = 0
+        self._failed_at: float | None = None
+        self._has_begun = False
+        self._thread = Rounds(
+            f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, gate, self.attend
+        )
+
+    def start(self) -> None:
+        """Begins, on a thread of its own: a query takes seconds to start, in which its broker is to lead on."""
+        self._thread.start()
+
+    def _start_query(self) -> None:
+        """From a checkpoint of its own: what older ones say is of no use."""
+        self._has_begun = False
+        with self._folder_lock:
+            self._delete_checkpoint()
+            self.wake()
+        checkpoint = self._folder.child(uuid.uuid4().hex)
+        self._offsets = OffsetLog(checkpoint)
+        writer = read_headers(self._spark, self._stream).writeStream.queryName(self.name)
+        self._query = writer.foreachBatch(self._process).option("checkpointLocation", checkpoint.spark_uri).start()
+
+    def _delete_checkpoint(self) -> None:
+        if self._folder.list():
+            self._folder.delete_folder()
+        self._folder.create_folder()
+
+    def add_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
+        """Takes partitions over; those it has under the same epoch stay as they are. [FS-02]"""
+        if self._states.assign(partitions):
+            self.wake()
+
+    def remove_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Drops partitions, after what is being appended to them. A source that hangs is not waited for. [FM-07]"""
+        self._states.remove(partitions)
+
+    def partition_count(self) -> int:
+        """Number of partitions."""
+        return len(self._states)
+
+    def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
+        """How far a partition has come; None if it is not here."""
+        return self._states.get(partition)
+
+    def wake(self) -> None:
+        """Asks for a micro-batch: the stream itself moves only when its tables do."""
+        with self._folder_lock:
+            self._wakes += 1
+            self._folder.write("wake", str(self._wakes).encode())
+
+    def _process(self, headers: DataFrame, batch_id: int) -> None:
+        """Runs a micro-batch. A fetch that fails is its partitions' error [FT-06]; what nobody expected ends the query,
+        which `attend` starts again."""
+        with self._round_lock:  # a round under way would end what is marked here
+            if not self._has_begun:
+                self._has_begun = True
+                self._states.fell_behind(self._states.all())  # the stream has nothing of what came before it began
+            self._fetch(headers if self._offsets.has_headers(batch_id) else None)
+
+    def _fetch(self, headers: DataFrame | None) -> None:
+        with self._round_lock:
+            try:
+                again = self._round.run(headers)
+            except BrokerKilled:
+                return
+        if again:
+            self.wake()
+
+    def attend(self) -> None:
+        """Starts the query, also a backoff after it has ended by itself, and wakes it when a delay is over. As long as
+        it has not begun, the fetching is done from here: the leader's snapshot is all that this takes."""
+        if self._query is None or not self._query.isActive:
+            self._restart(self._query)
+        elif not self._has_begun:
+            self._fetch(None)  # a query takes seconds to begin, in which a follower would fall out of the ISR
+        elif self._states.has_due():
+            self.wake()
+
+    def _restart(self, query: StreamingQuery | None) -> None:
+        now = time.monotonic()
+        if query is not None and self._failed_at is None:
+            self._failed_at = now
+            logger.error("%s: the query has ended: %s", self.name, query.exception())
+        elif self._failed_at is None or (now - self._failed_at) * 1000 >= self._config.replica_fetch_backoff_ms:
+            self._failed_at = now  # should it not start: then after another backoff
+            self._states.fell_behind(self._states.all())
+            self._start_query()
+            self._failed_at = None
+
+    def shutdown(self, seconds: float | None = None) -> None:
+        """Ends the query, after the micro-batch that is running. [BR-04]
+
+        Nothing more is appended from the beginning on, so that the end is waited for no longer than `seconds`, as long
+        as an operation of a store may take if None: a source that hangs for ever must not hang its followers.
+        """
+        self._states.remove(self._states.all())
+        if self._ending is None:
+            self._ending = threading.Thread(target=self._end, name=f"{self.name}-shutdown", daemon=True)
+            self._ending.start()
+        self._ending.join(self._config.lakelog_storage_timeout_ms / 1000 if seconds is None else seconds)
+        if self._ending.is_alive():
+            logger.warning("%s: its micro-batch has not ended yet, and is waited for no longer", self.name)
+
+    def _end(self) -> None:
+        try:
+            self._thread.stop()
+            if self._query is not None:
+                self._query.stop()
+        except Exception:  # Spark's errors too: nobody waits for this
+            logger.exception("%s: an error of what was ended", self.name)

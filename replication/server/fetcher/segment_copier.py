@@ -1,0 +1,109 @@
+"""From a plan to segments: whole files are copied byte for byte, rows are read only where a file holds more than is
+wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from lakelog.replication.errors import CorruptRecordException, LakelogException
+from lakelog.replication.protocol.append_plan import AppendPlan, FetchedBatch
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.segment import Segment, copy_segment, read_segment
+from lakelog.replication.storage.log.segment_rewrite import rewrite
+
+_COPIERS = 4
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The segments that now lie in the target, committed by nobody, and the partitions whose source failed."""
+
+    segments: tuple[Segment, ...]
+    failed: Mapping[TopicIdPartition, LakelogException]
+
+
+class SegmentCopier:
+    """Brings segments from one log's root to another's: in the driver, or on executors if they are many bytes."""
+
+    def __init__(self, source: StorageRoot, target: StorageRoot, spark: SparkSession, executor_bytes: int) -> None:
+        self._source = source
+        self._target = target
+        self._spark = spark
+        self._executor_bytes = executor_bytes
+
+    def copy(self, plan: AppendPlan) -> Copied:
+        """Copies what the plan takes of each segment; a segment that fails takes only its own partitions with it.
+
+        What failed partitions have in other segments is left out there too, since a log has no holes.
+        """
+        failed: dict[TopicIdPartition, LakelogException] = {}
+        done: dict[str, tuple[list[FetchedBatch], Segment]] = {}
+        wanted = plan.by_segment()
+        while True:
+            todo = {name: batches for name, batches in wanted.items() if name not in done or done[name][0] != batches}
+            errors: dict[TopicIdPartition, LakelogException] = {}
+            for name, outcome in self._copy_each(todo):
+                if isinstance(outcome, LakelogException):
+                    errors.update(dict.fromkeys((batch.partition for batch in todo[name]), outcome))
+                else:
+                    done[name] = todo[name], outcome
+            if not errors:
+                return Copied(tuple(done[name][1] for name in wanted), failed)
+            failed.update(errors)
+            wanted = _leave_out(wanted, failed)
+
+    def _copy_each(self, todo: Mapping[str, list[FetchedBatch]]) -> list[tuple[str, Segment | LakelogException]]:
+        size = sum(batches[0].segment_bytes for batches in todo.values())
+        job = _CopyJob(self._source, self._target)
+        items = list(todo.items())
+        if size >= self._executor_bytes and len(items) > 1:
+            return self._spark.sparkContext.parallelize(items, len(items)).map(job).collect()
+        with ThreadPoolExecutor(min(_COPIERS, max(1, len(items)))) as pool:
+            return list(pool.map(job, items))
+
+
+@dataclass(frozen=True)
+class _CopyJob:
+    """The work on one segment; runs wherever Spark puts it."""
+
+    source: StorageRoot
+    target: StorageRoot
+
+    def __call__(self, item: tuple[str, list[FetchedBatch]]) -> tuple[str, Segment | LakelogException]:
+        name, batches = item
+        try:
+            return name, self._copy(name, batches)
+        except LakelogException as error:
+            return name, error
+
+    def _copy(self, name: str, batches: Sequence[FetchedBatch]) -> Segment:
+        segment = read_segment(self.source, AddedFile(name, batches[0].segment_bytes))
+        if not _is_all_of(segment, batches):
+            return self._rewrite(segment, batches)
+        return copy_segment(self.source, segment, self.target)
+
+    def _rewrite(self, segment: Segment, batches: Sequence[FetchedBatch]) -> Segment:
+        chains = {batch.chain for batch in batches}
+        wanted = [header for header in segment.headers if header.chain in chains]
+        rewritten = rewrite(self.source, segment, self.target, wanted)
+        if rewritten is None or len(wanted) < len(batches):
+            raise CorruptRecordException(f"{self.source.path(segment.name)}: is not what its headers said before")
+        return rewritten
+
+
+def _is_all_of(segment: Segment, batches: Sequence[FetchedBatch]) -> bool:
+    wanted = {(batch.partition, batch.chain) for batch in batches}
+    return wanted == {(header.topic_id_partition, header.chain) for header in segment.headers}
+
+
+def _leave_out(
+    wanted: Mapping[str, list[FetchedBatch]], failed: Mapping[TopicIdPartition, LakelogException]
+) -> dict[str, list[FetchedBatch]]:
+    kept = {name: [batch for batch in batches if batch.partition not in failed] for name, batches in wanted.items()}
+    return {name: batches for name, batches in kept.items() if batches}

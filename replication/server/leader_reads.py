@@ -1,0 +1,64 @@
+"""The reads of a leader's round: the rows of its followers, who lives, its own log. [FE-03]"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.steps import ClusterView, FollowersSeen, ReadCluster, ReadFollowerRows, ReadLog
+from lakelog.replication.server.follower_rows import FollowerRows, Rows
+from lakelog.replication.server.metadata_cache import MetadataCache
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+
+logger = logging.getLogger(__name__)
+
+
+class LeaderView:
+    """Answers the reads of one broker's rounds from tables and from its cache."""
+
+    def __init__(
+        self, broker_id: int, log: ReplicaLog, cache: MetadataCache, replica_lag_time_max_ms: int,
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._broker_id = broker_id
+        self._log = log
+        self._cache = cache
+        self._unreadable: set[int] = set()
+        self._rows = FollowerRows(self._read_rows, replica_lag_time_max_ms / 2000, clock)
+
+    def follower_rows(self, step: ReadFollowerRows) -> FollowersSeen:
+        """What followers say; one that cannot be read is left out, and told of once."""
+        rows: dict[int, Rows] = {}
+        for broker, found in self._rows.look(step.brokers).items():
+            if isinstance(found, LakelogException):
+                self._say_once(broker, found)
+            else:
+                rows[broker] = found
+                self._unreadable.discard(broker)
+        return FollowersSeen(rows, self._rows.began_at)
+
+    def cluster(self, step: ReadCluster) -> ClusterView:
+        """Who is registered and who lives, by the cache."""
+        epochs = {broker: registration.broker_epoch for broker, registration in self._cache.brokers().items()}
+        alive = {broker: epochs[broker] for broker in self._cache.alive_brokers()}
+        min_isr = {r.topic_id_partition: self._cache.min_isr(r) for r in step.partitions}
+        return ClusterView(epochs, alive, min_isr)
+
+    def log(self, step: ReadLog) -> Mapping[TopicIdPartition, PartitionLog]:
+        """The broker's log as it is now. Raises StaleBrokerEpochException if it is another process's by now."""
+        state = self._log.refresh()
+        return {partition: state.known(partition) for partition in step.partitions}
+
+    def _read_rows(self, broker: int) -> Rows:
+        table = self._cache.replica_table(broker)
+        table.refresh()
+        return table.replicas
+
+    def _say_once(self, broker: int, error: LakelogException) -> None:
+        """A root that is away is away for many looks."""
+        if broker not in self._unreadable:
+            self._unreadable.add(broker)
+            logger.warning("broker %d: replicas of broker %d cannot be read: %s", self._broker_id, broker, error)

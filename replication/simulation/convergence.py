@@ -1,0 +1,97 @@
+"""The end of a history without faults: everybody runs, and the cluster must come to rest: all replicas are in sync,
+nothing is half moved, and what was deleted is gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.reassignment import is_reassigning
+from lakelog.replication.simulation.controller import Controller
+from lakelog.replication.simulation.events import CRASH, RESUME, START, Event, Violation
+from lakelog.replication.simulation.tables import name_of
+
+if TYPE_CHECKING:
+    from lakelog.replication.simulation.world import World
+
+_ROUNDS = 1_200  # steps of each thread, at most
+_LOOKS = 20  # of them between two looks at who runs
+
+
+def check_that_it_heals(world: World) -> None:
+    """Raises Violation if it does not, within a bounded number of steps."""
+    ill = "nothing has happened yet"
+    controller = _let_one_controller_run(world)
+    for number in range(_ROUNDS):
+        if number % _LOOKS == 0:
+            _let_everybody_run(world)
+        threads = [thread for process in list(world.processes.values()) for thread in process.threads()]
+        for thread in [*threads, controller]:
+            world.apply(Event(thread, salt=number * 61 + 7))
+        found = _ill(world)
+        if found is None:
+            return
+        ill = found
+    raise Violation("the_cluster_heals", ill)
+
+
+def _let_everybody_run(world: World) -> None:
+    """One process a broker: the newest, if there is one."""
+    for broker in world.broker_ids:
+        own = [name for name, process in world.processes.items() if process.broker_id == broker]
+        for name in own[:-1]:
+            world.apply(Event(name, CRASH))
+        newest = world.processes[own[-1]] if own else None
+        if newest is None or newest.is_shutting_down:
+            if newest is not None:
+                world.apply(Event(newest.name, CRASH))
+            world.apply(Event(f"broker-{broker}", START))
+        else:
+            world.apply(Event(newest.name, RESUME))
+
+
+def _let_one_controller_run(world: World) -> str:
+    """All are started again, and the first of them, which sees who lives, is elected."""
+    world.is_calm = True
+    names = [name for name, actor in world.others.items() if isinstance(actor, Controller)]
+    for name in names:
+        world.apply(Event(name, CRASH))
+    return names[0]
+
+
+def _ill(world: World) -> str | None:
+    """What is not in order yet; None if all is."""
+    requests = world.admin.at(world.admin.newest).requests
+    going = [topic for topic in world.topics.at(world.topics.newest).topics.values() if topic.deleting]
+    if requests or going:
+        return f"requests {requests} wait, topics {going} are being deleted"
+    for registration in world.metadata.at(world.metadata.newest).partitions.values():
+        fault = _fault(world, registration)
+        if fault is not None:
+            return f"{registration.topic_id}-{registration.partition}: {fault}; {registration}"
+    return _left_over(world)
+
+
+def _left_over(world: World) -> str | None:
+    """Records of partitions that are gone, or that a broker is no replica of."""
+    partitions = world.metadata.at(world.metadata.newest).partitions
+    for broker, table in world.logs.items():
+        for partition, log in table.at(table.newest).partitions.items():
+            found = partitions.get(partition)
+            if log.batches and (found is None or broker not in found.replicas):
+                return f"broker {broker} still has records of {name_of(partition)}, which it is no replica of"
+    return None
+
+
+def _fault(world: World, registration: PartitionRegistration) -> str | None:
+    partition, leader = registration.topic_id_partition, registration.leader
+    if leader not in registration.replicas or set(registration.isr) != set(registration.replicas):
+        return f"leader {leader}, ISR {registration.isr}"
+    if is_reassigning(registration):
+        return "is being moved"
+    ends = {broker: world.witness.log(broker, partition).log_end_offset for broker in registration.replicas}
+    row = world.replicas[leader].at(world.replicas[leader].newest).replicas.get(partition)
+    if len(set(ends.values())) > 1 or row is None or row.leader_epoch != registration.leader_epoch:
+        return f"log ends {ends}"
+    return None if row.high_watermark == ends[leader] else f"HW {row.high_watermark}, log ends {ends}"

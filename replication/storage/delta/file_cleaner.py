@@ -1,0 +1,85 @@
+"""Deleting the data files of a table that no version needs any more: by the table's owner alone, long after.
+
+A file that a commit has removed outlives it, for those who still read an older version. A file that no version knows
+may be about to be committed by a slow writer, so it has to be a day old; a crash between a write and its commit leaves
+such files. Kafka: `file.delete.delay.ms`. Delta: `VACUUM`.
+
+No clock is trusted to make a delay shorter: that of this machine may be a day ahead of the store's. So every delay
+also runs by the observer's own monotonic clock, from when it first saw that a file is not needed, as liveness does; a
+process that starts anew has seen nothing yet, and waits again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.segment_name import may_be_deleted
+
+DELETE_DELAY_SECONDS = 3600.0
+_ORPHAN_SECONDS = 86400.0
+_SWEEP_SECONDS = 300.0
+
+
+class FileCleaner:
+    """Remembers which files have been removed, and when; not for use by two threads at once."""
+
+    def __init__(
+        self, root: StorageRoot, delete_delay: float = DELETE_DELAY_SECONDS,
+        clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._root = root
+        self._delete_delay = delete_delay
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._removed: deque[tuple[float, str]] = deque()
+        self._first_seen: dict[str, float] = {}  # what no version knew at the last sweep
+        self._swept_at = clock()
+
+    def removed(self, names: Iterable[str]) -> None:
+        """A commit has removed these files just now."""
+        now = self._clock()
+        self._removed.extend((now, name) for name in sorted(names))
+
+    def clean(self, active: Callable[[], Collection[str]]) -> int:
+        """Deletes what nobody needs any more, and returns how many files. `active` answers the files of the newest
+        version: it is asked only when files are about to go, and after these were found.
+
+        Raises KafkaStorageException.
+        """
+        now = self._clock()
+        is_removed_due = bool(self._removed) and now - self._removed[0][0] >= self._delete_delay
+        is_sweep_due = now - self._swept_at >= _SWEEP_SECONDS
+        if not is_removed_due and not is_sweep_due:
+            return 0
+        modified = self._root.modified() if is_sweep_due else {}
+        needed = active()
+        count = self._delete_removed(now, needed)
+        if is_sweep_due:
+            self._swept_at = now
+            count += self._sweep(now, needed, modified)
+        return count
+
+    def _delete_removed(self, now: float, active: Collection[str]) -> int:
+        count = 0
+        while self._removed and now - self._removed[0][0] >= self._delete_delay:
+            name = self._removed[0][1]
+            if name not in active and may_be_deleted(name):  # a commit may have brought it back, and name any file
+                self._root.delete(name)
+                count += 1
+            self._removed.popleft()
+        return count
+
+    def _sweep(self, now: float, active: Collection[str], modified: Mapping[str, float]) -> int:
+        """Deletes files that no version knows, and those that were removed before this process began."""
+        known = {*active, *(name for _, name in self._removed)}
+        unknown = [name for name in modified if name not in known and may_be_deleted(name)]
+        self._first_seen = {name: self._first_seen.get(name, now) for name in unknown}
+        oldest = self._wall_clock() - max(_ORPHAN_SECONDS, self._delete_delay)
+        latest = now - max(DELETE_DELAY_SECONDS, self._delete_delay)
+        left = [name for name, seen_at in self._first_seen.items() if seen_at <= latest and modified[name] < oldest]
+        for name in left:
+            self._root.delete(name)
+        return len(left)

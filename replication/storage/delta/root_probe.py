@@ -1,0 +1,82 @@
+"""Whether a broker's root can be read and written now: asked where an error has made that doubtful. [OL-02]"""
+
+from __future__ import annotations
+
+from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.storage.cluster import Cluster, check_identity, format_broker
+from lakelog.replication.storage.delta.commit_reader import check_commits, last_version
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.schemas import CLUSTER, LOG, REPLICAS
+
+_NAME, _CONTENT = "storage-probe", b"written to find out whether this root can be written\n"
+
+
+def prepare_root(cluster: Cluster, broker_id: int, uri: str) -> None:
+    """Formats a broker's root if it is empty, before the broker starts.
+
+    A broker that has registered before starts also where its root does not work, and says so in its row. Raises
+    InconsistentClusterIdException for a root that holds something else, KafkaStorageException.
+    """
+    root = cluster.storage_of(broker_id, uri)
+    try:
+        format_broker(root, cluster.cluster_id, broker_id)
+    except KafkaStorageException as error:
+        if broker_id not in cluster.refresh_brokers():
+            raise KafkaStorageException(f"{uri}: cannot be read and written: {error}") from error
+
+
+def is_formatted(root: StorageRoot) -> bool:
+    """Whether the root has been formatted, as far as it can be read."""
+    try:
+        return last_version(root.child(CLUSTER.name)) >= 0
+    except (KafkaStorageException, OSError):
+        return False
+
+
+def probe_root(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
+    """Reads who the root belongs to and where its tables end, writes a small file and reads it back.
+
+    Raises KafkaStorageException, naming the root, if any of it fails, or a table ends with a torn commit;
+    InconsistentClusterIdException if the root is another broker's, or is not formatted. Kafka: `LogDirFailureChannel`.
+    """
+    if not root.list():  # looked at first: opening a table could make the folder that is missing
+        raise KafkaStorageException(f"{root.uri}: is empty, or not there")
+    check_identity(root, cluster_id, broker_id)
+    for table in (LOG, REPLICAS):
+        _check_table(root.child(table.name))
+    root.write(_NAME, _CONTENT)
+    if not _reads_back(root):
+        raise KafkaStorageException(f"{root.uri}: what is written to {_NAME} is not what is read from it")
+
+
+def works_as_before(root: StorageRoot) -> bool:
+    """A cheap look between two probes: what the last one has written is there, and can be written again."""
+    try:
+        if not _reads_back(root):
+            return False
+        root.write(_NAME, _CONTENT)
+    except LakelogException:
+        return False
+    return True
+
+
+def _reads_back(root: StorageRoot) -> bool:
+    try:
+        return root.read(_NAME) == _CONTENT
+    except FileNotFoundError:
+        return False
+
+
+def storage_error(root: StorageRoot, cluster_id: str, broker_id: int) -> str | None:
+    """What is wrong with a root that has worked before, as text for the broker's row; None if it works."""
+    try:
+        probe_root(root, cluster_id, broker_id)
+    except LakelogException as error:
+        return f"{error.name}: {error}"
+    return None
+
+
+def _check_table(table: StorageRoot) -> None:
+    if last_version(table) < 0:
+        raise KafkaStorageException(f"{table.uri}: the table is gone")
+    check_commits(table, looked_at=1)

@@ -1,0 +1,43 @@
+"""The URI of a storage root: which ones there are, and what is wrong with a text that is none."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import unquote, urlsplit
+
+from lakelog.replication.errors import InvalidConfigurationException
+
+_STORES = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs")
+_ADDRESSES = re.compile(r"(?:[A-Za-z_]+://)?[^/,\s]+:\d+(?:,[^/,\s]+:\d+)*/?")
+_EXAMPLES = "such as /data/lakelog or s3://bucket/lakelog"
+
+
+def normal_uri(uri: str) -> str:
+    """The one spelling of a root's URI: local paths are absolute, and none ends with a slash.
+
+    Raises InvalidConfigurationException for a text that names no folder and no store, and for a path with `%20` and the
+    like in it: delta-rs takes that for a space.
+    """
+    if not uri.strip():
+        raise InvalidConfigurationException(f"{uri!r} is no storage root: give a folder or a URI, {_EXAMPLES}")
+    parts = urlsplit(uri)
+    if parts.scheme not in _STORES and _ADDRESSES.fullmatch(uri):
+        raise InvalidConfigurationException(
+            f"{uri} is the address of a server, and Lakelog has none: "
+            f"a cluster is named by the URI of its storage root, {_EXAMPLES}"
+        )
+    if parts.scheme in ("", "file"):
+        return _absolute(uri, unquote(parts.path) if parts.scheme else uri)
+    if parts.scheme not in _STORES or not parts.netloc:
+        known = ", ".join(f"{scheme}://" for scheme in ("file", *_STORES))
+        raise InvalidConfigurationException(
+            f"{uri} is no storage root: give a folder, or a URI that begins with one of {known} and a bucket or host"
+        )
+    return uri.rstrip("/")
+
+
+def _absolute(uri: str, path: str) -> str:
+    if unquote(path) != path:
+        raise InvalidConfigurationException(f"storage root {uri}: its path may not hold an escape such as %20")
+    return os.path.abspath(os.path.expanduser(path))

@@ -1,0 +1,41 @@
+"""What the errors of a store are to Lakelog: a KafkaStorageException that names the place and says why, in one line."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from lakelog.replication.errors import KafkaStorageException
+
+_COLOURS_AND_ARROWS = re.compile(r"\x1b\[\d+m|↳")
+
+
+def reason(error: Exception) -> str:
+    """What an error of Python, pyarrow or delta-rs says; the last one spreads it over coloured lines."""
+    if isinstance(error, OSError) and error.errno and not isinstance(error, FileNotFoundError):
+        return os.strerror(error.errno)
+    return " ".join(_COLOURS_AND_ARROWS.sub("", str(error)).split())
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """A file that is not there is an answer, and stays a FileNotFoundError; every other error is the store's."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise KafkaStorageException(f"{where}: cannot be read: {reason(error)}") from error
+
+
+@contextmanager
+def writing(where: str) -> Iterator[None]:
+    """Also a file that is not there is an error of the store here: its folder has gone."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise KafkaStorageException(f"{where}: cannot be written: {reason(error)}") from error

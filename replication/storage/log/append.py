@@ -1,0 +1,214 @@
+"""A leader's append: records get their offsets from the log's end and land in one compare-and-set commit.
+
+Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.appendAsLeader`, `ProducerStateManager`. [AP-06]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.protocol.append import Appended, AppendPosition, PartitionAppend, place, position_of
+from lakelog.replication.protocol.chain import linked
+from lakelog.replication.protocol.follow import check_follower_append
+from lakelog.replication.protocol.producer_state import increment_sequence
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.record_digest import record_digest
+from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
+from lakelog.replication.storage.log.segment import Segment, record_bytes, write_segment
+from lakelog.schemas import LOG
+
+SEGMENT_BYTES = 32 * 1024 * 1024
+
+
+# Where to write, by partition.
+Positions = Mapping[TopicIdPartition, AppendPosition]
+
+# Writes the records that are new, from the given positions on, into segments that nobody sees yet. Asked again when
+# positions have moved: the records of a partition must have the same order each time.
+SegmentWriter = Callable[[Positions], Sequence[Segment]]
+
+
+def append(
+    log: ReplicaLog, appends: Sequence[PartitionAppend], write: SegmentWriter, who: str, deadline: float | None = None
+) -> dict[TopicIdPartition, Appended | LakelogException]:
+    """Appends to the partitions that this log leads; answers offsets or the error of each, and commits once.
+
+    `deadline` of the monotonic clock: a commit that others have overtaken is not attempted again after it.
+
+    Raises KafkaStorageException when the log cannot be written; records may then be in it or not, and the same append
+    sent again finds out: it adds nothing that is there already.
+    """
+    outcomes: dict[TopicIdPartition, Appended | LakelogException] = {}
+    written: tuple[Positions, tuple[Segment, ...]] = ({}, ())
+
+    def decide(state: LogState) -> LogChange | None:
+        nonlocal written
+        outcomes.update({request.topic_id_partition: _place(state, request) for request in appends})
+        positions = _positions(state, outcomes)
+        if not positions:
+            return None
+        if positions != written[0]:
+            written = positions, tuple(write(positions))
+        return LogChange(adds=written[1])
+
+    epochs = {f"{request.topic}-{request.partition}": request.leader_epoch for request in appends}
+    log.transact({"who": who, "why": "append", "leader_epochs": epochs}, decide, deadline)
+    state = log.current()
+    return {partition: _with_chain(state, partition, outcome) for partition, outcome in outcomes.items()}
+
+
+def _with_chain(
+    state: LogState, partition: TopicIdPartition, outcome: Appended | LakelogException
+) -> Appended | LakelogException:
+    if not isinstance(outcome, Appended):
+        return outcome
+    return outcome._replace(chain=state.known(partition).chain_at(outcome.last_offset + 1) or "")
+
+
+def append_as_follower(
+    log: ReplicaLog,
+    segments: Sequence[Segment],
+    starts: Mapping[TopicIdPartition, str],
+    leader_epochs: Mapping[TopicIdPartition, int],
+    who: str,
+) -> int | None:
+    """Commits segments that were copied from a leader, all or none. Returns the version, None if they are there.
+
+    Each partition must still follow at its leader epoch and its log must end with the chain, in `starts`, that the
+    segments follow: raises FencedLeaderEpochException or OffsetOutOfRangeException.
+
+    Kafka: `UnifiedLog.appendAsFollower`. [FT-09, FT-10]
+    """
+
+    def decide(state: LogState) -> LogChange | None:
+        if all(segment.name in state.segments for segment in segments):
+            return None  # our own commit, whose answer was lost
+        for partition, start in starts.items():
+            check_follower_append(state.partition(partition), leader_epochs[partition], start, str(partition))
+        return LogChange(adds=tuple(segments))
+
+    return log.transact({"who": who, "why": "fetched", "partitions": len(starts)}, decide)
+
+
+def _positions(
+    state: LogState, outcomes: Mapping[TopicIdPartition, Appended | LakelogException]
+) -> dict[TopicIdPartition, AppendPosition]:
+    positions = {}
+    for partition, outcome in outcomes.items():
+        position = position_of(outcome, state.partition(partition).log_end) if isinstance(outcome, Appended) else None
+        if position is not None:
+            positions[partition] = position
+    return positions
+
+
+def _place(state: LogState, request: PartitionAppend) -> Appended | LakelogException:
+    state.learn({request.topic_id: request.topic})
+    fault = state.fault(request.topic_id_partition)
+    if fault is not None:
+        return KafkaStorageException(f"{request.topic}-{request.partition} is offline: {fault}")
+    try:
+        return place(state.partition(request.topic_id_partition), request)
+    except LakelogException as error:
+        return error
+
+
+def arrow_writer(
+    root: StorageRoot,
+    leader: int,
+    appends: Sequence[PartitionAppend],
+    records: Mapping[TopicIdPartition, pa.Table],
+    segment_bytes: int = SEGMENT_BYTES,
+) -> SegmentWriter:
+    """Writes records that are in this process: `records` has key, value, timestamp and headers of each partition."""
+
+    def write(positions: Positions) -> list[Segment]:
+        placed = [
+            (request.replicas, batch)
+            for request in sorted(appends, key=lambda r: (sorted(r.replicas), r.topic, r.partition))
+            if request.topic_id_partition in positions
+            for batch in batches_of(
+                request, records[request.topic_id_partition], positions[request.topic_id_partition], segment_bytes
+            )
+        ]
+        by_replicas = groupby(placed, key=lambda item: sorted(item[0]))
+        packs = [pack for _, group in by_replicas for pack in packs_of((batch for _, batch in group), segment_bytes)]
+        return [_write_pack(root, leader, pack) for pack in packs]
+
+    return write
+
+
+Batch = tuple[BatchHeader, pa.Table]
+
+
+def batches_of(
+    request: PartitionAppend, records: pa.Table, position: AppendPosition, segment_bytes: int
+) -> Iterator[Batch]:
+    """The new records as log rows with their headers, linked to the end of the log: one batch, or several if they
+    exceed a segment."""
+    rows, previous = max(1, records.num_rows * segment_bytes // max(1, records.nbytes)), position.chain
+    base = position.base_offset - position.known
+    for start in range(position.known, records.num_rows, rows):
+        part = records.slice(start, rows)
+        header = linked(_header(request, part, base + start, start), previous)
+        previous = header.chain
+        yield header, _log_rows(request, part, base + start)
+
+
+def _header(request: PartitionAppend, part: pa.Table, base: int, skipped: int) -> BatchHeader:
+    return BatchHeader(
+        topic=request.topic,
+        topic_id=request.topic_id,
+        partition=request.partition,
+        leader_epoch=request.leader_epoch,
+        base_offset=base,
+        last_offset=base + part.num_rows - 1,
+        max_timestamp=int(pc.max(part["timestamp"]).value),
+        bytes=pc.sum(record_bytes(part)).as_py() or 0,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        base_sequence=increment_sequence(request.base_sequence, skipped),
+        digest=record_digest(part),
+    )
+
+
+def _log_rows(request: PartitionAppend, part: pa.Table, base: int) -> pa.Table:
+    count = part.num_rows
+    constants = {
+        "topic": request.topic,
+        "partition": request.partition,
+        "timestampType": 0,
+        "leader_epoch": request.leader_epoch,
+        "topic_id": request.topic_id,
+    }
+    columns = {
+        name: pa.repeat(pa.scalar(value, LOG.arrow.field(name).type), count) for name, value in constants.items()
+    }
+    columns["offset"] = pa.array(range(base, base + count), pa.int64())
+    columns.update({name: part[name] for name in ("key", "value", "timestamp", "headers")})
+    return pa.table({name: columns[name] for name in LOG.names})
+
+
+def packs_of(batches: Iterable[Batch], segment_bytes: int) -> Iterator[list[Batch]]:
+    """Batches in the order given, gathered into packs of about a segment's size."""
+    pack: list[Batch] = []
+    size = 0
+    for batch in batches:
+        if pack and size + batch[1].nbytes > segment_bytes:
+            yield pack
+            pack, size = [], 0
+        pack.append(batch)
+        size += batch[1].nbytes
+    if pack:
+        yield pack
+
+
+def _write_pack(root: StorageRoot, leader: int, pack: Sequence[Batch]) -> Segment:
+    headers = [header for header, _ in pack]
+    return write_segment(root, leader, pa.concat_tables(rows for _, rows in pack), headers)

@@ -1,0 +1,165 @@
+"""The stream of batch headers, as it is read: the tail of the commits of a leader's log.
+
+Kafka: what a fetch request asks and a fetch response answers, without the records [FT-05]. The offset is where in
+the leader's log the stream stands, and the versions of `metadata`, of the leader's `replicas` and of a wake file: an
+idle stream calls nobody, so whatever a follower has to react to must move the offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import SimpleDataSourceStreamReader
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
+from lakelog.replication.storage.delta.known_commits import KnownCommits
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.leader_row_watch import LeaderFacts
+from lakelog.replication.storage.log.segment import read_segment
+from lakelog.replication.storage.log.segment_name import leader_of
+from lakelog.schemas import LOG, METADATA, REPLICAS
+
+UNBOUNDED = 2**62
+
+
+@dataclass(frozen=True)
+class HeaderStream:
+    """What a header stream reads: a leader's root, and the tables whose movement is to wake its reader.
+
+    `wake` is a file of the follower that holds a counter. `max_bytes` bounds the segments of one micro-batch, of which
+    there is at least one. Tables are looked at every `poll_interval_ms` at most. A new HW alone waits up to
+    `wait_max_ms` for records that it can travel with, as the answer to a fetch in Kafka does [FT-05].
+    """
+
+    source: StorageRoot
+    leader: int
+    cluster: StorageRoot | None = None
+    wake: StorageRoot | None = None
+    wake_name: str = ""
+    max_bytes: int = UNBOUNDED
+    poll_interval_ms: int = 0
+    wait_max_ms: int = 0
+
+
+Offset = dict[str, int]
+
+
+class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads header rows between two offsets: `log` is the last version read whole, `files` how many added files of
+    the next one have been read."""
+
+    def __init__(self, stream: HeaderStream) -> None:
+        self._stream = stream
+        self._log = stream.source.child(LOG.name)
+        self._commits = KnownCommits(self._log)
+        self._metadata = KnownCommits(stream.cluster.child(METADATA.name)) if stream.cluster else None
+        self._replicas = LeaderFacts(stream.source.child(REPLICAS.name), stream.wait_max_ms / 1000)
+        self._target: Offset | None = None
+        self._polled_at = float("-inf")
+        # How far commits without a header for us were read: what the leader itself follows must start no micro-batch.
+        self._scanned: Offset = {"log": -1, "files": 0}
+
+    def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
+        """The newest commit. Versions of the other tables are unknown, so that the first micro-batch comes at once."""
+        return {"log": last_version(self._log), "files": 0, "metadata": -1, "replicas": -1, "wake": -1}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        """Everything up to now, and then no more."""
+        self._target = {**self._movements(self.initialOffset()), "log": last_version(self._log)}
+
+    def read(self, start: Offset) -> tuple[Iterator[tuple[Any, ...]], Offset]:
+        """The headers after `start`, at most `max_bytes` of segments, and the offset after them."""
+        if self._target is None and not self._is_due():
+            return iter(()), start
+        begin = self._scanned if self._scanned["log"] > start["log"] else start
+        newest = self._target["log"] if self._target else self._commits.newest(begin["log"])
+        rows, end = self._headers(begin, newest, self._stream.max_bytes)
+        if not rows and self._target is None:
+            self._scanned, end = end, {"log": start["log"], "files": start["files"]}
+        return iter(rows), {**(self._target or self._movements(start, bool(rows))), **end}
+
+    def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[tuple[Any, ...]]:  # noqa: N802 (Spark's name)
+        """The same headers once more, after a restart."""
+        newest = end["log"] + (1 if end["files"] else 0)
+        rows, _ = self._headers(start, newest, UNBOUNDED, end["files"] or None)
+        return iter(rows)
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        if (now - self._polled_at) * 1000 < self._stream.poll_interval_ms:
+            return False
+        self._polled_at = now
+        return True
+
+    def _movements(self, start: Mapping[str, int], has_rows: bool = True) -> Offset:
+        stream, moved = self._stream, dict(start)
+        if self._metadata:
+            moved["metadata"] = self._metadata.newest(start["metadata"])
+            moved["replicas"] = self._replicas.changed_at(start["replicas"], has_rows)
+        if stream.wake:
+            moved["wake"] = read_counter(stream.wake, stream.wake_name)
+        return moved
+
+    def _headers(
+        self, start: Offset, newest: int, max_bytes: int, last_files: int | None = None
+    ) -> tuple[list[tuple[Any, ...]], Offset]:
+        rows: list[tuple[Any, ...]] = []
+        version, skip, size = start["log"], start["files"], 0
+        while version < newest:
+            try:
+                files = [file for file in read_commit(self._log, version + 1).adds if file.data_change]
+            except FileNotFoundError:
+                return self._gap(newest)
+            except CorruptRecordException as error:
+                return self._gap(newest, str(error))
+            stop = last_files if last_files is not None and version + 1 == newest else len(files)
+            for index in range(skip, stop):
+                if size >= max_bytes:
+                    return rows, {"log": version, "files": index}
+                found = self._header_rows(version + 1, files[index])
+                rows += found
+                size += files[index].size if found else 0  # else a read without rows might never get on
+            version, skip = version + 1, 0
+        if 0 <= start["log"] < version and not self._commits.is_there(start["log"]):
+            return self._gap(newest)
+        return rows, {"log": version, "files": 0}
+
+    def _gap(self, newest: int, reason: str | None = None) -> tuple[list[tuple[Any, ...]], Offset]:
+        """Nothing of what was read counts: a late commit may have landed in the hole that a clean-up has left."""
+        reason = reason or f"commits up to {newest} of {self._log.uri} have been cleaned up"
+        return [_gap_row(newest, reason)], {"log": newest, "files": 0}
+
+    def _header_rows(self, version: int, file: Any) -> list[tuple[Any, ...]]:
+        """The headers of one added file; none of a file whose name says that another broker led."""
+        if leader_of(file.name) not in (None, self._stream.leader):
+            return []
+        try:
+            segment = read_segment(self._log, file)
+        except CorruptRecordException as error:
+            return [_gap_row(version, str(error))]
+        return [header_row(version, file.name, file.size, header) for header in segment.headers]
+
+
+def header_row(version: int, name: str, size: int, header: Any) -> tuple[Any, ...]:
+    """A row of `schemas.RECORD_BATCHES`."""
+    return (
+        version, name, size, header.topic, header.topic_id, header.partition,
+        header.leader_epoch, header.base_offset, header.last_offset, header.bytes, header.previous, header.chain, None,
+    )  # fmt: skip
+
+
+def _gap_row(version: int, reason: str) -> tuple[Any, ...]:
+    return (version, *[None] * 11, reason)
+
+
+def read_counter(root: StorageRoot, name: str) -> int:
+    """The number in a wake file, 0 if there is none yet."""
+    try:
+        return int(root.read(name) or b"0")
+    except FileNotFoundError:
+        return 0

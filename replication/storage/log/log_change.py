@@ -1,0 +1,69 @@
+"""What one commit on a log is to change, as whoever decides on the log's state answers it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.record_batch import BatchHeader
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.log_txns import chain_txns, may_go_back
+from lakelog.replication.storage.log.segment import Segment
+
+
+@dataclass(frozen=True)
+class LogChange:
+    """What one commit is to change: segments in and out, and facts that must last (`txn`).
+
+    Without `data_change` the same batches lie in other segments from then on, and nobody who follows has to know. With
+    it, records go with the segments in `removes`, and those in `adds` bring none if there are any removes.
+    """
+
+    adds: tuple[Segment, ...] = ()
+    removes: tuple[Segment, ...] = ()
+    txns: Mapping[str, int] = field(default_factory=dict)
+    data_change: bool = True
+
+
+Decision = Callable[[LogState], LogChange | None]
+
+
+def start_chains(state: LogState, change: LogChange) -> dict[str, int]:
+    """The `txn`s by which a log knows the chain of what lay before its first batch, once that is gone."""
+    kept = {header for segment in change.adds for header in segment.headers}
+    going = {header for segment in change.removes for header in segment.headers} - kept
+    txns: dict[str, int] = {}
+    for partition in {header.topic_id_partition for header in going}:
+        log = state.known(partition)
+        chain = log.chain_at(log.log_start_offset)
+        if chain is not None and log.batches and log.batches[0].header in going:
+            txns.update(chain_txns(partition, chain))
+    return txns
+
+
+def check_change(root: StorageRoot, state: LogState, change: LogChange) -> None:
+    """What delta-rs does not look at: files that are there twice or not at all, and facts that would go back.
+
+    Raises CorruptRecordException.
+    """
+    names = [segment.name for segment in change.adds]
+    doubled = [name for name in names if name in state.segments or names.count(name) > 1]
+    unknown = [segment.name for segment in change.removes if segment.name not in state.segments]
+    rising = [(a, v) for a, v in change.txns.items() if not may_go_back(a)]
+    lowered = [a for a, v in rising if v < state.recorded(a)]
+    if doubled or unknown or lowered:
+        raise CorruptRecordException(
+            f"{root.uri}: refused a commit: added twice {doubled}, unknown {unknown}, going back {lowered}"
+        )
+    if not change.data_change and _headers(change.adds) != _headers(change.removes):
+        raise CorruptRecordException(f"{root.uri}: refused a compaction that does not keep every batch")
+    for segment, size in zip(change.adds, root.sizes(names), strict=True):
+        if size != segment.file.size:
+            raise CorruptRecordException(f"{root.path(segment.name)}: {size} bytes, expected {segment.file}")
+
+
+def _headers(segments: Iterable[Segment]) -> Counter[BatchHeader]:
+    return Counter(header for segment in segments for header in segment.headers)

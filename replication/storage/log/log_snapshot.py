@@ -1,0 +1,90 @@
+"""Fetch from an offset: which batches of a leader's log a follower needs that cannot follow the tail yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.protocol.append_plan import FetchedBatch
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.store_errors import reason
+from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
+from lakelog.replication.storage.log.broken_segments import BrokenSegment, ranges, read_segments
+from lakelog.replication.storage.log.segment import Segment
+
+_RANGES = ("min.partition", "max.partition", "max.offset")
+
+
+def batches_from(
+    log: StorageRoot, wanted: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str]
+) -> tuple[list[FetchedBatch], dict[TopicIdPartition, CorruptRecordException]]:
+    """All batches that end at or after the wanted offset of their partition, at the newest version of the log at `log`;
+    and the partitions that a broken segment may hold some of, each with an error that names the file. `topics` has the
+    names of their topics, as far as they are known. [FT-12, OL-01]
+
+    Statistics tell which files may hold any; only their footers are read. Raises KafkaStorageException when the table
+    cannot be read.
+    """
+    if not wanted:
+        return [], {}
+    try:
+        handle = log.open_table()
+    except (TableNotFoundError, DeltaError, OSError) as error:
+        raise KafkaStorageException(f"{log.uri}: cannot be read: {reason(error)}") from error
+    segments = read_segments(log, _candidates(handle, wanted))
+    failed = {
+        partition: CorruptRecordException(broken.fault)
+        for broken in segments
+        if isinstance(broken, BrokenSegment)
+        for partition, offset in wanted.items()
+        if broken.may_hold(partition, topics.get(partition), offset)
+    }
+    batches = [
+        FetchedBatch.of(header, segment.name, segment.file.size)
+        for segment in segments
+        if isinstance(segment, Segment)
+        for header in segment.headers
+        if header.last_offset >= wanted.get(header.topic_id_partition, header.next_offset)
+        and header.topic_id_partition not in failed
+    ]
+    return batches, failed
+
+
+def batch_ends_from(
+    log: StorageRoot, wanted: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str]
+) -> tuple[dict[TopicIdPartition, list[LogEnd]], dict[TopicIdPartition, CorruptRecordException]]:
+    """Where the batches of `batches_from` end, with their chains, in order; and the partitions that cannot be told.
+
+    Raises KafkaStorageException when the table cannot be read. [TR-08]
+    """
+    batches, failed = batches_from(log, wanted, topics)
+    ends: dict[TopicIdPartition, list[LogEnd]] = {partition: [] for partition in wanted if partition not in failed}
+    for batch in batches:
+        ends[batch.partition].append(LogEnd(batch.last_offset + 1, batch.chain))
+    return {partition: sorted(found) for partition, found in ends.items()}, failed
+
+
+def _candidates(handle: TableHandle, wanted: Mapping[TopicIdPartition, int]) -> list[AddedFile]:
+    files = add_actions(handle, flatten=True)
+    if not set(_RANGES) <= set(files.column_names):  # no file has statistics yet, or there is none
+        return _added(files)
+    numbers = [partition.partition for partition in wanted]
+    may_hold = pc.and_(
+        pc.greater_equal(files["max.offset"], min(wanted.values())),
+        pc.and_(
+            pc.less_equal(files["min.partition"], max(numbers)),
+            pc.greater_equal(files["max.partition"], min(numbers)),
+        ),
+    )
+    chosen = files.filter(pc.fill_null(may_hold, True))
+    return _added(chosen)
+
+
+def _added(files: pa.Table) -> list[AddedFile]:
+    return [AddedFile(row["path"], row["size_bytes"], ranges(row)) for row in files.to_pylist()]

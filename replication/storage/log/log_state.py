@@ -1,0 +1,249 @@
+"""What the commits of a log table add up to: replayed commit by commit, by its broker, its producers, its readers.
+
+Everybody who writes to a log decides on this state and commits at the version it was replayed to; nobody changes it
+in another way than by replaying what has landed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from itertools import groupby
+
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.chain import genesis
+from lakelog.replication.protocol.partition_log import STOPPED, PartitionLog, PlacedBatch, role_version
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.delta.commit_reader import Commit
+from lakelog.replication.storage.log.broken_segments import BrokenSegment
+from lakelog.replication.storage.log.log_txns import BROKER_EPOCH, app_ids, partition_of, record, touched_partitions
+from lakelog.replication.storage.log.producer_snapshot import by_partition
+from lakelog.replication.storage.log.segment import Segment
+from lakelog.replication.storage.log.segment_name import is_data_file
+
+
+def _refuse(_: TopicIdPartition, error: CorruptRecordException) -> None:
+    raise error
+
+
+class LogState:
+    """All partitions of one log table at one version.
+
+    `broken` are segments that cannot be read; the partitions that they may hold are known in part only. `unsound` are
+    partitions whose batches do not make a log, and why. Both are replaced and never changed, as other threads look at
+    them. [OL-01]
+    """
+
+    def __init__(self, transaction_version: Callable[[str], int | None]) -> None:
+        self.version = -1
+        self.segments: dict[str, Segment] = {}
+        self.broken: dict[str, BrokenSegment] = {}
+        self.unsound: dict[TopicIdPartition, str] = {}
+        self.broker_epoch = -1
+        self._partitions: dict[TopicIdPartition, PartitionLog] = {}
+        self.topics: dict[str, str] = {}
+        self._transaction_version = transaction_version
+
+    def partition(self, partition: TopicIdPartition) -> PartitionLog:
+        """The partition's log; an empty one if the table knows nothing of it.
+
+        Raises CorruptRecordException, naming the file, where a broken segment may hold records of it, or a batch does
+        not follow the one before it. [OL-01]
+        """
+        fault = self.fault(partition)
+        if fault is not None:
+            raise CorruptRecordException(fault)
+        return self.known(partition)
+
+    def known(self, partition: TopicIdPartition) -> PartitionLog:
+        """What is known of the partition's log, broken segments or not: its broker must be able to stop it."""
+        known = self._partitions.get(partition)
+        return known if known is not None else self._recall(partition)
+
+    def fault(self, partition: TopicIdPartition) -> str | None:
+        """What is wrong with the partition's segments, None if nothing is."""
+        return self._broken_fault(partition, self.broken) or self.unsound.get(partition)
+
+    def _broken_fault(self, partition: TopicIdPartition, broken: Mapping[str, BrokenSegment]) -> str | None:
+        topic = self.topics.get(partition.topic_id)
+        return next((b.fault for b in broken.values() if b.may_hold(partition, topic)), None)
+
+    def faulty(self) -> frozenset[object]:
+        """The files and the partitions that something is wrong with: they change when anything of that does."""
+        return frozenset(self.broken) | frozenset(self.unsound)
+
+    def learn(self, topics: Mapping[str, str]) -> None:
+        """Names of topics by id. Headers tell them too, but not of a topic whose segments are all broken."""
+        self.topics.update(topics)
+
+    def broken_for_nobody(self, hosted: Collection[TopicIdPartition] = ()) -> list[Segment]:
+        """The broken segments that hold only what has been stopped: they may go, as nothing of them is wanted."""
+        names = [n for n, broken in self.broken.items() if is_data_file(n) and not self.holders(broken, hosted)]
+        return [self.segments[name] for name in names]
+
+    def holders(self, broken: BrokenSegment, hosted: Collection[TopicIdPartition] = ()) -> set[TopicIdPartition]:
+        """The partitions, of `hosted` too, that are not stopped here and that a broken segment may hold records of."""
+        known = dict(self._partitions)  # other threads may be asking about new ones
+        wanted = [p for p in {*known, *hosted} if self.known(p).role.kind != STOPPED]
+        return {p for p in wanted if broken.may_hold(p, self.topics.get(p.topic_id))}
+
+    def break_segments(self, faults: Mapping[str, str]) -> None:
+        """Takes note of segments that were read once and have broken since: what their headers say stays known. One
+        that is broken already is broken anew: a look that has begun before has not the last word."""
+        for name, fault in faults.items():
+            if name in self.segments:
+                held = frozenset(header.topic_id_partition for header in self.segments[name].headers)
+                known = self.broken.get(name, BrokenSegment(self.segments[name].file, fault, held))
+                self.broken = {**self.broken, name: replace(known, fault=fault)}
+
+    def partitions(self) -> list[TopicIdPartition]:
+        """The partitions that the log has been asked about or holds records of."""
+        return sorted(self._partitions)
+
+    def _recall(self, partition: TopicIdPartition) -> PartitionLog:
+        """A partition met for the first time: its facts outlive the commits that wrote them, as `txn`."""
+        log = PartitionLog(start_chain=genesis(partition))
+        for app_id in app_ids(partition):
+            version = self._transaction_version(app_id)
+            if version is not None:
+                record(log, app_id, version)
+        return self._partitions.setdefault(partition, log)  # whole, as other threads may be asking too
+
+    def rebuild(
+        self, version: int, segments: Iterable[Segment | BrokenSegment], asked: Iterable[TopicIdPartition] = ()
+    ) -> None:
+        """Starts over from the active files of a version. `asked`: partitions that a broken segment may hold all of."""
+        self.segments, self.broken, self.unsound, self._partitions = {}, {}, {}, {}
+        claimed = self._transaction_version(BROKER_EPOCH)
+        self.broker_epoch = -1 if claimed is None else claimed
+        self._place(segments, self._note_unsound)
+        for partition in asked:
+            self.known(partition)
+        self.version = version
+
+    def _note_unsound(self, partition: TopicIdPartition, error: CorruptRecordException) -> None:
+        self.unsound = {**self.unsound, partition: str(error)}
+
+    def _check(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """What a broken segment may have been a part of has gaps, and is refused as a whole anyway."""
+        for partition in partitions:
+            if self._broken_fault(partition, self.broken) is None:
+                try:
+                    self.known(partition).check(partition)
+                except CorruptRecordException:
+                    if partition not in self.unsound:
+                        raise
+                else:
+                    self.unsound = {p: fault for p, fault in self.unsound.items() if p != partition}
+
+    def after(self, commit: Commit, added: Sequence[Segment | BrokenSegment]) -> LogState:
+        """The state once a commit has been replayed; `added` are the segments of its added files, with their headers.
+
+        What is a mere append is added here. Anything else makes a new state, since other threads may be looking at
+        this one: they must not see a log that has lost its end for a moment, or an epoch without its start.
+        """
+        is_append = not commit.removes and not commit.txns
+        known = (self.segments.get(file.name) for file in commit.removes)
+        state = self if is_append else self._without_sharing(touched_partitions(commit, (*known, *added)))
+        is_compaction = bool(commit.removes) and not any(file.data_change for file in commit.removes)
+        if is_compaction and not state.broken and all(isinstance(segment, Segment) for segment in added):
+            state._relocate(commit, added)
+        else:
+            state._apply(commit, added)
+        return state
+
+    def _without_sharing(self, partitions: Iterable[TopicIdPartition]) -> LogState:
+        """A state of its own, but for the partitions that will stay as they are."""
+        state = copy(self)
+        state.segments, state.broken = dict(self.segments), dict(self.broken)
+        copies = {p: self._partitions[p].copy() for p in partitions if p in self._partitions}
+        state._partitions = {**self._partitions, **copies}
+        return state
+
+    def _relocate(self, commit: Commit, added: Iterable[Segment | BrokenSegment]) -> None:
+        """The same batches in other segments: nothing else changes, however long the log is."""
+        for file in commit.removes:
+            self.segments.pop(file.name, None)
+        for segment in added:
+            if isinstance(segment, BrokenSegment):
+                self._place([segment])
+                continue
+            self.segments[segment.name] = segment
+            placed = (PlacedBatch(h.base_offset, h, segment.name) for h in segment.headers)
+            for partition, batches in groupby(placed, key=lambda batch: batch.header.topic_id_partition):
+                self.known(partition).relocate(batches)
+        self.version = commit.version
+
+    def _apply(self, commit: Commit, added: Iterable[Segment | BrokenSegment]) -> None:
+        touched = self._drop(file.name for file in commit.removes)
+        for app_id, version in commit.txns.items():
+            self._apply_transaction(app_id, version)
+        touched |= self._place(added, None if commit.removes else _refuse)
+        self._check(touched if commit.removes else ())
+        self.version = commit.version
+
+    def _place(
+        self, segments: Iterable[Segment | BrokenSegment],
+        when_unsound: Callable[[TopicIdPartition, CorruptRecordException], None] | None = None,
+    ) -> set[TopicIdPartition]:  # fmt: skip
+        """Takes segments in; the order of files in a commit says nothing, that of offsets does.
+
+        `when_unsound` is told of batches that do not follow the end of their log, if that is to be looked at. This and
+        looking up all logs come first: either may fail, and then nothing has been taken in.
+        """
+        given = list(segments)
+        whole = [found for found in given if isinstance(found, Segment)]
+        placed = [PlacedBatch(h.base_offset, h, segment.name) for segment in whole for h in segment.headers]
+        producers = by_partition(remembered for segment in whole for remembered in segment.producers)
+        batches: dict[TopicIdPartition, list[PlacedBatch]] = {}
+        for batch in sorted(placed, key=lambda batch: batch.base_offset):
+            batches.setdefault(batch.header.topic_id_partition, []).append(batch)
+        logs = {partition: self.known(partition) for partition in (*batches, *producers)}
+        broken = {found.file.name: found for found in given if isinstance(found, BrokenSegment)}
+        broken = {**self.broken, **broken} if broken else self.broken
+        for partition, added in batches.items():
+            if when_unsound and partition not in self.unsound and self._broken_fault(partition, broken) is None:
+                try:
+                    logs[partition].check(partition, added)
+                except CorruptRecordException as error:
+                    when_unsound(partition, error)
+        self.broken = broken
+        self.segments.update({f.file.name: f if isinstance(f, Segment) else Segment(f.file, ()) for f in given})
+        self.topics.update({batch.header.topic_id: batch.header.topic for batch in placed})
+        for partition, remembered in producers.items():
+            logs[partition].remember(remembered)
+        for partition, added in batches.items():
+            logs[partition].place(added)
+        return set(batches)
+
+    def _drop(self, names: Iterable[str]) -> set[TopicIdPartition]:
+        """Forgets segments, each partition's together: what follows from the batches is derived anew only once."""
+        gone_names = set(names)
+        removed = [segment for segment in (self.segments.pop(name, None) for name in gone_names) if segment]
+        self.broken = {name: found for name, found in self.broken.items() if name not in gone_names}
+        names_of: dict[TopicIdPartition, set[str]] = {}
+        for segment in removed:
+            for header in segment.headers:
+                names_of.setdefault(header.topic_id_partition, set()).add(segment.name)
+        for partition, gone in names_of.items():
+            self.known(partition).drop(gone)
+        for partition in {p.partition for segment in removed for p in segment.producers}:
+            self.known(partition).remember({})
+        return set(names_of)
+
+    def recorded(self, app_id: str) -> int:
+        """What the replayed history says of a fact that only goes up: the broker's claim, or a role."""
+        if app_id == BROKER_EPOCH:
+            return self.broker_epoch
+        partition = partition_of(app_id)
+        assert partition is not None, f"{app_id} is no fact that only goes up"
+        return role_version(self.known(partition).role)
+
+    def _apply_transaction(self, app_id: str, version: int) -> None:
+        if app_id == BROKER_EPOCH:
+            self.broker_epoch = max(self.broker_epoch, version)
+            return
+        partition = partition_of(app_id)
+        if partition is not None:
+            record(self.known(partition), app_id, version)

@@ -1,0 +1,91 @@
+"""Facts of a log table that outlive the commits that wrote them: Delta's `txn`, a name and a number of 64 bits each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from lakelog.replication.protocol.chain import halves, joined
+from lakelog.replication.protocol.partition_log import PartitionLog, role_of
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.storage.delta.commit_reader import Commit
+from lakelog.replication.storage.log.segment import Segment
+
+BROKER_EPOCH = "broker-epoch"
+_ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW = "role", "start", "log-start", "chain-high", "chain-low"
+_OF_A_PARTITION = (_ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW)
+_FACT = re.compile(rf"(?:{'|'.join(_OF_A_PARTITION)})/(.+)/([0-9]{{1,9}})")
+
+
+def _app_id(kind: str, partition: TopicIdPartition) -> str:
+    return f"{kind}/{partition.topic_id}/{partition.partition}"
+
+
+def role_app_id(partition: TopicIdPartition) -> str:
+    """The `txn` that records role and epoch of a partition."""
+    return _app_id(_ROLE, partition)
+
+
+def start_app_id(partition: TopicIdPartition) -> str:
+    """The `txn` that records where the current leader's epoch starts."""
+    return _app_id(_START, partition)
+
+
+def log_start_app_id(partition: TopicIdPartition) -> str:
+    """The `txn` that records the first offset that is kept."""
+    return _app_id(_LOG_START, partition)
+
+
+def chain_txns(partition: TopicIdPartition, chain: str) -> dict[str, int]:
+    """The `txn`s that record the chain of all that lies before the first batch that is kept."""
+    high, low = halves(chain)
+    return {_app_id(_CHAIN_HIGH, partition): high, _app_id(_CHAIN_LOW, partition): low}
+
+
+def start_txns(partition: TopicIdPartition, start: LogEnd) -> dict[str, int]:
+    """The `txn`s of a log without batches that begins at an offset, with the chain of what lies before it."""
+    return {log_start_app_id(partition): start.offset, **chain_txns(partition, start.chain)}
+
+
+def app_ids(partition: TopicIdPartition) -> tuple[str, ...]:
+    """The `txn`s that record facts of a partition."""
+    return tuple(_app_id(kind, partition) for kind in _OF_A_PARTITION)
+
+
+def partition_of(app_id: str) -> TopicIdPartition | None:
+    """The partition that a `txn` tells of, None for one that tells of something else."""
+    found = _FACT.fullmatch(app_id)
+    return TopicIdPartition(found[1], int(found[2])) if found else None
+
+
+def touched_partitions(commit: Commit, segments: Iterable[object]) -> set[TopicIdPartition]:
+    """The partitions that a commit is about: those of its `txn`s, and of its segments as far as these are known."""
+    known = [segment for segment in segments if isinstance(segment, Segment)]
+    return {
+        *(header.topic_id_partition for segment in known for header in segment.headers),
+        *(remembered.partition for segment in known for remembered in segment.producers),
+        *(partition for partition in map(partition_of, commit.txns) if partition is not None),
+    }
+
+
+def may_go_back(app_id: str) -> bool:
+    """Whether a `txn` may fall: an epoch, or a whole log, may start below an earlier one, whose records were cut; and a
+    hash has no order."""
+    return not app_id.startswith((f"{_ROLE}/", BROKER_EPOCH))
+
+
+def record(log: PartitionLog, app_id: str, version: int) -> None:
+    """Takes in what a `txn` tells of the log's partition. Below zero it is nobody's role or offset."""
+    kind = app_id.partition("/")[0]
+    if version < 0 and kind in (_ROLE, _START, _LOG_START):
+        return
+    if kind == _ROLE:
+        log.role = role_of(version)
+    elif kind == _START:
+        log.epoch_start = version
+    elif kind == _LOG_START:
+        log.start_at(version)
+    elif kind == _CHAIN_HIGH:
+        log.start_chain = joined(version, halves(log.start_chain)[1])
+    elif kind == _CHAIN_LOW:
+        log.start_chain = joined(halves(log.start_chain)[0], version)

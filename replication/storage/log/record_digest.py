@@ -1,0 +1,72 @@
+"""The digest of a batch's records: the same for the same records, however files, chunks and buffers are cut.
+
+Column by column: of each one the lengths of its values (-1 for null), then their bytes. The offsets are not part of it,
+as the header has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from blake3 import blake3
+
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.chain import HASH_BYTES
+from lakelog.replication.protocol.record_batch import BatchHeader
+from lakelog.schemas import LOG
+
+_NULL = pa.scalar(-1, pa.int64())
+_HEADERS = LOG.arrow.field("headers").type
+
+
+def record_digest(records: pa.Table) -> str:
+    """The digest of records: of `key`, `value`, `timestamp` and `headers`."""
+    found = blake3()
+    for array in _canonical(records):
+        for chunk in array.chunks:
+            found.update(_bytes(chunk))
+    return str(found.hexdigest(HASH_BYTES))
+
+
+def check_digest(header: BatchHeader, records: pa.Table, path: str) -> None:
+    """Raises CorruptRecordException, naming the file, if the records are not those that the header was written for."""
+    if records.num_rows != header.records or record_digest(records) != header.digest:
+        raise CorruptRecordException(
+            f"{path}: {header.topic}-{header.partition}: the records at offsets {header.base_offset} to "
+            f"{header.last_offset} do not have the digest of their header"
+        )
+
+
+def _canonical(records: pa.Table) -> Iterator[pa.ChunkedArray]:
+    yield pc.cast(records["timestamp"], pa.int64())
+    for name in ("key", "value"):
+        yield from _lengths_and_values(records[name].cast(pa.binary()))
+    headers = records["headers"].cast(_HEADERS)
+    yield _or_null(pc.cast(pc.list_value_length(headers), pa.int64()))
+    if headers.null_count < len(headers):
+        pairs = pc.list_flatten(headers)
+        yield from _lengths_and_values(pc.struct_field(pairs, "key").cast(pa.binary()))
+        yield from _lengths_and_values(pc.struct_field(pairs, "value"))
+
+
+def _lengths_and_values(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    yield _or_null(pc.cast(pc.binary_length(column), pa.int64()))
+    yield pc.fill_null(column, b"") if column.null_count else column
+
+
+def _or_null(lengths: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.fill_null(lengths, _NULL) if lengths.null_count else lengths
+
+
+def _bytes(chunk: pa.Array) -> Any:
+    """The bytes that a chunk's values take up, one after the other; numbers as eight bytes, the least one first."""
+    if pa.types.is_int64(chunk.type):
+        start, stop, data = chunk.offset * 8, (chunk.offset + len(chunk)) * 8, chunk.buffers()[1]
+    else:
+        _, offsets, data = chunk.buffers()
+        ends = memoryview(offsets).cast("i")[chunk.offset : chunk.offset + len(chunk) + 1] if offsets else (0,)
+        start, stop = ends[0], ends[-1]
+    return memoryview(data)[start:stop] if data is not None and stop > start else b""

@@ -1,0 +1,221 @@
+"""A segment: one Parquet file of records, with the headers of its record batches in the footer.
+
+Rows are sorted by (topic, partition, offset). The footer is what a follower streams; the statistics go into the
+commit, where Spark finds them to skip files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.producer_snapshot import SNAPSHOT_KEY, RememberedProducer, from_json, to_json
+from lakelog.replication.storage.log.segment_check import check_footer
+from lakelog.replication.storage.log.segment_name import (
+    digest_of,
+    is_data_file,
+    is_snapshot,
+    leader_of,
+    named_digest,
+    segment_name,
+    snapshot_name,
+)
+from lakelog.schemas import LOG
+
+FOOTER_KEY = b"lakelog.batches.v2"
+STATISTICS_KEY = b"lakelog.statistics.v1"  # so that whoever copies the file can commit it without reading rows
+_FIELDS = tuple(field.name for field in dataclasses.fields(BatchHeader))
+# Statistics need all four parts, with a null count for each column that has a range, or Spark skips nothing.
+_STATS_COLUMNS = ("topic", "partition", "offset", "timestamp", "leader_epoch")
+_DICTIONARY = ["topic", "partition", "topic_id", "leader_epoch", "timestampType"]
+_ENCODING = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment as a log knows it: its file and the headers of its batches, in the order of its rows.
+
+    One without rows holds `producers`, what is remembered of them.
+    """
+
+    file: AddedFile
+    headers: tuple[BatchHeader, ...]
+    producers: tuple[RememberedProducer, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the data file, relative to the log table."""
+        return self.file.name
+
+
+def write_segment(root: StorageRoot, leader: int | None, records: pa.Table, headers: Sequence[BatchHeader]) -> Segment:
+    """Writes records, sorted as their headers are, into a new file of the log at `root`; nothing is committed."""
+    stats = statistics(records)
+    content = _content(records, headers, stats, {})
+    return Segment(write_file(root, partial(segment_name, leader), content, stats), tuple(headers))
+
+
+def write_snapshot(root: StorageRoot, producers: Sequence[RememberedProducer]) -> Segment:
+    """Writes what is remembered of producers into a new file of the log at `root`; nothing is committed."""
+    stats = json.dumps({"numRecords": 0})
+    content = _content(LOG.arrow.empty_table(), (), stats, {SNAPSHOT_KEY: to_json(producers)})
+    return Segment(write_file(root, snapshot_name, content, stats), (), tuple(producers))
+
+
+def _content(
+    records: pa.Table, headers: Sequence[BatchHeader], stats: str, more: Mapping[bytes, bytes]
+) -> pa.Buffer:  # fmt: skip
+    footer = json.dumps([dataclasses.astuple(header) for header in headers], separators=(",", ":"))
+    metadata = {FOOTER_KEY: footer.encode(), STATISTICS_KEY: stats.encode(), **more}
+    table = records.cast(LOG.arrow).replace_schema_metadata(metadata)
+    content = pa.BufferOutputStream()
+    pq.write_table(
+        table, content, compression="zstd", compression_level=1, use_dictionary=_DICTIONARY,
+        column_encoding=_ENCODING, write_page_index=True, write_page_checksum=True,
+    )  # fmt: skip
+    return content.getvalue()
+
+
+def write_file(root: StorageRoot, name_of: Callable[[str], str], content: pa.Buffer, stats: str) -> AddedFile:
+    """Writes a new file, named after the digest of its bytes: it is known before the first byte is written."""
+    name = name_of(digest_of(content))
+    root.put(name, content)
+    return AddedFile(name, content.size, stats)
+
+
+def copy_segment(source: StorageRoot, segment: Segment, target: StorageRoot) -> Segment:
+    """Copies a segment byte for byte into a new file at `target`; nothing is committed.
+
+    The copy has a name of its own, so that no name of the source's choice can take the place of a file here; it still
+    tells who led. Raises CorruptRecordException, naming the source's file, if its bytes are not those it was
+    committed with.
+    """
+    content = read_file(source, segment.file)
+    name_of = partial(segment_name, leader_of(segment.name))
+    return dataclasses.replace(segment, file=write_file(target, name_of, content, segment.file.stats))
+
+
+def read_file(root: StorageRoot, file: AddedFile) -> pa.Buffer:
+    """The bytes of a file. Raises CorruptRecordException, naming it, if they are not those it was committed with."""
+    try:
+        content = root.read_buffer(file.name)
+    except FileNotFoundError as error:
+        raise CorruptRecordException(f"{root.path(file.name)}: is gone") from error
+    digest = named_digest(file.name)
+    if content.size != file.size or digest not in (None, digest_of(content)):
+        raise CorruptRecordException(
+            f"{root.path(file.name)}: its {content.size} bytes are not the {file.size} bytes that were committed"
+        )
+    return content
+
+
+def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
+    """The headers of a committed segment, from its footer.
+
+    Raises CorruptRecordException, naming the file, if its name leads elsewhere, or if it is gone, has another size than
+    its commit says, is no Parquet, was written by another tool, or has a footer that makes no sense.
+    KafkaStorageException where the store does not hand it out: that may pass.
+    """
+    _check_name(root, file.name)
+    size = root.sizes([file.name])[0]
+    if size != file.size:
+        found = "is gone" if size is None else f"has {size} bytes"
+        raise CorruptRecordException(f"{root.path(file.name)}: {found}, its commit says {file.size} bytes")
+    try:
+        with root.open(file.name) as source:
+            footer = pq.read_metadata(source)
+    except (OSError, pa.ArrowException) as error:
+        root.check_is_handed_out(file.name)
+        raise CorruptRecordException(f"{root.path(file.name)}: {error}") from error
+    if FOOTER_KEY not in (footer.metadata or {}):
+        raise CorruptRecordException(f"{root.path(file.name)}: has no batch headers in its footer: it is no segment")
+    try:
+        return _from_footer(file, footer.metadata, footer.num_rows)
+    except (ValueError, TypeError, KeyError, CorruptRecordException) as error:
+        raise CorruptRecordException(f"{root.path(file.name)}: its footer cannot be read: {error!r}") from error
+
+
+def _from_footer(file: AddedFile, metadata: Mapping[bytes, bytes], rows: int) -> Segment:
+    headers = _headers(metadata[FOOTER_KEY])
+    known = AddedFile(file.name, file.size, metadata[STATISTICS_KEY].decode())
+    check_footer(headers, known.stats, rows)
+    if not is_snapshot(file.name):
+        return Segment(known, headers)
+    if headers:
+        raise CorruptRecordException("its name says that it has no records, and it has some")
+    return Segment(known, (), from_json(metadata[SNAPSHOT_KEY]))
+
+
+def _headers(content: bytes) -> tuple[BatchHeader, ...]:
+    """The headers in a footer. A log keeps those of all its batches in memory, so equal values are one object: topic,
+    producer, and the chain before a batch, which is that of another batch."""
+    shared: dict[Any, Any] = {}
+    return tuple(BatchHeader(*(shared.setdefault(v, v) for v in values)) for values in json.loads(content))
+
+
+def _check_name(root: StorageRoot, name: str) -> None:
+    if not is_data_file(name):
+        raise CorruptRecordException(f"{root.uri}: a commit names {name!r}, which is no name of a file in this folder")
+
+
+def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a segment, each page checked as it was written.
+
+    Raises CorruptRecordException, naming the file, and KafkaStorageException where the store does not hand it out.
+    """
+    _check_name(root, name)
+    try:
+        source = pa.BufferReader(root.read_buffer(name)) if columns is None else root.open(name)
+        return pq.read_table(source, columns=columns, page_checksum_verification=True)
+    except (OSError, pa.ArrowInvalid) as error:
+        root.check_is_handed_out(name)
+        raise CorruptRecordException(f"{root.path(name)}: {error}") from error
+
+
+def rows_of(records: pa.Table, partition: TopicIdPartition, start: int, stop: int | None = None) -> pa.Table:
+    """The rows of one partition from offset `start` to before `stop`."""
+    wanted = pc.and_(
+        pc.equal(records["topic_id"], partition.topic_id), pc.equal(records["partition"], partition.partition)
+    )
+    wanted = pc.and_(wanted, pc.greater_equal(records["offset"], start))
+    if stop is not None:
+        wanted = pc.and_(wanted, pc.less(records["offset"], stop))
+    return records.filter(wanted).cast(LOG.arrow)
+
+
+def record_bytes(records: pa.Table) -> pa.ChunkedArray:
+    """Size of key and value of each record, in bytes."""
+    lengths = [pc.fill_null(pc.binary_length(records.column(name)), 0) for name in ("key", "value")]
+    return pc.cast(pc.add(*lengths), pa.int64())
+
+
+def statistics(records: pa.Table) -> str:
+    """Delta's statistics of a data file, as JSON."""
+    ranges = {name: pc.min_max(records.column(name)) for name in _STATS_COLUMNS}
+    return json.dumps(
+        {
+            "numRecords": records.num_rows,
+            "minValues": {name: _stat(value["min"]) for name, value in ranges.items()},
+            "maxValues": {name: _stat(value["max"]) for name, value in ranges.items()},
+            "nullCount": {name: records.column(name).null_count for name in _STATS_COLUMNS},
+        }
+    )
+
+
+def _stat(value: pa.Scalar) -> object:
+    """A range's end as Delta writes it: timestamps in UTC to the millisecond."""
+    if pa.types.is_timestamp(value.type):
+        return pc.strftime(pc.cast(value, pa.timestamp("ms", tz="UTC"), safe=False), "%Y-%m-%dT%H:%M:%SZ").as_py()
+    return value.as_py()

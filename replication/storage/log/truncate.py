@@ -1,0 +1,91 @@
+"""Cutting logs: what goes and what is written anew, in one commit that adds nothing new. [TR-05]
+
+A batch stays whole or goes: a part of one would be no link of the chain.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from lakelog.replication.errors import CorruptRecordException, FencedLeaderEpochException
+from lakelog.replication.protocol.partition_log import STOPPED
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.truncation import Cut, check_cut
+from lakelog.replication.storage.log.log_rewrite import Kept, Producers, Removal, snapshots_of, take_out
+from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.log_txns import start_txns
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+def cut_logs(log: ReplicaLog, cuts: Mapping[TopicIdPartition, Cut], who: str) -> int | None:
+    """Carries out the cuts of a follower, in one commit; those whose role has changed meanwhile are left out, and so
+    are those of partitions that a broken segment may hold records of."""
+
+    def plan(state: LogState) -> Removal | None:
+        allowed = {p: cut for p, cut in cuts.items() if _is_allowed(state, p, cut)}
+        restarts = {p: cut.restart for p, cut in allowed.items() if cut.restart is not None}
+        # A log that starts over loses also what lies below its start, and what it remembers of producers.
+        kept = without_ends(state, {p: 0 if p in restarts else cut.offset for p, cut in allowed.items()})
+        txns = {app_id: value for p, start in restarts.items() for app_id, value in start_txns(p, start).items()}
+        return Removal(kept, without_producers(state, restarts), txns) if kept or txns else None
+
+    return take_out(log, {"who": who, "why": "truncate to the leader's lineage"}, plan)
+
+
+def _is_allowed(state: LogState, partition: TopicIdPartition, cut: Cut) -> bool:
+    try:
+        check_cut(state.partition(partition), cut, f"{partition.topic_id}-{partition.partition}")
+    except (FencedLeaderEpochException, CorruptRecordException) as error:
+        logger.warning("%s", error)
+        return False
+    return True
+
+
+def delete_logs(
+    log: ReplicaLog, partitions: Iterable[TopicIdPartition], who: str, hosted: Collection[TopicIdPartition] = ()
+) -> int | None:
+    """Removes all records of partitions whose replica has been stopped here, in one commit. [SR-02]
+
+    A broken segment goes when nothing else is in it, of `hosted` either, which are all that the broker is a replica of:
+    it cannot be read, to write the rest of it again. [SR-03]
+    """
+
+    def plan(state: LogState) -> Removal | None:
+        stopped = [p for p in partitions if state.known(p).role.kind == STOPPED]
+        for_nobody: dict[str, Kept] = {segment.name: () for segment in state.broken_for_nobody(hosted)}
+        removal = Removal(
+            {**without_ends(state, dict.fromkeys(stopped, 0)), **for_nobody}, without_producers(state, stopped)
+        )
+        return removal if removal.kept or removal.producers is not None else None
+
+    return take_out(log, {"who": who, "why": "stop replica with deletion"}, plan)
+
+
+def without_ends(state: LogState, offsets: Mapping[TopicIdPartition, int]) -> dict[str, Kept]:
+    """The segments with batches that reach above each partition's offset, and the batches that are kept of them.
+
+    Nothing happens where the LEO is not above it. Broken segments stay.
+    """
+    touched = {
+        batch.segment
+        for partition, offset in offsets.items()
+        for batch in state.known(partition).batches
+        if batch.header.next_offset > offset and batch.segment not in state.broken
+    }
+    return {name: _below(state.segments[name], offsets) for name in sorted(touched)}
+
+
+def _below(segment: Segment, offsets: Mapping[TopicIdPartition, int]) -> Kept:
+    """The batches of a segment that end at or below the offsets."""
+    return tuple(h for h in segment.headers if h.next_offset <= offsets.get(h.topic_id_partition, h.next_offset))
+
+
+def without_producers(state: LogState, partitions: Collection[TopicIdPartition]) -> Producers | None:
+    """What is remembered of producers without those of some partitions; None if nothing is remembered of them."""
+    remembered = [p for segment in snapshots_of(state) for p in segment.producers]
+    kept = tuple(p for p in remembered if p.partition not in partitions)
+    return kept if len(kept) < len(remembered) else None

@@ -1,0 +1,107 @@
+"""`brokers/<id>`: registrations and heartbeats, a table a broker, so that no two brokers ever contend. [BC-01]"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from lakelog.replication.errors import CorruptRecordException, InconsistentClusterIdException, StaleBrokerEpochException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.schemas import BROKERS
+
+
+class BrokerTable:
+    """The registration table of one broker."""
+
+    def __init__(self, table: StateTable) -> None:
+        self._table = table
+
+    @classmethod
+    def open_or_create(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable:
+        """The broker's table, made at its first start. Raises CorruptRecordException if the folder holds something
+        else, or a table that cannot be read."""
+        root = _folder(cluster, broker_id)
+        if not root.child("_delta_log").list():
+            return cls(StateTable.create(root, BROKERS))
+        try:
+            return cls(StateTable.open(root, BROKERS))
+        except (CorruptRecordException, InconsistentClusterIdException) as error:
+            raise CorruptRecordException(
+                f"the registration of broker {broker_id} cannot be read: {error}. Move the folder {root.uri} away and "
+                "start the broker again: it registers anew, and catches up before it is in sync"
+            ) from error
+
+    @classmethod
+    def open(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable:
+        """The table of a broker that has registered before."""
+        return cls(StateTable.open(_folder(cluster, broker_id), BROKERS))
+
+    @classmethod
+    def open_if_registered(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable | None:
+        """The table of a broker that has registered before; None if it never has."""
+        return cls.open(cluster, broker_id) if last_version(_folder(cluster, broker_id)) > 0 else None
+
+    @property
+    def registration(self) -> BrokerRegistration | None:
+        """The registration as last read."""
+        rows = self._table.rows
+        return _registration(rows[0]) if rows else None
+
+    def refresh(self) -> bool:
+        """Reads the table again if it has moved; tells whether it had."""
+        return self._table.refresh()
+
+    def register(self, build: Callable[[BrokerRegistration | None], BrokerRegistration]) -> BrokerRegistration:
+        """Writes what `build` makes of the last registration, and returns it."""
+        written: list[BrokerRegistration] = []
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            last = _registration(rows[0]) if rows else None
+            if written and last == written[-1]:
+                return None
+            written.append(build(last))
+            return [dataclasses.asdict(written[-1])]
+
+        self._table.update({"who": "broker", "why": "register"}, change)
+        return written[-1]
+
+    def keep_cheap(self) -> None:
+        """Keeps opening cheap; for the broker, now and then."""
+        self._table.keep_cheap()
+
+    def update(self, broker_epoch: int, why: str, **changes: object) -> BrokerRegistration:
+        """Changes fields of the registration that this process has made; each write moves the heartbeat.
+
+        Raises StaleBrokerEpochException if a newer process has registered under the id.
+        """
+
+        written: list[Row] = []
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            found = _registration(rows[0])
+            if found.broker_epoch != broker_epoch:
+                raise StaleBrokerEpochException(
+                    f"broker {found.broker_id}: epoch {broker_epoch} is fenced: "
+                    f"a newer process has registered under epoch {found.broker_epoch}"
+                )
+            written[:] = [{**rows[0], "heartbeat": found.heartbeat + 1, **changes}]
+            return list(written)
+
+        self._table.update({"who": "broker", "why": why}, change)
+        return _registration(written[0])
+
+
+def broker_ids(cluster: StorageRoot) -> list[int]:
+    """Ids of all brokers that have ever registered with the cluster."""
+    return sorted(int(name) for name in cluster.child(BROKERS.name).list() if name.isdigit())
+
+
+def _registration(row: Row) -> BrokerRegistration:
+    return BrokerRegistration(**{**row, "offline_partitions": tuple(row.get("offline_partitions") or ())})
+
+
+def _folder(cluster: StorageRoot, broker_id: int) -> StorageRoot:
+    return cluster.child(BROKERS.name, str(broker_id))

@@ -1,0 +1,84 @@
+"""`groups`: the offsets that groups of consumers have committed. Kafka: `GroupMetadataManager`. [AP-04]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.schemas import GROUPS
+
+
+class CommittedOffset(NamedTuple):
+    """A row: the next offset that a group is to read of a partition."""
+
+    group_id: str
+    topic: str
+    topic_id: str
+    partition: int
+    committed_offset: int
+
+    @property
+    def key(self) -> tuple[str, TopicIdPartition]:
+        """Of one group and one partition there is one row."""
+        return self.group_id, TopicIdPartition(self.topic_id, self.partition)
+
+
+class GroupTable:
+    """The groups table of a cluster."""
+
+    def __init__(self, table: StateTable) -> None:
+        self._table = table
+
+    @classmethod
+    def create(cls, cluster: StorageRoot) -> GroupTable:
+        """Makes the table without rows."""
+        return cls(StateTable.create(cluster.child(GROUPS.name), GROUPS))
+
+    @classmethod
+    def open(cls, cluster: StorageRoot) -> GroupTable:
+        """Opens the table of a formatted cluster root."""
+        return cls(StateTable.open(cluster.child(GROUPS.name), GROUPS))
+
+    def keep_cheap(self) -> None:
+        """Keeps opening cheap; for the active controller, now and then."""
+        self._table.refresh()
+        self._table.keep_cheap()
+
+    def commit(self, offsets: Iterable[CommittedOffset], deadline: float | None = None) -> None:
+        """Replaces the offsets of these partitions, in one compare-and-set; those of others stay.
+
+        An offset may go back, as a consumer that reads again may commit. Of two commits the later one holds, also when
+        the answer of the earlier one was lost. Raises KafkaStorageException, and TimeoutException at the `deadline`.
+        """
+        wanted = {row.key: row for row in offsets}
+        cause = {"who": "consumer", "why": "commit", "groups": sorted({group for group, _ in wanted})}
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            found = {row.key: row for row in map(_committed, rows)}
+            merged = {**found, **wanted}
+            return None if merged == found else [merged[key]._asdict() for key in sorted(merged)]
+
+        self._table.update(cause, change, deadline=deadline, once=True)
+
+    def committed(self, group_id: str) -> dict[TopicIdPartition, int]:
+        """The offsets of a group, as the table has them now."""
+        self._table.refresh()
+        rows = [_committed(row) for row in self._table.rows]
+        return {row.key[1]: row.committed_offset for row in rows if row.group_id == group_id}
+
+    def forget_all_but(self, topic_ids: Callable[[], Collection[str]], cause: Mapping[str, Any]) -> None:
+        """Removes the offsets of all topics but these, which are asked for once the offsets are read."""
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            known = topic_ids() if rows else ()
+            kept = [row for row in rows if row["topic_id"] in known]
+            return None if len(kept) == len(rows) else kept
+
+        self._table.update(cause, change)
+
+
+def _committed(row: Row) -> CommittedOffset:
+    return CommittedOffset(**row)

@@ -1,0 +1,154 @@
+"""`metadata`: leader, ISR and replicas of each partition. [IS-05, LE-06]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from lakelog.replication.protocol.isr import IsrChange, IsrOutcomes, Outcome, alter_partition, fence_isr_changes
+from lakelog.replication.protocol.partition_registration import NO_EPOCH, PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.controller_claim import check_claim, claim
+from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.schemas import METADATA
+
+Partitions: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
+
+_COLUMNS = tuple(column.name for column in METADATA.columns)
+_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
+
+
+class MetadataTable:
+    """The metadata table of a cluster, as `PartitionRegistration` values."""
+
+    def __init__(self, table: StateTable) -> None:
+        self._table = table
+        # Rows, and what they mean: to decode those of a large cluster again and again would take most of the time.
+        self._decoded: tuple[list[Row], Partitions] = ([], {})
+
+    @classmethod
+    def create(cls, cluster: StorageRoot) -> MetadataTable:
+        """Makes the table without rows."""
+        return cls(StateTable.create(cluster.child(METADATA.name), METADATA))
+
+    @classmethod
+    def open(cls, cluster: StorageRoot) -> MetadataTable:
+        """Opens the table of a formatted cluster root."""
+        return cls(StateTable.open(cluster.child(METADATA.name), METADATA))
+
+    @property
+    def version(self) -> int:
+        """Version of the table that `partitions` is from."""
+        return self._table.version
+
+    @property
+    def partitions(self) -> Mapping[TopicIdPartition, PartitionRegistration]:
+        """Every partition of the cluster as last read."""
+        rows, partitions = self._decoded
+        if rows is not self._table.rows:
+            rows = self._table.rows
+            partitions = {r.topic_id_partition: r for r in map(_registration, rows)}
+            self._decoded = rows, partitions
+        return partitions
+
+    def refresh(self) -> bool:
+        """Reads the table again if it has moved; tells whether it had."""
+        return self._table.refresh()
+
+    def put(self, changed: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> int | None:
+        """Adds or replaces partitions in one compare-and-set. Returns the version written."""
+        wanted = {registration.topic_id_partition: registration for registration in changed}
+        return self.change(lambda _: wanted, cause)
+
+    def change(
+        self,
+        decide: Callable[[Partitions], Mapping[TopicIdPartition, PartitionRegistration | None]],
+        cause: Mapping[str, Any],
+        controller_epoch: int | None = None,
+    ) -> int | None:
+        """Writes what `decide` makes of the newest partitions: those that are to change, and None for those that go.
+
+        Returns the version written, None if there was nothing to change. Raises what `decide` raises, and
+        ControllerMovedException if a controller with an epoch above `controller_epoch` has claimed the table.
+        """
+
+        def change(_: list[Row]) -> list[Row] | None:
+            check_claim(self._table, METADATA.name, controller_epoch)
+            found = self.partitions
+            changed = decide(found)
+            merged = {partition: r for partition, r in {**found, **changed}.items() if r is not None}
+            return None if merged == found else self._encode(merged)
+
+        return self._table.update(cause, change)
+
+    def keep_cheap(self) -> None:
+        """Keeps opening cheap; for the active controller, now and then."""
+        self._table.keep_cheap()
+
+    def claim(self, controller_epoch: int) -> None:
+        """Makes a controller the only one that may elect here: an older one's next write is refused. [CE-04, CE-05]"""
+        claim(self._table, METADATA.name, controller_epoch)
+
+    def alter_partitions(
+        self, changes: Iterable[IsrChange], broker_epochs: Callable[[], Mapping[int, int]], cause: Mapping[str, Any]
+    ) -> IsrOutcomes:
+        """Writes a leader's changes of ISRs in one compare-and-set; tells what became of each, and what holds now.
+
+        `broker_epochs` are looked up anew at each attempt. Raises KafkaStorageException where the outcome stays
+        unknown: the changes may have been written or not, and the same ones sent again find out. [IS-05]
+        """
+        wanted = list(changes)
+        outcomes: dict[TopicIdPartition, tuple[Outcome, PartitionRegistration | None]] = {}
+
+        def change(_: list[Row]) -> list[Row] | None:
+            found = self.partitions
+            epochs = broker_epochs()
+            outcomes.update({c.partition: alter_partition(found.get(c.partition), c, epochs) for c in wanted})
+            applied = {p: r for p, (outcome, r) in outcomes.items() if r and outcome is Outcome.APPLIED}
+            return self._encode({**found, **applied}) if applied else None
+
+        self._table.update(cause, change)
+        return outcomes
+
+    def fence_isr_changes(
+        self, partitions: Iterable[TopicIdPartition], broker_id: int, cause: Mapping[str, Any]
+    ) -> set[TopicIdPartition]:
+        """Fails, in one compare-and-set, the changes of ISRs that leaders have decided and not written yet. Returns the
+        partitions that others lead and whose ISR is without the broker: it stays so until a row of its lets it in.
+
+        Raises KafkaStorageException where the outcome stays unknown. [OL-01]
+        """
+        wanted, fenced = list(partitions), set[TopicIdPartition]()
+
+        def change(_: list[Row]) -> list[Row] | None:
+            found = self.partitions
+            after = {p: r for p in wanted if (r := fence_isr_changes(found.get(p), broker_id)) is not None}
+            fenced.clear()
+            fenced.update(after)
+            return self._encode({**found, **after}) if after else None
+
+        self._table.update(cause, change)
+        return fenced
+
+    def _encode(self, partitions: Partitions) -> list[Row]:
+        """The rows to write. If they land they are the table's, and need not be decoded."""
+        ordered = {key: partitions[key] for key in sorted(partitions)}
+        rows = [_row(registration) for registration in ordered.values()]
+        self._decoded = rows, ordered
+        return rows
+
+
+def _registration(row: Row) -> PartitionRegistration:
+    epochs = {
+        member: epoch
+        for member, epoch in zip(row["isr"], row.get("isr_epochs") or (), strict=False)
+        if epoch != NO_EPOCH
+    }
+    return PartitionRegistration(**{**row, **{name: tuple(row[name]) for name in _LISTS}, "isr_epochs": epochs})
+
+
+def _row(registration: PartitionRegistration) -> Row:
+    row = {name: getattr(registration, name) for name in _COLUMNS}
+    epochs = [registration.isr_epoch(member) for member in registration.isr]
+    return {**row, **{name: list(row[name]) for name in _LISTS}, "isr_epochs": epochs}

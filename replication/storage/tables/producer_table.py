@@ -1,0 +1,98 @@
+"""`producers`: names of producers, their ids and epochs. Kafka: `ProducerIdManager`, KIP-98."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lakelog.replication.errors import ProducerFencedException
+from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.schemas import PRODUCERS
+
+
+def new_producer_id() -> int:
+    """An id for a producer without a name: 62 random bits, so nobody needs to be asked."""
+    return secrets.randbits(62)
+
+
+class ProducerTable:
+    """The producers table of a cluster."""
+
+    def __init__(self, table: StateTable) -> None:
+        self._table = table
+
+    @classmethod
+    def create(cls, cluster: StorageRoot) -> ProducerTable:
+        """Makes the table without rows."""
+        return cls(StateTable.create(cluster.child(PRODUCERS.name), PRODUCERS))
+
+    @classmethod
+    def open(cls, cluster: StorageRoot) -> ProducerTable:
+        """Opens the table of a formatted cluster root."""
+        return cls(StateTable.open(cluster.child(PRODUCERS.name), PRODUCERS))
+
+    def keep_cheap(self) -> None:
+        """Keeps opening cheap; for the active controller, now and then."""
+        self._table.refresh()
+        self._table.keep_cheap()
+
+    def init_producer(self, name: str, owner: str, deadline: float | None = None) -> ProducerIdAndEpoch:
+        """The id of a named producer, under an epoch above all that were given out before: those are fenced.
+
+        `owner` is unique to the producer, which has the name from now on. Raises KafkaStorageException, and
+        TimeoutException at the `deadline`.
+        """
+        return self._give(name, owner, "start", lambda _: None, deadline)
+
+    def renew(self, name: str, owner: str, deadline: float | None = None) -> ProducerIdAndEpoch:
+        """The next epoch for the producer that has the name; another id if the name has expired meanwhile.
+
+        Raises ProducerFencedException if another producer has the name, and what `init_producer` raises. KIP-360.
+        """
+
+        def check(last: Row) -> None:
+            if last["owner"] != owner:
+                raise ProducerFencedException(f"another producer has been started under the name {name}")
+
+        return self._give(name, owner, "renewal", check, deadline)
+
+    def _give(
+        self, name: str, owner: str, why: str, check: Callable[[Row], None], deadline: float | None
+    ) -> ProducerIdAndEpoch:
+        given: list[ProducerIdAndEpoch] = []
+        new_id = new_producer_id()
+
+        def change(rows: list[Row]) -> list[Row]:
+            known = {row["name"]: row for row in rows}
+            last = known.get(name)
+            if last:
+                check(last)
+            mine = ProducerIdAndEpoch(
+                last["producer_id"] if last else new_id, last["producer_epoch"] + 1 if last else 0
+            )
+            given.append(mine)
+            known[name] = {"name": name, **mine._asdict(), "owner": owner, "idle_ms": 0}
+            return [known[key] for key in sorted(known)]
+
+        self._table.update({"who": "producer", "why": why, "name": name}, change, deadline=deadline, once=True)
+        return given[-1]
+
+    def expire(
+        self, seen: Mapping[str, Row], passed_ms: int, expiration_ms: int, cause: Mapping[str, Any]
+    ) -> Mapping[str, Row]:
+        """Removes the names that have been unused for `expiration_ms`; answers the rows that are left.
+
+        `seen` are the rows that the caller saw `passed_ms` ago. A row that is still the same was not used in that time,
+        which is added to what other callers have seen. So no clock of one machine is compared with that of another.
+        """
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            aged = [{**r, "idle_ms": r["idle_ms"] + passed_ms} if seen.get(r["name"]) == r else r for r in rows]
+            kept = [row for row in aged if row["idle_ms"] < expiration_ms]
+            return None if kept == rows else kept
+
+        self._table.update(cause, change)
+        return {row["name"]: row for row in self._table.rows}

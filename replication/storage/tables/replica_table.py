@@ -1,0 +1,117 @@
+"""`replicas`: what a broker says of its replicas: to followers, leaders, readers and people. [HW-02]"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from lakelog.replication.errors import CorruptRecordException, StaleBrokerEpochException
+from lakelog.replication.protocol.leader_epoch import EpochEntry
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_txns import BROKER_EPOCH
+from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.schemas import REPLICAS
+
+
+class ReplicaTable:
+    """The replicas table of one broker, as `Replica` values."""
+
+    def __init__(self, table: StateTable) -> None:
+        self._table = table
+        self._broker_epoch = -1
+        self._checked = -1  # up to this version nobody else has claimed the table
+        self._decoded: tuple[list[Row], Mapping[TopicIdPartition, Replica]] = ([], {})
+
+    @classmethod
+    def create(cls, root: StorageRoot) -> ReplicaTable:
+        """Makes the table of a broker root without rows."""
+        return cls(StateTable.create(root.child(REPLICAS.name), REPLICAS))
+
+    @classmethod
+    def open(cls, root: StorageRoot) -> ReplicaTable:
+        """Opens the table of a formatted broker root."""
+        return cls(StateTable.open(root.child(REPLICAS.name), REPLICAS))
+
+    @property
+    def version(self) -> int:
+        """Version of the table that `replicas` is from."""
+        return self._table.version
+
+    @property
+    def replicas(self) -> Mapping[TopicIdPartition, Replica]:
+        """The broker's replicas as last read: rows that other threads have read meanwhile are not lost again.
+
+        Raises CorruptRecordException for rows that make no sense.
+        """
+        rows, replicas = self._decoded
+        if rows is not self._table.rows:
+            rows = self._table.rows
+            try:
+                replicas = {replica.topic_id_partition: replica for replica in map(_replica, rows)}
+            except (TypeError, ValueError) as error:
+                raise CorruptRecordException(f"{REPLICAS.name} of version {self.version}: a row: {error}") from error
+            self._decoded = rows, replicas
+        return replicas
+
+    def refresh(self) -> bool:
+        """Reads the table again if it has moved; tells whether it had."""
+        return self._table.refresh()
+
+    def claim(self, broker_epoch: int) -> None:
+        """Makes this process the only one that may write: older ones find out at their next publish."""
+        self._broker_epoch = broker_epoch
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            return None if self._claimed() == broker_epoch else rows
+
+        self._table.update({"who": "broker", "why": "claim"}, change, {BROKER_EPOCH: broker_epoch})
+
+    def _claimed(self) -> int:
+        """The highest claim. Raises StaleBrokerEpochException if it is a newer process's."""
+        claimed = self._table.transaction_version(BROKER_EPOCH)
+        if claimed is not None and claimed > self._broker_epoch >= 0:
+            raise StaleBrokerEpochException(
+                f"replicas: broker epoch {self._broker_epoch} is fenced: a newer process has claimed the table "
+                f"under epoch {claimed}"
+            )
+        return -1 if claimed is None else claimed
+
+    def keep_cheap(self) -> None:
+        """Keeps opening cheap; for the broker, now and then."""
+        self._table.keep_cheap()
+
+    def publish(self, replicas: Iterable[Replica], why: str) -> int | None:
+        """Replaces all rows, unless they are the same but for the log version. Returns the version written.
+
+        Raises StaleBrokerEpochException if a newer process has claimed the table.
+        """
+        wanted = {replica.topic_id_partition: replica for replica in replicas}
+
+        def change(_: list[Row]) -> list[Row] | None:
+            if self._table.version != self._checked:
+                self._claimed()  # somebody else has written: only then is there anything to look up
+            if _facts(self.replicas) == _facts(wanted):
+                return None
+            return [_row(wanted[key]) for key in sorted(wanted)]
+
+        version = self._table.update({"who": "broker", "why": why}, change)
+        # Its own version only: the handle may have moved on to a claim that came right after it.
+        self._checked = self._checked if version is None else version
+        return version
+
+
+def _facts(replicas: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, Replica]:
+    return {key: dataclasses.replace(replica, log_version=0) for key, replica in replicas.items()}
+
+
+def _replica(row: Row) -> Replica:
+    epochs = tuple(EpochEntry(int(e["leader_epoch"]), int(e["start_offset"]), e["chain"]) for e in row["epochs"])
+    return Replica(**{**row, "epochs": epochs})
+
+
+def _row(replica: Replica) -> Row:
+    row = {name: getattr(replica, name) for name in REPLICAS.names}
+    row["epochs"] = [entry._asdict() for entry in replica.epochs]
+    return row

@@ -1,0 +1,193 @@
+"""A small table that is read whole and written whole, by compare-and-set."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.storage.delta.commit_reader import AddedFile, commit_name, read_commit
+from lakelog.replication.storage.delta.compare_and_set import compare_and_set
+from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.file_cleaner import FileCleaner
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.segment_name import is_data_file
+from lakelog.schemas import Table
+
+Row = dict[str, Any]
+
+_UPDATE = "lakelog.update"  # names an update in its commits, of which only one can win
+
+
+class StateTable:
+    """Rows of one state table at the version last read. May be shared by threads."""
+
+    def __init__(self, log: DeltaLog, table: Table) -> None:
+        self._log = log
+        self._table = table
+        self._lock = threading.RLock()
+        self._loaded = -1
+        self._rows: list[Row] = []
+        self._names: set[str] = set()
+        self._cleaner: FileCleaner | None = None
+        self._load()
+
+    @classmethod
+    def create(cls, root: StorageRoot, table: Table, rows: Sequence[Row] = ()) -> StateTable:
+        """Makes the table with its first rows. Raises InconsistentClusterIdException if it is there."""
+        created = cls(DeltaLog.create(root, table), table)
+        if rows:
+            created.update({"who": "format", "why": "created"}, lambda _: list(rows))
+        return created
+
+    @classmethod
+    def open(cls, root: StorageRoot, table: Table) -> StateTable:
+        """Opens the table. Raises InconsistentClusterIdException if there is none."""
+        return cls(DeltaLog.open(root), table)
+
+    @property
+    def version(self) -> int:
+        """The version that `rows` is from."""
+        return self._log.version
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows as last read."""
+        return self._rows
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """The version that `app_id` last committed to this table, as last read."""
+        with self._lock:
+            return self._log.transaction_version(app_id)
+
+    def refresh(self) -> bool:
+        """Reads the table again if it has moved; tells whether it had."""
+        with self._lock:
+            # A load that has failed is done again: to decide on older rows would undo what others have written.
+            if self._loaded == self._log.version and not self._log.has_moved():
+                return False
+            self._loaded = -1  # also where the versions have been used again, and the handle is at the newest by then
+            self._log.move()
+            self._load()
+            return True
+
+    def _load(self) -> None:
+        files = self._log.active_files()
+        self._rows = self._read(files)
+        self._hold(files)
+
+    def _hold(self, files: Sequence[AddedFile]) -> None:
+        names = {file.name for file in files}
+        if self._cleaner:
+            self._cleaner.removed(self._names - names)
+        self._names, self._loaded = names, self._log.version
+
+    def _read(self, files: Sequence[AddedFile]) -> list[Row]:
+        return [row for file in files for row in self._read_file(file).to_pylist()]
+
+    def _read_file(self, file: AddedFile) -> pa.Table:
+        path = self._log.root.path(file.name)
+        if not is_data_file(file.name):
+            raise CorruptRecordException(f"{path}: is no name of a file in the table's folder")
+        try:
+            source = pa.BufferReader(self._log.root.read_buffer(file.name))
+            parquet = pq.ParquetFile(source, page_checksum_verification=True)
+            few = parquet.read(use_threads=False)  # threads would cost more than they save
+            return _conformed(few, self._table.arrow)
+        except (OSError, pa.ArrowException) as error:  # not of the store, which has handed it out
+            raise CorruptRecordException(f"{path}: {error}") from error
+
+    def keep_cheap(self) -> None:
+        """Keeps commits and opening cheap, and deletes files that are needed no more; for the owner, now and then."""
+        with self._lock:
+            self._cleaner = self._cleaner or FileCleaner(self._log.root)
+            self._log.checkpoint_if_due(self._table.commits_kept)
+            self._cleaner.clean(self._newest_names)
+
+    def _newest_names(self) -> set[str]:
+        """Others write this table too, and its owner may not have looked at it for long."""
+        self.refresh()
+        return self._names
+
+    def update(
+        self,
+        cause: Mapping[str, Any],
+        change: Callable[[list[Row]], list[Row] | None],
+        txns: Mapping[str, int] | None = None,
+        deadline: float | None = None,
+        once: bool = False,
+    ) -> int | None:
+        """Writes what `change` makes of the newest rows, asking again when somebody else has written in between.
+
+        Returns the version written, or None if `change` answered None: nothing to do. Since an outcome that cannot be
+        told is decided anew, `change` must know its own work when it sees it. With `once` the table's log is looked at
+        first: what has landed is not written again over what others have made of it since; `change` must then answer
+        the same for the same rows. Raises KafkaStorageException, and TimeoutException where others have won until
+        `deadline`, of the monotonic clock.
+        """
+        update, tried = uuid.uuid4().hex, set[int]()
+
+        def attempt() -> int | None:
+            with self._lock:
+                self.refresh()
+                landed = self._landed(tried, update) if once else None
+                rows = None if landed is not None else change(list(self._rows))
+                if rows is None:
+                    return landed
+                tried.add(self._log.version + 1)
+                return self._commit({**cause, _UPDATE: update}, rows, txns)  # `change` may have added to the cause
+
+        return compare_and_set(self._log.root.uri, attempt, deadline)
+
+    def _landed(self, tried: Iterable[int], update: str) -> int | None:
+        """The version that is this update's own commit, of those that it has tried; None if none is, or none is left.
+
+        One without the commit before it may lie in the hole that a clean-up has left.
+        """
+        for version in sorted(tried):
+            try:
+                is_own = read_commit(self._log.root, version).info.get(_UPDATE) == update
+            except FileNotFoundError:
+                continue
+            if is_own and self._log.root.exists(commit_name(version - 1)):
+                return version
+        return None
+
+    def _commit(self, cause: Mapping[str, Any], rows: list[Row], txns: Mapping[str, int] | None) -> int:
+        files = [self._write(rows)] if rows else []
+        version = self._log.commit(cause, files, txns=txns, overwrite=True)
+        self._log.move()
+        if self._log.version == version:
+            self._rows = rows
+            self._hold(files)
+        else:
+            self._load()
+        return version
+
+    def _write(self, rows: list[Row]) -> AddedFile:
+        root, name = self._log.root, f"{uuid.uuid4().hex}.parquet"
+        content = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(rows, self._table.arrow), content, write_page_checksum=True)
+        written = content.getvalue()
+        root.put(name, written)
+        return AddedFile(name, written.size, f'{{"numRecords":{len(rows)}}}')
+
+
+def _conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns that we know, by name: a newer version of Lakelog may have added some, an older one may lack some
+    that may be null. Raises ArrowInvalid where one must not be."""
+    if found.schema.equals(schema):
+        return found
+    columns = []
+    for field in schema:
+        is_there = field.name in found.column_names
+        column = found[field.name].cast(field.type) if is_there else pa.nulls(found.num_rows, field.type)
+        if column.null_count and not field.nullable:
+            raise pa.ArrowInvalid(f"column {field.name} {'has nulls' if is_there else 'is missing'}")
+        columns.append(column)
+    return pa.table(columns, schema)

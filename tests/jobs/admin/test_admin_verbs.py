@@ -1,0 +1,303 @@
+"""The admin verbs against a controller: what they show, what they refuse, with which words and which status."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog.jobs import brokers, configs, controller, leader_election, reassign_partitions, topics
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.errors import TimeoutException
+from lakelog.replication.protocol.admin_request import AdminRequest
+from lakelog.replication.storage.cluster import Cluster
+
+Run = Any  # what a verb has answered: (status, stdout, stderr)
+
+UNDER, UNAVAILABLE, AT_MIN = "--under-replicated-partitions", "--unavailable-partitions", "--at-min-isr-partitions"
+
+
+def change(cluster: str, partition: int, **fields: Any) -> None:
+    """A row of t as a leader, or an accident, would have written it."""
+    found = Cluster.open(cluster)
+    (before,) = [r for r in found.metadata.partitions.values() if r.partition == partition]
+    epoch = before.partition_epoch + 1
+    found.metadata.put([replace(before, partition_epoch=epoch, **fields)], {"who": "test"})
+
+
+def versions(cluster: str) -> tuple[int, object]:
+    found = Cluster.open(cluster)
+    return found.metadata.version, found.topics.topics
+
+
+# --- topics ---
+
+
+def test_li_07_partitions_are_added_over_the_assignment_of_all(on_t: Run, admin: AdminClient) -> None:
+    words = ("--alter", "--topic", "t", "--partitions", 4, "--replica-assignment", "1:2,2:3,3:1,1:3")
+    status, out, err = on_t(topics, *words)
+    assert (status, len(out.splitlines())) == (0, 5)
+    assert err == "Topic t: 2 -> 4 partitions. Keys may go to other partitions from now on.\n"
+    assert [r.replicas for r in admin.describe_topic("t").partitions] == [(1, 2), (2, 3), (3, 1), (1, 3)]
+
+
+def test_li_07_an_assignment_with_a_gap_or_fewer_partitions_is_refused(on_t: Run, admin: AdminClient) -> None:
+    words = ("--alter", "--topic", "t", "--partitions")
+    status, out, err = on_t(topics, *words, 4, "--replica-assignment", "1:2,2:3,3:1")
+    assert (status, out) == (1, "")
+    assert err.startswith("lakelog: InvalidPartitionsException: topic t: the assignment is of partitions [2]")
+    status, _, err = on_t(topics, *words, 1)
+    assert (status, err) == (
+        1,
+        "lakelog: InvalidPartitionsException: topic t has 2 partitions, it can only get more: 1\n",
+    )
+    assert len(admin.describe_topic("t").partitions) == 2
+
+
+def test_td_01_a_deletion_is_queued_and_its_topic_marked(on_t: Run) -> None:
+    status, out, err = on_t(topics, "--delete", "--topic", "t")
+    assert (status, out) == (0, "")
+    assert err == "t: is being deleted; it is listed until all its brokers have deleted their replicas\n"
+    lines = on_t(topics, "--describe")[1].splitlines()
+    assert all(line.endswith("\tMarkedForDeletion: true") for line in lines)
+    assert "\tLeader: none\t" in lines[1]
+    (described,) = json.loads(on_t(topics, "--describe", "-o", "json")[1])
+    assert (described["marked_for_deletion"], described["partitions"][0]["leader"]) == (True, None)
+
+
+@pytest.mark.parametrize("words", [["--delete"], ["--alter", "--partitions", "3"], ["--describe"]])
+def test_a_topic_that_there_is_not_is_refused_unless_it_need_not_be(on_t: Run, words: list[str]) -> None:
+    refused = (1, "", "lakelog: UnknownTopicOrPartitionException: no topic u; there are: t\n")
+    assert on_t(topics, *words, "--topic", "u") == refused
+    assert on_t(topics, *words, "--topic", "u", "--if-exists") == (0, "", "Topic u does not exist.\n")
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"isr": (1, 2)}, {UNDER: [], UNAVAILABLE: [], AT_MIN: []}),
+        ({"isr": (1,)}, {UNDER: [0], UNAVAILABLE: [], AT_MIN: [0]}),
+        ({"isr": (), "leader": -1, "leader_epoch": 1}, {UNDER: [0], UNAVAILABLE: [0], AT_MIN: []}),
+        # Who is being added does not count until it is there.
+        ({"replicas": (1, 2, 3), "adding_replicas": (3,)}, {UNDER: [], UNAVAILABLE: [], AT_MIN: []}),
+    ],
+    ids=["all in sync", "one in sync", "no leader", "one is added"],
+)
+def test_only_partitions_in_trouble(
+    on_t: Run, cluster: str, fields: dict[str, Any], shown: dict[str, list[int]]
+) -> None:
+    change(cluster, 0, **fields)
+    for flag, partitions in shown.items():
+        status, out, err = on_t(topics, "--describe", flag)
+        assert (status, err) == (0, "")
+        assert [line.split("\t")[2] for line in out.splitlines()] == [f"Partition: {p}" for p in partitions], flag
+        found = [p["partition"] for t in json.loads(on_t(topics, "--describe", flag, "-o", "json")[1])
+                 for p in t["partitions"]]  # fmt: skip
+        assert found == partitions, flag
+
+
+# --- leader-election ---
+
+
+def test_pe_01_the_preferred_leads_again_and_who_leads_already_is_no_failure(
+    on_t: Run, admin: AdminClient, cluster: str
+) -> None:
+    change(cluster, 0, leader=2, leader_epoch=1)
+    words = ("--election-type", "preferred", "--all-topic-partitions")
+    status, out, err = on_t(leader_election, *words, "--dry-run")
+    assert (status, out) == (0, "")
+    assert err == "Nothing was written. Would complete leader election (PREFERRED) for partitions t-0\n"
+    done = "Successfully completed leader election (PREFERRED) for partitions t-0\n"
+    assert on_t(leader_election, *words) == (0, "", done)
+    assert on_t(leader_election, *words) == (0, "", "No partition needs an election\n")
+    one = ("--election-type", "preferred", "--topic", "t", "--partition", 1)
+    assert on_t(leader_election, *one) == (0, "", "Valid replica already elected for partitions t-1\n")
+    assert admin.describe_topic("t").partitions[0].leader == 1
+
+
+def test_le_02_the_unclean_election_is_of_those_named(on_t: Run, admin: AdminClient, cluster: str, write: Any) -> None:
+    change(cluster, 0, leader=-1, leader_epoch=1, isr=(9,))
+    file = write({"partitions": [{"topic": "t", "partition": 0}]})
+    status, _, err = on_t(leader_election, "--election-type", "UNCLEAN", "--path-to-json-file", file)
+    assert (status, err) == (0, "Successfully completed leader election (UNCLEAN) for partitions t-0\n")
+    assert admin.describe_topic("t").partitions[0].isr == (1,)
+
+
+def test_pe_01_no_partitions_are_not_all_partitions(admin: AdminClient, cluster: str) -> None:
+    change(cluster, 0, leader=2, leader_epoch=1)
+    assert admin.elect_leaders("preferred", []) == {}
+    assert admin.describe_topic("t").partitions[0].leader == 2
+
+
+def test_pe_01_a_leader_that_cannot_be_is_refused(on_t: Run, cluster: str) -> None:
+    change(cluster, 0, leader=2, leader_epoch=1, isr=(2,))
+    words = ("--election-type", "preferred", "--topic", "t", "--partition")
+    status, out, err = on_t(leader_election, *words, 0, "-o", "json")
+    assert (status, json.loads(out)[0]["error"]) == (1, "PreferredLeaderNotAvailableException")
+    assert err.startswith("lakelog: PreferredLeaderNotAvailableException: t-0: broker 1 is not alive and in the ISR")
+    assert on_t(leader_election, *words, 7)[2] == "lakelog: UnknownTopicOrPartitionException: no partition t-7\n"
+
+
+# --- configs, brokers, controller ---
+
+
+def test_settings_are_altered_and_described(on_t: Run) -> None:
+    of_t = ("--entity-type", "topics", "--entity-name", "t")
+    put = ("--alter", "--add-config", "min.insync.replicas=2,unclean.leader.election.enable=true")
+    assert on_t(configs, *of_t, *put)[0] == 0
+    assert on_t(configs, *of_t, "--alter", "--delete-config", "unclean.leader.election.enable") == (
+        0,
+        "",
+        "t: min.insync.replicas=2\n",
+    )
+    answer = (0, "  min.insync.replicas=2\n", "Dynamic configs for topic t are:\n")
+    assert on_t(configs, *of_t, "--describe") == answer
+    assert on_t(configs, "--entity-type", "topics", "--describe") == answer
+    rows = json.loads(on_t(configs, *of_t, "--describe", "-o", "json")[1])
+    assert rows == [{"topic": "t", "key": "min.insync.replicas", "value": "2"}]
+    status, _, err = on_t(configs, *of_t, "--alter", "--add-config", "min.insync.replicas=0")
+    assert (status, "min.insync.replicas is '0'" in err) == (1, True)
+
+
+def test_brokers_are_shown(lakelog: Run, cluster: str) -> None:
+    status, out, _ = lakelog(brokers, "--cluster", cluster, "-o", "json")
+    assert (status, json.loads(out)[1]) == (
+        0,
+        {
+            "broker": 2, "root": "/nowhere/2", "rack": None, "epoch": 1, "heartbeat": 0, "metadata_version": -1,
+            "shutting_down": False, "storage_error": None,
+            "offline_partitions": [], "leader_replication_rate": None, "leader_replication_quota": None,
+            "follower_replication_rate": None, "follower_replication_quota": None, "divergences": None,
+        },
+    )  # fmt: skip
+    assert [line.split()[0] for line in lakelog(brokers, "--cluster", cluster)[1].splitlines()[2:]] == ["1", "2", "3"]
+
+
+def test_ce_02_who_controls_is_shown(lakelog: Run, controlled: str) -> None:
+    (row,) = json.loads(lakelog(controller, "--cluster", controlled, "--describe", "-o", "json")[1])
+    assert (row["controller"], row["controller_epoch"], row["resigned"]) == ("test", 1, False)
+
+
+def test_ce_02_nobody_controls_a_new_cluster(lakelog: Run, cluster: str) -> None:
+    status, out, err = lakelog(controller, "--cluster", cluster, "--describe")
+    assert (status, out) == (1, "")
+    assert err.startswith("lakelog: ControllerNotAvailableException: ")
+
+
+def test_the_outcome_of_a_request_is_stored_and_shown(on_t: Run) -> None:
+    on_t(topics, "--alter", "--topic", "t", "--partitions", 1)
+    rows = json.loads(on_t(controller, "--requests", "-o", "json")[1])
+    assert [(r["kind"], r["of"], r["error"], r["controller_epoch"]) for r in rows] == [
+        ("create_topic", "t", None, 1),
+        ("create_partitions", "t", "InvalidPartitionsException", 1),
+    ]
+    assert rows[1]["requested_by"].startswith("lakelog topics on ")
+
+
+def test_a_request_whose_client_has_given_up_is_shown_as_withdrawn(lakelog: Run, cluster: str, tmp_path: Path) -> None:
+    (tmp_path / "client").write_text("request.timeout.ms=1\n")
+    words = ("--create", "--topic", "t", "--command-config", tmp_path / "client")
+    status, out, err = lakelog(topics, "--cluster", cluster, *words)
+    assert (status, out, err.split(":")[1].strip()) == (1, "", TimeoutException.__name__)
+    (row,) = json.loads(lakelog(controller, "--cluster", cluster, "--requests", "-o", "json")[1])
+    assert (row["kind"], row["error"], row["state"]) == ("create_topic", TimeoutException.__name__, "Decided")
+    assert row["request"] in err
+
+
+def test_a_request_that_waits_is_shown_and_cancelled(lakelog: Run, cluster: str) -> None:
+    Cluster.open(cluster).admin.add(AdminRequest("r1", "delete_topic", {"topic": "t"}, requested_by="me"))
+    words = (controller, "--cluster", cluster)
+    (row,) = json.loads(lakelog(*words, "--requests", "-o", "json")[1])
+    assert (row["message"], row["state"]) == ("no controller has decided it yet", "Pending")
+    assert lakelog(*words, "--cancel-request", "r1") == (0, "", "Cancelled request r1: delete_topic by me.\n")
+    (row,) = json.loads(lakelog(*words, "--requests", "-o", "json")[1])
+    assert (row["error"], row["message"].startswith("cancelled by lakelog controller on ")) == (
+        "RequestCancelledException", True,
+    )  # fmt: skip
+    for request_id, message in (("r1", "request r1 is decided"), ("r2", "no request r2; undecided are: none")):
+        status, _, err = lakelog(*words, "--cancel-request", request_id)
+        assert (status, err.startswith(f"lakelog: InvalidRequestException: {message}")) == (1, True)
+
+
+def test_ev_05_a_topic_that_is_too_large_is_refused_before_it_is_asked_for(lakelog: Run, cluster: str) -> None:
+    """No controller runs: nobody is asked."""
+    words = ("--create", "--topic", "t", "--partitions", 10_000_000, "--dry-run")
+    status, out, err = lakelog(topics, "--cluster", cluster, *words)
+    assert (status, out) == (1, "")
+    assert err == (
+        "lakelog: PolicyViolationException: topic t: 10000000 partitions are more than "
+        "lakelog.max.partitions.per.topic, 10000, allows\n"
+    )
+    assert Cluster.open(cluster).admin.requests == []
+
+
+def test_a_dry_run_of_a_large_topic_is_told_in_few_words_and_leaves_no_row(on_t: Run, controlled: str) -> None:
+    status, out, err = on_t(topics, "--create", "--topic", "u", "--partitions", 10_000, "--dry-run")
+    assert (status, out) == (0, "")
+    assert max(map(len, err.splitlines())) < 1000
+    assert "; and 9980 more" in err
+    assert [request.kind for request in Cluster.open(controlled).admin.requests] == ["create_topic"], "that of t"
+
+
+# --- all of them ---
+
+FILE = {"partitions": [{"topic": "t", "partition": 0, "replicas": [2, 3]}]}
+CHANGES = {
+    "alter": (topics, ["--alter", "--topic", "t", "--partitions", "5"]),
+    "delete": (topics, ["--delete", "--topic", "t"]),
+    "configs": (configs, ["--entity-type", "topics", "--entity-name", "t", "--alter", "--add-config",
+                          "min.insync.replicas=2"]),
+    "execute": (reassign_partitions, ["--execute", "--reassignment-json-file", FILE]),
+    "election": (leader_election, ["--election-type", "preferred", "--path-to-json-file", FILE]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "words"), CHANGES.values(), ids=CHANGES)
+def test_a_dry_run_tells_the_outcome_and_changes_nothing(
+    on_t: Run, cluster: str, write: Any, verb: Any, words: list[Any]
+) -> None:
+    change(cluster, 0, leader=2, leader_epoch=1)
+    before = versions(cluster)
+    given = [write(word) if isinstance(word, dict) else word for word in words]
+    status, out, err = on_t(verb, *given, "--dry-run", "-o", "json")
+    outcomes = json.loads(out)
+    (row,) = outcomes["outcomes"] if isinstance(outcomes, dict) else outcomes
+    assert (status, row["error"], row["dry_run"], versions(cluster)) == (0, None, True, before)
+    assert "Nothing was written." in err
+    assert on_t(verb, *given)[0] == 0
+    assert versions(cluster) != before
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        (reassign_partitions, []),
+        (reassign_partitions, ["--execute"]),
+        (reassign_partitions, ["--generate", "--broker-list", "1,2"]),
+        (reassign_partitions, ["--list", "--broker-list", "1"]),
+        (reassign_partitions, ["--list", "--dry-run"]),
+        (reassign_partitions, ["--list", "--broker-list", "1,1"]),
+        (reassign_partitions, ["--verify", "--reassignment-json-file", "/none/such.json"]),
+        (leader_election, ["--election-type", "preferred"]),
+        (leader_election, ["--election-type", "any", "--all-topic-partitions"]),
+        (leader_election, ["--election-type", "preferred", "--topic", "t"]),
+        (leader_election, ["--election-type", "preferred", "--all-topic-partitions", "--partition", "0"]),
+        (configs, ["--describe"]),
+        (configs, ["--entity-type", "groups", "--describe"]),
+        (configs, ["--entity-type", "brokers", "--alter", "--add-config", "a=1"]),
+        (configs, ["--entity-type", "topics", "--entity-default", "--describe"]),
+        (configs, ["--entity-type", "brokers", "--entity-default", "--entity-name", "1", "--describe"]),
+        (configs, ["--entity-type", "topics", "--alter", "--entity-name", "t"]),
+        (configs, ["--entity-type", "topics", "--alter", "--add-config", "a=1"]),
+        (configs, ["--entity-type", "topics", "--describe", "--delete-config", "a"]),
+        (configs, ["--entity-type", "topics", "--entity-name", "t", "--alter", "--add-config", "a"]),
+        (brokers, ["-o", "text"]),
+        (controller, ["-o", "json"]),
+        (controller, ["--describe", "--requests"]),
+    ],
+)
+def test_wrong_usage_is_status_2(lakelog: Run, cluster: str, verb: Any, words: list[str]) -> None:
+    status, out, err = lakelog(verb, "--cluster", cluster, *words)
+    assert (status, out) == (2, "")
+    assert "usage: lakelog " in err

@@ -1,0 +1,260 @@
+"""`lakelog format` and `lakelog topics`: what they make, what they refuse, with which words and which status."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog.jobs import format as format_verb
+from lakelog.jobs import topics as topics_verb
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+
+Run = Any  # what a verb has answered: (status, stdout, stderr)
+
+
+def shut_down(cluster: str, broker_id: int) -> None:
+    BrokerTable.open_or_create(StorageRoot.of(cluster), broker_id).update(1, "stop", shutting_down=True)
+
+
+@pytest.fixture
+def create(lakelog: Run, controlled: str) -> Run:
+    """Runs `topics --create --topic t` with more words, on the cluster and its controller."""
+    return lambda *words: lakelog(topics_verb, "--cluster", controlled, "--create", "--topic", "t", *words)
+
+
+def versions(cluster: str) -> tuple[int, int]:
+    found = Cluster.open(cluster)
+    return found.metadata.version, len(found.topics.topics)
+
+
+# --- format ---
+
+
+def test_format_prints_the_id_of_the_cluster_and_nothing_else(lakelog: Run, tmp_path: Path) -> None:
+    status, out, _ = lakelog(format_verb, "--cluster", tmp_path / "c")
+    assert (status, out) == (0, Cluster.open(str(tmp_path / "c")).cluster_id + "\n")
+
+
+def test_the_settings_of_the_cluster_come_from_the_file(lakelog: Run, tmp_path: Path) -> None:
+    (tmp_path / "server.properties").write_text("num.replica.fetchers=3\n")
+    assert lakelog(format_verb, "--cluster", tmp_path / "c", "--config", tmp_path / "server.properties")[0] == 0
+    assert Cluster.open(str(tmp_path / "c")).config.num_replica_fetchers == 3
+
+
+def test_a_broker_root_may_be_formatted_again_for_the_same_broker(lakelog: Run, cluster: str, tmp_path: Path) -> None:
+    words = ("--cluster", cluster, "--broker-id", 2, "--root", tmp_path / "b")
+    first, again = lakelog(format_verb, *words), lakelog(format_verb, *words)
+    assert first == again
+    assert first[:2] == (0, Cluster.open(cluster).cluster_id + "\n")
+
+
+def test_a_root_of_another_broker_or_cluster_is_refused(lakelog: Run, cluster: str, tmp_path: Path) -> None:
+    root = tmp_path / "b"
+    lakelog(format_verb, "--cluster", cluster, "--broker-id", 2, "--root", root)
+    status, out, err = lakelog(format_verb, "--cluster", cluster, "--broker-id", 3, "--root", root)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"lakelog: InconsistentClusterIdException: {root}: belongs to broker 2 of cluster ")
+    assert err.count("\n") == 1
+    lakelog(format_verb, "--cluster", tmp_path / "other")
+    status, _, err = lakelog(format_verb, "--cluster", tmp_path / "other", "--broker-id", 2, "--root", root)
+    assert status == 1
+    assert "belongs to broker 2 of cluster" in err
+
+
+def test_a_root_that_holds_something_else_is_refused_and_left_alone(lakelog: Run, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("do not lose")
+    status, _, err = lakelog(format_verb, "--cluster", tmp_path)
+    assert status == 1
+    assert "must be empty to be formatted, it holds thesis.tex" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_root_that_is_a_file_is_refused(lakelog: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    status, _, err = lakelog(format_verb, "--cluster", tmp_path / "file")
+    assert status == 1
+    assert err.startswith("lakelog: KafkaStorageException: ")
+    assert str(tmp_path / "file") in err
+
+
+def test_a_broker_needs_a_cluster_and_the_root_of_a_broker_is_none(lakelog: Run, cluster: str, tmp_path: Path) -> None:
+    words = ("--broker-id", 2, "--root", tmp_path / "b")
+    status, _, err = lakelog(format_verb, "--cluster", tmp_path / "none", *words)
+    assert status == 1
+    assert "run `lakelog format`" in err
+    assert not (tmp_path / "b").exists()
+    lakelog(format_verb, "--cluster", cluster, *words)
+    status, _, err = lakelog(topics_verb, "--cluster", tmp_path / "b", "--list")
+    assert status == 1
+    assert "is the root of broker 2, no cluster" in err
+
+
+@pytest.mark.parametrize("words", [["--broker-id", "2"], ["--root", "b"], ["--broker-id", "-1", "--root", "b"]])
+def test_half_a_broker_is_wrong_usage(lakelog: Run, cluster: str, words: list[str]) -> None:
+    status, out, err = lakelog(format_verb, "--cluster", cluster, *words)
+    assert (status, out) == (2, "")
+    assert "usage: lakelog format" in err
+
+
+# --- topics ---
+
+
+def test_a_created_topic_is_listed_and_described_as_kafka_does(lakelog: Run, create: Run, cluster: str) -> None:
+    status, out, err = create("--replica-assignment", "1:2:3,2:3:1", "--config", "min.insync.replicas=2")
+    topic_id = AdminClient(cluster).describe_topic("t").topic.topic_id
+    text = (
+        f"Topic: t\tTopicId: {topic_id}\tPartitionCount: 2\tReplicationFactor: 3\tConfigs: min.insync.replicas=2\n"
+        "\tTopic: t\tPartition: 0\tLeader: 1\tReplicas: 1,2,3\tIsr: 1,2,3\n"
+        "\tTopic: t\tPartition: 1\tLeader: 2\tReplicas: 2,3,1\tIsr: 2,3,1\n"
+    )
+    assert (status, out, err) == (0, text, "Created topic t.\n")
+    assert lakelog(topics_verb, "--cluster", cluster, "--describe") == (0, text, "")
+    assert lakelog(topics_verb, "--cluster", cluster, "--list") == (0, "t\n", "")
+
+
+def test_a_cluster_without_topics_lists_nothing(lakelog: Run, cluster: str) -> None:
+    assert lakelog(topics_verb, "--cluster", cluster, "--list") == (0, "", "")
+    assert lakelog(topics_verb, "--cluster", cluster, "--list", "-o", "json") == (0, "[]\n", "")
+    assert lakelog(topics_verb, "--cluster", cluster, "--describe", "-o", "table") == (0, "", "")
+
+
+def test_json_is_for_programs(create: Run) -> None:
+    status, out, _ = create("--replica-assignment", "3:1", "-o", "json")
+    (topic,) = json.loads(out)
+    assert (status, topic["topic"], topic["configs"]) == (0, "t", {})
+    assert topic["partitions"] == [
+        {
+            "topic": "t", "partition": 0, "leader": 3, "leader_epoch": 0, "replicas": [3, 1], "isr": [3, 1],
+            "adding_replicas": [], "removing_replicas": [],
+        }
+    ]  # fmt: skip
+
+
+def test_a_table_has_a_row_for_each_partition(create: Run) -> None:
+    _, out, _ = create("--partitions", 2, "--replication-factor", 3, "-o", "table")
+    head, _, *rows = out.splitlines()
+    assert " ".join(head.split()) == (
+        "topic partition leader leader epoch replicas isr adding replicas removing replicas"
+    )
+    assert [row.split()[:2] for row in rows] == [["t", "0"], ["t", "1"]]
+
+
+def test_a_dry_run_shows_an_assignment_that_can_be_made_and_writes_nothing(create: Run, cluster: str) -> None:
+    before = versions(cluster)
+    status, shown, err = create("--partitions", 4, "--replication-factor", 2, "--dry-run")
+    assert (status, shown, versions(cluster)) == (0, "", before)
+    said, planned = err.splitlines()
+    assert said == "Nothing was written. This is what would be done."
+    lists = [words.split()[-1].replace(",", ":") for words in planned.split("; ")]
+    made = create("--replica-assignment", ",".join(lists), "--dry-run", "-o", "json")[1]
+    assert json.loads(made) == [{"topic": "t", "error": None, "message": planned[len("t: ") :], "dry_run": True}]
+
+
+def test_a_broker_that_has_shut_down_gets_no_replicas_and_a_partition_of_none_has_no_leader(
+    create: Run, cluster: str
+) -> None:
+    shut_down(cluster, 3)
+    status, _, err = create("--replication-factor", 3)
+    assert status == 1
+    assert "replication factor 3: it must be 1 or more, and there are 2 brokers" in err
+
+
+def test_a_partition_without_leader_says_none(lakelog: Run, controlled: str) -> None:
+    cluster = controlled
+    admin, found = AdminClient(cluster), Cluster.open(cluster)
+    (partition,) = admin.create_topic("t", 1, 1).partitions
+    found.metadata.put([replace(partition, leader=-1, isr=())], {"who": "test"})
+    assert "\tLeader: none\t" in lakelog(topics_verb, "--cluster", cluster, "--describe")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--replication-factor", "4"], "InvalidReplicationFactorException: replication factor 4: "),
+        (["--replication-factor", "0"], "InvalidReplicationFactorException: replication factor 0: "),
+        (["--partitions", "0"], "InvalidPartitionsException: 0 partitions: a topic has 1 or more"),
+        (
+            ["--replica-assignment", "1:2:1"],
+            "InvalidReplicaAssignmentException: partition 0 has replicas [1, 2, 1]: 1 ",
+        ),
+        (
+            ["--replica-assignment", "1:7"],
+            "InvalidReplicaAssignmentException: partition 0 has replicas [1, 7]: 7 unknown",
+        ),
+        (["--replica-assignment", "1:2,3"], "InvalidReplicaAssignmentException: partition 1 has 1 replicas [3]"),
+        (["--replica-assignment", "1", "--partitions", "1"], "InvalidPartitionsException: an assignment says it all"),
+        (["--config", "min.insync.replica=2"], "unknown key min.insync.replica, did you mean min.insync.replicas?"),
+        (["--config", "min.insync.replicas=0"], "min.insync.replicas is '0', it must be an integer from 1"),
+        (["--topic", "a/b"], "InvalidTopicException: "),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused_and_nothing_is_written(
+    create: Run, cluster: str, words: list[str], error: str
+) -> None:
+    before = versions(cluster)
+    status, out, err = create(*words)
+    assert (status, out, versions(cluster)) == (1, "", before)
+    assert err.startswith("lakelog: Invalid")
+    assert error in err
+    assert "Traceback" not in err
+
+
+def test_a_topic_that_exists_is_refused_unless_it_may(create: Run, cluster: str) -> None:
+    create()
+    before = versions(cluster)
+    assert create() == (1, "", "lakelog: TopicExistsException: topic t exists already\n")
+    assert create("--if-not-exists") == (0, "", "Topic t exists already.\n")
+    assert versions(cluster) == before
+
+
+def test_an_unknown_topic_is_named_with_those_there_are(lakelog: Run, create: Run, cluster: str) -> None:
+    create()
+    answer = lakelog(topics_verb, "--cluster", cluster, "--describe", "--topic", "u")
+    assert answer == (1, "", "lakelog: UnknownTopicOrPartitionException: no topic u; there are: t\n")
+
+
+def test_an_unformatted_root_is_refused(lakelog: Run, tmp_path: Path) -> None:
+    status, out, err = lakelog(topics_verb, "--cluster", tmp_path, "--list")
+    assert (status, out) == (1, "")
+    assert err.startswith("lakelog: InconsistentClusterIdException: ")
+    assert err.endswith("run `lakelog format`\n")
+
+
+def test_a_command_config_that_cannot_be_read_is_refused(lakelog: Run, cluster: str, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.properties"
+    status, _, err = lakelog(topics_verb, "--cluster", cluster, "--list", "--command-config", missing)
+    assert status == 1
+    assert err.startswith(f"lakelog: InvalidConfigurationException: {missing} cannot be read")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--create"],
+        ["--create", "--list", "--topic", "t"],
+        ["--list", "--topic", "t"],
+        ["--list", "--partitions", "0"],
+        ["--describe", "--dry-run"],
+        ["--describe", "--under-replicated-partitions", "--unavailable-partitions"],
+        ["--list", "--unavailable-partitions"],
+        ["--alter", "--topic", "t"],
+        ["--alter", "--partitions", "2"],
+        ["--delete"],
+        ["--delete", "--topic", "t", "--partitions", "2"],
+        ["--create", "--topic", "t", "--partitions", "many"],
+        ["--create", "--topic", "t", "--replica-assignment", "1;2"],
+        ["--create", "--topic", "t", "--config", "min.insync.replicas"],
+        ["--crea", "--topic", "t"],
+    ],
+)
+def test_wrong_usage_is_status_2_and_touches_nothing(lakelog: Run, cluster: str, words: list[str]) -> None:
+    before = versions(cluster)
+    status, out, err = lakelog(topics_verb, "--cluster", cluster, *words)
+    assert (status, out, versions(cluster)) == (2, "", before)
+    assert "usage: lakelog topics" in err

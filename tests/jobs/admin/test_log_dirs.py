@@ -1,0 +1,173 @@
+"""`lakelog log-dirs` on real roots whose brokers do not run: what they would say is written by hand."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakelog.jobs import log_dirs
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from tests.clients.world import World
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, chain, fill, records, request, send, start_at
+
+Run = Any  # what a verb has answered: (status, stdout, stderr)
+ASKED = "Querying brokers for log directories information\n"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Broker 1 has flights-0 in two files, and flights-1 in one of them; broker 2 has nothing yet, and says so."""
+    world = World(str(tmp_path))
+    tables = {P0: records(b"1234", b"1234", b"1234"), P1: records(b"123456789")}
+    send(world.logs[1], request(P0, 3), request(P1, 1), tables=tables)
+    fill(world.logs[1], P0, 2)
+    start_at(world.logs[1], P0, 1)
+    world.say(4)
+    world.say(1, P1)
+    world.say(0, broker=2, lag=4)
+    world.say(0, P1, broker=2)
+    return world
+
+
+@pytest.fixture
+def show(lakelog: Run, world: World) -> Run:
+    """Runs the verb on the cluster."""
+    return lambda *words: lakelog(log_dirs, "--cluster", world.uri, "--describe", *words)
+
+
+def sizes(world: World) -> dict[str, int]:
+    """Bytes of the files of broker 1, by whether they hold both partitions."""
+    found = [s for s in world.logs[1].refresh().segments.values() if all(header.bytes for header in s.headers)]
+    return {"both" if len(segment.headers) == 2 else "one": segment.file.size for segment in found}
+
+
+def test_a_partition_has_its_share_of_the_files_that_it_lies_in(show: Run, world: World) -> None:
+    """15 bytes of keys and values against 10."""
+    status, out, err = show("-o", "json")
+    rows = {(row["broker"], row["partition"]): row for row in json.loads(out)}
+    both, one = sizes(world)["both"], sizes(world)["one"]
+    assert (status, err) == (0, ASKED + "Received log directory information from brokers 1,2\n")
+    assert rows[1, 0] == {
+        "broker": 1, "root": world.roots[1].uri, "topic": TOPIC, "partition": 0, "topic_id": TOPIC_ID,
+        "size": both * 15 // 25 + one, "files": 2, "log_start_offset": 1, "log_end_offset": 5, "high_watermark": 4,
+        "lag": 0, "role": "leader", "chain": chain(world.logs[1]), "history": "same", "error": None,
+    }  # fmt: skip
+    assert (rows[1, 1]["size"], rows[1, 1]["files"]) == (both * 10 // 25, 1)
+    facts = ("size", "files", "log_end_offset", "high_watermark", "lag", "role")
+    assert [rows[2, 0][name] for name in facts] == [0, 0, 0, 0, 4, "follower"]
+
+
+def test_a_batch_without_a_byte_has_its_share_too(show: Run, world: World) -> None:
+    empty = records(None).set_column(0, "key", pa.array([None], pa.binary()))
+    send(world.logs[1], request(P0, 1, 5), request(P1, 1, 1), tables={P0: empty, P1: empty})
+    (added,) = {b.segment for b in world.logs[1].refresh().partition(P0).batches if b.header.bytes == 0}
+    before, size = sizes(world)["both"] * 10 // 25, world.logs[1].current().segments[added].file.size
+    assert json.loads(show("-o", "json")[1])[1]["size"] == before + size // 2
+
+
+def test_text_is_kafkas_line_of_json(show: Run, world: World) -> None:
+    status, out, _ = show("--broker-list", "2,1")
+    found = json.loads(out)
+    assert (status, out.count("\n"), found["version"]) == (0, 1, 1)
+    assert [broker["broker"] for broker in found["brokers"]] == [1, 2]
+    (log_dir,) = found["brokers"][1]["logDirs"]
+    assert (log_dir["error"], log_dir["logDir"]) == (None, world.roots[2].uri)
+    assert [(p["partition"], p["size"], p["offsetLag"], p["isFuture"]) for p in log_dir["partitions"]] == [
+        (f"{TOPIC}-0", 0, 4, False),
+        (f"{TOPIC}-1", 0, -1, False),  # its broker does not know yet
+    ]
+
+
+def test_what_a_broker_says_nothing_of_is_shown_by_its_log(show: Run, world: World) -> None:
+    """As of a broker that has not published its rows, or that holds what is left over of a topic."""
+    del world.rows[1][P0]
+    world.say(1, P1)
+    left_over, _ = json.loads(show("--broker-list", 1, "-o", "json")[1])
+    names = ("partition", "log_end_offset", "high_watermark", "lag", "role")
+    assert [left_over[name] for name in names] == [0, 5, None, None, "leader"]
+
+
+def test_topics_are_chosen(show: Run) -> None:
+    rows = json.loads(show("--topic-list", "planes,trains", "-o", "json")[1])
+    assert [(row["broker"], row["topic"], row["error"]) for row in rows] == [(1, None, None), (2, None, None)]
+    rows = json.loads(show("--topic-list", f"planes,{TOPIC}", "-o", "json")[1])
+    assert [(row["broker"], row["partition"]) for row in rows] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+BREAK = {
+    "gone": (lambda world: shutil.rmtree(world.roots[1].uri), "InconsistentClusterIdException: "),
+    "another broker's": (
+        lambda world: BrokerTable.open(world.cluster.root, 1).update(1, "test", root=world.roots[2].uri),
+        "InconsistentClusterIdException: ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("happens", "error"), BREAK.values(), ids=BREAK)
+def test_ol_02_a_root_that_cannot_be_read_is_a_row_and_the_others_are_shown(
+    show: Run, world: World, happens: Any, error: str
+) -> None:
+    happens(world)
+    status, out, _ = show("-o", "json")
+    broken, *others = json.loads(out)
+    assert (status, broken["broker"], broken["partition"]) == (1, 1, None)
+    assert broken["error"].startswith(error)
+    assert [(row["broker"], row["error"]) for row in others] == [(2, None), (2, None)]
+    (log_dir,) = json.loads(show()[1])["brokers"][0]["logDirs"]
+    assert (log_dir["error"], log_dir["partitions"]) == (broken["error"], [])
+    assert len(show("-o", "table")[1].splitlines()) == 2 + 3
+
+
+def _lose_files(world: World) -> None:
+    for name in world.logs[1].current().segments:
+        world.logs[1].root.delete(name)
+
+
+def _spoil_footers(world: World) -> None:
+    root, ours, spoilt = world.logs[1].root, f'[["{TOPIC}'.encode(), f'[{{"{TOPIC}'.encode()
+    for name in world.logs[1].current().segments:
+        assert ours in root.read(name)
+        Path(root.path(name)).write_bytes(root.read(name).replace(ours, spoilt))
+
+
+@pytest.mark.parametrize("happens", [_lose_files, _spoil_footers])
+def test_ol_02_partitions_whose_files_are_broken_are_in_error_with_what_their_broker_says(
+    show: Run, world: World, happens: Any
+) -> None:
+    happens(world)
+    status, out, _ = show("-o", "json")
+    broken, others = json.loads(out)[:2], json.loads(out)[2:]
+    assert status == 1
+    assert [(row["broker"], row["error"]) for row in others] == [(2, None), (2, None)]
+    assert all(row["error"].startswith("CorruptRecordException: ") for row in broken)
+    assert [(row["size"], row["log_start_offset"], row["log_end_offset"]) for row in broken] == [(0, 1, 5), (0, 0, 1)]
+    (log_dir,) = json.loads(show()[1])["brokers"][0]["logDirs"]
+    assert (log_dir["error"], [p["error"] for p in log_dir["partitions"]]) == (None, [row["error"] for row in broken])
+
+
+def test_ol_02_what_a_broker_says_is_wrong_with_its_root_is_told(show: Run, world: World) -> None:
+    BrokerTable.open(world.cluster.root, 2).update(1, "test", storage_error="disk full")
+    status, out, _ = show("-o", "json")
+    assert status == 1
+    assert [(row["broker"], row["error"], row["partition"]) for row in json.loads(out)] == [
+        (1, None, 0), (1, None, 1), (2, "disk full", 0), (2, "disk full", 1),
+    ]  # fmt: skip
+
+
+def test_a_broker_that_there_is_not(show: Run) -> None:
+    refused = "lakelog: BrokerNotAvailableException: broker 9 is not registered; those that are: 1, 2\n"
+    assert show("--broker-list", "1,9") == (1, "", refused)
+
+
+@pytest.mark.parametrize("words", [["--broker-list", "1,x"], ["--broker-list", ""], ["-o", "csv"]])
+def test_wrong_usage_is_status_2(show: Run, words: list[str]) -> None:
+    status, out, err = show(*words)
+    assert (status, out) == (2, "")
+    assert "usage: lakelog log-dirs" in err
+
+
+def test_it_says_what_it_is_to_do(lakelog: Run, world: World) -> None:
+    assert lakelog(log_dirs, "--cluster", world.uri)[0] == 2

@@ -1,0 +1,149 @@
+"""The benchmark compares rows before times; no time is asserted here."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakelog.jobs.bench import main
+from lakelog.jobs.benchmark.controller import LEAVING, LOST, first_wrong, measure_controller
+from lakelog.jobs.benchmark.controller_report import controller_figures, controller_rows
+from lakelog.jobs.benchmark.data import DataSet
+from lakelog.jobs.benchmark.replication import QUICK, Bench, Measurement, checksum
+from lakelog.jobs.benchmark.report import Results, figures, rows
+from lakelog.replication.protocol.leader_election import new_partition, with_leader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BIG, SMALL = DataSet(1_000_000, 100), DataSet(1_000, 100)
+RATIOS = {"throughput_vs_plain_stream", "latency_vs_plain_stream", "time_vs_file_copy"}
+
+
+def measurement(data_set: DataSet, rows_equal: bool = True, **seconds: list[float]) -> Measurement:
+    named = {name.replace("_", " "): values for name, values in seconds.items()}
+    return Measurement(data_set, 1_000, 1, named, rows_equal)
+
+
+def results(rows_equal: bool = True) -> Results:
+    throughput = [
+        measurement(BIG, lakelog=[0.5, 0.4, 0.3], plain_stream=[2.0, 2.0, 2.0], file_copy=[0.1, 0.1, 0.1]),
+        measurement(BIG, rows_equal, lakelog=[0.5], plain_stream=[1.0], file_copy=[0.5]),
+    ]
+    return Results(3, throughput, measurement(SMALL, lakelog=[0.1, 0.2], plain_stream=[0.6, 0.6]))
+
+
+def test_ratios_are_those_of_medians_and_of_the_worse_data_set() -> None:
+    found = figures(results())
+    assert found["throughput_vs_plain_stream"] == 2.0
+    assert found["time_vs_file_copy"] == 4.0
+    assert found["latency_vs_plain_stream"] == 0.25
+    assert set(found) >= {*RATIOS, "rows_equal", "throughput", "latency", "rounds", "cores", "versions", "load_average"}
+
+
+def test_rows_that_differ_leave_no_figure() -> None:
+    found = figures(results(rows_equal=False))
+    assert found["rows_equal"] is False
+    assert not RATIOS & set(found)
+
+
+def test_every_measured_follower_has_a_row() -> None:
+    assert [(row["measured"], row["by"]) for row in rows(results())] == [
+        *[("throughput", by) for by in ("lakelog", "plain stream", "file copy")] * 2,
+        *[("latency", by) for by in ("lakelog", "plain stream")],
+    ]
+
+
+@pytest.mark.parametrize("value_bytes", [100, 1000])
+def test_records_have_keys_and_json_values_of_the_size_said(value_bytes: int) -> None:
+    table = DataSet(50, value_bytes).table()
+    assert table.equals(DataSet(50, value_bytes).table())
+    assert {len(value) for value in table["value"].to_pylist()} == {value_bytes}
+    assert all("plane" in json.loads(value) for value in table["value"].to_pylist())
+    assert table["key"].null_count == 0
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["nothing"],
+        ["replication", "--rounds", "0"],
+        ["replication", "--rounds", "x"],
+        [],
+        ["controller", "--brokers", "2"],
+        ["controller", "--partitions", "0"],
+        ["controller", "--rounds", "5"],
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_spark_starts(argv: list[str]) -> None:
+    assert main(argv) == 2
+
+
+def test_the_controller_is_measured_step_by_step(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    assert main(["controller", "--partitions", "60", "--brokers", "4", "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert (found["outcome_is_right"], found["partitions"], found["brokers"]) == (True, 60, 4)
+    leaders = {step["step"]: {int(broker) for broker in step["leaders"]} for step in found["steps"]}
+    assert leaders == {
+        "start-up": {1, 2, 3, 4},
+        "loss of a broker": {1, 2, 3, 4} - {LOST},
+        "controlled shutdown": {1, 2, 3, 4} - {LOST, LEAVING},
+    }
+    assert [sum(step["leaders"].values()) for step in found["steps"]] == [60, 60, 60]
+    assert [step["changed"] for step in found["steps"]] == [0, 45, 45], "those with a replica on the broker, no other"
+    assert found["commits"] < 10
+    shown = capsys.readouterr().out
+    assert all(step in shown for step in leaders)
+
+
+def test_a_wrong_outcome_leaves_no_time() -> None:
+    steps = measure_controller(6, 3)
+    steps[1] = replace(steps[1], wrong="partition 0")
+    found = controller_figures(steps, 6, 3)
+    assert (found["outcome_is_right"], found["wrong"]) == (False, {"loss of a broker": "partition 0"})
+    assert not {"longest_seconds", "steps"} & set(found)
+    assert len(controller_rows(steps)) == 3
+
+
+FIRST = new_partition("bench", "bench-id", 0, (1, 2, 3), (1, 2, 3))
+AFTER = {
+    "as it must be": (with_leader(FIRST, 2, (2, 3)), True),
+    "a dead leader": (FIRST, False),
+    "not the first": (with_leader(FIRST, 3, (2, 3)), False),
+    "a dead member": (with_leader(FIRST, 2, (1, 2, 3)), False),
+    "a live member lost": (with_leader(FIRST, 2, (2,)), False),
+    "two epochs on": (with_leader(with_leader(FIRST, 3, (2, 3)), 2, (2, 3)), False),
+    "gone": (None, False),
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_what_the_controller_has_decided_is_looked_at(name: str) -> None:
+    after, is_right = AFTER[name]
+    key = FIRST.topic_id_partition
+    assert (first_wrong({key: FIRST}, {key: after} if after else {}, {2, 3}) == "") is is_right
+
+
+def test_the_checksum_sees_a_changed_value_and_a_doubled_row(spark: "SparkSession") -> None:
+    one = spark.createDataFrame([(1, "a"), (2, "b")], "offset long, value string")
+    others = [[(1, "a"), (2, "c")], [(1, "a"), (2, "b"), (2, "b")], [(1, "b"), (2, "a")]]
+    expected = checksum(one).collect()
+    assert checksum(one.orderBy("value", ascending=False)).collect() == expected
+    for other in others:
+        assert checksum(spark.createDataFrame(other, one.schema)).collect() != expected
+
+
+def test_both_followers_have_the_rows_of_the_leader(spark: "SparkSession") -> None:
+    """A round with few records: real brokers, a real plain stream."""
+    steps: list[str] = []
+    found = Bench(spark, QUICK, steps.append).throughput(DataSet(3_000, 100))
+    assert found.rows_equal
+    assert {name: len(seconds) for name, seconds in found.seconds.items()} == {
+        "lakelog": 1,
+        "plain stream": 1,
+        "file copy": 1,
+    }
+    assert len(steps) == QUICK.rounds

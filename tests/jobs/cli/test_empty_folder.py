@@ -1,0 +1,48 @@
+"""Verbs that make a cluster and break it take an empty folder, and say so before anything has started."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakelog.jobs import kill_test, quickstart, soak
+from lakelog.jobs.cli.empty_folder import check_empty, empty_folder
+from lakelog.replication.config import Config
+from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.storage.cluster import format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Path:
+    """The folder of a cluster."""
+    format_cluster(StorageRoot.of(str(tmp_path / "of a cluster" / "cluster")), Config())
+    return tmp_path / "of a cluster"
+
+
+def _status(main: Callable[[list[str]], int], words: list[str]) -> object:
+    try:
+        return main(words)
+    except SystemExit as stop:
+        return stop.code
+
+
+@pytest.mark.parametrize("verb", [quickstart, soak, kill_test], ids=lambda verb: verb.__name__)
+def test_the_folder_of_a_cluster_is_refused(verb: object, running: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(running.rglob("*"))
+    assert _status(verb.main, ["--keep", str(running)]) == 2  # type: ignore[attr-defined]
+    told = f"argument --keep: {running}: must be empty, as a new cluster is made there; it holds cluster"
+    assert told in capsys.readouterr().err
+    assert sorted(running.rglob("*")) == before
+
+
+def test_an_empty_folder_and_one_to_be_made_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert empty_folder(str(tmp_path)) == tmp_path
+    assert empty_folder("~/not/there/yet") == tmp_path / "not/there/yet"
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("do not lose")
+    with pytest.raises(InvalidConfigurationException, match="file: Not a directory; name an empty folder"):
+        check_empty(tmp_path / "file")

@@ -1,0 +1,51 @@
+"""The quickstart on its first flights, whole: every figure is computed from the tables."""
+
+import json
+
+import pyarrow.compute as pc
+
+from lakelog.jobs.demo.cluster_report import ClusterReport
+from lakelog.jobs.demo.flights import flights
+from lakelog.jobs.demo.quickstart_run import CONFIGS, TOPIC, quickstart
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.config import Config
+from lakelog.replication.protocol.log_retention import KEEP_ALL
+
+
+def test_the_flights_are_all_there_with_their_null_keys():
+    table = flights()
+    assert table.num_rows == 336_776
+    assert table["key"].null_count == 2_512
+    first = json.loads(table["value"][0].as_py())
+    assert (first["tailnum"], first["dep_time"], first["dest"]) == ("N14228", 517, "IAH")
+    cancelled = table.filter(pc.is_null(table["key"]))["value"][0].as_py()
+    assert json.loads(cancelled)["tailnum"] is None
+
+
+def test_dr_01_the_flights_are_kept_however_old_they_are():
+    """They are of 2013, and retention goes by the timestamps of records: the kept cluster is there to be queried."""
+    newest = pc.max(flights()["timestamp"]).as_py()
+    kept = Config().topic(CONFIGS).retention_ms
+    assert newest.year < 2015
+    assert kept == KEEP_ALL
+
+
+def test_the_quickstart_finds_every_record_on_every_replica(spark, tmp_path, capsys):
+    out, home = tmp_path / "figures.json", tmp_path / "kept cluster"
+    home.mkdir()
+    assert quickstart(spark, str(out), home, limit=2_000) == 0
+    figures = json.loads(out.read_text())
+    counts = {name: figures[name] for name in ("records_sent", "records_produced", "records_committed")}
+    assert counts == dict.fromkeys(counts, 2_000)
+    assert (figures["records_lost"], figures["records_duplicated"]) == (0, 0)
+    assert figures["replicas_identical"] is True
+    assert sum(partition["high_watermark"] for partition in figures["partitions"]) == 2_000
+    assert figures["failover_ms"] > 0
+    epochs = [r.leader_epoch for r in AdminClient(str(home / "cluster")).describe_topic(TOPIC).partitions]
+    assert max(epochs) > 0, "leaders have changed"
+    assert "Most flights" in capsys.readouterr().out
+    damaged = ClusterReport(spark, str(home / "cluster"), TOPIC)
+    half = spark.createDataFrame(flights().slice(0, 2_500).select(["key", "value"]))
+    assert damaged.lost_and_duplicated(half) == (500, 0), "it notices what is missing"
+    less = spark.createDataFrame(flights().slice(0, 1_900).select(["key", "value"]))
+    assert damaged.lost_and_duplicated(less) == (0, 100), "and what is too much"

@@ -1,0 +1,163 @@
+"""The object store of a soak: to delta-rs and pyarrow it is one; it hangs, it answers errors, and it works again."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+
+from lakelog.jobs.faults.soak_cluster import BROKERS, STORED, SoakCluster
+from lakelog.jobs.faults.soak_s3 import Request, Response, answer
+from lakelog.jobs.faults.soak_store import ObjectStore
+from lakelog.jobs.faults.soak_store_server import StoreServer, errors_file
+from lakelog.replication.config import Config
+from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.schemas import CLUSTER
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[StoreServer]:
+    with StoreServer(tmp_path / "bucket") as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def root(server: StoreServer) -> StorageRoot:
+    options = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "AWS_ALLOW_HTTP": "true"}
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+    return StorageRoot.of("s3://bucket/a root", {**options, **keys})
+
+
+def test_files_are_written_read_listed_copied_and_deleted(root: StorageRoot, tmp_path: Path) -> None:
+    root.write("sub/a & b", b"one")
+    root.child("sub").write("c", b"x" * 7_000_000)
+    assert (root.read("sub/a & b"), root.list(), root.child("sub").list()) == (b"one", ["sub"], ["a & b", "c"])
+    assert root.sizes(["sub/a & b", "sub/c", "sub/d"]) == [3, 7_000_000, None]
+    assert (tmp_path / "bucket" / "a root" / "sub" / "a & b").read_bytes() == b"one"
+    with root.filesystem.open_input_file(root.path("sub/c")) as stream:
+        stream.seek(6_999_990)
+        assert stream.read() == b"x" * 10
+    root.filesystem.copy_file(root.path("sub/a & b"), root.path("d"))
+    root.delete("sub/a & b")
+    root.delete("sub/a & b")
+    assert (root.child("sub").list(), root.read("d")) == (["c"], b"one")
+    root.child("sub").delete_folder()
+    assert root.list() == ["d"]
+    with pytest.raises(FileNotFoundError):
+        root.filesystem.open_input_stream(root.path("sub/c"))
+
+
+def test_of_two_who_commit_the_same_version_one_loses(root: StorageRoot) -> None:
+    first = DeltaLog.create(root.child("t"), CLUSTER)
+    second = DeltaLog.open(root.child("t"))
+    first.commit({"who": "first"})
+    with pytest.raises((CommitConflict, CommitUnknown)):
+        second.commit({"who": "second"})
+    assert last_version(root.child("t")) == 1
+
+
+def told(server: StoreServer, method: str, key: str, body: bytes | None = None) -> int:
+    connection = HTTPConnection("127.0.0.1", server.server_port)
+    connection.request(method, f"/bucket/{key}", body)
+    return connection.getresponse().status
+
+
+def test_a_client_that_asks_whether_to_send_its_content_is_told_before_it_does(server: StoreServer) -> None:
+    """That of AWS would wait for a second with each object."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
+        client.sendall(b"PUT /bucket/key HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 100 ")
+        client.sendall(b"x")
+        assert client.recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+def test_it_answers_errors_while_it_is_told_to_and_carries_some_puts_out(server: StoreServer, tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    assert told(server, "PUT", "before", b"1") == 200
+    errors_file(bucket).touch()
+    assert {told(server, "PUT", f"during-{n}", b"1") for n in range(6)} == {503}
+    assert told(server, "GET", "before") == told(server, "HEAD", "before") == 503
+    errors_file(bucket).unlink()
+    assert (told(server, "GET", "before"), told(server, "GET", "never")) == (200, 404)
+    assert len(list(bucket.glob("during-*"))) == 2, "their answers were lost"
+
+
+def answered(store: ObjectStore, key: str, query: dict[str, str] | None = None, **headers: str) -> Response:
+    return answer(store, Request("GET", key, query or {}, headers))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "body"),
+    [
+        ("bytes=0-3", 206, b"0123"),
+        ("bytes=8-", 206, b"89"),
+        ("bytes=-2", 206, b"89"),
+        ("bytes=8-20", 206, b"89"),
+        ("bytes=10-", 416, None),
+        ("", 200, b"0123456789"),
+    ],
+)
+def test_a_part_of_an_object_is_read(tmp_path: Path, wanted: str, status: int, body: bytes | None) -> None:
+    store = ObjectStore(tmp_path)
+    store.put("key", b"0123456789", only_new=True)
+    found = answered(store, "key", range=wanted)
+    assert found.status == status
+    assert body in (None, found.body)
+
+
+def test_a_listing_comes_in_pages_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    store = ObjectStore(tmp_path)
+    for key in ("a/1", "a/2", "a/b/3", "a/b/4", "ab/5", "c"):
+        store.put(key, b"", only_new=False)
+    assert [found.key for found in store.list("a", "", "")] == ["a/1", "a/2", "a/b/3", "a/b/4", "ab/5"]
+    assert [found.key for found in store.list("a/", "/", "")] == ["a/1", "a/2", "a/b/"]
+    assert [found.key for found in store.list("", "/", "a/")] == ["ab/", "c"]
+    assert [found.key for found in store.list("a/b/4", "/", "")] == ["a/b/4"]
+    assert store.list("nowhere/", "/", "") == []
+    page = answered(store, "", {"prefix": "a/", "max-keys": "2"}).body.decode()
+    assert "<NextContinuationToken>a/2</NextContinuationToken><IsTruncated>true</IsTruncated>" in page
+    rest = answered(store, "", {"prefix": "a/", "continuation-token": "a/2"}).body.decode()
+    assert (rest.count("<Key>"), "<IsTruncated>false</IsTruncated>" in rest) == (2, True)
+
+
+def test_no_key_leads_out_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("mine")
+    store = ObjectStore(tmp_path / "bucket")
+    assert [answered(store, key).status for key in ("../secret", "a/../../secret", "/etc/hosts")] == [404] * 3
+
+
+def test_the_store_of_a_cluster_hangs_while_it_is_frozen_and_ends_with_it(tmp_path: Path) -> None:
+    """Its clients find it by the environment, also those in processes of their own."""
+    cluster = SoakCluster(tmp_path, "none", tmp_path / "none")
+    name = f"LAKELOG_STORAGE_{STORED}_AWS_ENDPOINT_URL"
+    with cluster.ended():
+        options = Config().storage_options(STORED)
+        assert os.environ[name] == options["AWS_ENDPOINT_URL"]
+        root = StorageRoot.of(cluster.processes.brokers[STORED].root, options)
+        root.write("probe", b"1")
+        assert (cluster.folders[STORED] / "probe").read_bytes() == b"1"
+        assert {broker: str(cluster.folders[broker]) for broker in BROKERS if broker != STORED} == {
+            broker: process.root for broker, process in cluster.processes.brokers.items() if broker != STORED
+        }
+        host = options["AWS_ENDPOINT_URL"].removeprefix("http://")
+        impatient = pafs.S3FileSystem(
+            access_key="x", secret_key="x", scheme="http", endpoint_override=host, region="us-east-1",
+            request_timeout=0.2, retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1),
+        )  # fmt: skip
+        cluster.store.pause()
+        with pytest.raises(OSError, match=r"(?i)timeout"):
+            impatient.open_input_stream(root.path("probe"))
+        cluster.store.resume()
+        assert root.read("probe") == b"1"
+    assert not cluster.store.is_running()
+    assert name not in os.environ

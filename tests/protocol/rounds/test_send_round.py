@@ -1,0 +1,318 @@
+"""What a producer reads, sends and waits for, in which order; what an error at each step leads to. Without tables."""
+
+import dataclasses
+
+import pytest
+
+from lakelog.replication.errors import (
+    FencedLeaderEpochException,
+    InconsistentClusterIdException,
+    KafkaStorageException,
+    LeaderNotAvailableException,
+    NotEnoughReplicasException,
+    NotLeaderOrFollowerException,
+    OutOfOrderSequenceException,
+    ProducerFencedException,
+    TimeoutException,
+)
+from lakelog.replication.protocol.append import ALL, Appended
+from lakelog.replication.protocol.leader_epoch import assign
+from lakelog.replication.protocol.partition_leader import Leadership
+from lakelog.replication.protocol.partition_log import LEADER, Role
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
+from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.rounds.acknowledge_round import produce
+from lakelog.replication.protocol.rounds.send_round import SendOptions
+from lakelog.replication.protocol.rounds.send_steps import (
+    AppendToLeader,
+    LeadershipsSeen,
+    Pause,
+    ReadLeaderLogs,
+    ReadLeaderships,
+    ReadReplicas,
+    ReadTopic,
+    TopicSeen,
+)
+from tests.clock import Clock
+from tests.protocol.chains import chained_log, header
+from tests.protocol.rounds import Rounds
+
+SECONDS, POLL = 10.0, 1.0
+SENT, LOOK = [ReadTopic, AppendToLeader], [ReadLeaderships, ReadLeaderLogs]
+GONE = KafkaStorageException("503")
+
+
+class World:
+    """Broker 1 leads the partitions 0 and 1 with its follower 2. Each send has two records for each partition that is
+    named. `pauses`: what happens in each pause; `fails`: errors of a step, one after the other."""
+
+    def __init__(self, acks=ALL, retries=9, partitions=(0,), high_watermark=2):
+        self.clock, self.rounds = Clock(), Rounds(self.answer)
+        self.registrations = {n: PartitionRegistration("t", "id", n, (1, 2), 1, 0, (1, 2)) for n in (0, 1)}
+        self.log, self.high_watermark = chained_log(role=Role(0, LEADER)), high_watermark
+        self.min_isr, self.fails, self.pauses, self.requests, self.outcomes = 2, {}, [], [], []
+        self.unreadable, self.logs = [], {}
+        self.counts = dict.fromkeys(partitions, 2)
+        self.options = SendOptions("a test", acks, retries, 10_000, self.clock.now + SECONDS)
+        self.identity = ProducerIdentity(ProducerIdAndEpoch(7, 0), lambda: 8)
+
+    @property
+    def steps(self):
+        return self.rounds.kinds
+
+    def send(self):
+        work = produce("t", self.counts, self.identity, self.options, self.clock)
+        return self.rounds.run(work)
+
+    def lead(self, broker, epoch):
+        """Another broker leads partition 0, or the same one anew, or nobody."""
+        self.registrations[0] = dataclasses.replace(self.registrations[0], leader=broker, leader_epoch=epoch)
+
+    def answer(self, step):
+        if self.fails.get(type(step)):
+            raise self.fails[type(step)].pop(0)
+        match step:
+            case ReadTopic():
+                return TopicSeen(self.registrations, self.min_isr)
+            case AppendToLeader():
+                return {request.topic_id_partition: self.append(request) for request in step.requests}
+            case ReadLeaderships(_, partitions):
+                return LeadershipsSeen({n: self.leadership(n) for n in partitions}, self.min_isr)
+            case ReadLeaderLogs(_, partitions):
+                return {**dict.fromkeys(partitions, self.log), **self.logs}
+            case ReadReplicas(broker):
+                return {self.registrations[0].topic_id_partition: self.row(0, broker)}
+            case Pause(deadline):
+                self.clock.now = min(self.clock.now + POLL, deadline)
+                if self.pauses:
+                    self.pauses.pop(0)()
+        return None
+
+    def append(self, request):
+        """Where the records are: one log for all partitions, the first one writes. `outcomes`: errors of a request."""
+        self.requests.append(request)
+        if self.outcomes:
+            return self.outcomes.pop(0)
+        if not self.log.batches:
+            self.log = chained_log(header(0, 1, request.leader_epoch), role=self.log.role)
+        last = self.log.batches[-1].header
+        return Appended(last.base_offset, last.last_offset, chain=last.chain)
+
+    def leadership(self, number):
+        registration = self.registrations[number]
+        if self.unreadable:
+            return Leadership(registration, error=self.unreadable.pop(0))
+        return Leadership(registration, self.row(number, registration.leader))
+
+    def row(self, number, broker):
+        epoch, log = self.registrations[number].leader_epoch, self.log
+        return Replica(
+            "t", "id", number, broker, 1, epoch, LEADER_ROLE, "Fetching", 0, log.log_end_offset, self.high_watermark,
+            assign(log.lineage, epoch, *log.log_end), None, 1, chain=log.log_end.chain,
+        )  # fmt: skip
+
+
+def test_ap_07_the_records_are_appended_then_the_rows_are_read_then_the_log():
+    world = World()
+    (answer,) = world.send().values()
+    assert world.steps == [*SENT, *LOOK]
+    assert (answer.base_offset, answer.last_offset, answer.error) == (0, 1, None)
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_ap_02_without_all_nobody_is_waited_for(acks):
+    world = World(acks)
+    answer = world.send()[0]
+    assert (world.steps, answer.base_offset, answer.error) == (SENT, 0, None)
+
+
+def test_ap_06_the_partitions_of_a_leader_are_one_commit_and_one_look_at_its_log():
+    world = World(partitions=(0, 1))
+    assert [answer.error for answer in world.send().values()] == [None, None]
+    assert world.steps == [*SENT, *LOOK]
+
+
+def test_ap_06_with_too_small_an_isr_nothing_is_written():
+    world = World(retries=99)
+    world.registrations[0] = dataclasses.replace(world.registrations[0], isr=(1,))
+    (answer,) = world.send().values()
+    assert isinstance(answer.error, NotEnoughReplicasException)
+    assert set(world.steps) == {ReadTopic, Pause}
+    assert world.clock.now == world.options.deadline
+
+
+@pytest.mark.parametrize("step", SENT, ids=lambda step: step.__name__)
+def test_ap_06_what_may_pass_is_sent_again_under_the_same_sequence(step):
+    world = World()
+    world.fails = {step: [GONE, FencedLeaderEpochException("over"), GONE]}
+    assert world.send()[0].error is None
+    assert {request.base_sequence for request in world.requests} == {0}
+    again = [*SENT[: SENT.index(step) + 1], Pause]
+    assert world.steps == [*again * 3, *SENT, *LOOK]
+    world.requests.clear()
+    world.send()
+    assert [request.base_sequence for request in world.requests] == [2], "the next send goes on"
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(GONE, 3), (ProducerFencedException("a newer one"), 1)], ids=repr)
+def test_ap_06_what_cannot_pass_and_what_was_tried_often_enough_is_an_error(error, attempts):
+    world = World(retries=2)
+    world.fails = {AppendToLeader: [error] * 9}
+    assert world.send()[0].error is error
+    assert world.steps.count(AppendToLeader) == attempts
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_mc_04_to_wait_for_a_leader_is_no_retry(retries):
+    world = World(retries=retries)
+    world.lead(NO_LEADER, 0)
+    world.pauses = [lambda: None, lambda: None, lambda: world.lead(1, 0)]
+    world.fails = {AppendToLeader: [GONE] * 9}
+    assert world.send()[0].error is GONE
+    assert world.steps == [*[ReadTopic, Pause] * 3, *[*SENT, Pause] * retries, *SENT]
+
+
+def test_ap_06_a_sequence_that_a_leader_does_not_know_starts_over_at_once_under_another_id():
+    """Even without retries: nothing of the send was in a log."""
+    world = World(retries=9)
+    world.outcomes = [OutOfOrderSequenceException("4 after 2")]
+    assert world.send()[0].error is None
+    assert world.steps == [*SENT, Pause, *SENT, *LOOK]
+    assert [(r.producer_id, r.base_sequence) for r in world.requests] == [(7, 0), (8, 0)]
+
+
+def test_mc_04_records_that_meet_no_leader_in_time_expire():
+    world = World()
+    world.lead(NO_LEADER, 1)
+    error = world.send()[0].error
+    assert (type(error), type(error.__cause__)) == (TimeoutException, LeaderNotAvailableException)
+    assert world.clock.now == world.options.deadline
+
+
+def test_ap_07_the_log_is_read_only_once_the_row_says_that_all_have_them():
+    world = World(high_watermark=0)
+    world.pauses = [lambda: None, lambda: setattr(world, "high_watermark", 2)]
+    assert world.send()[0].error is None
+    assert world.steps == [*SENT, *[ReadLeaderships, Pause] * 2, *LOOK]
+
+
+@pytest.mark.parametrize("step", LOOK, ids=lambda step: step.__name__)
+def test_ap_07_a_look_that_fails_is_done_again(step):
+    """Nothing needs to move for it: what is committed is acknowledged as soon as it can be seen."""
+    world = World()
+    world.fails = {step: [GONE, GONE]}
+    assert world.send()[0].error is None
+    again = [*LOOK[: LOOK.index(step) + 1], Pause]
+    assert world.steps == [*SENT, *again * 2, *LOOK]
+
+
+@pytest.mark.parametrize("step", LOOK, ids=lambda step: step.__name__)
+def test_ap_07_a_look_that_always_fails_is_the_cause_of_the_time_out(step):
+    world = World()
+    world.fails = {step: [GONE] * 99}
+    error = world.send()[0].error
+    assert (type(error), error.__cause__) == (TimeoutException, GONE)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_ap_07_when_the_time_is_over_it_is_asked_who_lacks_what(fails):
+    world = World(high_watermark=0)
+    world.fails = {ReadReplicas: [GONE] * fails}
+    error = world.send()[0].error
+    assert world.steps[-2:] == [ReadLeaderships, ReadReplicas]
+    assert ("broker 2 cannot be asked (503)" if fails else "all have them") in str(error)
+
+
+def lead_without_them(world):
+    """Broker 2 leads, has not the records, and something else at their offsets."""
+    world.log = chained_log(header(0, 1, 1, "others"), header(2, 3, 1), role=Role(1, LEADER))
+    world.lead(2, 1)
+    world.high_watermark = 4
+
+
+def test_ap_07_what_a_new_leader_has_not_is_sent_to_it_again():
+    world = World(high_watermark=0)
+    world.pauses = [lambda: lead_without_them(world)]
+    answer = world.send()[0]
+    assert (answer.error, answer.base_offset, answer.leader_epoch) == (None, 2, 1)
+    assert world.steps == [*SENT, ReadLeaderships, Pause, ReadLeaderships, *SENT, Pause, *LOOK]
+    assert [(r.leader_epoch, r.base_sequence) for r in world.requests] == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("log_start", [0, 5])
+def test_ap_07_a_topic_that_was_made_again_has_none_of_the_records(log_start):
+    """Whatever it has at their offsets, or has deleted there: they are sent to it."""
+    world = World(high_watermark=0)
+
+    def make_again():
+        world.registrations[0] = dataclasses.replace(world.registrations[0], topic_id="made again")
+        world.log = chained_log(header(0, 4), header(5, 6), role=Role(0, LEADER))
+        world.log.start_at(log_start)
+        world.high_watermark = 7
+
+    world.pauses = [make_again]
+    answer = world.send()[0]
+    assert (answer.error, answer.base_offset, answer.topic_id) == (None, 5, "made again")
+    assert [r.topic_id for r in world.requests] == ["id", "made again"]
+
+
+def test_ap_07_when_the_time_is_over_nothing_is_sent_again():
+    world = World(high_watermark=0)
+    world.pauses = [*[lambda: None] * (int(SECONDS / POLL) - 1), lambda: lead_without_them(world)]
+    assert isinstance(world.send()[0].error, NotLeaderOrFollowerException)
+    assert (world.clock.now, world.steps.count(AppendToLeader)) == (world.options.deadline, 1)
+
+
+def test_ap_07_a_leader_whose_rows_cannot_be_read_is_waited_for():
+    world = World()
+    world.unreadable = [GONE, GONE]
+    assert world.send()[0].error is None
+    assert world.steps == [*SENT, *[ReadLeaderships, Pause] * 2, *LOOK]
+
+
+FOREIGN = InconsistentClusterIdException("another cluster")
+
+
+@pytest.mark.parametrize("where", ["rows", "log", "log of the partition"])
+def test_ap_07_an_error_of_the_leader_that_cannot_pass_is_told_at_once(where):
+    world = World()
+    match where:
+        case "rows":
+            world.unreadable = [FOREIGN]
+        case "log":
+            world.fails = {ReadLeaderLogs: [FOREIGN]}
+        case "log of the partition":
+            world.logs = {world.registrations[0].topic_id_partition: FOREIGN}
+    assert world.send()[0].error is FOREIGN
+    assert Pause not in world.steps
+
+
+def test_ap_07_a_log_that_cannot_be_read_of_one_partition_holds_up_no_other():
+    world = World(partitions=(0, 1))
+    world.logs = {world.registrations[1].topic_id_partition: GONE}
+    world.pauses = [lambda: world.logs.clear()]
+    assert [answer.error for answer in world.send().values()] == [None, None]
+    assert world.steps == [*SENT, *LOOK, Pause, *LOOK]
+
+
+def test_ap_07_without_retries_it_is_an_error():
+    world = World(retries=0, high_watermark=0)
+    world.pauses = [lambda: lead_without_them(world)]
+    answer = world.send()[0]
+    assert isinstance(answer.error, NotLeaderOrFollowerException)
+    assert (answer.base_offset, world.steps.count(AppendToLeader)) == (0, 1)
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(GONE, 3), (ProducerFencedException("a newer one"), 2)], ids=repr)
+def test_ap_07_an_error_of_sending_again_counts_if_it_cannot_pass(error, attempts):
+    world = World(high_watermark=0)
+
+    def lead_and_fail():
+        lead_without_them(world)
+        world.fails = {AppendToLeader: [error]}
+
+    world.pauses = [lead_and_fail]
+    answer = world.send()[0]
+    assert answer.error is (None if error is GONE else error)
+    assert world.steps.count(AppendToLeader) == attempts

@@ -1,0 +1,373 @@
+"""One micro-batch at a time, on real logs: a leader (broker 1), a follower (broker 2), and the headers between them."""
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+
+from lakelog.replication.config import Config
+from lakelog.replication.protocol.chain import genesis
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.leader_epoch import EpochEntry
+from lakelog.replication.protocol.leadership import HostedPartition
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_rows import replica_row
+from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.server.fetcher import fetch_runner
+from lakelog.replication.server.fetcher.arrow_tables import rows_table
+from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
+from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
+from lakelog.replication.server.fetcher.follower_session import follower_session
+from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
+from lakelog.replication.server.pause_point import Gate
+from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.append import append_as_follower
+from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment_name import leader_of
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from tests.hanging import Hanging, ends, in_background
+from tests.server.quota_cache import QuotaCache
+from tests.storage.logs import (
+    P0,
+    P1,
+    TOPIC,
+    chain,
+    epochs,
+    fill,
+    follow,
+    lead,
+    leo,
+    new_log,
+    offsets,
+    request,
+    send,
+    start_at,
+    values,
+)
+
+
+class World:
+    """Leader and follower of two partitions, both under leader epoch 0."""
+
+    def __init__(self, spark, root, followed=(P0, P1), quotas=None, clock=time.monotonic, **config):
+        self.spark = follower_session(spark) if spark else None  # without it all is read from the leader's log
+        self.source = StorageRoot.of(root).child("broker-1")
+        self.leader = new_log(self.source.child("log"), P0, P1)
+        self.table = ReplicaTable.create(self.source)
+        self.follower = ReplicaLog.create(StorageRoot.of(root).child("broker-2").child("log"))
+        follow(self.follower, P0, P1, epoch=0)
+        self.progress, self.truncated, self.divergences, self.told = [], [], [], []
+        self.states = SharedFetchStates(clock)
+        self.states.assign({p: InitialFetchState(TOPIC, 1, 0, 0) for p in followed})
+        read = ReplicaTable.open(self.source)
+        context = FetchContext(
+            self.spark, Config.from_properties(config), "broker-2", self.follower, self.source,
+            lambda: read, self.follow_high_watermarks, self.divergences.append, self.tell, Gate(),
+            FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1),
+        )  # fmt: skip
+        self.round = FetchRunner(context, self.states)
+        self._reader = RecordBatchReader(HeaderStream(self.source, leader=1))
+        self._offset = self._reader.initialOffset()
+        self.publish()
+
+    def publish(self, epoch=0, high_watermark=0):
+        """The leader says what it has."""
+        state = self.leader.refresh()
+        logs = {p: state.partition(p) for p in (P0, P1)}
+        rows = [
+            Replica(
+                TOPIC, p.topic_id, p.partition, 1, 1, epoch, "leader", "Fetching", log.log_start_offset,
+                log.log_end_offset, high_watermark, log.lineage, None, state.version, chain=log.log_end.chain,
+            )
+            for p, log in logs.items()
+        ]  # fmt: skip
+        self.table.publish(rows, "test")
+
+    def follow_high_watermarks(self, step):
+        """Those of leaders come with fetches; after a truncation there are none."""
+        if step.leader_high_watermarks:
+            self.progress.append(step.leader_high_watermarks)
+        else:
+            self.truncated.extend(step.log_ends)
+
+    def tell(self, why):
+        """The follower says what it has: `told` keeps all that it has ever said."""
+        state = self.follower.current()
+        self.told.append((why, {p: self.row(p, state) for p in self.states.all()}))
+
+    def row(self, partition, state):
+        registration = PartitionRegistration(
+            TOPIC, partition.topic_id, partition.partition, (1, 2), 1, self.states.get(partition).leader_epoch, (1, 2)
+        )
+        hosted = HostedPartition(registration, 0)
+        return replica_row(
+            2, 20, hosted, state.known(partition), self.states.get(partition), None, state.version
+        )  # fmt: skip
+
+    def stream(self):
+        """What the header stream brings since the last call, as Spark would hand it over; None if nothing."""
+        rows, self._offset = self._reader.read(self._offset)
+        rows = list(rows)
+        return self.spark.createDataFrame(rows_table(rows)) if rows else None
+
+    def fetch(self):
+        return self.round.run(self.stream() if self.spark else None)
+
+    def files(self, log):
+        return set(log.refresh().segments)
+
+
+@pytest.fixture
+def world(spark, root):
+    return World(spark, root)
+
+
+def test_ft_09_a_whole_segment_is_copied_byte_for_byte(world):
+    send(world.leader, request(P0, 10), request(P1, 5))
+    world.fetch()
+    (name,), (copy,) = world.files(world.leader), world.files(world.follower)
+    assert world.follower.root.read(copy) == world.leader.root.read(name)
+    assert (copy != name, leader_of(copy)) == (True, leader_of(name)), "no name of the leader's choice"
+    assert (leo(world.follower, P0), leo(world.follower, P1)) == (10, 5)
+
+
+def test_ft_09_the_copy_is_committed_with_the_statistics_of_the_original(world):
+    send(world.leader, request(P0, 10))
+    world.fetch()
+    ((original,), (copy,)) = (log.refresh().segments.values() for log in (world.leader, world.follower))
+    assert (copy.headers, copy.file.stats) == (original.headers, original.file.stats)
+    count = world.spark.read.format("delta").load(world.follower.root.uri).where("offset >= 4").count()
+    assert count == 6
+
+
+def test_ft_04_rows_are_cut_where_a_segment_holds_more_than_is_followed(spark, root):
+    world = World(spark, root, followed=[P0])
+    send(world.leader, request(P0, 10), request(P1, 5))
+    world.fetch()
+    assert offsets(world.follower, P0) == list(range(10))
+    assert leo(world.follower, P1) == 0
+    ((original,), (copy,)) = (log.refresh().segments.values() for log in (world.leader, world.follower))
+    assert copy.headers == original.headers[:1]
+
+
+def test_ft_10_what_is_there_already_is_skipped(world):
+    fill(world.leader, P0, 10)
+    headers = world.stream()
+    world.round.run(headers)
+    version = world.follower.refresh().version
+    world.round.run(headers)
+    assert world.follower.refresh().version == version
+    assert offsets(world.follower) == list(range(10))
+
+
+def test_ft_10_a_batch_that_begins_below_the_log_end_is_appended_from_it(world):
+    fill(world.leader, P0, 4)
+    world.fetch()
+    (copied,) = world.files(world.follower)
+    fill(world.leader, P0, 6)
+    late = ReplicaLog.open(world.leader.root)
+    assert leo(late) == 10
+    world.fetch()
+    assert values(world.follower) == values(world.leader)
+    assert copied in world.files(world.follower)
+
+
+def test_a_new_replica_begins_with_the_snapshot_of_its_leader(world):
+    fill(world.leader, P0, 3, 4, 5)
+    world.stream()  # the tail has passed by before the follower was there
+    world.fetch()
+    assert offsets(world.follower) == list(range(12))
+    assert not world.states.get(P0).lagging
+
+
+def test_ft_10_a_gap_is_closed_from_the_snapshot(world):
+    world.fetch()
+    fill(world.leader, P0, 3)
+    world.stream()  # lost
+    fill(world.leader, P0, 4)
+    assert world.fetch() is True, "there is more to be had at once"
+    assert leo(world.follower) == 0, "a log has no holes"
+    world.fetch()
+    assert offsets(world.follower) == list(range(7))
+
+
+def test_a_snapshot_is_read_within_the_bounds_of_a_fetch(spark, root):
+    world = World(spark, root, **{"replica.fetch.response.max.bytes": 1})
+    fill(world.leader, P0, 2, 2, 2)
+    world.stream()
+    ends = []
+    while world.fetch():
+        ends.append(leo(world.follower))
+    assert [*ends, leo(world.follower)] == [2, 4, 6]
+
+
+def test_ft_14_a_leader_that_has_not_taken_up_its_epoch_is_waited_for(world):
+    world.states.assign({P0: InitialFetchState(TOPIC, 1, 1, 0)})
+    fill(world.leader, P0, 3)
+    world.fetch()
+    assert leo(world.follower) == 0
+    lead(world.leader, P0, epoch=1)
+    follow(world.follower, P0, epoch=1)
+    world.publish(epoch=1)
+    world.fetch()
+    assert offsets(world.follower) == [0, 1, 2]
+
+
+def test_a_batch_that_the_leaders_lineage_does_not_hold_is_not_appended(world):
+    """An old checkpoint may deliver what the leader has cut since."""
+    fill(world.leader, P0, 3)
+    headers = world.stream()
+    row = world.table.replicas[P0]
+    forged = dataclasses.replace(row, epochs=(EpochEntry(5, 0, genesis(P0)),))
+    world.table.publish([forged, world.table.replicas[P1]], "test")
+    world.states.truncated(P0, 0)
+    world.states.caught_up(P0)
+    world.round.run(headers)
+    assert leo(world.follower) == 0
+
+
+def test_tr_06_a_follower_is_cut_to_its_leaders_lineage_before_it_fetches(world):
+    fill(world.leader, P0, 4)
+    world.fetch()
+    stray = ReplicaLog.open(world.follower.root)
+    lead(stray, P0, epoch=1)
+    fill(stray, P0, 3, epoch=1, producer_id=9)
+    lead(world.leader, P0, epoch=2)
+    fill(world.leader, P0, 2, epoch=2)
+    follow(world.follower, P0, epoch=2)
+    world.states.assign({P0: InitialFetchState(TOPIC, 1, 2, 7)})
+    world.publish(epoch=2)
+    world.fetch()
+    assert values(world.follower) == values(world.leader)
+    assert epochs(world.follower) == [(0, 0), (2, 4)]
+    assert chain(world.follower) == chain(world.leader)
+
+
+def test_ap_03_an_empty_replica_begins_at_its_leaders_log_start(spark, root):
+    world = World(spark, root)
+    start_at(world.leader, P0, 100)
+    fill(world.leader, P0, 5)
+    world.publish()
+    world.fetch()
+    assert offsets(world.follower) == [100, 101, 102, 103, 104]
+
+
+def test_ft_12_a_broken_segment_delays_its_partition_and_no_other(world):
+    world.fetch()
+    fill(world.leader, P0, 3)
+    (broken,) = world.files(world.leader)
+    fill(world.leader, P1, 5)
+    headers = world.stream()
+    world.leader.root.delete(broken)
+    world.round.run(headers)
+    assert leo(world.follower, P1) == 5
+    assert leo(world.follower, P0) == 0
+    state = world.states.get(P0)
+    assert state.shown_state == ReplicaState.DELAYED
+    assert "CorruptRecordException" in state.error
+    assert broken in state.error
+
+
+def test_ft_12_a_broken_segment_in_the_snapshot_delays_its_partition_and_no_other(world):
+    """A new follower reads the leader's snapshot: the file may hold flights-0 alone, by its statistics."""
+    fill(world.leader, P0, 3)
+    (broken,) = world.files(world.leader)
+    fill(world.leader, P1, 5)
+    world.leader.root.delete(broken)
+    world.round.run(None)
+    assert (leo(world.follower, P0), leo(world.follower, P1)) == (0, 5)
+    assert world.states.get(P0).shown_state == ReplicaState.DELAYED
+    assert broken in world.states.get(P0).error
+
+
+def test_ft_12_a_broken_file_of_our_own_delays_its_partition_and_no_other(world):
+    """It is found by the cut, which would write again what else is in it; what it holds may not be claimed."""
+    send(world.leader, request(P0, 4))
+    world.fetch()
+    lead(world.follower, P0, epoch=1)
+    fill(world.follower, P0, 3, epoch=1, producer_id=9)
+    assert compact(world.follower, 1 << 20, 2, 1 << 20, "test") == 2
+    broken = Path(world.follower.root.path(*world.files(world.follower)))
+    content = broken.read_bytes()
+    broken.write_bytes(content[:4] + b"x" * 600 + content[604:])
+    lead(world.leader, P0, P1, epoch=2)
+    follow(world.follower, P0, P1, epoch=2)
+    fill(world.leader, P1, 5, epoch=2)
+    world.states.assign({p: InitialFetchState(TOPIC, 1, 2, 0) for p in (P0, P1)})
+    world.publish(epoch=2)
+    world.truncated.clear()
+    for _ in range(2):
+        world.fetch()
+        assert world.states.get(P0).shown_state == ReplicaState.DELAYED
+        assert broken.name in world.states.get(P0).error
+        assert leo(world.follower, P1) == 5
+    assert world.truncated == [P1]
+
+
+def test_hw_03_the_leaders_high_watermark_is_handed_on(world):
+    fill(world.leader, P0, 5)
+    world.publish(high_watermark=4)
+    world.fetch()
+    assert world.progress[-1] == {P0: 4, P1: 4}
+
+
+def test_fm_09_nothing_is_appended_after_the_replica_has_become_something_else(world):
+    fill(world.leader, P0, 5)
+    follow(world.follower, P0, epoch=3)
+    assert world.fetch() is False
+    state = world.states.get(P0)
+    assert (leo(world.follower), state.shown_state) == (0, ReplicaState.DELAYED)
+    assert "no longer follows" in state.error
+
+
+def test_fm_07_fm_09_a_partition_may_be_taken_away_while_its_source_hangs_and_nothing_more_is_appended(
+    world, monkeypatch
+):
+    """Whoever stops to fetch waits for no source; what was copied meanwhile is committed by nobody."""
+    fill(world.leader, P0, 5)
+    before, answers = world.follower.refresh().version, []
+    copy = Hanging(SegmentCopier.copy)
+    monkeypatch.setattr(SegmentCopier, "copy", lambda *args: copy(*args))
+    hung = in_background(lambda: answers.append(world.fetch()))
+    assert copy.is_entered.wait(60)
+    assert ends(in_background(lambda: world.states.remove([P1])))
+    copy.let_go()
+    assert ends(hung)
+    assert answers == [False]
+    assert (leo(world.follower), world.follower.refresh().version) == (5, before + 1), "what is still fetched, once"
+
+
+def test_fm_07_what_is_being_appended_is_waited_for(world, monkeypatch):
+    fill(world.leader, P0, 5)
+    append = Hanging(append_as_follower)
+    monkeypatch.setattr(fetch_runner, "append_as_follower", append)
+    fetches = in_background(world.fetch)
+    assert append.is_entered.wait(60)
+    removal = in_background(lambda: world.states.remove([P0]))
+    removal.join(0.05)
+    assert removal.is_alive()
+    append.let_go()
+    assert ends(removal)
+    assert ends(fetches)
+    assert leo(world.follower) == 5
+
+
+def test_many_small_commits_are_one_commit_of_the_follower(world):
+    world.fetch()
+    before = world.follower.refresh().version
+    fill(world.leader, P0, *[1] * 8)
+    world.fetch()
+    assert leo(world.follower) == 8
+    assert world.follower.refresh().version == before + 1
+
+
+def test_a_large_fetch_is_copied_by_executors(spark, root):
+    world = World(spark, root, **{"lakelog.executor.copy.bytes": 1})
+    fill(world.leader, P0, 3, 4)
+    world.fetch()
+    assert values(world.follower) == values(world.leader)

@@ -1,0 +1,257 @@
+"""A fetcher: its query begins, ends by itself, is started again, is shut down."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from lakelog.replication.config import Config
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.server.fetcher import replica_fetcher
+from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
+from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
+from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
+from lakelog.replication.server.pause_point import BrokerKilled, Gate
+from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
+from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from tests.clock import Clock
+from tests.hanging import Hanging, ends, in_background, raises
+from tests.processes import wait_until
+from tests.server.quota_cache import QuotaCache
+from tests.storage.logs import P0, P1, new_log
+
+LED = PartitionRegistration("flights", "flights-id", 0, (1, 2), 1, 0, (1,))
+FOLLOWED = PartitionRegistration("flights", "flights-id", 1, (1, 2), 2, 0, (2,))
+
+
+@pytest.fixture
+def fetch(root):
+    """A round of a fetcher whose leader has said nothing yet; it needs no Spark to do nothing."""
+    storage, gate, published, looks = StorageRoot.of(root), Gate(), [], []
+    log = new_log(storage.child("log"))
+    states = SharedFetchStates(Clock())
+    leaders = ReplicaTable.create(storage)
+    context = FetchContext(
+        None, Config(), "broker-2", log, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
+        lambda _: None, published.append, gate,
+        FetcherQuotas(ReplicationQuotas(2, QuotaCache()), 1),
+    )  # fmt: skip
+    return SimpleNamespace(
+        round=FetchRunner(context, states), states=states, gate=gate, published=published, looks=looks, log=log
+    )
+
+
+def test_ft_03_ft_14_without_anything_to_fetch_nothing_is_read_and_nobody_is_woken(fetch):
+    assert fetch.round.run(None) is False
+    assert fetch.looks == []
+    fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
+    assert fetch.round.run(None) is False
+    assert fetch.states.get(P0).shown_state == ReplicaState.TRUNCATING, "it waits for its leader"
+
+
+@pytest.mark.parametrize("error", [KafkaStorageException("no route to host"), OSError("connection reset")], ids=repr)
+def test_ft_06_a_fetch_that_fails_delays_all_its_partitions_and_tells(fetch, monkeypatch, caplog, error):
+    fetch.states.assign({p: InitialFetchState("flights", 1, 0, 0) for p in (P0, P1)})
+    monkeypatch.setattr(ReplicaTable, "refresh", raises(error))
+    for _ in range(2):
+        assert fetch.round.run(None) is False
+    said = f"{type(error).__name__}: {error}"
+    assert {(s.shown_state, s.error) for s in fetch.states.all().values()} == {(ReplicaState.DELAYED, said)}
+    assert fetch.published == ["delayed"] * 2
+    lines = [f"broker-2: {p.topic_id}-{p.partition} is delayed: {said}" for p in (P0, P1)]
+    assert [record.getMessage() for record in caplog.records] == lines, "once, not in each round"
+
+
+def test_a_fetcher_of_a_broker_that_was_killed_does_nothing_more(fetch):
+    fetch.gate.kill()
+    with pytest.raises(BrokerKilled):
+        fetch.round.run(None)
+    assert (fetch.looks, fetch.published) == ([], []), "not even a look at its leader"
+
+
+@pytest.mark.parametrize("stop", ["remove", "shutdown"])
+def test_fm_07_br_04_a_source_that_hangs_does_not_keep_a_broker_from_stopping_to_fetch(fetch, root, monkeypatch, stop):
+    """A round of another leader's partitions is not waited for anyway, and this one writes nothing when it goes on."""
+    fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
+    source = Hanging(lambda *_: False)
+    monkeypatch.setattr(ReplicaTable, "refresh", source)
+    made = fetcher_of(root, fetch.states, fetch.round)
+    hung = in_background(lambda: made._fetch(None))
+    assert source.is_entered.wait(30)
+    assert ends(in_background({"remove": lambda: made.remove_partitions([P0]), "shutdown": made.shutdown}[stop]))
+    assert made.partition_count() == 0
+    source.let_go()
+    assert ends(hung)
+    assert (fetch.log.refresh().version, fetch.published) == (0, [])
+
+
+class Query:
+    """A streaming query that a test ends."""
+
+    isActive = True  # noqa: N815
+
+    def exception(self):
+        return "it ended"
+
+    def stop(self):
+        self.isActive = False
+
+
+class Writer:
+    """What Spark offers for starting a query; keeps the queries, and what each calls for a micro-batch."""
+
+    def __init__(self):
+        self.queries, self.process, self.writeStream, self.error = [], None, self, None
+
+    def queryName(self, name):  # noqa: N802
+        self.name = name
+        return self
+
+    def foreachBatch(self, process):  # noqa: N802
+        self.process = process
+        return self
+
+    def option(self, *_):
+        return self
+
+    def start(self):
+        if self.error:
+            raise self.error
+        self.queries.append(Query())
+        return self.queries[-1]
+
+
+class Round:
+    """A round that answers, or raises, what it is told to."""
+
+    def __init__(self):
+        self.answer, self.runs = False, []
+
+    def run(self, headers):
+        self.runs.append(headers)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def fetcher_of(root, states, work, config=None):
+    home = StorageRoot.of(root)
+    key, checkpoints = BrokerIdAndFetcherId(1, 0), home.child("checkpoints")
+    return ReplicaFetcher(None, 2, key, home, home, checkpoints, config or Config(), states, work, Gate())
+
+
+@pytest.fixture
+def fetcher(root, monkeypatch):
+    """A fetcher whose query is the test's, and whose thread has not been started."""
+    home, writer, work, states = StorageRoot.of(root), Writer(), Round(), SharedFetchStates(Clock())
+    monkeypatch.setattr(replica_fetcher, "read_headers", lambda _spark, _stream: writer)
+    config = Config.from_properties({"replica.fetch.backoff.ms": 0})
+    made = fetcher_of(root, states, work, config)
+    made.attend()
+    wakes = home.child("checkpoints", "ReplicaFetcherThread-0-1")
+    return SimpleNamespace(it=made, writer=writer, work=work, states=states, wakes=lambda: int(wakes.read("wake")))
+
+
+@pytest.mark.parametrize(("again", "wakes"), [(False, 0), (True, 1)])
+def test_ft_01_micro_batches_go_on_and_where_there_is_more_the_next_one_is_called_for(fetcher, again, wakes):
+    before = fetcher.wakes()
+    fetcher.work.answer = again
+    fetcher.writer.process(None, 0)
+    assert fetcher.wakes() == before + wakes
+
+
+def test_ft_01_who_was_killed_wakes_nobody(fetcher):
+    before, fetcher.work.answer = fetcher.wakes(), BrokerKilled()
+    fetcher.writer.process(None, 0)
+    assert fetcher.wakes() == before
+
+
+def test_ft_01_a_query_that_begins_fetches_from_the_snapshot_also_after_a_round_that_was_under_way(fetcher):
+    """The round would else say that the snapshot has been read, of which the stream has not what came since."""
+    fetcher.it.add_partitions({P0: InitialFetchState("flights", 1, 0, 0)})
+    fetcher.states.truncated(P0, 0)
+    hanging = Hanging(lambda *_: fetcher.states.caught_up(P0))
+    fetcher.work.run, run = hanging, fetcher.work.run
+    under_way = in_background(lambda: fetcher.it._fetch(None))
+    assert hanging.is_entered.wait(30)
+    fetcher.work.run = run
+    first = in_background(lambda: fetcher.writer.process(None, 0))
+    first.join(0.05)
+    hanging.let_go()
+    assert ends(under_way)
+    assert ends(first)
+    assert fetcher.states.get(P0).lagging
+
+
+def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again(fetcher, caplog):
+    fetcher.work.answer = ZeroDivisionError("a bug")
+    with pytest.raises(ZeroDivisionError):
+        fetcher.writer.process(None, 0)
+    fetcher.writer.queries[0].isActive = False
+    fetcher.it.attend()
+    assert len(fetcher.writer.queries) == 1, "first a backoff"
+    assert "the query has ended: it ended" in caplog.text
+    fetcher.it.attend()
+    assert len(fetcher.writer.queries) == 2
+    fetcher.work.answer = False
+    fetcher.it.attend()
+    assert len(fetcher.writer.queries) == 2, "it runs"
+
+
+def test_ft_01_a_query_that_does_not_start_is_tried_again(fetcher):
+    fetcher.writer.queries[0].isActive, fetcher.writer.error = False, ZeroDivisionError("no worker")
+    fetcher.it.attend()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            fetcher.it.attend()
+    fetcher.writer.error = None
+    fetcher.it.attend()
+    assert [query.isActive for query in fetcher.writer.queries] == [False, True]
+
+
+def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fetcher):
+    """Its broker has to lead, and waits for no query."""
+    fetcher.it.start()
+    fetcher.writer.queries[0].isActive = False
+    wait_until(lambda: len(fetcher.writer.queries) == 2, "the query is started again")
+    fetcher.it.shutdown()
+    assert [query.isActive for query in fetcher.writer.queries] == [False, False]
+    assert not [t for t in threading.enumerate() if t.name == "broker-2-ReplicaFetcherThread-0-1"]
+
+
+def test_ft_01_before_its_stream_has_begun_a_fetcher_fetches_by_itself(fetcher):
+    """A query takes seconds to begin; meanwhile its partitions would fall out of the ISR."""
+    fetcher.it.attend()
+    assert fetcher.work.runs == [None]
+    fetcher.writer.process("headers", 0)
+    fetcher.it.attend()
+    assert fetcher.work.runs == [None, "headers"], "from its first micro-batch on the stream does it"
+
+
+def test_ft_10_what_came_before_the_stream_began_is_read_from_the_snapshot(fetcher):
+    """The stream begins with the newest commit: what was fetched before it may have ended below that."""
+    fetcher.it.add_partitions({P0: InitialFetchState("flights", 1, 0, 0)})
+    fetcher.states.truncated(P0, 0)
+    fetcher.states.caught_up(P0)
+    fetcher.writer.process("headers", 0)
+    assert fetcher.it.fetch_state(P0).lagging
+
+
+def test_br_04_a_query_that_hangs_is_waited_for_no_longer_than_it_is_said(fetcher, caplog):
+    stop = Hanging()
+    fetcher.writer.queries[0].stop = stop
+    assert ends(in_background(lambda: fetcher.it.shutdown(0.05)))
+    assert "its micro-batch has not ended yet" in caplog.text
+    stop.let_go()
+    fetcher.it.shutdown()
+
+
+def test_br_04_an_error_of_a_query_that_is_ended_is_told(fetcher, caplog):
+    fetcher.writer.queries[0].stop = lambda: 1 / 0
+    fetcher.it.shutdown()
+    assert "ZeroDivisionError" in caplog.text

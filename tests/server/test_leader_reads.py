@@ -1,0 +1,48 @@
+"""What a leader's round is told of its followers when one of their roots hangs."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from lakelog.replication.protocol.rounds.steps import ReadFollowerRows
+from lakelog.replication.server import follower_rows
+from lakelog.replication.server.leader_reads import LeaderView
+from tests.clock import Clock
+from tests.hanging import Hanging
+from tests.processes import wait_until
+from tests.storage.logs import P0, new_log
+
+
+class World:
+    """Brokers 2 and 3 follow, and each has a row."""
+
+    def __init__(self, root):
+        self.clock, self.reads = Clock(), {2: lambda: {P0: "row of 2"}, 3: lambda: {P0: "row of 3"}}
+        self.view = LeaderView(1, new_log(root, P0), SimpleNamespace(replica_table=self.table), 10_000, self.clock)
+
+    def table(self, broker):
+        return SimpleNamespace(refresh=lambda: None, replicas=self.reads[broker]())
+
+    def look(self):
+        self.clock.now += 1
+        return self.view.follower_rows(ReadFollowerRows((2, 3)))
+
+    def looked_now(self):
+        return {broker for broker, began_at in self.look().began_at.items() if began_at == self.clock.now}
+
+
+@pytest.fixture
+def world(root, monkeypatch):
+    monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 30.0)
+    return World(root)
+
+
+def test_is_04_ol_01_rows_come_with_the_time_at_which_the_look_at_them_began(world, monkeypatch):
+    """Those of a root that hangs are older: they count for the HW, and bring nobody into the ISR."""
+    assert world.looked_now() == {2, 3}
+    monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 0.05)
+    hanging = world.reads[2] = Hanging(lambda: {P0: "row of 2"})
+    wait_until(lambda: world.looked_now() == {3}, "a look that is not waited for")
+    assert world.look().rows[2] == {P0: "row of 2"}, "that it counts for the HW does no harm"
+    hanging.let_go()
+    wait_until(lambda: world.looked_now() == {2, 3}, "a look at broker 2 that began since")

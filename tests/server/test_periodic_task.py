@@ -1,0 +1,137 @@
+"""A heartbeat goes on through errors, and ends with its broker."""
+
+import threading
+
+import pytest
+
+from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
+from lakelog.replication.server.pause_point import BrokerKilled, Gate
+from lakelog.replication.server.periodic_task import Rounds, WhileMoving
+from tests.clock import Clock
+from tests.processes import wait_until
+
+
+class Beats:
+    """Counts beats, and raises at each of the first ones what it is given for it."""
+
+    def __init__(self, *errors):
+        self.count = 0
+        self._errors = list(errors)
+
+    def __call__(self):
+        self.count += 1
+        if self._errors:
+            raise self._errors.pop(0)
+
+
+class WatchedGate(Gate):
+    """Tells when somebody has come to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.reached = threading.Event()
+
+    def pass_through(self):
+        self.reached.set()
+        super().pass_through()
+
+
+@pytest.fixture
+def gate():
+    return WatchedGate()
+
+
+@pytest.fixture
+def start(gate):
+    """Starts heartbeats, and ends them with the test."""
+    started = []
+
+    def begin(beat):
+        heartbeat = Rounds("broker-77", "heartbeat", 1, gate, beat)
+        heartbeat.start()
+        started.append(heartbeat)
+        return heartbeat
+
+    yield begin
+    gate.kill()
+    for heartbeat in started:
+        heartbeat.stop()
+
+
+def threads():
+    return [thread.name for thread in threading.enumerate() if thread.name == "broker-77-heartbeat"]
+
+
+def test_bc_01_it_beats_until_it_is_stopped(start):
+    beats = Beats()
+    heartbeat = start(beats)
+    wait_until(lambda: beats.count >= 3, "three beats")
+    heartbeat.stop()
+    assert threads() == [], "no beat is under way any more"
+
+
+def test_bc_01_an_error_that_may_pass_does_not_end_it(start, caplog):
+    error = KafkaStorageException("later")
+    beats = Beats(error, error)
+    start(beats)
+    wait_until(lambda: beats.count >= 4, "beats after the errors")
+    assert [record.getMessage() for record in caplog.records][:1] == [f"broker-77: heartbeat: {error}"]
+
+
+def test_what_nobody_expected_is_told_and_does_not_end_it(start, caplog):
+    beats = Beats(ZeroDivisionError("a bug"))
+    start(beats)
+    wait_until(lambda: beats.count >= 2, "a beat after the error")
+    assert "broker-77: heartbeat: an error of its own" in caplog.text
+    assert "ZeroDivisionError: a bug" in caplog.text
+
+
+@pytest.mark.parametrize("error", [StaleBrokerEpochException("fenced"), BrokerKilled()], ids=repr)
+def test_bc_01_a_broker_that_is_fenced_or_killed_shows_no_life(start, error):
+    beats = Beats(error)
+    start(beats)
+    wait_until(lambda: threads() == [], "the end of the heartbeat")
+    assert beats.count == 1
+
+
+def test_bc_01_who_is_paused_shows_no_life_until_it_goes_on(start, gate):
+    beats = Beats()
+    gate.pause()
+    start(beats)
+    assert gate.reached.wait(10)
+    assert (beats.count, len(threads())) == (0, 1)
+    gate.resume()
+    wait_until(lambda: beats.count >= 1, "a beat")
+
+
+def test_bc_01_who_is_killed_while_it_is_paused_never_beats(start, gate):
+    beats = Beats()
+    gate.pause()
+    heartbeat = start(beats)
+    assert gate.reached.wait(10)
+    gate.kill()
+    heartbeat.stop()
+    assert (beats.count, threads()) == (0, [])
+
+
+def test_one_that_was_never_started_may_be_stopped(gate):
+    Rounds("broker-77", "heartbeat", 1, gate, Beats()).stop()
+    assert threads() == []
+
+
+def test_bc_01_a_heartbeat_stops_while_the_thread_hangs_that_does_the_work_and_says_so_once(caplog):
+    clock, beats = Clock(), Beats()
+    gate = Gate(clock)
+    gate.watch(threading.current_thread())
+    beat = WhileMoving("broker-77", gate, 12.0, beats)
+    counts = []
+    for seconds in (12.0, 0.1, 30.0):
+        clock.now += seconds
+        beat()
+        counts.append(beats.count)
+    gate.pass_through()
+    beat()
+    assert [*counts, beats.count] == [1, 1, 1, 2]
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker-77: its own thread has not moved for 12 s: it shows no life until then"
+    ]

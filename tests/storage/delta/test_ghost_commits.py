@@ -1,0 +1,209 @@
+"""What a writer that was frozen for long puts into the hole of dropped commits: nobody takes it for one of them."""
+
+import dataclasses
+
+import pytest
+from deltalake import DeltaTable
+
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.storage.delta.commit_reader import LogGap, commit_name, drop_commits_before
+from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.known_commits import KnownCommits
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log import broken_segments, replica_log
+from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
+from lakelog.replication.storage.log.leader_row_watch import LeaderFacts
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from tests.storage.log.test_replay import fails_once
+from tests.storage.logs import P0, P1, facts, fill, lead, leo, new_log
+
+
+@pytest.fixture
+def log(root):
+    made = new_log(root, P0)
+    fill(made, P0, 1, 1)
+    return made
+
+
+def ghost(root, version, content=b'{"commitInfo":{}}\n'):
+    """The name is free again, so that the commit is put there."""
+    assert not root.exists(commit_name(version))
+    root.child("_delta_log").write(commit_name(version).split("/")[1], content)
+
+
+def leave_behind(log, version):
+    """The log goes on and drops its commits up to a version, whose place a ghost takes."""
+    fill(log, P0, *[1] * 8)
+    handle = DeltaTable(log.root.uri)
+    handle.create_checkpoint()
+    drop_commits_before(log.root, version + 3)
+    ghost(log.root, version)
+
+
+def test_who_stands_at_a_dropped_commit_sees_that_the_table_has_moved(log):
+    others = ReplicaLog.open(log.root), DeltaLog.open(log.root)
+    assert [other.has_moved() for other in others] == [False, False]
+    leave_behind(log, log.current().version)
+    assert [other.has_moved() for other in others] == [True, True]
+    assert facts(others[0], P0) == facts(log, P0)
+    fill(others[0], P0, 1)
+    assert leo(log) == 11
+
+
+def test_a_stream_that_stands_at_a_dropped_commit_sees_that_the_table_has_moved(root, log):
+    reader = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1))
+    start = reader.initialOffset()
+    assert reader.read(start)[1] == start
+    leave_behind(log, start["log"])
+    rows, end = reader.read(start)
+    assert [row[-1] for row in rows] == [f"commits up to {end['log']} of {log.root.uri} have been cleaned up"]
+    assert end["log"] == log.current().version
+
+
+def test_a_stream_does_not_take_what_lies_in_the_hole_for_a_commit_that_follows(root, log):
+    """All that it reads is there, from the ghost on; but where it stands, a clean-up has been."""
+    reader = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1))
+    start = reader.initialOffset()
+    fill(log, P0, *[1] * 4)
+    drop_commits_before(log.root, start["log"] + 2)
+    ghost(log.root, start["log"] + 1)
+    rows, end = reader.read(start)
+    assert [row[-1] for row in rows] == [f"commits up to {end['log']} of {log.root.uri} have been cleaned up"]
+
+
+def test_a_newest_version_is_looked_for_from_a_commit_that_is_still_the_one_that_was_seen(log):
+    version = log.current().version
+    seen, unseen = KnownCommits(log.root), KnownCommits(log.root)
+    assert seen.newest(version) == version
+    leave_behind(log, version)
+    assert [known.newest(version) for known in (seen, unseen)] == [log.current().version, version]
+    assert seen.newest(log.current().version) == log.current().version
+
+
+def test_a_commit_that_was_passed_on_the_way_is_known_too(log):
+    known, first = KnownCommits(log.root), log.current().version
+    assert known.newest(first) == first
+    fill(log, P0, 1, 1)
+    assert known.newest(first) == first + 2
+    leave_behind(log, first + 2)
+    assert known.newest(first + 2) == log.current().version
+
+
+def test_a_leader_s_facts_are_of_the_newest_version(log):
+    facts_of_leader = LeaderFacts(log.root, 0)
+    version = log.current().version
+    assert facts_of_leader.changed_at(version, True) == version
+    leave_behind(log, version)
+    assert facts_of_leader.changed_at(version, True) == log.current().version
+
+
+def test_a_late_commit_after_a_ghost_is_not_believed(log, monkeypatch):
+    """The version before it is there, by its name: a commit that was as late as this one."""
+    late = DeltaLog.open(log.root)
+    version, write = late.version, DeltaTable.create_write_transaction
+
+    def frozen(*_, **options):
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", write)
+        leave_behind(log, version)
+        nonce = options["commit_properties"].custom_metadata["lakelog.commit"]
+        ghost(log.root, version + 1, b'{"commitInfo":{"lakelog.commit":"%s"}}\n' % nonce.encode())
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", frozen)
+    with pytest.raises(CommitUnknown, match=f"version {version} has been cleaned up"):
+        late.commit({"why": "late"})
+
+
+def test_nothing_is_told_of_a_hole(log):
+    """Not even for a moment: others may be looking at what was replayed."""
+    late, version = DeltaLog.open(log.root), log.current().version
+    leave_behind(log, version)
+    ghost(log.root, version + 1)
+    late.move()
+    with pytest.raises(LogGap, match=f"version {version} has been cleaned up"):
+        next(late.commits_after(version))
+
+
+def test_a_hole_that_comes_while_commits_are_read_is_found(log):
+    late, version = DeltaLog.open(log.root), log.current().version
+    fill(log, P0, 1, 1)
+    late.move()
+    commits = late.commits_after(version)
+    next(commits)
+    drop_commits_before(log.root, version + 1)
+    with pytest.raises(LogGap, match=f"version {version} has been cleaned up"):
+        list(commits)
+
+
+def test_few_commits_are_kept_in_mind(log):
+    fill(log, P0, *[1] * 40)
+    known = KnownCommits(log.root)
+    assert known.newest(1) == 43
+    assert len(known._seen) == 16
+
+
+def test_a_table_that_was_put_back_is_read_anew(log):
+    """Its commits have the names that they had, and are others."""
+    other = ReplicaLog.open(log.root)
+    newest = log.root.path(commit_name(log.current().version))
+    with open(newest, "rb") as file:
+        content = file.read()
+    log.root.delete(commit_name(log.current().version))
+    log.root.child("_delta_log").write(newest.rsplit("/", 1)[1], content)
+    assert other.has_moved()
+    assert dataclasses.astuple(other.refresh().partition(P0)) == dataclasses.astuple(log.current().partition(P0))
+
+
+def test_a_handle_sees_that_versions_have_been_used_again(log):
+    """As after a power cut: the last commits are gone, and others have come in their places."""
+    behind = ReplicaLog.open(log.root)
+    version = behind.current().version
+    for lost in (version, version - 1):
+        log.root.delete(commit_name(lost))
+    again = ReplicaLog.open(log.root)
+    fill(again, P0, 4, 1, producer_id=99)
+    assert again.current().version == version
+    assert facts(behind, P0) == facts(ReplicaLog.open(log.root), P0)
+
+
+def lose(log, *versions):
+    """As after a power cut: the last commits are gone."""
+    for version in versions:
+        log.root.delete(commit_name(version))
+
+
+def appends(number):
+    return lambda log: fill(log, P0, *[1] * number, producer_id=99)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [appends(0), appends(1), appends(3), lambda log: lead(log, P1, epoch=0)],
+    ids=["as many as before", "one more", "three more", "one that would follow anything"],
+)
+@pytest.mark.parametrize("fails", ["read_segment", "check_commits"])
+def test_a_log_whose_versions_were_used_again_is_read_anew_until_that_has_worked(log, monkeypatch, more, fails):
+    """The handle is at the new ones by then: nothing but the failure tells that the state is of the old ones."""
+    behind = ReplicaLog.open(log.root)
+    version = behind.current().version
+    lose(log, version, version - 1)
+    again = ReplicaLog.open(log.root)
+    fill(again, P0, 4, 1, producer_id=99)
+    module = {"read_segment": broken_segments, "check_commits": replica_log}[fails]
+    failing = fails_once(getattr(module, fails), KafkaStorageException("timed out"))
+    monkeypatch.setattr(module, fails, failing)
+    with pytest.raises(KafkaStorageException, match="timed out"):
+        behind.refresh()
+    more(again)
+    assert behind.has_moved()
+    assert facts(behind, P0) == facts(ReplicaLog.open(log.root), P0)
+    assert not behind.has_moved()
+
+
+def test_a_log_that_has_lost_its_end_is_read_anew_where_that_could_not_be_told_at_first(log, monkeypatch):
+    """The handle is where the log now ends, and that commit is the one that it has always been."""
+    behind = ReplicaLog.open(log.root)
+    lose(log, behind.current().version)
+    monkeypatch.setattr(KnownCommits, "arrive", fails_once(KnownCommits.arrive, KafkaStorageException("timed out")))
+    with pytest.raises(KafkaStorageException, match="timed out"):
+        behind.refresh()
+    assert facts(behind, P0) == facts(ReplicaLog.open(log.root), P0)

@@ -1,0 +1,235 @@
+"""Storage roots: local folders in all their spellings, and buckets (moto's server on localhost)."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from lakelog.replication.config import Config
+from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
+from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot, _AtomicPath
+from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
+from lakelog.replication.storage.log.log_snapshot import batches_from
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.state_table import StateTable
+from lakelog.schemas import PRODUCERS
+from tests.storage.logs import P0, fill, new_log, offsets, values
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("{tmp}/dir", "{tmp}/dir"),
+        ("{tmp}/dir/", "{tmp}/dir"),
+        ("{tmp}/a dir", "{tmp}/a dir"),
+        ("{tmp}/100%", "{tmp}/100%"),
+        ("file://{tmp}/dir", "{tmp}/dir"),
+        ("file://{tmp}/dir%20with%20space/", "{tmp}/dir with space"),
+        ("dir", "{tmp}/dir"),
+        ("./dir/../other", "{tmp}/other"),
+    ],
+)
+def test_every_spelling_of_a_local_folder_is_one(root, monkeypatch, uri, path):
+    monkeypatch.chdir(root)
+    found = StorageRoot.of(uri.format(tmp=root))
+    found.write("x", b"content")
+    assert found.uri == found.spark_uri == path.format(tmp=root)
+    assert Path(path.format(tmp=root), "x").read_bytes() == b"content"
+
+
+def test_a_folder_of_the_home_is_found(root, monkeypatch):
+    monkeypatch.setenv("HOME", root)
+    assert StorageRoot.of("~/dir").uri == f"{root}/dir"
+
+
+@pytest.mark.parametrize("name", ["a dir", "100%", "dir#1", "a?b", "ünï"])
+def test_a_log_may_lie_in_a_folder_of_any_name(root, name):
+    log = new_log(StorageRoot.of(f"{root}/{name}").child("log"), P0)
+    fill(log, P0, 2)
+    assert offsets(ReplicaLog.open(log.root)) == [0, 1]
+
+
+def test_a_bucket_is_s3a_for_spark():
+    assert StorageRoot.of("s3://bucket/a/").child("log").spark_uri == "s3a://bucket/a/log"
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("", "'' is no storage root: give a folder or a URI, such as /data/lakelog or s3://bucket/lakelog"),
+        (" ", "' ' is no storage root"),
+        ("nosuch://a/b", "nosuch://a/b is no storage root: .* one of file://, s3://, .*hdfs:// and a bucket or host"),
+        ("s3:/bucket/a", "s3:/bucket/a is no storage root: .* and a bucket or host"),
+        ("localhost:9092", "localhost:9092 is the address of a server, and Lakelog has none: a cluster is named by"),
+        ("127.0.0.1:9092,[::1]:9093", "is the address of a server"),
+        ("PLAINTEXT://broker:9092", "is the address of a server"),
+    ],
+)
+def test_a_text_that_names_no_folder_and_no_store_is_told_what_is_wrong_with_it(uri, told):
+    with pytest.raises(InvalidConfigurationException, match=told):
+        StorageRoot.of(uri)
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket:9000/a", "s3a://b", "gs://b", "abfss://container@account/a", "hdfs://h:8020"]
+)
+def test_a_bucket_or_host_of_a_known_store_is_taken_as_it_is(uri):
+    assert StorageRoot.of(uri + "/").uri == uri
+
+
+@pytest.mark.parametrize("uri", ["/data/a%20b", "file:///data/a%2520b"])
+def test_a_path_that_delta_rs_would_read_as_another_is_refused(uri):
+    with pytest.raises(InvalidConfigurationException, match="escape"):
+        StorageRoot.of(uri)
+
+
+def test_credentials_are_not_shown():
+    assert "secret" not in repr(StorageRoot.of("s3://bucket", {"AWS_SECRET_ACCESS_KEY": "secret"}))
+
+
+def fsynced(root):
+    return StorageRoot.of(root.uri, fsync=True)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        pytest.param(lambda root: root.sizes(["a"]), id="sizes"),
+        pytest.param(lambda root: root.exists("a"), id="exists"),
+        pytest.param(lambda root: root.list(), id="list"),
+        pytest.param(lambda root: root.modified(), id="modified"),
+        pytest.param(lambda root: root.read("a"), id="read"),
+        pytest.param(lambda root: root.write("a", b""), id="write"),
+        pytest.param(lambda root: root.create_folder(), id="create_folder"),
+        pytest.param(lambda root: root.read_buffer("a"), id="read_buffer"),
+        pytest.param(lambda root: root.delete("a"), id="delete"),
+        pytest.param(lambda root: root.child("b").delete_folder(), id="delete_folder"),
+        pytest.param(lambda root: root.rename("a", "b"), id="rename"),
+        pytest.param(lambda root: fsynced(root).sync_file("a"), id="sync_file"),
+        pytest.param(lambda root: fsynced(root).sync_folder(), id="sync_folder"),
+    ],
+)
+def test_no_error_of_a_file_system_is_raised_as_it_is(root, operation):
+    """A link that leads to itself is an error to everything."""
+    Path(root, "loop").symlink_to("loop")
+    with pytest.raises(KafkaStorageException, match=f"^{root}/loop.*: cannot be (read|written): ") as caught:
+        operation(StorageRoot.of(f"{root}/loop"))
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_file_that_is_not_there_is_an_answer_to_a_reader_and_an_error_to_a_writer(root):
+    storage, gone = StorageRoot.of(root), StorageRoot.of(f"{root}/gone")
+    with pytest.raises(FileNotFoundError):
+        storage.read("a")
+
+    with pytest.raises(KafkaStorageException, match=f"{root}/gone/a: cannot be written"):
+        gone.put("a", b"")
+    assert storage.list() == []
+
+
+def test_a_root_that_cannot_be_made_is_named(root):
+    Path(root, "file").write_bytes(b"")
+    with pytest.raises(KafkaStorageException, match=f"{root}/file/dir"):
+        StorageRoot.of(f"{root}/file/dir").create_folder()
+
+
+def test_files_are_written_read_listed_and_deleted(new_root):
+    root = new_root()
+    assert root.list() == []
+    root.write("a", b"12345")
+    root.child("sub").write("c", b"")
+    root.write("a", b"123")
+    assert root.read("a") == root.read_buffer("a").to_pybytes() == b"123"
+    assert root.list() == ["a", "sub"]
+    assert root.sizes(["a", "none", "a/none"]) == [3, None, None]
+    assert (root.exists("a"), root.exists("b")) == (True, False)
+    with pytest.raises(FileNotFoundError):
+        root.read("b")
+    root.delete("a")
+    root.delete("a")
+    assert root.list() == ["sub"]
+    root.child("sub").delete_folder()
+    root.child("sub").delete_folder()
+    assert root.list() == []
+
+
+def test_a_failure_in_the_block_leaves_nothing(root):
+    storage = StorageRoot.of(root)
+
+    def fail():
+        with _AtomicPath(storage, "a") as path:
+            Path(path).write_bytes(b"half")
+            raise ValueError("cut short")
+
+    with pytest.raises(ValueError, match="cut short"):
+        fail()
+    assert storage.list() == []
+
+
+def test_a_frozen_writer_does_not_touch_what_another_has_written(root):
+    """It holds its file open while the other one writes the same name whole; then it dies."""
+    storage, written, go_on = StorageRoot.of(root), threading.Event(), threading.Event()
+
+    def frozen():
+        try:
+            with _AtomicPath(storage, "a") as path, open(path, "wb") as file:
+                file.write(b"half")
+                file.flush()
+                written.set()
+                assert go_on.wait(30)
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            return
+
+    thread = threading.Thread(target=frozen)
+    thread.start()
+    assert written.wait(30)
+    storage.write("a", b"whole")
+    assert storage.read("a") == b"whole"
+    go_on.set()
+    thread.join(30)
+    assert (storage.list(), storage.read("a")) == (["a"], b"whole")
+
+
+def test_readers_see_the_old_file_or_the_new_one(root):
+    storage = StorageRoot.of(root)
+    storage.write("a", b"old")
+    with _AtomicPath(storage, "a") as path:
+        Path(path).write_bytes(b"new")
+        assert storage.read("a") == b"old"
+    assert storage.read("a") == b"new"
+
+
+def test_a_log_lives_in_a_bucket(s3_options):
+    """Append, compare-and-set against a second handle, replay, read, headers: all of it over S3."""
+    broker = StorageRoot.of("s3://bucket/broker-1", s3_options)
+    log = new_log(broker.child("log"), P0)
+    other = ReplicaLog.open(log.root)
+    fill(log, P0, 3)
+    fill(other, P0, 2)
+    fill(log, P0, 1)
+    assert offsets(log) == list(range(6))
+    assert values(ReplicaLog.open(log.root), P0, 3, 5) == [b"0", b"1"]
+    assert len(batches_from(log.root, {P0: 3}, {})[0]) == 2
+    rows, _ = RecordBatchReader(HeaderStream(broker, 1)).read({"log": 1, "files": 0})
+    assert len(list(rows)) == 3
+
+
+def test_a_state_table_lives_in_a_bucket(s3_options):
+    root = StorageRoot.of("s3://bucket/producers", s3_options)
+    first = StateTable.create(root, PRODUCERS)
+    second = StateTable.open(root, PRODUCERS)
+    for number, table in enumerate((first, second, first)):
+        row = {"name": str(number), "producer_id": number, "producer_epoch": 0, "owner": "me", "idle_ms": 0}
+        table.update({"why": "test"}, lambda rows, row=row: [*rows, row])
+    second.refresh()
+    assert [row["name"] for row in second.rows] == ["0", "1", "2"]
+
+
+def test_a_cluster_is_formatted_in_a_bucket(s3_options):
+    config = Config.from_properties({f"storage.cluster.{name}": value for name, value in s3_options.items()})
+    root = StorageRoot.of("s3://bucket/cluster", s3_options)
+    cluster_id = format_cluster(root, config)
+    assert Cluster.open("s3://bucket/cluster", config).cluster_id == cluster_id
+    assert not [name for name in root.list() if name.startswith("_probe")]

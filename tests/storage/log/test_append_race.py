@@ -1,0 +1,57 @@
+"""Two processes that append to one log at once: no offset twice, none missing, each writer in its own order."""
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.append import Appended
+from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
+from lakelog.replication.storage.log.segment import read_records, write_segment
+from tests.processes import race
+from tests.storage.logs import P0, facts, new_log, records, request, send
+
+APPENDS, MAINTAIN_AT = 500, 40
+
+
+def write(start, uri, writer):
+    """Appends of one record each, that says who wrote it and as which one; answers the offsets it was given."""
+    log = ReplicaLog.open(StorageRoot.of(uri))
+    start()
+    given = []
+    for number in range(APPENDS):
+        wanted = request(P0, 1, sequence=number, producer_id=writer)
+        (outcome,) = send(log, wanted, tables={P0: records(b"%d %d" % (writer, number))})
+        assert isinstance(outcome, Appended), outcome
+        assert not outcome.duplicate
+        given.append(outcome.base_offset)
+    return given
+
+
+def maintain(log):
+    """What a log's owner does in life: many small segments become one, and a checkpoint. Each commit of delta-rs costs
+    0.3 ms a file that is active."""
+    batches = log.refresh().partition(P0).batches
+    small = [batch for batch in batches if len(log.current().segments[batch.segment].headers) == 1]
+    if len(small) < MAINTAIN_AT:
+        return 0
+    rows = pa.concat_tables(read_records(log.root, batch.segment) for batch in small)
+    merged = write_segment(log.root, 1, rows, [batch.header for batch in small])
+    removed = tuple(log.current().segments[batch.segment] for batch in small)
+    log.transact({"who": "owner", "why": "compaction"}, lambda _: LogChange((merged,), removed))
+    DeltaTable(log.root.uri).create_checkpoint()
+    return 1
+
+
+def test_two_processes_append_1000_times_to_one_log(root):
+    """The owner of the log merges segments meanwhile, and disturbs nobody."""
+    log, maintained = new_log(root, P0), []
+    uri = log.root.uri
+    given = race(write, (uri, 1), (uri, 2), timeout=300, meanwhile=lambda: maintained.append(maintain(log)))
+    rows = log.read(P0, 0).select(["offset", "value"]).to_pylist()
+    assert [row["offset"] for row in rows] == list(range(2 * APPENDS))
+    for writer, offsets in enumerate(given, 1):
+        mine = [(row["offset"], row["value"]) for row in rows if row["value"].startswith(b"%d " % writer)]
+        assert mine == [(offset, b"%d %d" % (writer, number)) for number, offset in enumerate(offsets)]
+        assert offsets != list(range(offsets[0], offsets[0] + APPENDS)), "they did not race"
+    assert sum(maintained) > 1
+    assert facts(ReplicaLog.open(log.root)) == facts(log)

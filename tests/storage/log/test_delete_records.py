@@ -1,0 +1,159 @@
+"""Deleting from the beginning of logs: what may be read, what goes, and what is still known."""
+
+import pytest
+
+from lakelog.replication.errors import OffsetOutOfRangeException
+from lakelog.replication.protocol.chain import genesis
+from lakelog.replication.protocol.partition_log import FOLLOWER, STOPPED, Role
+from lakelog.replication.protocol.producer_state import SequenceRun
+from lakelog.replication.protocol.record_batch import LogEnd
+from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.storage.delta.commit_reader import read_commit
+from lakelog.replication.storage.log.append import Appended
+from lakelog.replication.storage.log.delete_records import delete_old_segments, follow_log_starts, raise_log_starts
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment_name import is_snapshot
+from lakelog.replication.storage.log.truncate import cut_logs, delete_logs
+from tests.storage.logs import P0, P1, PRODUCER, epochs, facts, filled_log, follow, leo, offsets, request, send
+
+
+@pytest.fixture
+def log(root):
+    """P0 has 0-3 | 4-7 | 8-11 (epoch 1); the second file holds P1 0-4 too."""
+    return filled_log(root)
+
+
+def start(log, partition, offset):
+    return raise_log_starts(log, {partition: lambda _: offset}, "test", "test")[partition]
+
+
+def clean(log, forget_before=0):
+    return delete_old_segments(log, forget_before, "test")
+
+
+def is_same_when_opened_anew(log):
+    return facts(ReplicaLog.open(log.root)) == facts(log)
+
+
+@pytest.mark.parametrize(
+    ("offset", "removed", "added", "left"),
+    [
+        pytest.param(0, 0, 0, 3, id="nothing"),
+        pytest.param(3, 0, 0, 3, id="within the first file"),
+        pytest.param(4, 1, 0, 2, id="the first file"),
+        pytest.param(7, 1, 0, 2, id="within the second"),
+        pytest.param(8, 1, 0, 2, id="the second holds more of another partition"),
+        pytest.param(12, 3, 1, 1, id="all, and the second is written again"),
+    ],
+)
+def test_dr_01_segments_go_of_which_nothing_is_left(log, offset, removed, added, left):
+    others = offsets(log, P1)
+    assert start(log, P0, offset) == offset
+    assert offsets(log) == list(range(offset, 12))
+    version = clean(log)
+    assert (version is not None) == bool(removed)
+    if version is not None:
+        commit = read_commit(log.root, version)
+        rows = [file for file in commit.adds if not is_snapshot(file.name)]
+        assert (len(commit.removes), len(rows)) == (removed, added)
+        assert (any(f.data_change for f in commit.adds), all(f.data_change for f in commit.removes)) == (False, True)
+    assert len([s for s in log.current().segments.values() if s.headers]) == left
+    assert (offsets(log), offsets(log, P1), leo(log)) == (list(range(offset, 12)), others, 12)
+    assert is_same_when_opened_anew(log)
+
+
+def test_dr_01_a_segment_of_which_little_is_left_is_written_again(log):
+    send(log, request(P0, 100, sequence=8, epoch=1), request(P1, 2, sequence=5))
+    start(log, P0, 112)
+    assert clean(log) is not None
+    assert (offsets(log), offsets(log, P1)) == ([], list(range(7)))
+    assert sum(h.records for s in log.current().segments.values() for h in s.headers) == 5 + 2
+    assert is_same_when_opened_anew(log)
+
+
+def test_dr_01_ep_04_nothing_is_read_or_told_below_the_log_start(log):
+    start(log, P0, 9)
+    with pytest.raises(OffsetOutOfRangeException, match="offset 8 is not within 9 to 12"):
+        log.read(P0, 8)
+    assert epochs(log) == [(1, 9)]
+    (entry,) = log.current().partition(P0).lineage
+    assert entry.chain == log.current().partition(P0).batches[2].header.previous, "of what lies before the batch"
+
+
+@pytest.mark.parametrize("offset", [4, 8, 12])
+def test_ap_06_a_producer_is_still_known_when_its_batches_are_gone(log, offset):
+    """A record that is sent once more is not taken for a new one, also by who opens the log later."""
+    start(log, P0, offset)
+    known = dict(log.refresh().partition(P0).producers)
+    clean(log)
+    assert clean(log) is None
+    assert log.refresh().partition(P0).producers == known
+    anew = ReplicaLog.open(log.root)
+    assert anew.refresh().partition(P0).producers == known
+    (again,) = send(anew, request(P0, 4, sequence=8, epoch=1))
+    assert (again.base_offset, again.duplicate) == (8, True)
+    (more,) = send(anew, request(P0, 1, sequence=12, epoch=1))
+    assert isinstance(more, Appended)
+    assert more.base_offset == 12
+
+
+def test_ap_06_snapshots_are_joined_and_there_is_only_one(log):
+    for offset in (4, 12):
+        start(log, P0, offset)
+        clean(log)
+    start(log, P1, 5)
+    clean(log)
+    snapshots = [s for s in log.current().segments.values() if s.producers]
+    assert [sorted((p.partition, p.producer_id) for p in s.producers) for s in snapshots] == [
+        [(P0, PRODUCER), (P1, PRODUCER)]
+    ]
+    assert log.current().partition(P0).forgotten[PRODUCER].runs == (SequenceRun(0, 11, 0),)
+    assert is_same_when_opened_anew(log)
+
+
+def test_ap_06_a_producer_that_has_been_silent_for_long_is_forgotten(log):
+    start(log, P0, 12)
+    clean(log, forget_before=2**62)
+    assert log.current().partition(P0).producers == {}
+    assert is_same_when_opened_anew(log)
+
+
+def test_dr_02_a_follower_follows_the_log_start_in_its_role_only(log):
+    follow(log, P0, epoch=2)
+    follow_log_starts(log, {P0: (1, 6)}, "test")
+    assert log.refresh().partition(P0).log_start_offset == 0
+    follow_log_starts(log, {P0: (2, 6)}, "test")
+    follow_log_starts(log, {P0: (2, 5)}, "test")
+    assert log.refresh().partition(P0).log_start_offset == 6
+
+
+@pytest.mark.parametrize("left", [20, 2])
+def test_tr_07_a_log_that_starts_over_has_nothing_of_what_was_below_its_start(log, left):
+    start(log, P0, 8)
+    clean(log)
+    follow(log, P0, epoch=2)
+    restart = LogEnd(left, genesis(P1))
+    cut_logs(log, {P0: Cut(2, 8, restart)}, "test")
+    found = log.refresh().partition(P0)
+    assert (found.log_start_offset, found.log_end, found.producers, found.batches) == (left, restart, {}, [])
+    assert offsets(log, P1) == list(range(5))
+    assert is_same_when_opened_anew(log)
+
+
+def test_sr_02_a_deleted_partition_takes_the_memory_of_its_producers_along(log):
+    start(log, P0, 8)
+    start(log, P1, 5)
+    clean(log)
+    log.become({P0: Role(2, STOPPED)}, "test")
+    delete_logs(log, [P0], "test")
+    assert [p.partition for s in log.current().segments.values() for p in s.producers] == [P1]
+    assert is_same_when_opened_anew(log)
+
+
+def test_tr_05_a_cut_leaves_what_is_remembered_alone(log):
+    start(log, P0, 4)
+    clean(log)
+    log.become({P0: Role(2, FOLLOWER)}, "test")
+    cut_logs(log, {P0: Cut(2, 9)}, "test")
+    assert log.refresh().partition(P0).producers[PRODUCER].runs == (SequenceRun(0, 7, 0),)
+    assert is_same_when_opened_anew(log)

@@ -1,0 +1,288 @@
+"""Taking records out of a log: what is left is written before the commit, once, and nobody waits for it."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.partition_log import STOPPED, Role
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log import log_rewrite
+from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log.log_rewrite import Removal, readable, take_out
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment_name import is_snapshot
+from lakelog.replication.storage.log.truncate import cut_logs, delete_logs, without_ends
+from tests.hanging import ends, in_background
+from tests.storage.delta.answers import land_unheard, lose_an_answer
+from tests.storage.logs import P0, P1, P2, facts, fill, follow, leo, new_log, offsets, request, send, truncate
+
+
+@pytest.fixture
+def log(root):
+    """Two segments of P0, followed, and P1, led; and one of P1 and P2."""
+    made = new_log(root, P0, P1, P2)
+    for number in range(2):
+        send(made, request(P0, 4, 4 * number), request(P1, 3, 3 * number))
+    send(made, request(P1, 3, 6), request(P2, 5))
+    follow(made, P0, epoch=1)
+    return made
+
+
+def data_files(log):
+    return {name for name in log.root.list() if name.endswith(".parquet")}
+
+
+def unreadable(log, name):
+    """A page of the segment makes no sense; its size and its footer are in order. What puts it right again."""
+    file = Path(log.root.path(name))
+    content = file.read_bytes()
+    file.write_bytes(content[:4] + b"x" * 600 + content[604:])
+    return lambda: file.write_bytes(content)
+
+
+def shared(log):
+    """The first segment, of P0 and P1."""
+    return log.refresh().known(P0).batches[0].segment
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The segments that were written again, as often as they were."""
+    found, original = Counter(), log_rewrite.rewrite
+
+    def rewrite(source, segment, *arguments):
+        found[segment.name] += 1
+        return original(source, segment, *arguments)
+
+    monkeypatch.setattr(log_rewrite, "rewrite", rewrite)
+    return found
+
+
+def overtaken(monkeypatch, log, times):
+    """A producer is faster than the log's broker this often: its commits come between look and commit."""
+    producer, commit, left = ReplicaLog.open(log.root), DeltaLog.commit, list(range(times))
+
+    def loses(handle, cause, *arguments, **options):
+        if cause.get("who") == "test" and cause["why"] != "append" and left:
+            left.pop()
+            fill(producer, P1, 1, producer_id=99)
+        return commit(handle, cause, *arguments, **options)
+
+    monkeypatch.setattr(DeltaLog, "commit", loses)
+    return left
+
+
+@pytest.mark.parametrize("what", ["cut", "deletion", "retention"])
+def test_tr_05_what_is_left_is_written_once_however_often_others_come_between(log, monkeypatch, written, what):
+    if what == "retention":
+        raise_log_starts(log, {P0: lambda _: 8, P1: lambda _: 3}, "set up", "set up")
+    log.become({P0: Role(1, STOPPED)} if what == "deletion" else {}, "set up")
+    left = overtaken(monkeypatch, log, 12)
+    act = {
+        "cut": lambda: cut_logs(log, {P0: Cut(1, 2)}, "test"),
+        "deletion": lambda: delete_logs(log, [P0], "test"),
+        "retention": lambda: delete_old_segments(log, 0, "test"),
+    }
+    before = data_files(log)
+    assert act[what]() is not None
+    assert not left
+    assert set(written.values()) == {1}
+    new = data_files(log) - before - {s.name for s in log.refresh().segments.values()}
+    assert not new, "files that nobody knows were left behind"
+    assert len(offsets(log, P1)) == (9 if what != "retention" else 6) + 12
+    assert facts(ReplicaLog.open(log.root)) == facts(log)
+
+
+def test_tr_05_nobody_waits_for_what_is_written_again(log, monkeypatch):
+    """Heartbeats and high watermarks need the log's lock."""
+    original, seen = log_rewrite.rewrite, []
+
+    def rewrite(*arguments):
+        assert ends(in_background(lambda: seen.append((log.current().version, leo(log, P1)))))
+        return original(*arguments)
+
+    monkeypatch.setattr(log_rewrite, "rewrite", rewrite)
+    cut_logs(log, {P0: Cut(1, 4)}, "test")
+    assert [end for _, end in seen] == [9]
+    assert offsets(log) == [0, 1, 2, 3]
+
+
+def test_tr_05_what_is_left_of_a_segment_may_change_before_the_commit(log, monkeypatch, written):
+    """What was written for the first plan is in nobody's way, and goes."""
+    ends, original = {P2: 0}, log_rewrite.rewrite
+
+    def rewrite(*arguments):
+        ends.clear()
+        ends[P1] = 6
+        return original(*arguments)
+
+    monkeypatch.setattr(log_rewrite, "rewrite", rewrite)
+    before, last = data_files(log), log.refresh().known(P2).batches[0].segment
+    take_out(log, {"who": "test", "why": "test"}, lambda state: Removal(without_ends(state, ends)))
+    assert (offsets(log, P1), offsets(log, P2)) == (list(range(6)), list(range(5)))
+    assert written[last] == 2
+    assert data_files(log) - before <= set(log.current().segments)
+
+
+def test_tr_05_a_segment_that_goes_before_it_is_read_is_planned_anew(log, monkeypatch):
+    others, write, done = ReplicaLog.open(log.root), log_rewrite._Rewriter.write, []
+
+    def interrupted(rewriter, removal):
+        if not done:
+            done.append(True)
+            truncate(others, {P0: 0, P1: 0})
+            log.refresh()
+        write(rewriter, removal)
+
+    monkeypatch.setattr(log_rewrite._Rewriter, "write", interrupted)
+    cut_logs(log, {P0: Cut(1, 2)}, "test")
+    assert (leo(log, P0), leo(log, P1), leo(log, P2)) == (0, 0, 5)
+
+
+def test_tr_05_a_write_that_fails_leaves_nothing_behind(log, monkeypatch):
+    """A full disk must not be filled further at each attempt."""
+    raise_log_starts(log, {P0: lambda _: 8, P1: lambda _: 3}, "test", "test")
+
+    def fails(*_):
+        raise KafkaStorageException("no space left")
+
+    monkeypatch.setattr(log_rewrite, "write_snapshot", fails)
+    before = data_files(log)
+    with pytest.raises(KafkaStorageException, match="no space left"):
+        delete_old_segments(log, 0, "test")
+    assert data_files(log) == before
+
+
+def test_tr_05_a_cut_whose_answer_was_lost_has_been_made(log, monkeypatch):
+    lost = lose_an_answer(monkeypatch)
+    cut_logs(log, {P0: Cut(1, 4)}, "test")
+    assert (len(lost), offsets(log)) == (1, [0, 1, 2, 3])
+    assert facts(ReplicaLog.open(log.root)) == facts(log)
+
+
+def test_tr_05_files_of_a_commit_of_which_nothing_is_heard_stay(log, monkeypatch):
+    """It may have landed: to delete them would lose what was to be kept."""
+    with monkeypatch.context() as patched:
+        land_unheard(patched)
+        with pytest.raises(KafkaStorageException, match="cannot be written"):
+            cut_logs(log, {P0: Cut(1, 4)}, "test")
+    opened = ReplicaLog.open(log.root)
+    assert (offsets(opened, P0), offsets(opened, P1)) == (list(range(4)), list(range(9)))
+
+
+def test_tr_05_a_plan_that_never_holds_is_an_error_in_the_end(log, monkeypatch):
+    monkeypatch.setattr(log_rewrite, "_MAX_ROUNDS", 5)
+    counts = iter(range(10**6))
+
+    def restless(state):
+        return Removal(without_ends(state, {P2: 0} if next(counts) % 2 else {P1: 6}))
+
+    before = data_files(log)
+    with pytest.raises(KafkaStorageException, match="has changed 5 times"):
+        take_out(log, {"who": "test", "why": "test"}, restless)
+    assert data_files(log) == before
+
+
+def test_ft_12_a_segment_that_cannot_be_read_takes_only_its_own_partitions_offline_when_others_are_cut(log):
+    name = shared(log)
+    heal = unreadable(log, name)
+    follow(log, P2, epoch=1)
+    assert cut_logs(log, {P0: Cut(1, 0), P2: Cut(1, 0)}, "test") is not None
+    state = log.refresh()
+    assert [name in (state.fault(p) or "") for p in (P0, P1, P2)] == [True, True, False]
+    assert leo(log, P2) == 0
+    assert cut_logs(log, {P0: Cut(1, 0)}, "test") is None, "what is broken is left alone"
+    heal()
+    assert log.scrub()
+    assert cut_logs(log, {P0: Cut(1, 0)}, "test") is not None
+    assert (offsets(log), offsets(log, P1), offsets(log, P2)) == ([], list(range(9)), [])
+
+
+@pytest.mark.parametrize("what", ["deletion", "retention"])
+def test_ft_13_what_is_deleted_is_deleted_around_a_segment_that_cannot_be_read(log, what):
+    name = shared(log)
+    unreadable(log, name)
+    if what == "deletion":
+        log.become({P0: Role(1, STOPPED), P2: Role(1, STOPPED)}, "test")
+        delete_logs(log, [P0, P2], "test")
+        assert (leo(log, P2), offsets_left(log, P0)) == (0, 4)
+    else:
+        send(log, request(P1, 1, 9), request(P2, 9, 5))
+        raise_log_starts(log, {P0: lambda _: 4, P1: lambda _: 2, P2: lambda _: 14}, "test", "test")
+        delete_old_segments(log, 0, "test")
+        assert (offsets_left(log, P2), log.refresh().known(P2).log_start_offset) == (0, 14)
+    assert name in log.refresh().broken
+
+
+def offsets_left(log, partition):
+    """How many records of a partition still lie in segments."""
+    return sum(batch.header.records for batch in log.refresh().known(partition).batches)
+
+
+def test_ft_12_a_store_that_does_not_hand_a_segment_out_is_no_broken_segment(log, monkeypatch):
+    unreadable(log, shared(log))
+
+    def unreachable(*_):
+        raise KafkaStorageException("timed out")
+
+    monkeypatch.setattr(StorageRoot, "read", unreachable)
+    with pytest.raises(KafkaStorageException, match="timed out"):
+        cut_logs(log, {P0: Cut(1, 2)}, "test")
+    assert not log.current().broken
+
+
+def test_ap_06_a_snapshot_that_has_broken_is_written_again_from_memory(log):
+    raise_log_starts(log, {P0: lambda _: 8}, "test", "test")
+    delete_old_segments(log, 0, "test")
+    follow(log, P0, epoch=1)
+    truncate(log, {P1: 0})
+    known = dict(log.refresh().partition(P0).producers)
+    (snapshot,) = [name for name in log.current().segments if is_snapshot(name)]
+    log.root.delete(snapshot)
+    log.scrub()
+    raise_log_starts(log, {P2: lambda _: 5}, "test", "test")
+    delete_old_segments(log, 0, "test")
+    assert ReplicaLog.open(log.root).refresh().partition(P0).producers == known
+
+
+class Growing(dict):
+    """Asked for anything, it lets an append come in, as another thread does at any time."""
+
+    def __init__(self, state):
+        super().__init__()
+        self._state = state
+
+    def __contains__(self, name):
+        self._state.segments[f"new-{len(self._state.segments)}"] = next(iter(self._state.segments.values()))
+        return False
+
+
+def test_ev_01_segments_may_be_looked_through_while_a_producer_appends(log):
+    state = log.refresh()
+    state.broken = Growing(state)
+    assert len(readable(state)) == 3
+
+
+class Recalling(dict):
+    """Asked for a topic's name, it lets another thread ask about a partition that the log has not met yet."""
+
+    def __init__(self, state):
+        super().__init__()
+        self._state = state
+
+    def get(self, name, default=None):
+        self._state.known(TopicIdPartition("another-id", len(self._state.partitions())))
+        return default
+
+
+def test_ev_01_partitions_may_be_looked_through_while_others_are_asked_about(log):
+    state = log.refresh()
+    log.root.delete(shared(log))
+    log.scrub()
+    state.topics = Recalling(state)
+    assert state.broken_for_nobody() == []

@@ -1,0 +1,129 @@
+"""Producer, follower and a deposed leader race for one log while its role changes 200 times.
+
+All that was decided under a role loses to the commit that ends it. Afterwards the history of the log is replayed commit
+by commit: nothing was appended under a fenced epoch, at another place than the log's end, or twice.
+"""
+
+import dataclasses
+from collections import Counter
+
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
+from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.storage.delta.commit_reader import read_commit
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log import replica_log
+from lakelog.replication.storage.log.append import Appended, append_as_follower
+from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment import read_segment, write_segment
+from lakelog.replication.storage.log.truncate import cut_logs
+from tests.processes import race, wait_until
+from tests.storage.logs import P0, follow, header, log_rows, new_log, request, send
+
+ROLE_CHANGES, COMMITS_BETWEEN = 200, 3
+END = Role(ROLE_CHANGES, STOPPED)
+
+
+def change_roles(start, uri):
+    """The broker: leader under even epochs, follower under odd ones, a change whenever others have committed."""
+    replica_log.LOG = dataclasses.replace(replica_log.LOG, commits_kept=None)  # all of them are looked at in the end
+    log = ReplicaLog.open(StorageRoot.of(uri))
+    start()
+    for epoch in range(1, ROLE_CHANGES):
+        version = log.become({P0: Role(epoch, LEADER if epoch % 2 == 0 else FOLLOWER)}, "test")
+        wait_until(lambda v=version: log.refresh().version >= v + COMMITS_BETWEEN, f"commits under epoch {epoch}")
+        log.keep_cheap()
+    log.become({P0: END}, "test")
+    return Counter()
+
+
+def produce(start, uri, producer_id, patience):
+    """A producer that learns of a new epoch after `patience` refusals: with many it is a leader deposed long ago.
+
+    Sequences that were cut or that it cannot be sure of are not used again: it takes a new id."""
+    log = ReplicaLog.open(StorageRoot.of(uri))
+    start()
+    outcomes, sequence, epoch, refused = Counter(), 0, 0, 0
+    while (role := log.current().partition(P0).role) != END:
+        decided_at = log.current().version
+        if refused >= patience:
+            epoch, refused = role.leader_epoch, 0
+        (outcome,) = send(log, request(P0, 2, sequence, epoch, producer_id=producer_id))
+        outcomes[type(outcome).__name__] += 1
+        if isinstance(outcome, Appended):
+            sequence += 2
+            continue
+        refused += 1
+        if outcome.name == "OutOfOrderSequenceException":
+            producer_id, sequence = producer_id + 10, 0
+        else:
+            await_commit(log, decided_at)
+    return outcomes
+
+
+def fetch(start, uri):
+    """The fetcher: cuts once when it follows under a new epoch, then appends what it has copied, epoch after epoch."""
+    log = ReplicaLog.open(StorageRoot.of(uri))
+    start()
+    outcomes, cut_at = Counter(), -1
+    while (state := log.current().partition(P0)).role != END:
+        epoch, end, decided_at = state.role.leader_epoch, state.log_end, log.current().version
+        if epoch % 2 == 1 and cut_at != epoch:
+            cut_at = epoch
+            cut_logs(log, {P0: Cut(epoch, end.offset // 4)}, "fetcher")
+            outcomes["cut"] += 1
+            end = log.current().partition(P0).log_end
+        following = header(P0, end.offset, end.offset + 2, epoch, previous=end.chain)
+        copied = write_segment(log.root, 2, log_rows(P0, end.offset, 3, epoch), [following])
+        try:
+            append_as_follower(log, [copied], {P0: end.chain}, {P0: epoch}, "fetcher")
+            outcomes["appended"] += 1
+        except LakelogException as error:
+            outcomes[error.name] += 1
+            await_commit(log, decided_at)
+        log.refresh()
+    return outcomes
+
+
+def await_commit(log, decided_at):
+    """Whoever was refused decides again once the log is past the version that it had decided at."""
+    wait_until(lambda: log.current().partition(P0).role == END or log.refresh().version > decided_at, "a commit")
+
+
+def replay(log):
+    """Every commit with the state before it and the batches that it has added."""
+    state = LogState(lambda _: None)
+    for version in range(log.refresh().version + 1):
+        commit = read_commit(log.root, version)
+        added = [read_segment(log.root, file) for file in commit.adds]
+        yield commit, state.partition(P0), [header for segment in added for header in segment.headers]
+        state = state.after(commit, added)
+
+
+def test_ep_06_nothing_lands_in_a_log_after_its_replica_was_told_to_follow_a_newer_leader(root):
+    log = new_log(root, P0)
+    uri = log.root.uri
+    _, producer, deposed, follower = race(
+        _run, (change_roles, uri), (produce, uri, 1, 1), (produce, uri, 2, 20), (fetch, uri), timeout=240
+    )
+    assert min(producer["Appended"], follower["appended"], follower["cut"]) > ROLE_CHANGES / 10
+    assert deposed["FencedLeaderEpochException"] > ROLE_CHANGES, "the deposed leader has not raced"
+    kinds, sent = {}, Counter()
+    for commit, before, headers in replay(log):
+        for appended in headers if not commit.removes else ():
+            assert (appended.leader_epoch, appended.base_offset) == (before.role.leader_epoch, before.log_end_offset)
+            assert before.role.kind == (LEADER if appended.producer_id > 0 else FOLLOWER)
+            kinds[appended.leader_epoch] = before.role.kind
+            sent[appended.producer_id, appended.base_sequence] += appended.producer_id > 0
+    assert max(sent.values()) == 1, "a batch was appended twice"
+    assert len(kinds) > ROLE_CHANGES / 2, "most epochs have written"
+    end = log.current().partition(P0)
+    end.check(P0)
+    assert ReplicaLog.open(log.root).current().partition(P0) == end
+    follow(log, P0, epoch=ROLE_CHANGES - 1)
+    assert log.refresh().partition(P0).role == END
+
+
+def _run(start, target, *arguments):
+    return target(start, *arguments)

@@ -1,0 +1,208 @@
+"""Cutting logs: whole files go, others are written again, in one commit that adds nothing new."""
+
+import pytest
+
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.chain import genesis
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
+from lakelog.replication.protocol.producer_state import SequenceRun
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.append import Appended
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment import read_records, read_segment, write_segment
+from lakelog.replication.storage.log.segment_name import leader_of
+from lakelog.replication.storage.log.segment_rewrite import rewrite
+from lakelog.replication.storage.log.truncate import cut_logs, delete_logs
+from lakelog.schemas import LOG
+from tests.storage.logs import (
+    P0,
+    P1,
+    chain,
+    epochs,
+    facts,
+    fill,
+    filled_log,
+    follow,
+    header,
+    lead,
+    leo,
+    log_rows,
+    new_log,
+    offsets,
+    request,
+    send,
+    start_at,
+    truncate,
+    values,
+)
+
+ELSEWHERE = genesis(TopicIdPartition("another history", 0))
+
+
+@pytest.fixture
+def log(root):
+    """P0 has 0-3 | 4-7 | 8-11 (epoch 1), the second file holds P1 too."""
+    return filled_log(root)
+
+
+@pytest.mark.parametrize(
+    ("offset", "end", "removed", "added"),
+    [
+        pytest.param(12, 12, 0, 0, id="at the LEO"),
+        pytest.param(99, 12, 0, 0, id="above the LEO"),
+        pytest.param(11, 8, 1, 0, id="in the last batch: all of it goes"),
+        pytest.param(8, 8, 1, 0, id="between files"),
+        pytest.param(6, 4, 2, 1, id="in a file of two partitions"),
+        pytest.param(4, 4, 2, 1, id="before a file of two partitions"),
+        pytest.param(1, 0, 3, 1, id="in the first batch"),
+        pytest.param(0, 0, 3, 1, id="everything"),
+    ],
+)
+def test_tr_05_a_cut_removes_and_rewrites_whole_batches_in_one_commit(log, offset, end, removed, added):
+    version, bystander = last_version(log.root), values(log, P1)
+    before = log.current().partition(P0).chain_at(end)
+    cut = truncate(log, {P0: offset})
+    assert cut == (version + 1 if removed else None)
+    if removed:
+        commit = read_commit(log.root, cut)
+        assert (len(commit.removes), len(commit.adds)) == (removed, added)
+        assert all(leader_of(file.name) == 1 for file in commit.adds)
+        assert (any(f.data_change for f in commit.adds), all(f.data_change for f in commit.removes)) == (False, True)
+    assert last_version(log.root) == version + bool(removed)
+    assert offsets(log) == list(range(end))
+    assert (leo(log), chain(log), values(log, P1)) == (end, before, bystander)
+    assert facts(ReplicaLog.open(log.root)) == facts(log)
+
+
+def test_several_partitions_are_cut_in_one_commit(log):
+    version = last_version(log.root)
+    assert truncate(log, {P0: 5, P1: 2}) == version + 1
+    assert (offsets(log), offsets(log, P1)) == ([0, 1, 2, 3], [])
+    assert (chain(log, P1), leo(log, P1)) == (genesis(P1), 0)
+
+
+def test_tr_05_the_lineage_and_the_producers_are_cut_too(log):
+    follow(log, P0, epoch=2)
+    truncate(log, {P0: 6})
+    assert epochs(log) == [(0, 0)]
+    assert log.refresh().partition(P0).producers[7].runs == (SequenceRun(0, 3, 0),)
+
+
+def test_kip_98_what_was_cut_is_no_duplicate_when_it_is_sent_again(log):
+    truncate(log, {P0: 6})
+    assert send(log, request(P0, 4, sequence=4, epoch=1)) == [Appended(4, 7)]
+    assert send(log, request(P0, 4, sequence=0, epoch=1)) == [Appended(0, 3, duplicate=True, leader_epoch=0)]
+
+
+def test_the_batches_of_a_rewritten_segment_are_what_they_were(log):
+    whole = log.current().partition(P1).batches
+    truncate(log, {P0: 5})
+    (segment,) = [s for s in log.current().segments.values() if s.headers[0].topic_id_partition == P1]
+    assert read_segment(log.root, segment.file) == segment
+    assert segment.headers == tuple(batch.header for batch in whole)
+    assert read_records(log.root, segment.name).num_rows == 5
+
+
+def test_some_batches_of_a_segment_are_written_to_another_root(log, root):
+    batch = log.current().partition(P0).batches[1]
+    target = StorageRoot.of(f"{root}/other")
+    target.create_folder()
+    part = rewrite(log.root, log.current().segments[batch.segment], target, [batch.header])
+    assert part.headers == (batch.header,)
+    assert read_records(target, part.name)["value"].to_pylist() == [b"0", b"1", b"2", b"3"]
+    assert target.list() == [part.name]
+
+
+def with_column(rows, name, found):
+    return rows.set_column(rows.schema.get_field_index(name), LOG.arrow.field(name), found)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda rows: with_column(rows, "value", rows["value"].take([1, 0])), id="in another order"),
+        pytest.param(lambda rows: with_column(rows, "key", rows["value"]), id="another key"),
+        pytest.param(lambda rows: rows.slice(0, 1), id="one is missing"),
+    ],
+)
+def test_records_that_are_not_those_of_their_header_are_not_written_again(root, wrong):
+    """Else a new file would make them good: its own digest would agree with them."""
+    storage = StorageRoot.of(root)
+    segment = write_segment(storage, 1, wrong(log_rows(P0, 0, 2)), [header(P0, 0, 1)])
+    with pytest.raises(CorruptRecordException, match=rf"{segment.name}: flights-0: the records at offsets 0 to 1"):
+        rewrite(storage, segment, storage, segment.headers)
+    assert storage.list() == [segment.name]
+
+
+def test_nothing_wanted_is_nothing_written(log):
+    segment = next(iter(log.current().segments.values()))
+    before = log.root.list()
+    assert rewrite(log.root, segment, log.root, []) is None
+    assert log.root.list() == before
+
+
+def test_records_that_were_cut_can_still_be_read_at_the_version_before(log):
+    version = log.current().version
+    truncate(log, {P0: 0, P1: 0})
+    removed = read_commit(log.root, version + 1).removes
+    assert {file.name for file in removed} <= set(log.root.list())
+
+
+@pytest.mark.parametrize(
+    ("cut", "log_start_offset", "end"),
+    [
+        (Cut(1, 4), 0, 4),
+        (Cut(1, 5), 0, 4),
+        (Cut(1, 9), 0, 6),
+        (Cut(1, 0), 0, 0),
+        (Cut(1, 0, LogEnd(100, ELSEWHERE)), 100, 100),
+    ],
+    ids=["a batch", "a part of one", "nothing", "all", "all, and from further up"],
+)
+def test_tr_05_a_follower_is_cut_in_one_commit(root, cut, log_start_offset, end):
+    log = new_log(root, P0, P1)
+    send(log, request(P0, 4), request(P1, 2))
+    fill(log, P0, 2)
+    follow(log, P0, epoch=1)
+    before = log.current().version
+    expected = cut.restart.chain if cut.restart else log.current().partition(P0).chain_at(end)
+    cut_logs(log, {P0: cut}, "test")
+    state = log.refresh()
+    assert (state.partition(P0).log_start_offset, leo(log, P0), leo(log, P1)) == (log_start_offset, end, 2)
+    assert chain(log) == expected
+    assert state.version - before == (0 if end == 6 else 1)
+    assert ReplicaLog.open(log.root).current().partition(P0) == state.partition(P0)
+
+
+def test_tr_07_a_log_may_start_over_below_where_it_began(root):
+    log = new_log(root, P0)
+    start_at(log, P0, 50)
+    fill(log, P0, 5)
+    follow(log, P0, epoch=1)
+    cut_logs(log, {P0: Cut(1, 50, LogEnd(20, ELSEWHERE))}, "test")
+    for found in (log, ReplicaLog.open(log.root)):
+        state = found.refresh().partition(P0)
+        assert (state.log_start_offset, state.log_end) == (20, LogEnd(20, ELSEWHERE))
+    lead(log, P0, epoch=2)
+    fill(log, P0, 1, epoch=2)
+    assert log.current().partition(P0).batches[0].header.previous == ELSEWHERE
+
+
+@pytest.mark.parametrize("role", [Role(1, LEADER), Role(2, FOLLOWER), Role(1, STOPPED)], ids=lambda role: role.name)
+def test_tr_02_a_cut_is_dropped_when_the_role_has_changed(root, role):
+    log = new_log(root, P0, P1)
+    send(log, request(P0, 6), request(P1, 2))
+    log.become({P0: role, P1: Role(1, FOLLOWER)}, "test")
+    cut_logs(log, {P0: Cut(1, 0), P1: Cut(1, 0)}, "test")
+    assert (leo(log, P0), leo(log, P1)) == (6, 0), "one partition's role says nothing of another's"
+
+
+def test_sr_02_a_stopped_replica_is_deleted_and_no_other(root):
+    log = new_log(root, P0, P1)
+    send(log, request(P0, 6), request(P1, 2))
+    log.become({P0: Role(0, STOPPED)}, "test")
+    delete_logs(log, [P0, P1], "test")
+    assert (leo(log, P0), leo(log, P1)) == (0, 2)

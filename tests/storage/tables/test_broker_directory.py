@@ -1,0 +1,107 @@
+"""The registrations of brokers: one that cannot be read hides no other."""
+
+import logging
+
+import pytest
+
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.broker_directory import BrokerDirectory
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.replication.storage.tables.state_table import StateTable
+from lakelog.schemas import BROKERS
+
+
+@pytest.fixture
+def cluster(root):
+    home = StorageRoot.of(root)
+    for broker in (1, 2):
+        register(home, broker)
+    return home
+
+
+def register(home, broker, **fields):
+    row = {"rack": None, "broker_epoch": 1, "heartbeat": 0, "metadata_version": -1, "shutting_down": False,
+           "storage_error": None, "log_table_id": "log", "log_version": 0, **fields}  # fmt: skip
+    BrokerTable.open_or_create(home, broker).register(lambda _: BrokerRegistration(broker, f"/{broker}", **row))
+
+
+def lose_files(home, broker):
+    folder = home.child("brokers", str(broker))
+    for name in folder.list():
+        if name.endswith(".parquet"):
+            folder.delete(name)
+
+
+def beat(home, broker):
+    BrokerTable.open(home, broker).update(1, "heartbeat")
+
+
+def look(directory):
+    directory.refresh()
+    return {broker: found.heartbeat for broker, found in directory.registrations.items()}
+
+
+GARBAGE = {"offline_partitions": ("garbage",)}
+
+
+@pytest.mark.parametrize(
+    "breaks", [lambda home: lose_files(home, 2), lambda home: register(home, 2, **GARBAGE)], ids=["file", "row"]
+)
+def test_li_01_a_registration_that_cannot_be_read_says_nothing_new_and_hides_no_other(cluster, caplog, breaks):
+    directory = BrokerDirectory(cluster)
+    assert look(directory) == {1: 0, 2: 0}
+    beat(cluster, 2)
+    breaks(cluster)
+    beat(cluster, 1)
+    with caplog.at_level(logging.WARNING):
+        assert (look(directory), look(directory)) == ({1: 1, 2: 0}, {1: 1, 2: 0})
+        assert look(BrokerDirectory(cluster)) == {1: 1}, "who has never seen it knows nothing of it"
+    told = [record.message for record in caplog.records]
+    assert len(told) == 2, "once for each who looks, however often"
+    assert all(words.startswith("the registration of broker 2 cannot be read: ") for words in told)
+
+
+@pytest.mark.parametrize("broken", [(1,), (1, 2)])
+def test_li_01_a_broken_file_is_no_trouble_of_the_store_though_it_be_the_only_one(cluster, broken):
+    for broker in broken:
+        lose_files(cluster, broker)
+    assert look(BrokerDirectory(cluster)) == {b: 0 for b in (1, 2) if b not in broken}
+
+
+def test_li_01_a_store_that_cannot_be_read_at_all_is_an_error(cluster, monkeypatch):
+    directory = BrokerDirectory(cluster)
+    look(directory)
+
+    def away(_):
+        raise KafkaStorageException("503")
+
+    monkeypatch.setattr(BrokerTable, "refresh", away)
+    with pytest.raises(KafkaStorageException, match="503"):
+        look(directory)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (GARBAGE, "invalid literal"),
+        ({"offline_partitions": ("id/x",)}, "invalid literal"),
+        ({"broker_id": 3}, "it is of broker 3"),
+    ],
+)
+def test_ol_01_a_row_that_makes_no_sense_is_named_and_its_broker_may_replace_it(cluster, caplog, fields, words):
+    directory = BrokerDirectory(cluster)
+    table = StateTable.open(cluster.child("brokers", "1"), BROKERS)
+    table.update({"who": "test"}, lambda rows: [{**rows[0], **fields}])
+    assert look(directory) == {2: 0}
+    assert f"the row of broker 1 makes no sense: {words}" in caplog.text
+    register(cluster, 1)
+    assert look(directory) == {1: 0, 2: 0}
+
+
+def test_ol_01_a_counter_that_is_no_number_is_named(cluster, caplog, monkeypatch):
+    broken = BrokerRegistration(1, "/1", None, 1, "many", -1, False, None, "log", 0)
+    monkeypatch.setattr(BrokerTable, "registration", broken)
+    assert look(BrokerDirectory(cluster)) == {}
+    assert "the row of broker 1 makes no sense: heartbeat is 'many', no integer" in caplog.text

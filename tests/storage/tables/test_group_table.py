@@ -1,0 +1,156 @@
+"""Committed offsets come back, and consumers that commit at the same time lose nothing of each other's."""
+
+import os
+
+import pytest
+from deltalake import DeltaTable
+
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.delta.commit_reader import commit_name, last_version, read_commit
+from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.group_table import CommittedOffset, GroupTable
+from tests.processes import race
+
+COMMITS = 20
+
+
+@pytest.fixture
+def storage(root):
+    made = StorageRoot.of(root)
+    GroupTable.create(made)
+    return made
+
+
+def row(offset, group="g", partition=0, topic_id="id"):
+    return CommittedOffset(group, "t", topic_id, partition, offset)
+
+
+def key(partition=0, topic_id="id"):
+    return TopicIdPartition(topic_id, partition)
+
+
+def test_ap_04_committed_offsets_come_back(storage):
+    table, other = GroupTable.open(storage), GroupTable.open(storage)
+    table.commit([row(3), row(0, partition=1)])
+    other.commit([row(5), row(7, topic_id="another"), row(9, group="h")])
+    assert table.committed("g") == other.committed("g") == {key(): 5, key(1): 0, key(0, "another"): 7}
+    assert table.committed("h") == {key(): 9}
+    assert table.committed("nobody") == {}
+    other.commit([row(4)])
+    assert table.committed("g")[key()] == 4, "an offset may go back"
+
+
+@pytest.mark.parametrize("rows", [[], [row(3)]])
+def test_ap_04_what_is_committed_already_is_not_written_again(storage, rows):
+    table = GroupTable.open(storage)
+    table.commit([row(3), row(4, partition=1)])
+    table.commit(rows)
+    assert last_version(storage.child("groups")) == 1
+
+
+def test_ap_04_a_commit_says_whose_it_is(storage):
+    GroupTable.open(storage).commit([row(3)])
+    info = read_commit(storage.child("groups"), 1).info
+    assert (info["who"], info["why"], info["groups"]) == ("consumer", "commit", ["g"])
+
+
+def test_ap_04_a_commit_whose_answer_is_lost_is_not_made_again_over_a_later_one(storage, monkeypatch):
+    """The consumer that takes the partition over has come further by then."""
+    table, other = GroupTable.open(storage), GroupTable.open(storage)
+    table.commit([row(5)])
+    commit = DeltaLog.commit
+
+    def lands(log, cause, *args, **options):
+        monkeypatch.setattr(DeltaLog, "commit", commit)
+        commit(log, cause, *args, **options)
+        other.commit([row(20)])
+        raise CommitUnknown("the answer was lost")
+
+    monkeypatch.setattr(DeltaLog, "commit", lands)
+    table.commit([row(10)])
+    assert table.committed("g") == other.committed("g") == {key(): 20}
+    assert last_version(storage.child("groups")) == 3
+
+
+def test_ap_04_a_commit_that_lands_late_is_not_made_again_over_a_later_one(storage, monkeypatch):
+    """It is on its way when its answer is given up, and lands right before it is tried again."""
+    table, other = GroupTable.open(storage), GroupTable.open(storage)
+    commit, under_way = DeltaLog.commit, []
+
+    def is_late(log, *args, **options):
+        if not under_way:
+            under_way.append((args, options))
+            raise CommitUnknown("no answer")
+        monkeypatch.setattr(DeltaLog, "commit", commit)
+        commit(log, *under_way[0][0], **under_way[0][1])
+        other.commit([row(20)])
+        return commit(log, *args, **options)
+
+    monkeypatch.setattr(DeltaLog, "commit", is_late)
+    table.commit([row(10)])
+    assert other.committed("g") == {key(): 20}
+
+
+def test_ap_04_a_commit_that_fell_into_a_hole_is_made_again(storage, monkeypatch):
+    """A clean-up has removed the commits around it while it was on its way: nobody has ever read it."""
+    table, other, groups = GroupTable.open(storage), GroupTable.open(storage), storage.child("groups")
+    commit = DeltaLog.commit
+
+    def falls_into_a_hole(log, cause, *args, **options):
+        monkeypatch.setattr(DeltaLog, "commit", commit)
+        commit(log, cause, *args, **options)
+        late = groups.read(commit_name(1))
+        for offset in (17, 18, 19, 20):
+            other.commit([row(offset)])
+        DeltaTable(groups.uri).create_checkpoint()
+        for version in range(last_version(groups)):
+            groups.delete(commit_name(version))
+        groups.child("_delta_log").write(os.path.basename(commit_name(1)), late)
+        raise CommitUnknown("slow")
+
+    monkeypatch.setattr(DeltaLog, "commit", falls_into_a_hole)
+    table.commit([row(10)])
+    assert GroupTable.open(storage).committed("g") == {key(): 10}
+
+
+def commit_often(start, uri, partition):
+    table = GroupTable.open(StorageRoot.of(uri))
+    start()
+    for offset in range(1, COMMITS + 1):
+        table.commit([row(offset, partition=partition)])
+    return table.committed("g")[key(partition)]
+
+
+def test_ap_04_two_processes_commit_at_the_same_time(storage):
+    assert race(commit_often, (storage.uri, 0), (storage.uri, 1)) == [COMMITS, COMMITS]
+    assert GroupTable.open(storage).committed("g") == {key(0): COMMITS, key(1): COMMITS}
+    assert last_version(storage.child("groups")) == 2 * COMMITS
+
+
+def test_td_03_ap_04_offsets_of_topics_that_are_gone_are_forgotten(storage):
+    table = GroupTable.open(storage)
+    table.commit([row(3), row(7, topic_id="another"), row(9, group="h")])
+    table.forget_all_but(lambda: {"id"}, {"who": "test"})
+    assert (table.committed("g"), table.committed("h")) == ({key(): 3}, {key(): 9})
+    before = last_version(storage.child("groups"))
+    table.forget_all_but(lambda: {"id"}, {"who": "test"})
+    assert last_version(storage.child("groups")) == before, "nothing to write"
+
+
+def test_td_03_ap_04_a_topic_that_comes_meanwhile_is_asked_for_once_its_offsets_are_read(storage):
+    """It is there before anybody commits offsets of it: they are seen only together with it."""
+    table, consumer = GroupTable.open(storage), GroupTable.open(storage)
+    table.commit([row(3)])
+    topics = {"id"}
+
+    def ask():
+        asked = set(topics)
+        if "new" not in topics:
+            topics.add("new")
+            consumer.commit([row(1, topic_id="new")])
+        return asked
+
+    consumer.commit([row(5, topic_id="gone")])
+    table.forget_all_but(ask, {"who": "test"})
+    assert table.committed("g") == {key(): 3, key(0, "new"): 1}
