@@ -139,4 +139,4 @@ class LocalCluster:
         for name, controller in list(self.controllers.items()):
             (self.kill_controller if controller.is_paused else self.stop_controller)(name)
         for broker_id, broker in list(self.brokers.items()):
-            (self.kill_broker if broker.gate.is_paused else self.stop_broker)(broker_id)
+            (self.kill_broker if broker.pause_point.is_paused else self.stop_broker)(broker_id)

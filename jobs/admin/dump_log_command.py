@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.jobs.admin.log_files import LogFile, LogRows, gaps, log_files, read_rows
+from lakelog.jobs.admin.log_files import InspectedFile, LogRows, gaps, log_files, read_rows
 from lakelog.jobs.cli.console import FAILED, OK, say
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.settings import settings
@@ -63,7 +63,7 @@ def dump(args: argparse.Namespace) -> int:
     return FAILED if broken or holes else OK
 
 
-def _gaps(files: list[LogFile]) -> list[str]:
+def _gaps(files: list[InspectedFile]) -> list[str]:
     """What a file has held that cannot be read is not known, so that gaps would say nothing."""
     segments = [file.segment for file in files if file.segment]
     if len(segments) < len(files):
@@ -79,7 +79,7 @@ def _say_broken(words: str) -> None:
     say(f"lakelog: CorruptRecordException: {words}")
 
 
-def _objects(log: StorageRoot, files: list[LogFile], args: argparse.Namespace) -> Iterator[Object]:
+def _objects(log: StorageRoot, files: list[InspectedFile], args: argparse.Namespace) -> Iterator[Object]:
     """The files that hold anything that was asked for, and those that are broken."""
     headers = [header for file in files if file.segment for header in file.segment.headers]
     topics = {header.topic_id_partition: header.topic for header in headers}
@@ -90,7 +90,7 @@ def _objects(log: StorageRoot, files: list[LogFile], args: argparse.Namespace) -
 
 
 def _object(
-    log: StorageRoot, file: LogFile, args: argparse.Namespace, topics: Mapping[TopicIdPartition, str]
+    log: StorageRoot, file: InspectedFile, args: argparse.Namespace, topics: Mapping[TopicIdPartition, str]
 ) -> Object:
     if file.segment is None:
         return {"file": file.name, "bytes": None, "fault": file.fault, "batches": [], "producers": []}

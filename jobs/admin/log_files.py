@@ -41,7 +41,7 @@ class Range(NamedTuple):
         return max(self.start, header.base_offset), stop
 
 
-class LogFile(NamedTuple):
+class InspectedFile(NamedTuple):
     """A file of the log: what its footer says, or why that cannot be told."""
 
     name: str
@@ -56,7 +56,7 @@ class LogRows(NamedTuple):
     fault: str | None
 
 
-def log_files(root: StorageRoot) -> list[LogFile]:
+def log_files(root: StorageRoot) -> list[InspectedFile]:
     """The files of the newest version of a log, in the order of what they hold; those that cannot be read come last.
 
     Raises InconsistentClusterIdException if no log is at `root`, KafkaStorageException if its commits cannot be read.
@@ -66,14 +66,14 @@ def log_files(root: StorageRoot) -> list[LogFile]:
     return sorted(files, key=_place)
 
 
-def _file(root: StorageRoot, file: AddedFile) -> LogFile:
+def _file(root: StorageRoot, file: AddedFile) -> InspectedFile:
     try:
-        return LogFile(file.name, read_segment(root, file), None)
+        return InspectedFile(file.name, read_segment(root, file), None)
     except _BROKEN as error:
-        return LogFile(file.name, None, _words(root, file.name, error))
+        return InspectedFile(file.name, None, _words(root, file.name, error))
 
 
-def _place(file: LogFile) -> tuple[object, ...]:
+def _place(file: InspectedFile) -> tuple[object, ...]:
     if file.segment is None:
         return 2, file.name
     places = [(header.topic, header.partition, header.base_offset) for header in file.segment.headers]

@@ -34,7 +34,7 @@ Partitions = Mapping[TopicIdPartition, PartitionRegistration]
 
 
 @dataclass(frozen=True)
-class Step:
+class TimedStep:
     """What was done, how long it took, and the outcome as the table has it; `wrong` is empty if that is right.
 
     `cpu_seconds` are those of this process alone: what they lack on `seconds` is waiting for others.
@@ -49,7 +49,7 @@ class Step:
     wrong: str
 
 
-class Clock:
+class SteppedClock:
     """Seconds that pass when the benchmark says so: no session time-out is waited for."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class ControllerBench:
             row = BrokerRegistration(broker, f"{folder}/{broker}", None, _EPOCH, 0, -1, False, None, "none", 0)
             table.register(lambda _, row=row: row)  # type: ignore[misc]
         self._write_topic(partitions)
-        self._clock, self._cluster = Clock(), Cluster.open(self._root.uri)
+        self._clock, self._cluster = SteppedClock(), Cluster.open(self._root.uri)
         self._config = self._cluster.config
         self._controller = self._elected()
 
@@ -88,7 +88,7 @@ class ControllerBench:
         liveness = Liveness(self._config.broker_session_timeout_ms, self._clock)
         return ActiveController(self._cluster, liveness, held, self._clock)
 
-    def run(self) -> list[Step]:
+    def run(self) -> list[TimedStep]:
         """Start-up, the loss of a broker, the controlled shutdown of another."""
         everybody = set(self._brokers)
         steps = [self._measure("start-up", lambda: self._controller.fail_over({}), everybody)]
@@ -107,7 +107,7 @@ class ControllerBench:
             for table in (table for other, table in self._brokers.items() if other != broker):
                 table.update(_EPOCH, "heartbeat")
 
-    def _measure(self, name: str, act: Callable[[], None], able: Collection[int]) -> Step:
+    def _measure(self, name: str, act: Callable[[], None], able: Collection[int]) -> TimedStep:
         before = MetadataTable.open(self._root)
         started, cpu_started = time.perf_counter(), time.process_time()
         act()
@@ -116,7 +116,7 @@ class ControllerBench:
         changed = sum(row != before.partitions[key] for key, row in after.partitions.items())
         leaders = dict(sorted(Counter(row.leader for row in after.partitions.values()).items()))
         wrong = first_wrong(before.partitions, after.partitions, able)
-        return Step(name, seconds, cpu_seconds, after.version - before.version, changed, leaders, wrong)
+        return TimedStep(name, seconds, cpu_seconds, after.version - before.version, changed, leaders, wrong)
 
 
 def first_wrong(before: Partitions, after: Partitions, able: Collection[int]) -> str:
@@ -133,7 +133,7 @@ def first_wrong(before: Partitions, after: Partitions, able: Collection[int]) ->
     return ""
 
 
-def measure_controller(partitions: int, brokers: int) -> list[Step]:
+def measure_controller(partitions: int, brokers: int) -> list[TimedStep]:
     """All steps, on tables in a folder that is deleted afterwards."""
     folder = tempfile.mkdtemp(prefix="lakelog-bench-")
     try:

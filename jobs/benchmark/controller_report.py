@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lakelog.jobs.benchmark.controller import Step
+from lakelog.jobs.benchmark.controller import TimedStep
 from lakelog.jobs.benchmark.report import circumstances
 from lakelog.jobs.cli.console import Row
 
 
-def controller_figures(steps: Sequence[Step], partitions: int, brokers: int) -> dict[str, object]:
+def controller_figures(steps: Sequence[TimedStep], partitions: int, brokers: int) -> dict[str, object]:
     """All of it. Where an outcome is wrong, no time means anything, so that there is none."""
     about = {"partitions": partitions, "brokers": brokers, **circumstances()}
     wrong = {step.name: step.wrong for step in steps if step.wrong}
@@ -34,7 +34,7 @@ def controller_figures(steps: Sequence[Step], partitions: int, brokers: int) -> 
     }
 
 
-def controller_rows(steps: Sequence[Step]) -> list[Row]:
+def controller_rows(steps: Sequence[TimedStep]) -> list[Row]:
     """A row for each step."""
     return [
         {

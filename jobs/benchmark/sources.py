@@ -17,7 +17,7 @@ from lakelog.replication.errors import LakelogException
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.protocol.append import AppendPosition, PartitionAppend
 from lakelog.replication.protocol.chain import genesis
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.producer_state import increment_sequence
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.storage.delta.commit_reader import commit_name
@@ -137,7 +137,7 @@ class Sources:
 def _fetches(follower: ReplicaTable, topic: TopicDescription) -> bool:
     follower.refresh()
     states = [row.state for row in follower.replicas.values()]
-    return states == [ReplicaState.FETCHING] * len(topic.partitions)
+    return states == [FollowerState.FETCHING] * len(topic.partitions)
 
 
 def committed_at(table: StorageRoot, version: int) -> float:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 
-class Report(Protocol):
+class ProgressReport(Protocol):
     """Is told how far the test has come."""
 
     def __call__(self, *, description: str, completed: int, acknowledged: int) -> None: ...

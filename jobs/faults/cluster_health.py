@@ -8,7 +8,7 @@ from lakelog.jobs.faults.broker_process import ControllerProcess
 from lakelog.jobs.faults.cluster_processes import STANDS, ClusterProcesses
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import LakelogException
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -85,4 +85,4 @@ class ClusterHealth:
 
 def _has(row: Replica, start: int, end: int, leads: bool) -> bool:
     is_complete = row.log_start_offset >= start and row.log_end_offset >= end
-    return row.state == ReplicaState.FETCHING and is_complete and (row.high_watermark >= end or not leads)
+    return row.state == FollowerState.FETCHING and is_complete and (row.high_watermark >= end or not leads)

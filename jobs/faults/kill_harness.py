@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakelog.jobs.cli.progress import Report
+from lakelog.jobs.cli.progress import ProgressReport
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.jobs.faults.broker_process import BrokerProcess, ControllerProcess
 from lakelog.jobs.faults.cluster_health import ClusterHealth
 from lakelog.jobs.faults.cluster_processes import ClusterProcesses
 from lakelog.jobs.faults.log_check import check_logs
-from lakelog.jobs.faults.number_producer import Acknowledged, NumberProducer, NumberSender
+from lakelog.jobs.faults.number_producer import AcknowledgedRecord, NumberProducer, NumberSender
 from lakelog.jobs.faults.outages import BOTH, CONTROLLER, Outage, are_short, distribution
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.topic_view import TopicView
@@ -50,7 +50,7 @@ class KillPlan:
         return self.kills * len(self.victims)
 
 
-def run_kill_test(folder: Path, plan: KillPlan, report: Report) -> dict[str, object]:
+def run_kill_test(folder: Path, plan: KillPlan, report: ProgressReport) -> dict[str, object]:
     """Runs it all in an empty folder and answers what was found. `report` is told how far it has come."""
     started = time.monotonic()
     cluster_uri = str(folder / "cluster")
@@ -80,7 +80,7 @@ def run_kill_test(folder: Path, plan: KillPlan, report: Report) -> dict[str, obj
 class KillHarness:
     """The course of a test: kill, measure, start again, and wait until every replica is in sync."""
 
-    def __init__(self, cluster_uri: str, processes: ClusterProcesses, plan: KillPlan, report: Report) -> None:
+    def __init__(self, cluster_uri: str, processes: ClusterProcesses, plan: KillPlan, report: ProgressReport) -> None:
         self._cluster_uri = cluster_uri
         self._processes = processes
         self._plan = plan
@@ -102,7 +102,7 @@ class KillHarness:
         self.senders: list[NumberSender] = [*self._producers, *self._probes.values()]
 
     @property
-    def acknowledged(self) -> list[Acknowledged]:
+    def acknowledged(self) -> list[AcknowledgedRecord]:
         """All that the producers were told is safe."""
         return [record for sender in self.senders for record in sender.acknowledged]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.jobs.faults.number_producer import Acknowledged
+from lakelog.jobs.faults.number_producer import AcknowledgedRecord
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -40,7 +40,7 @@ class Findings(NamedTuple):
         return not any(self[1:])
 
 
-def check_logs(view: TopicView, topic: str, acknowledged: Iterable[Acknowledged]) -> Findings:
+def check_logs(view: TopicView, topic: str, acknowledged: Iterable[AcknowledgedRecord]) -> Findings:
     """Compares what was acknowledged with the leaders' logs below the high watermark, and the replicas with each other.
 
     For a topic whose partitions all have the same replicas, each record of which holds a number of its own.
@@ -59,7 +59,7 @@ class TopicLogs:
         self._led = {p: _of(self._logs[r.leader], p) for p, r in partitions.items()}
         self._committed = _committed(self._led.values(), _high_watermarks(view, partitions))
 
-    def check(self, acknowledged: Iterable[Acknowledged]) -> Findings:
+    def check(self, acknowledged: Iterable[AcknowledgedRecord]) -> Findings:
         """What is wrong with them, if this was acknowledged."""
         rows = pa.concat_tables(self._led.values())
         pairs = combinations(self._logs.values(), 2)
@@ -72,7 +72,7 @@ class TopicLogs:
             different=sum(not _of(log, p).equals(led) for p, led in self._led.items() for log in self._logs.values()),
         )
 
-    def missing(self, records: Iterable[Acknowledged]) -> int:
+    def missing(self, records: Iterable[AcknowledgedRecord]) -> int:
         """How many of these do not stand committed at their very offsets. Those below the log start need not."""
         return sum(
             record.offset >= self.starts[record.partition]

@@ -12,7 +12,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException
 
 
-class Acknowledged(NamedTuple):
+class AcknowledgedRecord(NamedTuple):
     """A record that the producer was told is safe, and where."""
 
     partition: int
@@ -30,7 +30,7 @@ class NumberSender:
         self, cluster_uri: str, topic: str, partitions: int, first: int, timeout_ms: int, config: Config | None = None
     ) -> None:
         self.sent = 0
-        self.acknowledged: list[Acknowledged] = []
+        self.acknowledged: list[AcknowledgedRecord] = []
         self.errors: Counter[str] = Counter()
         self._producer = Producer(cluster_uri, acks="all", config=config)
         self._topic = topic
@@ -57,7 +57,7 @@ class NumberSender:
             own = [number for number in numbers if number % self._partitions == partition]
             if answer.error is None:
                 placed = enumerate(own, answer.base_offset)
-                self.acknowledged += [Acknowledged(partition, offset, number) for offset, number in placed]
+                self.acknowledged += [AcknowledgedRecord(partition, offset, number) for offset, number in placed]
             else:
                 self.errors[answer.error.name] += len(own)
         return all(answer.error is None for answer in answers.values())

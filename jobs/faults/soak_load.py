@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from lakelog.jobs.faults.number_producer import Acknowledged, NumberProducer, NumberSender
+from lakelog.jobs.faults.number_producer import AcknowledgedRecord, NumberProducer, NumberSender
 from lakelog.jobs.faults.outages import LongestWait
 from lakelog.jobs.faults.repeated_work import RepeatedWork
 from lakelog.replication.clients.consumer import Consumer
@@ -40,7 +40,7 @@ class Probe(NumberSender, RepeatedWork):
         (self.waits.acknowledged if self.probe() else self.waits.waited)(time.monotonic())
 
 
-class Reader(RepeatedWork):
+class LoadReader(RepeatedWork):
     """Reads a topic below the high watermarks, from offset 0 on, and goes on where it was whatever happens.
 
     `seen` is what it was given, `out_of_order` how often that was not the next offset, `skipped` how many offsets it
@@ -53,7 +53,7 @@ class Reader(RepeatedWork):
         self._consumer = Consumer(cluster_uri, config=_CLIENT)
         self._view = TopicView(Cluster.open(cluster_uri))
         self.positions = dict.fromkeys(range(partitions), 0)
-        self.seen: list[Acknowledged] = []
+        self.seen: list[AcknowledgedRecord] = []
         self.out_of_order = 0
         self.skipped = 0
         self.errors: Counter[str] = Counter()
@@ -72,7 +72,7 @@ class Reader(RepeatedWork):
         """Remembers records; each ought to be the next one."""
         for offset, value in zip(records["offset"].to_pylist(), records["value"].to_pylist(), strict=True):
             self.out_of_order += offset != self.positions[partition]
-            self.seen.append(Acknowledged(partition, offset, int(value)))
+            self.seen.append(AcknowledgedRecord(partition, offset, int(value)))
             self.positions[partition] = offset + 1
 
     def _skip(self, partition: int) -> None:
@@ -98,7 +98,7 @@ class TopicLoad:
             for first, records, timeout in _PRODUCERS
         ]
         self.probes = [Probe(cluster_uri, topic, partitions, partition) for partition in range(partitions)]
-        self.reader = Reader(cluster_uri, topic, partitions)
+        self.reader = LoadReader(cluster_uri, topic, partitions)
 
     @property
     def senders(self) -> list[NumberProducer | Probe]:
@@ -106,7 +106,7 @@ class TopicLoad:
         return [*self._producers, *self.probes]
 
     @property
-    def acknowledged(self) -> list[Acknowledged]:
+    def acknowledged(self) -> list[AcknowledgedRecord]:
         """All that the senders were told is safe."""
         return [record for sender in self.senders for record in sender.acknowledged]
 

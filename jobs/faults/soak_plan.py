@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Kind(NamedTuple):
+class FaultKind(NamedTuple):
     """A kind of fault: how many seconds it lasts, at least and at most; whether a broker is away meanwhile; whether a
     partition has one replica less; whether it hits a broker whose root lies in an object store, None: any."""
 
@@ -21,24 +21,24 @@ class Kind(NamedTuple):
 # Brokers and controllers that are frozen wake up before their session ends, or, expired, after it. A store that hangs
 # does so for less or for more than a session. An object store loses nothing that it has acknowledged.
 KINDS = {
-    "kill-broker": Kind(0, 8, True, True),
-    "kill-controller": Kind(0, 8, False, False),
-    "kill-both": Kind(0, 8, True, True),
-    "freeze-broker": Kind(0.5, 4, True, True),
-    "expire-broker": Kind(7, 14, True, True),
-    "freeze-controller": Kind(0.5, 4, False, False),
-    "expire-controller": Kind(7, 14, False, False),
-    "stop-broker": Kind(0, 5, True, True),
-    "stop-controller": Kind(0, 5, False, False),
-    "unwritable-root": Kind(2, 12, True, True, is_stored=False),
-    "cut-power": Kind(0, 8, True, True, is_stored=False),
-    "empty-root": Kind(0, 8, True, True),
-    "hang-store": Kind(2, 14, True, True, is_stored=True),
-    "fail-store": Kind(2, 12, True, True, is_stored=True),
-    "rot": Kind(0, 0, False, True),
-    "delete-records": Kind(0, 0, False, False),
-    "reassign": Kind(0, 0, False, True),
-    "preferred-election": Kind(0, 0, False, False),
+    "kill-broker": FaultKind(0, 8, True, True),
+    "kill-controller": FaultKind(0, 8, False, False),
+    "kill-both": FaultKind(0, 8, True, True),
+    "freeze-broker": FaultKind(0.5, 4, True, True),
+    "expire-broker": FaultKind(7, 14, True, True),
+    "freeze-controller": FaultKind(0.5, 4, False, False),
+    "expire-controller": FaultKind(7, 14, False, False),
+    "stop-broker": FaultKind(0, 5, True, True),
+    "stop-controller": FaultKind(0, 5, False, False),
+    "unwritable-root": FaultKind(2, 12, True, True, is_stored=False),
+    "cut-power": FaultKind(0, 8, True, True, is_stored=False),
+    "empty-root": FaultKind(0, 8, True, True),
+    "hang-store": FaultKind(2, 14, True, True, is_stored=True),
+    "fail-store": FaultKind(2, 12, True, True, is_stored=True),
+    "rot": FaultKind(0, 0, False, True),
+    "delete-records": FaultKind(0, 0, False, False),
+    "reassign": FaultKind(0, 0, False, True),
+    "preferred-election": FaultKind(0, 0, False, False),
 }
 
 

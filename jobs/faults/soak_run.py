@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lakelog.jobs.cli.console import say
-from lakelog.jobs.cli.progress import Report
+from lakelog.jobs.cli.progress import ProgressReport
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.jobs.faults.cluster_health import ClusterHealth
 from lakelog.jobs.faults.soak_cluster import BROKERS, STORED, SoakCluster
@@ -61,7 +61,7 @@ class SoakPlan:
         return 2 * self.seconds + PATIENCE
 
 
-def run_soak(folder: Path, plan: SoakPlan, report: Report) -> dict[str, Any]:
+def run_soak(folder: Path, plan: SoakPlan, report: ProgressReport) -> dict[str, Any]:
     """Runs it all in an empty folder and answers what was found. `report` is told how far it has come."""
     started = time.monotonic()
     cluster_uri, config = str(folder / "cluster"), folder / "server.properties"
@@ -76,7 +76,7 @@ def run_soak(folder: Path, plan: SoakPlan, report: Report) -> dict[str, Any]:
 class Soak:
     """From the start of the processes to their end."""
 
-    def __init__(self, cluster_uri: str, cluster: SoakCluster, plan: SoakPlan, report: Report) -> None:
+    def __init__(self, cluster_uri: str, cluster: SoakCluster, plan: SoakPlan, report: ProgressReport) -> None:
         self._cluster = cluster
         self._processes = processes = cluster.processes
         self._plan = plan

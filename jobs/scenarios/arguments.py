@@ -17,7 +17,7 @@ _SERVERS = ("kill", "pause", "resume", "stop", "start", "restart")
 SHORT = dict.fromkeys((*_SERVERS, "take_storage_away", "bring_storage_back"), "broker") | {"sleep": "seconds"}
 
 
-class Kind(NamedTuple):
+class ArgumentKind(NamedTuple):
     """A kind of value: what it may be, in words, and the value as steps want it; `parse` raises ValueError."""
 
     allowed: str
@@ -27,14 +27,14 @@ class Kind(NamedTuple):
 class Argument(NamedTuple):
     """An argument: its kind, or the arguments of a mapping, and what it is if not given. `REQUIRED`: it must be."""
 
-    kind: Kind | Mapping[str, Argument]
+    kind: ArgumentKind | Mapping[str, Argument]
     default: Any = REQUIRED
 
 
 def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
     """Every step that a script for these brokers may have."""
-    broker = Kind(f"one of the brokers {', '.join(map(str, brokers))}", _one_of(brokers))
-    server = Kind(f"{broker.allowed}, or {CONTROLLER}", _one_of((*brokers, CONTROLLER)))
+    broker = ArgumentKind(f"one of the brokers {', '.join(map(str, brokers))}", _one_of(brokers))
+    server = ArgumentKind(f"{broker.allowed}, or {CONTROLLER}", _one_of((*brokers, CONTROLLER)))
     some = list_of(broker)
     partition = _PARTITION
     state = {
@@ -73,7 +73,7 @@ def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
     }
 
 
-def _record_steps(some: Kind) -> dict[str, dict[str, Argument]]:
+def _record_steps(some: ArgumentKind) -> dict[str, dict[str, Argument]]:
     """Those that write, delete and read records."""
     partition = _PARTITION
     return {
@@ -125,30 +125,32 @@ def _one_of(values: Sequence[object]) -> Callable[[Any], Any]:
     return _check(lambda value: any(value == known and type(value) is type(known) for known in values))
 
 
-def _choice(*values: object) -> Kind:
-    return Kind(" or ".join(map(str, values)), _one_of(values))
+def _choice(*values: object) -> ArgumentKind:
+    return ArgumentKind(" or ".join(map(str, values)), _one_of(values))
 
 
-def list_of(kind: Kind) -> Kind:
+def list_of(kind: ArgumentKind) -> ArgumentKind:
     """A list of such values."""
 
     def parse(value: Any) -> list[Any]:
         return [kind.parse(item) for item in _check(lambda given: isinstance(given, list))(value)]
 
-    return Kind(f"a list, each {kind.allowed}", parse)
+    return ArgumentKind(f"a list, each {kind.allowed}", parse)
 
 
-def _leader(broker: Kind) -> Kind:
+def _leader(broker: ArgumentKind) -> ArgumentKind:
     nobody = ("none", NO_LEADER)
-    return Kind(f"{broker.allowed}, or none", lambda value: NO_LEADER if value in nobody else broker.parse(value))
+    return ArgumentKind(
+        f"{broker.allowed}, or none", lambda value: NO_LEADER if value in nobody else broker.parse(value)
+    )
 
 
-def _assignment(brokers: Kind) -> Kind:
+def _assignment(brokers: ArgumentKind) -> ArgumentKind:
     def parse(value: Any) -> dict[int, list[int]]:
         given = _check(lambda found: isinstance(found, dict) and all(map(_is_natural, found)))(value)
         return {partition: brokers.parse(replicas) for partition, replicas in given.items()}
 
-    return Kind("a mapping of partitions to their brokers, {0: [1, 2, 3]}", parse)
+    return ArgumentKind("a mapping of partitions to their brokers, {0: [1, 2, 3]}", parse)
 
 
 def _parse_configs(value: Any) -> dict[str, object]:
@@ -156,13 +158,15 @@ def _parse_configs(value: Any) -> dict[str, object]:
     return dict(checked)
 
 
-TEXT = Kind("text", _check(lambda value: isinstance(value, str) and value != ""))
-NATURAL = Kind("a whole number from 0", _check(_is_natural))
-OFFSET = Kind("an offset, or -1 for the high watermark", _check(lambda value: value == -1 or _is_natural(value)))
-POSITIVE = Kind("a whole number from 1", _check(lambda value: _is_natural(value) and value > 0))
-SECONDS = Kind("a number of seconds from 0", _check(lambda value: _is_number(value) and value >= 0))
-TRUTH = Kind("true or false", _check(lambda value: isinstance(value, bool)))
-CONFIGS = Kind("a mapping of the topic's settings, {min.insync.replicas: 2}", _parse_configs)
-_SCALAR = Kind("text or a number", _check(lambda value: isinstance(value, str) or _is_number(value)))
-VALUES = Kind("a list of values, [m0, m1]", lambda value: [str(item) for item in list_of(_SCALAR).parse(value)])
+TEXT = ArgumentKind("text", _check(lambda value: isinstance(value, str) and value != ""))
+NATURAL = ArgumentKind("a whole number from 0", _check(_is_natural))
+OFFSET = ArgumentKind(
+    "an offset, or -1 for the high watermark", _check(lambda value: value == -1 or _is_natural(value))
+)
+POSITIVE = ArgumentKind("a whole number from 1", _check(lambda value: _is_natural(value) and value > 0))
+SECONDS = ArgumentKind("a number of seconds from 0", _check(lambda value: _is_number(value) and value >= 0))
+TRUTH = ArgumentKind("true or false", _check(lambda value: isinstance(value, bool)))
+CONFIGS = ArgumentKind("a mapping of the topic's settings, {min.insync.replicas: 2}", _parse_configs)
+_SCALAR = ArgumentKind("text or a number", _check(lambda value: isinstance(value, str) or _is_number(value)))
+VALUES = ArgumentKind("a list of values, [m0, m1]", lambda value: [str(item) for item in list_of(_SCALAR).parse(value)])
 _PARTITION = {"topic": Argument(TEXT), "partition": Argument(NATURAL, 0)}

@@ -26,7 +26,7 @@ class EmbeddedCluster(ScriptCluster):
         found = self._server(server)
         if found is None or not found.is_running():
             return "stopped"
-        is_paused = found.gate.is_paused if isinstance(found, Broker) else found.is_paused
+        is_paused = found.pause_point.is_paused if isinstance(found, Broker) else found.is_paused
         return "paused" if is_paused else "running"
 
     def _server(self, server: Server) -> Broker | Controller | None:
@@ -51,11 +51,11 @@ class EmbeddedCluster(ScriptCluster):
 
     def _pause(self, server: Server) -> None:
         found = self._server(server)
-        (found.gate if isinstance(found, Broker) else self._local.controllers[str(server)]).pause()
+        (found.pause_point if isinstance(found, Broker) else self._local.controllers[str(server)]).pause()
 
     def _resume(self, server: Server) -> None:
         found = self._server(server)
-        (found.gate if isinstance(found, Broker) else self._local.controllers[str(server)]).resume()
+        (found.pause_point if isinstance(found, Broker) else self._local.controllers[str(server)]).resume()
 
     def _stop(self, server: Server) -> None:
         if isinstance(server, str):

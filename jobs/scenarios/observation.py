@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lakelog.jobs.scenarios.scene import Outcome, Saw, Scene, hold
+from lakelog.jobs.scenarios.scene import Observed, Saw, Scene, hold
 from lakelog.replication.errors import UnknownTopicOrPartitionException
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 
@@ -17,17 +17,17 @@ _EXPECTATIONS = ("leader", "leader_epoch", "isr", "replicas", "offline", "hw")
 _SETS = ("isr", "offline")  # in no order; `replicas` has one, the preferred leader first
 
 
-def wait(scene: Scene, *, topic: str, partition: int, timeout_s: float, **expected: Any) -> Outcome:
+def wait(scene: Scene, *, topic: str, partition: int, timeout_s: float, **expected: Any) -> Observed:
     """Until the partition is as expected, for every running broker."""
     return hold(lambda: look(scene, topic, partition, expected), timeout_s)
 
 
-def describe(scene: Scene, *, topic: str, partition: int, expect: Mapping[str, Any]) -> Outcome:
+def describe(scene: Scene, *, topic: str, partition: int, expect: Mapping[str, Any]) -> Observed:
     """Records what is seen; what is expected has to hold soon."""
     return hold(lambda: look(scene, topic, partition, expect), _HOLD_SECONDS)
 
 
-def look(scene: Scene, topic: str, partition: int, expected: Mapping[str, Any]) -> Outcome:
+def look(scene: Scene, topic: str, partition: int, expected: Mapping[str, Any]) -> Observed:
     """One look. It counts only once each running broker has applied the version of the metadata that it is a look at.
 
     The rows of leader and brokers are read after the metadata, so what they have applied is that version or a later
@@ -37,7 +37,7 @@ def look(scene: Scene, topic: str, partition: int, expected: Mapping[str, Any]) 
     version = scene.view.cluster.metadata.version
     saw = observe(scene, seen)
     faults = differences(expected, saw) or behind(scene, version)
-    return Outcome(saw, state_in_words(saw), "; ".join(faults) or None)
+    return Observed(saw, state_in_words(saw), "; ".join(faults) or None)
 
 
 def wait_for_fetchers(scene: Scene, topic: str) -> None:
@@ -48,15 +48,15 @@ def wait_for_fetchers(scene: Scene, topic: str) -> None:
     hold(lambda: _fetching(scene, topic), _FETCH_SECONDS)
 
 
-def _fetching(scene: Scene, topic: str) -> Outcome:
+def _fetching(scene: Scene, topic: str) -> Observed:
     fetching = {
-        f"{topic}-{r.partition} on broker {broker}": row is not None and row.state == ReplicaState.FETCHING
+        f"{topic}-{r.partition} on broker {broker}": row is not None and row.state == FollowerState.FETCHING
         for r in scene.view.partitions(topic).values()
         for broker in set(r.replicas) & set(scene.cluster.running())
         for row in [scene.view.replicas(broker).get(r.topic_id_partition)]
     }
     missing = [name for name, is_fetching in fetching.items() if not is_fetching]
-    return Outcome({}, "", f"not fetching: {', '.join(missing)}" if missing else None)
+    return Observed({}, "", f"not fetching: {', '.join(missing)}" if missing else None)
 
 
 def leadership(scene: Scene, topic: str, partition: int) -> Leadership:

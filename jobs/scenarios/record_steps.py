@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakelog.jobs.scenarios.arguments import OK
 from lakelog.jobs.scenarios.observation import leadership, observe
-from lakelog.jobs.scenarios.scene import Outcome, Saw, Scene, hold
+from lakelog.jobs.scenarios.scene import Observed, Saw, Scene, hold
 from lakelog.replication.clients.producer import RecordMetadata
 from lakelog.replication.errors import LakelogException, LeaderNotAvailableException, NotLeaderOrFollowerException
 
@@ -21,7 +21,7 @@ _NOT_LEADER = "NOT_LEADER_OR_FOLLOWER"
 def produce(
     scene: Scene, *, topic: str, partition: int, count: int, acks: int | str, prefix: str, timeout_s: float,
     retries: int | None, expect: str,
-) -> Outcome:  # fmt: skip
+) -> Observed:  # fmt: skip
     """Sends records, all at once: they are one batch, as those that gather while another is under way.
 
     To a partition without a leader it ends with TimeoutException, as in Kafka, retries or not, and with what stood in
@@ -36,7 +36,7 @@ def produce(
            "base_offset": answer.base_offset, "last_offset": answer.last_offset}  # fmt: skip
     fault = None if found == expect else f"{found}, expected {expect}{f': {answer.error}' if answer.error else ''}"
     words = found if answer.error else f"offsets {answer.base_offset} to {answer.last_offset} in {first_ack_ms} ms"
-    return Outcome(saw, words, fault, {"first_ack_ms": first_ack_ms})
+    return Observed(saw, words, fault, {"first_ack_ms": first_ack_ms})
 
 
 def _send(
@@ -63,13 +63,13 @@ def _state(scene: Scene, topic: str, partition: int) -> Saw:
 def logs(
     scene: Scene, *, topic: str, partition: int, brokers: list[int] | None, same: bool | None,
     expect_values: list[str] | None,
-) -> Outcome:  # fmt: skip
+) -> Observed:  # fmt: skip
     """Compares the rows of each broker's own log: all columns with each other, values with what is expected.
 
     Without `brokers` all replicas count, also those whose brokers do not run: a log is a table that lies there.
     """
 
-    def look() -> Outcome:
+    def look() -> Observed:
         registration = leadership(scene, topic, partition).registration
         rows = {broker: _log(scene, broker, topic, partition) for broker in brokers or registration.replicas}
         first, *others = rows.values()
@@ -81,7 +81,7 @@ def logs(
             faults += [f"expected {_in_words(expect_values)}"] if faults else []
         words = ", ".join(f"{broker}: {_in_words(v)}" for broker, v in values.items())
         saw = {"same": are_same, "values": {str(broker): v for broker, v in values.items()}}
-        return Outcome(saw, words, "; ".join(faults) or None)
+        return Observed(saw, words, "; ".join(faults) or None)
 
     return hold(look, _HOLD_SECONDS)
 
@@ -104,23 +104,23 @@ def _in_words(values: Sequence[str]) -> str:
     return f"{values[0]} … {values[-1]} ({len(values)})"
 
 
-def delete_records(scene: Scene, *, topic: str, partition: int, before_offset: int, expect: str) -> Outcome:
+def delete_records(scene: Scene, *, topic: str, partition: int, before_offset: int, expect: str) -> Observed:
     """Deletes what lies below an offset; it is over when no live replica has any of it. [DR-01, DR-02]"""
     found = scene.cluster.admin().delete_records({(topic, partition): before_offset})[topic, partition]
     told = found.name if isinstance(found, LakelogException) else OK
     fault = None if told == expect else f"{told}, expected {expect}{'' if told == OK else f': {found}'}"
     low_watermark = None if isinstance(found, LakelogException) else found
-    return Outcome({"low_watermark": low_watermark, "error": None if told == OK else told}, f"{found}", fault)
+    return Observed({"low_watermark": low_watermark, "error": None if told == OK else told}, f"{found}", fault)
 
 
-def consume(scene: Scene, *, topic: str, partition: int, expect_values: list[str] | None) -> Outcome:
+def consume(scene: Scene, *, topic: str, partition: int, expect_values: list[str] | None) -> Observed:
     """Reads from the log start to the high watermark, as a consumer does."""
 
-    def look() -> Outcome:
+    def look() -> Observed:
         values = _committed(scene, topic, partition)
         is_right = expect_values in (None, values)
         fault = None if is_right else f"{_in_words(values)}, expected {_in_words(expect_values or [])}"
-        return Outcome({"values": values}, _in_words(values), fault)
+        return Observed({"values": values}, _in_words(values), fault)
 
     return hold(look, _CONSUME_SECONDS)
 
@@ -141,10 +141,10 @@ def _committed(scene: Scene, topic: str, partition: int) -> list[str]:
             return values
 
 
-def epoch_end(scene: Scene, *, topic: str, partition: int, epochs: list[int]) -> Outcome:
+def epoch_end(scene: Scene, *, topic: str, partition: int, epochs: list[int]) -> Observed:
     """Asks the leader where epochs end. Followers must refuse to say: what they hold may be cut yet."""
 
-    def look() -> Outcome:
+    def look() -> Observed:
         registration = leadership(scene, topic, partition).registration
         ends = scene.consumer.epoch_end(topic, partition, epochs)
         answers = {broker: _answer(scene, topic, partition, epochs, broker) for broker in registration.followers}
@@ -154,7 +154,7 @@ def epoch_end(scene: Scene, *, topic: str, partition: int, epochs: list[int]) ->
             "ends": {str(epoch): end._asdict() for epoch, end in ends.items()},
             "followers": {str(broker): told for broker, told in answers.items()},
         }
-        return Outcome(saw, words, "; ".join(faults) or None)
+        return Observed(saw, words, "; ".join(faults) or None)
 
     return hold(look, _HOLD_SECONDS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lakelog.jobs.scenarios.scene import Outcome
+from lakelog.jobs.scenarios.scene import Observed
 from lakelog.jobs.scenarios.script import Script, Step
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -17,7 +17,7 @@ class StepResult:
     """A step that was carried out: what came of it, and when, counted from the first step of its script."""
 
     step: Step
-    outcome: Outcome
+    outcome: Observed
     at_ms: int
     took_ms: int
 

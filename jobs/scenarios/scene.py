@@ -21,7 +21,7 @@ Saw = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Observed:
     """What came of a step: what was seen, the same in words, and what is wrong with it, None if nothing is.
 
     `figures` stand beside `saw` in what comes out.
@@ -61,7 +61,7 @@ class Scene:
         return self._producers[settings]
 
 
-def hold(look: Callable[[], Outcome], seconds: float) -> Outcome:
+def hold(look: Callable[[], Observed], seconds: float) -> Observed:
     """Looks until nothing is wrong or the time is over; answers the last look. An error may pass, so it is a fault."""
     deadline = time.monotonic() + seconds
     while True:
@@ -71,11 +71,11 @@ def hold(look: Callable[[], Outcome], seconds: float) -> Outcome:
         pause(_POLL_MS, deadline)
 
 
-def attempt(work: Callable[[], Outcome]) -> Outcome:
+def attempt(work: Callable[[], Observed]) -> Observed:
     """What comes of the work; an error of Lakelog's, or of a store, is what is wrong."""
     try:
         return work()
     except LakelogException as error:
-        return Outcome({"error": error.name}, error.name, f"{error.name}: {error}")
+        return Observed({"error": error.name}, error.name, f"{error.name}: {error}")
     except OSError as error:
-        return Outcome({"error": type(error).__name__}, type(error).__name__, str(error))
+        return Observed({"error": type(error).__name__}, type(error).__name__, str(error))

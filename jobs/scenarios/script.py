@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from lakelog.jobs.scenarios.arguments import POSITIVE, REQUIRED, SHORT, TEXT, Argument, Kind, steps_for
+from lakelog.jobs.scenarios.arguments import POSITIVE, REQUIRED, SHORT, TEXT, Argument, ArgumentKind, steps_for
 
 _BROKERS = 3
 _KEYS = ("name", "brokers", "steps")
@@ -110,11 +110,11 @@ class _Reader:
         return {name: self._argument(*entry, known[name], f"{what}: {name}") for name, entry in entries.items()}
 
     def _argument(self, key: yaml.Node, value: yaml.Node, argument: Argument, what: str) -> Any:
-        if isinstance(argument.kind, Kind):
+        if isinstance(argument.kind, ArgumentKind):
             return self._parse(key, value, argument.kind, what)
         return self._arguments(value, argument.kind, what)
 
-    def _parse(self, key: yaml.Node, node: yaml.Node, kind: Kind, what: str) -> Any:
+    def _parse(self, key: yaml.Node, node: yaml.Node, kind: ArgumentKind, what: str) -> Any:
         value = self._loader.construct_object(node, deep=True)
         try:
             return kind.parse(value)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.jobs.scenarios.observation import behind, brokers_in_words, describe, wait, wait_for_fetchers
 from lakelog.jobs.scenarios.record_steps import consume, delete_records, epoch_end, logs, produce
-from lakelog.jobs.scenarios.scene import Outcome, Scene, attempt, hold
+from lakelog.jobs.scenarios.scene import Observed, Scene, attempt, hold
 from lakelog.jobs.scenarios.script import Step
 from lakelog.jobs.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server
 from lakelog.replication.clients.admin import Outcomes
@@ -17,28 +17,28 @@ from lakelog.replication.protocol.partition_registration import LEADER_DURING_DE
 _DELETE_SECONDS = 30
 
 
-def carry_out(scene: Scene, step: Step) -> Outcome:
+def carry_out(scene: Scene, step: Step) -> Observed:
     """Carries out one step."""
     return attempt(lambda: HANDLERS[step.name](scene, **step.arguments))
 
 
 def create_topic(
     scene: Scene, *, topic: str, assignment: Mapping[int, list[int]], configs: Mapping[str, object]
-) -> Outcome:
+) -> Observed:
     """Makes a topic over the assignment; it is fetched when this is over. One that is being deleted is waited for."""
     hold(lambda: _name_is_free(scene, topic), _DELETE_SECONDS)
     made = scene.cluster.admin().create_topic(topic, assignment=assignment, configs=configs)
     wait_for_fetchers(scene, topic)
-    return Outcome({"topic_id": made.topic.topic_id}, f"topic id {made.topic.topic_id}")
+    return Observed({"topic_id": made.topic.topic_id}, f"topic id {made.topic.topic_id}")
 
 
-def _name_is_free(scene: Scene, topic: str) -> Outcome:
+def _name_is_free(scene: Scene, topic: str) -> Observed:
     scene.view.cluster.topics.refresh()
     found = scene.view.cluster.topics.topics.get(topic)
-    return Outcome({}, "", f"topic {topic} is being deleted" if found is not None and found.deleting else None)
+    return Observed({}, "", f"topic {topic} is being deleted" if found is not None and found.deleting else None)
 
 
-def delete_topic(scene: Scene, *, topic: str) -> Outcome:
+def delete_topic(scene: Scene, *, topic: str) -> Observed:
     """Deletes a topic; nobody knows it any more when this is over. Dead brokers still hold replicas of it: where there
     are any, its name stays taken until they are back."""
     brokers = {broker for r in scene.view.partitions(topic).values() for broker in r.replicas}
@@ -46,7 +46,7 @@ def delete_topic(scene: Scene, *, topic: str) -> Outcome:
     return hold(lambda: _gone(scene, topic, brokers <= set(scene.cluster.running())), _DELETE_SECONDS)
 
 
-def _gone(scene: Scene, topic: str, for_good: bool) -> Outcome:
+def _gone(scene: Scene, topic: str, for_good: bool) -> Observed:
     """Whether clients find no such topic, and, if it can be gone for good, whether it is."""
     view = scene.view.cluster
     view.topics.refresh()
@@ -57,34 +57,34 @@ def _gone(scene: Scene, topic: str, for_good: bool) -> Outcome:
     is_there = found is not None or bool(leaders)
     faults = [f"topic {topic} is still there"] if is_served or (for_good and is_there) else []
     faults += behind(scene, view.metadata.version)
-    return Outcome({"gone": not is_there}, "marked" if is_there else "gone", "; ".join(faults) or None)
+    return Observed({"gone": not is_there}, "marked" if is_there else "gone", "; ".join(faults) or None)
 
 
-def reassign(scene: Scene, *, topic: str, partition: int, replicas: list[int]) -> Outcome:
+def reassign(scene: Scene, *, topic: str, partition: int, replicas: list[int]) -> Observed:
     """Begins to move a partition to other brokers; it is over when its replicas are these. [RA-01]"""
     outcomes = scene.cluster.admin().alter_partition_reassignments({(topic, partition): replicas})
     _raise_error(outcomes)
-    return Outcome({"replicas": replicas}, "; ".join(outcome.message for outcome in outcomes.values()))
+    return Observed({"replicas": replicas}, "; ".join(outcome.message for outcome in outcomes.values()))
 
 
-def alter_configs(scene: Scene, *, topic: str | None, broker: int | None, configs: Mapping[str, object]) -> Outcome:
+def alter_configs(scene: Scene, *, topic: str | None, broker: int | None, configs: Mapping[str, object]) -> Observed:
     """Sets what is given of a topic, or of a broker that runs on meanwhile."""
     admin = scene.cluster.admin()
     if topic is not None:
         admin.alter_configs(topic, configs)
     if broker is not None:
         admin.alter_broker_configs(str(broker), configs)
-    return Outcome({}, ", ".join(f"{key}={value}" for key, value in configs.items()))
+    return Observed({}, ", ".join(f"{key}={value}" for key, value in configs.items()))
 
 
-def elect(scene: Scene, *, topic: str, partition: int, type: str, expect_error: str | None) -> Outcome:
+def elect(scene: Scene, *, topic: str, partition: int, type: str, expect_error: str | None) -> Observed:
     """Elects a leader by hand; what is expected is an error, or that there is none. [PE-01]"""
     try:
         _raise_error(scene.cluster.admin().elect_leaders(type, [(topic, partition)]))
     except LakelogException as error:
         fault = None if error.name == expect_error else f"{error.name}: {error}; expected {expect_error or 'no error'}"
-        return Outcome({"error": error.name}, error.name, fault)
-    return Outcome({"error": None}, "elected", f"no error, expected {expect_error}" if expect_error else None)
+        return Observed({"error": error.name}, error.name, fault)
+    return Observed({"error": None}, "elected", f"no error, expected {expect_error}" if expect_error else None)
 
 
 def _raise_error(outcomes: Outcomes) -> None:
@@ -93,34 +93,34 @@ def _raise_error(outcomes: Outcomes) -> None:
             raise error_named(outcome.error, outcome.message)
 
 
-def sleep(_: Scene, *, seconds: float) -> Outcome:
+def sleep(_: Scene, *, seconds: float) -> Observed:
     """Lets time pass."""
     let_pass(seconds)
-    return Outcome({}, "")
+    return Observed({}, "")
 
 
-def _on_server(act: Callable[[ScriptCluster, Server], Server]) -> Callable[..., Outcome]:
-    def handler(scene: Scene, *, broker: Server) -> Outcome:
+def _on_server(act: Callable[[ScriptCluster, Server], Server]) -> Callable[..., Observed]:
+    def handler(scene: Scene, *, broker: Server) -> Observed:
         server = act(scene.cluster, broker)
         running = scene.cluster.running()
         words = f"running are {brokers_in_words(running)}"
         if broker != CONTROLLER:
-            return Outcome({"running": running}, words)
-        return Outcome({"running": running, "controller": server}, f"{server}; {words}")
+            return Observed({"running": running}, words)
+        return Observed({"running": running, "controller": server}, f"{server}; {words}")
 
     return handler
 
 
-def _on_storage(act: Callable[[ScriptCluster, str], None]) -> Callable[..., Outcome]:
-    def handler(scene: Scene, *, broker: int) -> Outcome:
+def _on_storage(act: Callable[[ScriptCluster, str], None]) -> Callable[..., Observed]:
+    def handler(scene: Scene, *, broker: int) -> Observed:
         root = scene.view.cluster.refresh_brokers()[broker].root
         act(scene.cluster, root)
-        return Outcome({"root_is_away": scene.cluster.is_away(root)}, f"broker {broker}: {root}")
+        return Observed({"root_is_away": scene.cluster.is_away(root)}, f"broker {broker}: {root}")
 
     return handler
 
 
-HANDLERS: Mapping[str, Callable[..., Outcome]] = {
+HANDLERS: Mapping[str, Callable[..., Observed]] = {
     "create_topic": create_topic,
     "delete_topic": delete_topic,
     "produce": produce,

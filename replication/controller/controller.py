@@ -162,7 +162,7 @@ class Controller:
     def _serve(self, held: Lease, active: ActiveController) -> None:
         if self._is_renewal_due():
             self._renew(held)
-            self._cluster.keep_cheap()
+            self._cluster.maintain()
         active.look()
 
     def _is_renewal_due(self) -> bool:

@@ -22,20 +22,20 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.replica import Replica
 
 
-class Outcome(NamedTuple):
+class Completion(NamedTuple):
     """What one look has found: whether the request is answered now and, if so, with which error."""
 
     is_done: bool
     error: type[LakelogException] | None = None
 
 
-NOT_YET, DONE = Outcome(False), Outcome(True)
+NOT_YET, DONE = Completion(False), Completion(True)
 _LARGEST_OFFSET = 2**63 - 1
 
 
 def produce_outcome(
     row: Replica | None, leader_epoch: int, last_offset: int, isr_size: int, min_isr: int, time_is_over: bool
-) -> Outcome:
+) -> Completion:
     """acks=all is answered when the HW has passed the last record, which must still be the one that was appended.
 
     Args:
@@ -57,18 +57,18 @@ def produce_outcome(
         row is not None and row.leader_epoch > leader_epoch and epoch_at(row.epochs, last_offset) != leader_epoch
     )
     if has_another_history:
-        return Outcome(True, NotLeaderOrFollowerException)
+        return Completion(True, NotLeaderOrFollowerException)
     is_committed = row is not None and row.leader_epoch >= leader_epoch and row.high_watermark > last_offset
     if not is_committed and not time_is_over:
         return NOT_YET
     if isr_size < min_isr:
-        return Outcome(True, NotEnoughReplicasAfterAppendException)
-    return DONE if is_committed else Outcome(True, TimeoutException)
+        return Completion(True, NotEnoughReplicasAfterAppendException)
+    return DONE if is_committed else Completion(True, TimeoutException)
 
 
 def fetch_outcome(
     partitions: Sequence[int | LakelogException], min_bytes: int, max_bytes: int, time_is_over: bool
-) -> Outcome:
+) -> Completion:
     """A fetch waits only while waiting may bring more: all its partitions are well and together hold too few bytes.
 
     Args:

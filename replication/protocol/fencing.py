@@ -13,7 +13,7 @@ from lakelog.replication.errors import (
     NotLeaderOrFollowerException,
     UnknownLeaderEpochException,
 )
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -67,7 +67,7 @@ def row_counts(
         return False
     is_of_this_leadership = row.leader_epoch == registration.leader_epoch and row.role == FOLLOWER_ROLE
     is_of_this_process = broker_epochs.get(row.broker_id) == row.broker_epoch
-    if not is_of_this_leadership or not is_of_this_process or row.state != ReplicaState.FETCHING:
+    if not is_of_this_leadership or not is_of_this_process or row.state != FollowerState.FETCHING:
         return False
     return log.chain_at(row.log_end_offset) == row.chain
 
@@ -86,7 +86,7 @@ def check_leader_row(row: Replica | None, partition: TopicIdPartition, leader_ep
         check_leader_epoch(row.leader_epoch if row else -1, leader_epoch, name)
     except LakelogException as error:
         return error
-    if row is not None and row.state == ReplicaState.OFFLINE:
+    if row is not None and row.state == FollowerState.OFFLINE:
         return KafkaStorageException(f"{name}: broker {row.broker_id}: {row.error}")
     if row is not None and row.role != LEADER_ROLE:
         return NotLeaderOrFollowerException(f"{name}: broker {row.broker_id} follows at leader epoch {leader_epoch}")

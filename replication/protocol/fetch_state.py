@@ -11,7 +11,7 @@ from typing import Final
 NEVER: Final = float("inf")
 
 
-class ReplicaState:
+class FollowerState:
     """The three states, as they stand in the column `state` of the replicas table. [FS-01]
 
     Offline is none of a fetcher's: no fetcher has a replica whose file is broken. [OL-01]
@@ -23,7 +23,7 @@ class ReplicaState:
     OFFLINE: Final = "Offline"
 
 
-_T, _F, _D = ReplicaState.TRUNCATING, ReplicaState.FETCHING, ReplicaState.DELAYED
+_T, _F, _D = FollowerState.TRUNCATING, FollowerState.FETCHING, FollowerState.DELAYED
 
 # Transition -> the moves that it may make, from what is shown before to what is shown after. There are no others:
 # only a new leader epoch, or a history that is not the leader's, leads back to Truncating, and nothing but time or a
@@ -55,7 +55,7 @@ class PartitionFetchState:
     partition: int
     leader_epoch: int
     fetch_offset: int
-    state: str = ReplicaState.TRUNCATING
+    state: str = FollowerState.TRUNCATING
     delayed_until: float | None = None
     lagging: bool = True
     error: str | None = None
@@ -65,7 +65,7 @@ class PartitionFetchState:
     @property
     def shown_state(self) -> str:
         """The state for the replicas table: a delay overrides the other two. [FS-01]"""
-        return self.state if self.delayed_until is None else ReplicaState.DELAYED
+        return self.state if self.delayed_until is None else FollowerState.DELAYED
 
     def is_delayed(self, now: float) -> bool:
         """Whether a delay is still running at `now`."""
@@ -79,7 +79,7 @@ class PartitionFetchState:
 
         Kafka: `PartitionFetchState.isReadyForFetch`. [FS-01]
         """
-        return self.shown_state == ReplicaState.FETCHING
+        return self.shown_state == FollowerState.FETCHING
 
 
 def assigned(
@@ -103,7 +103,7 @@ def truncated(state: PartitionFetchState, offset: int) -> PartitionFetchState:
 
     Kafka: `AbstractFetcherThread.updateFetchOffsetAndMaybeMarkTruncationComplete`. [FS-01]
     """
-    fetching = replace(state, state=ReplicaState.FETCHING, lagging=True, diverged=False, error=None)
+    fetching = replace(state, state=FollowerState.FETCHING, lagging=True, diverged=False, error=None)
     return _moved("truncated", state, replace(fetching, fetch_offset=offset))
 
 
@@ -112,7 +112,7 @@ def diverged(state: PartitionFetchState, error: str) -> PartitionFetchState:
 
     Raft: a follower whose log does not match deletes what conflicts. [TR-08]
     """
-    truncating = replace(state, state=ReplicaState.TRUNCATING, lagging=True, diverged=True, error=error)
+    truncating = replace(state, state=FollowerState.TRUNCATING, lagging=True, diverged=True, error=error)
     return _moved("diverged", state, truncating)
 
 

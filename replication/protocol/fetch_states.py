@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from lakelog.replication.protocol import fetch_state as rules
-from lakelog.replication.protocol.fetch_state import PartitionFetchState, ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState, PartitionFetchState
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 
@@ -89,7 +89,7 @@ class FetchStates:
 
     def truncating(self) -> dict[TopicIdPartition, PartitionFetchState]:
         """The partitions that have to find out first where their log parts from the leader's."""
-        return {p: s for p, s in self.all().items() if s.shown_state == ReplicaState.TRUNCATING}
+        return {p: s for p, s in self.all().items() if s.shown_state == FollowerState.TRUNCATING}
 
     def truncated(self, partition: TopicIdPartition, offset: int) -> None:
         """The log agrees with the leader's up to its end, `offset`."""

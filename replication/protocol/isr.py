@@ -45,7 +45,7 @@ class IsrChange:
     joiners: Mapping[int, int] = field(default_factory=dict)
 
 
-class Outcome(enum.Enum):
+class AlterIsrOutcome(enum.Enum):
     """What has become of a change of the ISR."""
 
     APPLIED = "applied"
@@ -54,7 +54,7 @@ class Outcome(enum.Enum):
 
 
 # What has become of each change, and the registration that holds now.
-IsrOutcomes: TypeAlias = Mapping[TopicIdPartition, tuple[Outcome, PartitionRegistration | None]]
+IsrOutcomes: TypeAlias = Mapping[TopicIdPartition, tuple[AlterIsrOutcome, PartitionRegistration | None]]
 
 
 def observe(
@@ -146,7 +146,7 @@ def change_to(
 
 def alter_partition(
     current: PartitionRegistration | None, change: IsrChange, broker_epochs: Mapping[int, int]
-) -> tuple[Outcome, PartitionRegistration | None]:
+) -> tuple[AlterIsrOutcome, PartitionRegistration | None]:
     """What a change makes of the registration that the metadata has now.
 
     It is applied to the registration it was decided on. One that is already there, one partition epoch later under the
@@ -157,15 +157,15 @@ def alter_partition(
     Kafka: `ReplicationControlManager.alterPartition`. KIP-497, KIP-903. [IS-05]
     """
     if current is None or (current.leader, current.leader_epoch) != (change.leader, change.leader_epoch):
-        return Outcome.LOST, current
+        return AlterIsrOutcome.LOST, current
     if current.partition_epoch == change.partition_epoch + 1 and current.isr == change.isr:
-        return Outcome.FOUND, current
+        return AlterIsrOutcome.FOUND, current
     is_current = current.partition_epoch == change.partition_epoch
     if not is_current or any(broker_epochs.get(broker) != epoch for broker, epoch in change.joiners.items()):
-        return Outcome.LOST, current
+        return AlterIsrOutcome.LOST, current
     kept = {member: epoch for member, epoch in current.isr_epochs.items() if member in change.isr}
     after = replace(current, isr=change.isr, partition_epoch=current.partition_epoch + 1)
-    return Outcome.APPLIED, replace(after, isr_epochs={**kept, **change.joiners})
+    return AlterIsrOutcome.APPLIED, replace(after, isr_epochs={**kept, **change.joiners})
 
 
 def fence_isr_changes(current: PartitionRegistration | None, broker_id: int) -> PartitionRegistration | None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from lakelog.replication.protocol.fencing import row_counts
 from lakelog.replication.protocol.high_watermark import follower_high_watermark, leader_high_watermark
 from lakelog.replication.protocol.isr import (
+    AlterIsrOutcome,
     FollowerProgress,
     IsrChange,
-    Outcome,
     caught_up_replicas,
     maybe_expand_isr,
     maybe_shrink_isr,
@@ -39,7 +39,7 @@ class HostedPartition:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class LeaderInputs:
     """What a leader looks at. `broker_epochs`: as registered; `eligible`: those alive and not shutting down, by epoch.
 
     `log` is the leader's own; `rows` what its followers say; `now` and `replica_lag_time_max` in seconds of its own
@@ -92,7 +92,7 @@ def follow_registration(hosted: HostedPartition, registration: PartitionRegistra
     return replace(hosted, registration=registration) if is_same_role and is_later else hosted
 
 
-def attend(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
+def observe_followers(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
     """One look at the followers: how far they are, and which change of the ISR that calls for, if any.
 
     Only one change is under way at a time. A log that is not open at this epoch is nobody's to lead: another process
@@ -101,35 +101,35 @@ def attend(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
     Kafka: `Partition.updateFollowerFetchState`, `maybeShrinkIsr`, `maybeExpandIsr`. [FE-03, IS-01, IS-04]
     """
     registration = hosted.registration
-    if around.log.role != Role(registration.leader_epoch, LEADER):
+    if inputs.log.role != Role(registration.leader_epoch, LEADER):
         return hosted
-    end = around.log.log_end_offset
-    counted = _counted(registration, around)
+    end = inputs.log.log_end_offset
+    counted = _counted(registration, inputs)
     progress = {broker: hosted.progress.get(broker, FollowerProgress()) for broker in registration.followers}
-    progress.update({broker: observe(progress[broker], leo, end, around.now) for broker, leo in counted.items()})
+    progress.update({broker: observe(progress[broker], leo, end, inputs.now) for broker, leo in counted.items()})
     seen = replace(hosted, progress=progress)
-    return replace(seen, pending=seen.pending or _isr_change(seen, counted, around))
+    return replace(seen, pending=seen.pending or _isr_change(seen, counted, inputs))
 
 
-def _counted(registration: PartitionRegistration, around: Surroundings) -> dict[int, int]:
+def _counted(registration: PartitionRegistration, inputs: LeaderInputs) -> dict[int, int]:
     """LEOs of the followers whose rows count. [FE-03]"""
     return {
-        broker: around.rows[broker].log_end_offset
+        broker: inputs.rows[broker].log_end_offset
         for broker in registration.followers
-        if row_counts(around.rows.get(broker), registration, around.broker_epochs, around.log)
+        if row_counts(inputs.rows.get(broker), registration, inputs.broker_epochs, inputs.log)
     }
 
 
-def _isr_change(hosted: HostedPartition, counted: Mapping[int, int], around: Surroundings) -> IsrChange | None:
-    registration, end = hosted.registration, around.log.log_end_offset
-    shrunk = maybe_shrink_isr(registration, hosted.progress, end, around.now, around.replica_lag_time_max)
-    if shrunk and around.may_shrink:
+def _isr_change(hosted: HostedPartition, counted: Mapping[int, int], inputs: LeaderInputs) -> IsrChange | None:
+    registration, end = hosted.registration, inputs.log.log_end_offset
+    shrunk = maybe_shrink_isr(registration, hosted.progress, end, inputs.now, inputs.replica_lag_time_max)
+    if shrunk and inputs.may_shrink:
         return shrunk
-    return maybe_expand_isr(registration, counted, hosted.high_watermark, around.log.epoch_start, around.eligible)
+    return maybe_expand_isr(registration, counted, hosted.high_watermark, inputs.log.epoch_start, inputs.eligible)
 
 
 def settle_isr_change(
-    hosted: HostedPartition, outcome: Outcome, current: PartitionRegistration | None
+    hosted: HostedPartition, outcome: AlterIsrOutcome, current: PartitionRegistration | None
 ) -> HostedPartition:
     """What is known once the outcome of the pending change is.
 
@@ -137,14 +137,14 @@ def settle_isr_change(
     """
     if hosted.pending is None:
         return hosted
-    is_in_force = outcome != Outcome.LOST
+    is_in_force = outcome != AlterIsrOutcome.LOST
     settled = replace(hosted, pending=None)
     if is_in_force and current is not None:
         return replace(settled, registration=current)
     return follow_registration(settled, current) if current is not None else settled
 
 
-def raise_high_watermark(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
+def raise_high_watermark(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
     """The HW as far as everybody has come who is, or may be by now, in the ISR.
 
     While a change is under way the larger set counts.
@@ -152,14 +152,14 @@ def raise_high_watermark(hosted: HostedPartition, around: Surroundings) -> Hoste
     Kafka: `Partition.maybeIncrementLeaderHW`. KIP-497, KIP-966. [HW-01]
     """
     registration = hosted.registration
-    if around.log.role != Role(registration.leader_epoch, LEADER):
+    if inputs.log.role != Role(registration.leader_epoch, LEADER):
         return hosted
-    counted = _counted(registration, around)
+    counted = _counted(registration, inputs)
     waited_for = caught_up_replicas(
-        registration, hosted.progress, counted, around.now, around.replica_lag_time_max
+        registration, hosted.progress, counted, inputs.now, inputs.replica_lag_time_max
     ) | set(hosted.pending.isr if hosted.pending else ())
     high_watermark = leader_high_watermark(
-        hosted.high_watermark, around.log.log_end_offset, counted, registration.isr, registration.leader,
-        waited_for - set(registration.isr), around.min_isr,
+        hosted.high_watermark, inputs.log.log_end_offset, counted, registration.isr, registration.leader,
+        waited_for - set(registration.isr), inputs.min_isr,
     )  # fmt: skip
     return replace(hosted, high_watermark=high_watermark)

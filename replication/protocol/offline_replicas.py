@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_registration import NO_LEADER, Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -60,7 +60,7 @@ class OfflineReplicas:
             p: registration.leader_epoch
             for p, registration in self._registrations.items()
             if registration.leader not in (NO_LEADER, self._broker_id) and self._broker_id not in registration.isr
-            if p in told and told[p].state == ReplicaState.OFFLINE
+            if p in told and told[p].state == FollowerState.OFFLINE
         }
 
     def names(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from lakelog.replication.protocol.fetch_state import PartitionFetchState, ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState, PartitionFetchState
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -37,7 +37,7 @@ def replica_row(
         broker_epoch=broker_epoch,
         leader_epoch=registration.leader_epoch,
         role=LEADER_ROLE if leads else FOLLOWER_ROLE,
-        state=ReplicaState.FETCHING if leads else _shown_state(current, last),
+        state=FollowerState.FETCHING if leads else _shown_state(current, last),
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         high_watermark=max(min(hosted.high_watermark, log.log_end_offset), log.log_start_offset),
@@ -57,11 +57,11 @@ def with_faults(rows: Iterable[Replica], faults: Mapping[TopicIdPartition, str])
 def offline_row(row: Replica, fault: str) -> Replica:
     """The row of a replica one of whose files is broken: it leads nothing, whatever the metadata says. [OL-01]"""
     error = f"KAFKA_STORAGE_ERROR: {fault}"
-    return replace(row, role=FOLLOWER_ROLE, state=ReplicaState.OFFLINE, error=error, lag=None)
+    return replace(row, role=FOLLOWER_ROLE, state=FollowerState.OFFLINE, error=error, lag=None)
 
 
 def _shown_state(fetch: PartitionFetchState | None, last: Replica | None) -> str:
     if fetch is not None:
         return fetch.shown_state
-    is_told = last is not None and last.state != ReplicaState.OFFLINE
-    return last.state if last is not None and is_told else ReplicaState.TRUNCATING
+    is_told = last is not None and last.state != FollowerState.OFFLINE
+    return last.state if last is not None and is_told else FollowerState.TRUNCATING

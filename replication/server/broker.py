@@ -20,8 +20,8 @@ from lakelog.replication.server.broker_session import BrokerContext, BrokerSessi
 from lakelog.replication.server.fetcher.follower_session import follower_session
 from lakelog.replication.server.id_watch import IdWatch
 from lakelog.replication.server.metadata_cache import MetadataCache
-from lakelog.replication.server.pause_point import BrokerKilled, Gate
-from lakelog.replication.server.periodic_task import Rounds, WhileMoving
+from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
+from lakelog.replication.server.periodic_task import PeriodicTask, WhileMoving
 from lakelog.replication.server.registration import Registration, epoch_seen
 from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
 from lakelog.replication.storage.cluster import Cluster
@@ -54,14 +54,14 @@ class Broker:
         self._root = self._cluster.storage_of(self.broker_id, root_uri)
         self._watch = watch or IdWatch(self._cluster, self.broker_id, root_uri)
         self._spark = follower_session(spark)
-        self.gate = Gate()
+        self.pause_point = PausePoint()
         self.session: BrokerSession | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"broker-{self.broker_id}", daemon=True)
         interval, poll = self._config.broker_heartbeat_interval_ms, self._config.lakelog_poll_interval_ms
         longest = (_SESSIONS_WITHOUT_A_STEP * self._config.broker_session_timeout_ms + poll) / 1000
-        beat = WhileMoving(f"broker-{self.broker_id}", self.gate, longest, self._beat)
-        self._heartbeat = Rounds(f"broker-{self.broker_id}", "heartbeat", interval, self.gate, beat)
+        beat = WhileMoving(f"broker-{self.broker_id}", self.pause_point, longest, self._beat)
+        self._heartbeat = PeriodicTask(f"broker-{self.broker_id}", "heartbeat", interval, self.pause_point, beat)
         self._failure: LakelogException | None = None
         self._is_doubtful, self._probed_at = False, time.monotonic()
         self._is_leaving = False
@@ -80,14 +80,14 @@ class Broker:
         )
         self._context = BrokerContext(
             self.broker_id, self._spark, self._cluster, self._config, self._root, self._registration.table,
-            MetadataCache(self._cluster), self.gate,
+            MetadataCache(self._cluster), self.pause_point,
         )  # fmt: skip
         if error is None:
             self._begin()
         else:
             self._registration.register_without_storage(f"{error.name}: {error}")
             logger.error("broker %d begins without its storage: %s", self.broker_id, error)
-        self.gate.watch(self._thread)
+        self.pause_point.watch(self._thread)
         self._heartbeat.start()
         self._thread.start()
 
@@ -122,7 +122,7 @@ class Broker:
         """The broker's own thread. An error is logged and the loop goes on; a fenced broker stops at once. [EV-01]"""
         while not self._stopping.wait(self._config.lakelog_poll_interval_ms / 1000):
             try:
-                self.gate.pass_through()
+                self.pause_point.pass_through()
                 self._round()
             except BrokerKilled:
                 return
@@ -208,7 +208,7 @@ class Broker:
 
     def kill(self) -> None:
         """Ends it at once, as SIGKILL ends a process: no more is written, nobody is told."""
-        self.gate.kill()
+        self.pause_point.kill()
         self._stopping.set()
         self._heartbeat.stop()
         self._thread.join()

@@ -23,7 +23,7 @@ from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.server.log_maintenance import LogMaintenance
 from lakelog.replication.server.metadata_cache import MetadataCache
-from lakelog.replication.server.pause_point import Gate
+from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
@@ -48,7 +48,7 @@ class BrokerContext:
     root: StorageRoot
     registry: BrokerTable
     cache: MetadataCache
-    gate: Gate
+    pause_point: PausePoint
 
 
 class BrokerSession:
@@ -65,9 +65,11 @@ class BrokerSession:
         self.fetcher_manager = ReplicaFetcherManager(config.num_replica_fetchers, self._create_fetcher, self._source)
         self.replica_manager = ReplicaManager(
             context.broker_id, broker_epoch, log, table, context.cache, self.fetcher_manager,
-            config.replica_lag_time_max_ms, context.gate,
+            config.replica_lag_time_max_ms, context.pause_point,
         )  # fmt: skip
-        self._maintenance = LogMaintenance(name, log, self.replica_manager.led, context.cache, config, context.gate)
+        self._maintenance = LogMaintenance(
+            name, log, self.replica_manager.led, context.cache, config, context.pause_point
+        )
         self._has_applied = False
         self._untold_version: int | None = None
         self._kept_at = time.monotonic()
@@ -86,12 +88,12 @@ class BrokerSession:
         fetch = FetchContext(
             context.spark, context.config, f"broker-{context.broker_id}", self._log, source,
             lambda: context.cache.replica_table(key.broker_id), self.replica_manager.follow_high_watermarks,
-            self._divergences.update, self.replica_manager.publish, context.gate,
+            self._divergences.update, self.replica_manager.publish, context.pause_point,
             FetcherQuotas(self.quotas, key.broker_id),
         )  # fmt: skip
         return ReplicaFetcher(
             context.spark, context.broker_id, key, source, context.cluster.root, self._checkpoints(), context.config,
-            states, FetchRunner(fetch, states), context.gate,
+            states, FetchRunner(fetch, states), context.pause_point,
         )  # fmt: skip
 
     def _checkpoints(self) -> StorageRoot:
@@ -137,7 +139,7 @@ class BrokerSession:
     def _tell_applied(self) -> None:
         """A controller waits for it: what cannot be told now is told by a later tick."""
         if self._untold_version is not None:
-            self._context.gate.pass_through()
+            self._context.pause_point.pass_through()
             self._context.registry.update(
                 self.broker_epoch, "metadata applied", metadata_version=self._untold_version,
                 offline_partitions=self.replica_manager.offline(),
@@ -146,13 +148,13 @@ class BrokerSession:
 
     def _keep_up(self) -> None:
         """What is done now and then: the rows say what producers have appended, and tables stay cheap to open."""
-        self._context.gate.pass_through()
+        self._context.pause_point.pass_through()
         self._kept_at = time.monotonic()
         self._log.refresh()  # who leads nothing would else not notice that it cannot be read
         self._identify_log()
         self.replica_manager.publish("kept up")
         for table in (self._log, self._table, self._context.registry):
-            table.keep_cheap()
+            table.maintain()
 
     def leads_for_others(self) -> bool:
         """Whether it leads a partition that another member of the ISR could lead. [CS-08]"""

@@ -16,7 +16,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 logger = logging.getLogger(__name__)
 
 
-class LeaderView:
+class LeaderReads:
     """Answers the reads of one broker's rounds from tables and from its cache."""
 
     def __init__(

@@ -17,8 +17,8 @@ from lakelog.replication.protocol.log_retention import retention_offset
 from lakelog.replication.protocol.partition_log import LEADER, PartitionLog, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.server.metadata_cache import MetadataCache
-from lakelog.replication.server.pause_point import BrokerKilled, Gate
-from lakelog.replication.server.periodic_task import Rounds
+from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
+from lakelog.replication.server.periodic_task import PeriodicTask
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import StartOf, delete_old_segments, raise_log_starts
@@ -37,7 +37,7 @@ class LogMaintenance:
     """The work on one log, round after round, until it is stopped. `led` tells what the broker leads, with HWs."""
 
     def __init__(
-        self, name: str, log: ReplicaLog, led: Led, cache: MetadataCache, config: Config, gate: Gate,
+        self, name: str, log: ReplicaLog, led: Led, cache: MetadataCache, config: Config, pause_point: PausePoint,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._name = name
@@ -45,7 +45,7 @@ class LogMaintenance:
         self._led = led
         self._cache = cache
         self._config = config
-        self._gate = gate
+        self._pause_point = pause_point
         self._wall_clock = wall_clock
         self._cleaner = FileCleaner(log.root, config.log_segment_delete_delay_ms / 1000)
         self._digests = DigestScrub(log, config.lakelog_scrub_bytes_per_second)
@@ -60,7 +60,7 @@ class LogMaintenance:
             "compaction": self._compact,
             "deletion of files": self._clean,
         }
-        self._thread = Rounds(name, "maintenance", config.log_cleaner_backoff_ms, gate, self.run_once)
+        self._thread = PeriodicTask(name, "maintenance", config.log_cleaner_backoff_ms, pause_point, self.run_once)
 
     def start(self) -> None:
         """Begins."""
@@ -74,7 +74,7 @@ class LogMaintenance:
         """One round: each part is a commit of its own, and an error of one keeps none of the others from its work.
         What could not be done is done the next time."""
         for what, part in self._parts.items():
-            self._gate.pass_through()
+            self._pause_point.pass_through()
             try:
                 part()
             except (BrokerKilled, StaleBrokerEpochException):
@@ -112,7 +112,7 @@ class LogMaintenance:
             return
         starts = {partition: self._start_of(hosted) for partition, hosted in self._led().items()}
         if starts:
-            self._gate.pass_through()
+            self._pause_point.pass_through()
             raise_log_starts(self._log, starts, self._name, "retention")
         self._retained_at = time.monotonic()
 
@@ -134,7 +134,7 @@ class LogMaintenance:
         for _ in range(_COMPACTIONS if config.log_cleaner_enable else 0):
             if self._thread.is_stopping:
                 return
-            self._gate.pass_through()
+            self._pause_point.pass_through()
             replaced = compact(self._log, *limits, self._name)
             self._note_removed()
             if not replaced:

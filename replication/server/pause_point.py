@@ -11,7 +11,7 @@ class BrokerKilled(Exception):
     """The broker has been ended: whoever carries out its steps stops here."""
 
 
-class Gate:
+class PausePoint:
     """Every step of a broker passes through it. For brokers that share a process; others get signals.
 
     It notices, for one thread that it watches, when that has passed last: a thread that hangs passes no more.

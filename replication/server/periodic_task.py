@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
-from lakelog.replication.server.pause_point import BrokerKilled, Gate
+from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 
 logger = logging.getLogger(__name__)
 
@@ -18,16 +18,16 @@ class WhileMoving:
     A heartbeat is: a broker whose own thread hangs in a call of its store leads nobody, and others are to take over.
     """
 
-    def __init__(self, name: str, gate: Gate, seconds: float, work: Callable[[], object]) -> None:
+    def __init__(self, name: str, pause_point: PausePoint, seconds: float, work: Callable[[], object]) -> None:
         self._name = name
-        self._gate = gate
+        self._pause_point = pause_point
         self._seconds = seconds
         self._work = work
         self._has_said = False
 
     def __call__(self) -> None:
         """Does the work, unless the thread was last seen longer ago than it may be."""
-        since = self._gate.seconds_since_passed()
+        since = self._pause_point.seconds_since_passed()
         hangs = since > self._seconds
         if hangs and not self._has_said:
             logger.error("%s: its own thread has not moved for %.0f s: it shows no life until then", self._name, since)
@@ -36,18 +36,20 @@ class WhileMoving:
             self._work()
 
 
-class Rounds:
+class PeriodicTask:
     """Calls `work` again and again until it is stopped, fenced or killed; an error that may pass does not end it.
 
     For heartbeats, as taking up many roles must not look like death, and for what must not hold up anything else.
     Kafka: `BrokerLifecycleManager`, `KafkaScheduler`, `ShutdownableThread`. [BC-01]
     """
 
-    def __init__(self, name: str, what: str, interval_ms: int, gate: Gate, work: Callable[[], object]) -> None:
+    def __init__(
+        self, name: str, what: str, interval_ms: int, pause_point: PausePoint, work: Callable[[], object]
+    ) -> None:
         self._name = name
         self._what = what
         self._interval = interval_ms / 1000
-        self._gate = gate
+        self._pause_point = pause_point
         self._work = work
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{name}-{what}", daemon=True)
@@ -70,7 +72,7 @@ class Rounds:
     def _run(self) -> None:
         while not self._stopping.wait(self._interval):
             try:
-                self._gate.pass_through()
+                self._pause_point.pass_through()
                 self._work()
             except (BrokerKilled, StaleBrokerEpochException):
                 return  # the broker's own thread finds it out by itself

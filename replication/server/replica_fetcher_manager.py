@@ -32,7 +32,7 @@ class SourceBroker(NamedTuple):
     broker_epoch: int
 
 
-class Fetcher(Protocol):
+class FetcherThread(Protocol):
     """What the manager asks of a fetcher."""
 
     def start(self) -> None:
@@ -57,7 +57,7 @@ class Fetcher(Protocol):
 class FetcherFactory(Protocol):
     """Makes a fetcher for a source broker."""
 
-    def __call__(self, key: BrokerIdAndFetcherId, root: str) -> Fetcher:
+    def __call__(self, key: BrokerIdAndFetcherId, root: str) -> FetcherThread:
         """A fetcher that has not been started."""
 
 
@@ -74,10 +74,10 @@ class ReplicaFetcherManager:
         self._create_fetcher = create_fetcher
         self._source_of = source_of
         self._lock = threading.RLock()
-        self._fetchers: dict[BrokerIdAndFetcherId, Fetcher] = {}
+        self._fetchers: dict[BrokerIdAndFetcherId, FetcherThread] = {}
         self._sources: dict[BrokerIdAndFetcherId, SourceBroker] = {}
 
-    def fetchers(self) -> dict[BrokerIdAndFetcherId, Fetcher]:
+    def fetchers(self) -> dict[BrokerIdAndFetcherId, FetcherThread]:
         """The fetchers there are."""
         with self._lock:
             return dict(self._fetchers)
@@ -96,7 +96,7 @@ class ReplicaFetcherManager:
             if source is not None:
                 self._fetcher(key, source).add_partitions(group)
 
-    def _fetcher(self, key: BrokerIdAndFetcherId, source: SourceBroker) -> Fetcher:
+    def _fetcher(self, key: BrokerIdAndFetcherId, source: SourceBroker) -> FetcherThread:
         """The fetcher of a key; one whose source broker has moved, or begun anew, is replaced. [FM-05]"""
         with self._lock:
             fetcher = self._fetchers.get(key)

@@ -46,9 +46,9 @@ from lakelog.replication.protocol.rounds.steps import (
     StopFetching,
     StopIdleFetchers,
 )
-from lakelog.replication.server.leader_reads import LeaderView
+from lakelog.replication.server.leader_reads import LeaderReads
 from lakelog.replication.server.metadata_cache import MetadataCache
-from lakelog.replication.server.pause_point import Gate
+from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
 from lakelog.replication.server.state_change_log import log_isr_change, log_offline, log_roles
 from lakelog.replication.storage.log.repair import repair_logs
@@ -64,7 +64,7 @@ class ReplicaManager:
 
     def __init__(
         self, broker_id: int, broker_epoch: int, log: ReplicaLog, table: ReplicaTable, cache: MetadataCache,
-        fetchers: ReplicaFetcherManager, replica_lag_time_max_ms: int, gate: Gate,
+        fetchers: ReplicaFetcherManager, replica_lag_time_max_ms: int, pause_point: PausePoint,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._broker_id = broker_id
@@ -73,9 +73,9 @@ class ReplicaManager:
         self._table = table
         self._cache = cache
         self._fetchers = fetchers
-        self._gate = gate
+        self._pause_point = pause_point
         self._clock = clock
-        view = LeaderView(broker_id, log, cache, replica_lag_time_max_ms, clock)
+        view = LeaderReads(broker_id, log, cache, replica_lag_time_max_ms, clock)
         lag_time = replica_lag_time_max_ms / 1000
         self._leader = LeaderRound(broker_id, lag_time, lag_time / 2, clock)
         self._offline = OfflineReplicas(broker_id)
@@ -86,7 +86,7 @@ class ReplicaManager:
         self._faulty: frozenset[object] = frozenset()
         self._handlers = self._made_handlers(view)
 
-    def _made_handlers(self, view: LeaderView) -> dict[type[Step], Handler]:
+    def _made_handlers(self, view: LeaderReads) -> dict[type[Step], Handler]:
         broker_id, log, cache, fetchers = self._broker_id, self._log, self._cache, self._fetchers
         who = f"broker-{broker_id}"
         return {
@@ -150,7 +150,7 @@ class ReplicaManager:
     @contextmanager
     def _deciding(self) -> Iterator[None]:
         """Ends here if the broker was killed. Under the lock other threads see all changes of a decision at once."""
-        self._gate.pass_through()
+        self._pause_point.pass_through()
         with self._lock:
             yield
 
@@ -205,13 +205,13 @@ class ReplicaManager:
         before the log claims no more than the log. [HW-02]
         """
         with self._lock:
-            told = self._table.replicas
-            hosted = {**self._offline.hosted(told), **self._hosted}
+            published = self._table.replicas
+            hosted = {**self._offline.hosted(published), **self._hosted}
             fetched = {p: self._fetchers.fetch_state(p) for p in hosted}
             state = self._log.current()  # last: roles and truncations that the rows tell of are in it by now
             rows = (
                 replica_row(
-                    self._broker_id, self._broker_epoch, h, state.known(p), fetched[p], told.get(p), state.version
+                    self._broker_id, self._broker_epoch, h, state.known(p), fetched[p], published.get(p), state.version
                 )
                 for p, h in hosted.items()
             )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lakelog.replication.protocol.append_plan import ByteLimit
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_registration import PartitionRegistration, Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import Throttled
@@ -120,7 +120,7 @@ class ReplicationQuotas:
         ends = {}
         for broker in registration.followers:
             row = self._cache.last_rows(broker).get(registration.topic_id_partition)
-            if row and row.leader_epoch == registration.leader_epoch and row.state != ReplicaState.TRUNCATING:
+            if row and row.leader_epoch == registration.leader_epoch and row.state != FollowerState.TRUNCATING:
                 ends[broker] = row.log_end_offset
         return ends
 

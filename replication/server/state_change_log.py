@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from lakelog.replication.protocol.isr import Outcome
+from lakelog.replication.protocol.isr import AlterIsrOutcome
 from lakelog.replication.protocol.partition_log import Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -28,7 +28,7 @@ def log_roles(
 
 
 def log_isr_change(
-    broker_id: int, partition: TopicIdPartition, outcome: Outcome, current: PartitionRegistration | None
+    broker_id: int, partition: TopicIdPartition, outcome: AlterIsrOutcome, current: PartitionRegistration | None
 ) -> None:
     """Says what has become of a leader's change of an ISR."""
     isr = current.isr if current else "gone"

@@ -17,17 +17,17 @@ from lakelog.replication.simulation.controller_invariants import requests_are_re
 from lakelog.replication.simulation.tables import Admin, Claimed, Metadata, Topics
 
 if TYPE_CHECKING:
-    from lakelog.replication.simulation.controller import Controller
+    from lakelog.replication.simulation.controller import SimulatedController
 
 CONFIG = Config()
 
 _REBALANCES = 4  # one look in so many ends with a look at the balance of leaders
 
 
-class ActiveController:
+class SimulatedActiveController:
     """What a controller holds while it is active. All of it is gone when it is deposed, or crashes."""
 
-    def __init__(self, controller: Controller, epoch: int) -> None:
+    def __init__(self, controller: SimulatedController, epoch: int) -> None:
         self._controller = controller
         self._world = controller.world
         self._rules = controller.world.rules
@@ -66,7 +66,7 @@ class ActiveController:
         yield from self._controller.carry_out(self._term.look(), self._handlers)
 
     def _observe(self, event: Event, _: Batch, before: ControllerContext, after: ControllerContext) -> None:
-        self._world.witness.look_at_decision(event, before, after)
+        self._world.checker.look_at_decision(event, before, after)
 
     def _claim_tables(self, _: steps.ClaimTables) -> Outcoming:
         world = self._world

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lakelog.replication.simulation.events import AGAIN, LATE, LOST, AnswerLost, Event
-from lakelog.replication.simulation.tables import Table
+from lakelog.replication.simulation.tables import VersionedTable
 
 if TYPE_CHECKING:
     from lakelog.replication.simulation.world import World
@@ -28,7 +28,7 @@ class Actor:
         self.name = name
         self.turn = Event(name)
         self.is_paused = False
-        self.is_about_to_commit: Table[Any] | None = None
+        self.is_about_to_commit: VersionedTable[Any] | None = None
         self._last_step = world.step
         self._answers: dict[str, int] = {}
         self._work = self.work()
@@ -51,7 +51,7 @@ class Actor:
         """What this step has done, for who reads the history."""
         self.world.say(self.name, words, *facts)
 
-    def look(self, table: Table[Any], may_repeat: bool = True) -> tuple[int, Any]:
+    def look(self, table: VersionedTable[Any], may_repeat: bool = True) -> tuple[int, Any]:
         """Reads a table: its newest version, or, when the answer has taken its time, one that was newest at some moment
         since this actor's last step. An answer that comes again is the one before.
 
@@ -74,7 +74,7 @@ class Actor:
         """Carries out a shipped round, as `protocol.rounds.carry_out` does; a handler may take several turns."""
         return carried_out(work, lambda step: handlers[type(step)](step))
 
-    def transact(self, table: Table[Any], decide: Decide, why: str) -> Generator[None, None, int | None]:
+    def transact(self, table: VersionedTable[Any], decide: Decide, why: str) -> Generator[None, None, int | None]:
         """Looks, decides and commits at exactly the version looked at, until it has won or there is nothing to do.
 
         Answers the version committed, None if nothing was to be done. A commit without an answer is decided anew on

@@ -21,7 +21,7 @@ _PENDING = 3  # requests that wait, at most
 Arguments = dict[str, Any]
 
 
-class AdminClient(Actor):
+class SimulatedAdminClient(Actor):
     """Puts requests, one after the other, whether they make sense by the time they are decided or not."""
 
     def __init__(self, world: World, name: str) -> None:

@@ -11,15 +11,15 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.simulation.actor import Actor
-from lakelog.replication.simulation.fetcher import Fetcher
-from lakelog.replication.simulation.replica_manager import ReplicaManager
-from lakelog.replication.simulation.tables import Broker, Table
+from lakelog.replication.simulation.fetcher import SimulatedFetcher
+from lakelog.replication.simulation.replica_manager import SimulatedReplicaManager
+from lakelog.replication.simulation.tables import BrokerRow, VersionedTable
 
 if TYPE_CHECKING:
     from lakelog.replication.simulation.world import World
 
 
-class BrokerProcess:
+class SimulatedBrokerProcess:
     """A broker may have several at a time: older ones are zombies, and must find out by themselves."""
 
     def __init__(self, world: World, name: str, broker_id: int) -> None:
@@ -34,10 +34,10 @@ class BrokerProcess:
         self.replica_table = world.replicas[broker_id]
         self.told: Mapping[TopicIdPartition, Replica] = {}
         self.metadata: Mapping[TopicIdPartition, PartitionRegistration] = {}
-        self.registry: Mapping[int, Broker] = {}
+        self.registry: Mapping[int, BrokerRow] = {}
         self.hosted: dict[TopicIdPartition, HostedPartition] = {}
-        self.fetchers: dict[int, Fetcher] = {}
-        self._main = ReplicaManager(self)
+        self.fetchers: dict[int, SimulatedFetcher] = {}
+        self._main = SimulatedReplicaManager(self)
 
     def threads(self) -> list[str]:
         """Names of its threads, as events have them."""
@@ -50,7 +50,7 @@ class BrokerProcess:
         return self.fetchers.get(int(name.removeprefix("fetcher-")))
 
     @property
-    def is_about_to_commit(self) -> Table[Any] | None:
+    def is_about_to_commit(self) -> VersionedTable[Any] | None:
         """What its main thread has looked at, decided on and not committed yet."""
         return self._main.is_about_to_commit
 

@@ -11,16 +11,16 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.simulation.actor import Actor, Work
-from lakelog.replication.simulation.tables import LogChange, LogState, Rows
+from lakelog.replication.simulation.tables import Rows, SimulatedLogChange, SimulatedLogState
 
 if TYPE_CHECKING:
-    from lakelog.replication.simulation.broker_process import BrokerProcess
+    from lakelog.replication.simulation.broker_process import SimulatedBrokerProcess
 
 
 class BrokerThread(Actor):
     """A thread of a process. Threads share the process's memory, and lose it together."""
 
-    def __init__(self, process: BrokerProcess, name: str) -> None:
+    def __init__(self, process: SimulatedBrokerProcess, name: str) -> None:
         self.process = process
         self.rules = process.world.rules
         super().__init__(process.world, f"{process.name}/{name}")
@@ -30,20 +30,20 @@ class BrokerThread(Actor):
         if self.rules.claims_are_checked and claimed > self.process.epoch:
             raise StaleBrokerEpochException(f"{table} is claimed under broker epoch {claimed}")
 
-    def refresh_log(self) -> LogState:
+    def refresh_log(self) -> SimulatedLogState:
         """Replays what has been committed to the log. Raises StaleBrokerEpochException, AnswerLost."""
         self._see(*self.look(self.process.log_table, may_repeat=False))
         return self.process.log
 
-    def _see(self, version: int, state: LogState) -> None:
+    def _see(self, version: int, state: SimulatedLogState) -> None:
         self.check_claim(state.broker_epoch, self.process.log_table.name)
         if version > self.process.log_version:
             self.process.log_version, self.process.log = version, state
 
-    def transact_log(self, decide: Callable[[LogState], LogChange | None], why: str) -> Work:
+    def transact_log(self, decide: Callable[[SimulatedLogState], SimulatedLogChange | None], why: str) -> Work:
         """A commit on the log, decided on its newest state."""
 
-        def on_newest(version: int, state: LogState) -> LogChange | None:
+        def on_newest(version: int, state: SimulatedLogState) -> SimulatedLogChange | None:
             self._see(version, state)
             return decide(state)
 

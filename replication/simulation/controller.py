@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lakelog.replication.controller.controller_context import BrokerView
 from lakelog.replication.errors import ControllerMovedException
-from lakelog.replication.simulation.active_controller import ActiveController
+from lakelog.replication.simulation.active_controller import SimulatedActiveController
 from lakelog.replication.simulation.actor import Actor, Work
 from lakelog.replication.simulation.events import AnswerLost
 
@@ -20,12 +20,12 @@ _VACANT, _HASTY = 2, 12  # one in so many looks takes over from nobody, or from 
 _RENEWALS = 4  # one look in so many finds that another was elected
 
 
-class Controller(Actor):
+class SimulatedController(Actor):
     """One of several. Each is elected under an epoch of its own, and often wrong about who lives."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
-        self.active: ActiveController | None = None
+        self.active: SimulatedActiveController | None = None
         self._believed = frozenset(world.broker_ids)
         # The brokers at its last look while it stood by, and at the one before: `controller.controller` says why.
         self._brokers: tuple[Mapping[int, BrokerView], Mapping[int, BrokerView]] = ({}, {})
@@ -52,7 +52,7 @@ class Controller(Actor):
             self._brokers = (self._brokers[1], self.views())
             is_due = self.world.is_calm or self.turn.salt % (_HASTY if self.world.is_controlled() else _VACANT) == 0
         epoch = yield from self._elect()
-        self.active = ActiveController(self, epoch)
+        self.active = SimulatedActiveController(self, epoch)
 
     def _elect(self) -> Generator[None, None, int]:
         mine = 0

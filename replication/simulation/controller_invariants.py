@@ -14,7 +14,7 @@ from lakelog.replication.simulation.events import Violation
 from lakelog.replication.simulation.tables import Metadata, name_of
 
 if TYPE_CHECKING:
-    from lakelog.replication.simulation.history_checker import Witness
+    from lakelog.replication.simulation.history_checker import HistoryChecker
 
 
 def controllers_never_go_back(before: Metadata, after: Metadata) -> None:
@@ -28,7 +28,7 @@ def controllers_never_go_back(before: Metadata, after: Metadata) -> None:
 
 
 def reassignments_end_at_their_target(
-    witness: Witness, before: PartitionRegistration | None, after: PartitionRegistration
+    checker: HistoryChecker, before: PartitionRegistration | None, after: PartitionRegistration
 ) -> None:
     """A reassignment ends with exactly its target assigned, which was in sync, or, cancelled, as it had begun.
 
@@ -38,7 +38,7 @@ def reassignments_end_at_their_target(
     is_same = not is_reassigning(before) and set(before.replicas) == set(after.replicas) if before else True
     if before is None or is_same or is_reassigning(after):
         return
-    metadata = witness.world.metadata
+    metadata = checker.world.metadata
     is_replaced = metadata.at(metadata.newest).request is not None
     order = set if is_replaced else tuple
     is_cancelled = is_reassigning(before) and order(after.replicas) == order(original_replicas(before))
@@ -47,10 +47,10 @@ def reassignments_end_at_their_target(
         raise Violation("reassignments_end_at_their_target", f"{before} became {after}")
 
 
-def what_is_gone_was_deleted(witness: Witness, gone: PartitionRegistration) -> None:
+def what_is_gone_was_deleted(checker: HistoryChecker, gone: PartitionRegistration) -> None:
     """A partition leaves the metadata when no replica has anything of it any more, and its topic is to be deleted."""
-    partition, topics = gone.topic_id_partition, witness.world.topics
-    left = [broker for broker in gone.replicas if witness.log(broker, partition).batches]
+    partition, topics = gone.topic_id_partition, checker.world.topics
+    left = [broker for broker in gone.replicas if checker.log(broker, partition).batches]
     topic = topics.at(topics.newest).topics.get(gone.topic)
     if left or topic is None or not topic.deleting:
         raise Violation("what_is_gone_was_deleted", f"{name_of(partition)}: brokers {left} have records; {topic}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning
-from lakelog.replication.simulation.controller import Controller
+from lakelog.replication.simulation.controller import SimulatedController
 from lakelog.replication.simulation.events import CRASH, RESUME, START, Event, Violation
 from lakelog.replication.simulation.tables import name_of
 
@@ -54,7 +54,7 @@ def _let_everybody_run(world: World) -> None:
 def _let_one_controller_run(world: World) -> str:
     """All are started again, and the first of them, which sees who lives, is elected."""
     world.is_calm = True
-    names = [name for name, actor in world.others.items() if isinstance(actor, Controller)]
+    names = [name for name, actor in world.others.items() if isinstance(actor, SimulatedController)]
     for name in names:
         world.apply(Event(name, CRASH))
     return names[0]
@@ -90,7 +90,7 @@ def _fault(world: World, registration: PartitionRegistration) -> str | None:
         return f"leader {leader}, ISR {registration.isr}"
     if is_reassigning(registration):
         return "is being moved"
-    ends = {broker: world.witness.log(broker, partition).log_end_offset for broker in registration.replicas}
+    ends = {broker: world.checker.log(broker, partition).log_end_offset for broker in registration.replicas}
     row = world.replicas[leader].at(world.replicas[leader].newest).replicas.get(partition)
     if len(set(ends.values())) > 1 or row is None or row.leader_epoch != registration.leader_epoch:
         return f"log ends {ends}"

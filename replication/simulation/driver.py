@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from lakelog.replication.simulation.controller import Controller
+from lakelog.replication.simulation.controller import SimulatedController
 from lakelog.replication.simulation.events import CRASH, FAULTS, NONE, PAUSE, RESUME, SHUTDOWN, START, Event
 from lakelog.replication.simulation.world import World
 
@@ -101,7 +101,7 @@ class Driver:
         if name.startswith("producer"):
             return self._mood.producers
         actor = self._world.others[name]
-        is_at_work = isinstance(actor, Controller) and actor.is_at_work
+        is_at_work = isinstance(actor, SimulatedController) and actor.is_at_work
         return self._mood.controllers if is_at_work else 6 if name.startswith(("reader", "deleter")) else 1
 
     def _late_commit(self, process: str) -> None:
@@ -124,8 +124,11 @@ class Driver:
 
     def _interrupt_controllers(self) -> None:
         """A controller crashes just before it commits, or freezes and commits when another has taken over."""
-        about = [name for name, actor in self._world.others.items()
-                 if isinstance(actor, Controller) and not actor.is_paused and actor.is_about_to_commit]  # fmt: skip
+        about = [
+            name
+            for name, actor in self._world.others.items()
+            if isinstance(actor, SimulatedController) and not actor.is_paused and actor.is_about_to_commit
+        ]
         if not about or self._random.random() >= _LATE_CONTROLLERS:
             return
         name, act = self._random.choice(about), self._random.choice((CRASH, PAUSE))
@@ -150,7 +153,7 @@ class Driver:
         return self._hit(act, random.choice(paused if act == RESUME and paused else list(world.processes)))
 
     def _accident_of_a_controller(self) -> Event:
-        controllers = {n: actor for n, actor in self._world.others.items() if isinstance(actor, Controller)}
+        controllers = {n: actor for n, actor in self._world.others.items() if isinstance(actor, SimulatedController)}
         act = self._random.choices(list(_OF_A_CONTROLLER), list(_OF_A_CONTROLLER.values()))[0]
         hit = [n for n, actor in controllers.items() if (actor.is_paused if act == RESUME else actor.is_at_work)]
         return Event(self._random.choice(hit or list(controllers)), act)

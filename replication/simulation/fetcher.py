@@ -17,20 +17,20 @@ from lakelog.replication.simulation.actor import Handler, Outcoming, Work
 from lakelog.replication.simulation.broker_thread import BrokerThread
 from lakelog.replication.simulation.events import AGAIN
 from lakelog.replication.simulation.log_changes import raised_log_starts, truncation
-from lakelog.replication.simulation.tables import LogChange, LogState, NewBatch, name_of
+from lakelog.replication.simulation.tables import NewBatch, SimulatedLogChange, SimulatedLogState, name_of
 
 if TYPE_CHECKING:
-    from lakelog.replication.simulation.broker_process import BrokerProcess
+    from lakelog.replication.simulation.broker_process import SimulatedBrokerProcess
 
 _REPEATED = 40  # commits of the leader's log that a tail goes back at most, at its start or when it repeats itself
 # A record is a byte, so that some fetches leave something out.
 _LIMITS = FetchLimits(response_max_bytes=5, partition_max_bytes=4, backoff_ms=300)
 
 
-class Fetcher(BrokerThread):
+class SimulatedFetcher(BrokerThread):
     """Follows one source broker, one round after the other."""
 
-    def __init__(self, process: BrokerProcess, source: int) -> None:
+    def __init__(self, process: SimulatedBrokerProcess, source: int) -> None:
         super().__init__(process, f"fetcher-{source}")
         self.states = FetchStates(lambda: self.world.now)
         self._round = self.rules.fetch_round(self.states, _LIMITS, self.rules)
@@ -122,13 +122,13 @@ class Fetcher(BrokerThread):
         adds = tuple(self._copied(self._found[batch.segment]) for batch in plan.batches)
         names = {batch.segment for batch in adds}
 
-        def decide(state: LogState) -> LogChange | None:
+        def decide(state: SimulatedLogState) -> SimulatedLogChange | None:
             if names <= {b.segment for p in plan.starts() for b in state.partition(p).batches}:
                 return None  # our own commit, whose answer was lost
             for partition, previous in plan.starts().items():
                 epoch = step.leader_epochs[partition]
                 self.rules.check_follower_append(state.partition(partition), epoch, previous, str(partition))
-            return LogChange(adds)
+            return SimulatedLogChange(adds)
 
         words = ", ".join(f"{name_of(b.partition)} {b.base_offset}..{b.last_offset}@{b.leader_epoch}"
                           for b in plan.batches)  # fmt: skip

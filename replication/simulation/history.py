@@ -11,8 +11,8 @@ from lakelog.replication.simulation.convergence import check_that_it_heals
 from lakelog.replication.simulation.driver import Driver
 from lakelog.replication.simulation.events import Event, Violation, as_violation
 from lakelog.replication.simulation.rules import SHIPPED, Rules
-from lakelog.replication.simulation.tables import Table
-from lakelog.replication.simulation.world import Setting, World
+from lakelog.replication.simulation.tables import VersionedTable
+from lakelog.replication.simulation.world import World, WorldSettings
 
 _NO_ERRORS = "rules_do_not_fail"
 _CALM = 4  # one history in so many ends with a calm
@@ -22,7 +22,7 @@ _DELETIONS = 16  # in one of so many records are deleted
 class History(NamedTuple):
     """What was run, and how it ended. `violation` is None if every invariant held."""
 
-    setting: Setting
+    setting: WorldSettings
     events: tuple[Event, ...]
     is_calm_at_the_end: bool
     steps: int
@@ -54,7 +54,7 @@ def run_seed(seed: int, rules: Rules = SHIPPED) -> History:
 
 
 def run_events(
-    setting: Setting, events: Iterable[Event], is_calm: bool, rules: Rules = SHIPPED, traced: bool = False
+    setting: WorldSettings, events: Iterable[Event], is_calm: bool, rules: Rules = SHIPPED, traced: bool = False
 ) -> History:
     """Makes a history from its events, or from some of them."""
     events = tuple(events)
@@ -71,8 +71,8 @@ def run_events(
     return History(setting, events, is_calm, world.step, violation, _fingerprint(world), tuple(world.trace or ()))
 
 
-def _setting(random: Random) -> Setting:
-    return Setting(
+def _setting(random: Random) -> WorldSettings:
+    return WorldSettings(
         brokers=random.choice((2, 3, 3, 3, 4)),
         partitions=random.choice((1, 1, 2)),
         min_insync_replicas=random.choice((1, 2)),
@@ -85,7 +85,7 @@ def _setting(random: Random) -> Setting:
 
 def _fingerprint(world: World) -> str:
     """Of all that the tables have come to: two histories that differ anywhere differ here."""
-    shared: list[Table[Any]] = [world.metadata, world.topics, world.admin, world.lease, world.registry]
+    shared: list[VersionedTable[Any]] = [world.metadata, world.topics, world.admin, world.lease, world.registry]
     tables = [*shared, *world.logs.values(), *world.replicas.values()]
     facts = repr([(table.name, table.newest, table.at(table.newest)) for table in tables])
     return hashlib.sha256(facts.encode()).hexdigest()

@@ -15,7 +15,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import LEADER_ROLE
 from lakelog.replication.simulation import controller_invariants, invariants, row_invariants
-from lakelog.replication.simulation.tables import LogChange, LogState, Metadata, Rows, Table
+from lakelog.replication.simulation.tables import Metadata, Rows, SimulatedLogChange, SimulatedLogState, VersionedTable
 
 if TYPE_CHECKING:
     from lakelog.replication.simulation.world import World
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     value: int
 
 
-class Acknowledged(NamedTuple):
+class AcknowledgedBatch(NamedTuple):
     """Records that acks=all has promised, by the word of a leader at `granted` epoch."""
 
     granted: int
@@ -41,7 +41,7 @@ Branch = tuple[TopicIdPartition, int]
 Leadership = tuple[TopicIdPartition, int]  # a partition and a leader epoch
 
 
-class Witness:
+class HistoryChecker:
     """Looks at every commit that lands and at everything that clients are told, and asks the invariants about it."""
 
     def __init__(self, world: World) -> None:
@@ -52,7 +52,7 @@ class Witness:
         self.unclean: defaultdict[TopicIdPartition, list[int]] = defaultdict(list)
         self.committed: defaultdict[Branch, list[Entry]] = defaultdict(list)
         self.committed_values: defaultdict[Branch, set[int]] = defaultdict(set)
-        self.acknowledged: defaultdict[Branch, list[Acknowledged]] = defaultdict(list)
+        self.acknowledged: defaultdict[Branch, list[AcknowledgedBatch]] = defaultdict(list)
         self.read: defaultdict[Branch, list[Entry]] = defaultdict(list)
         self.high_watermarks: dict[Leadership, int] = {}
         self.read_to: dict[Leadership, int] = {}
@@ -120,10 +120,10 @@ class Witness:
             self.deleted[branch] = max(self.deleted[branch], log.log_start_offset)
             committed += [Entry(-1, -1)] * (log.log_start_offset - len(committed))
 
-    def look(self, table: Table[Any], before: Any, after: Any, change: Any) -> None:
+    def look(self, table: VersionedTable[Any], before: Any, after: Any, change: Any) -> None:
         """A commit has landed."""
-        if isinstance(after, LogState):
-            assert isinstance(change, LogChange)
+        if isinstance(after, SimulatedLogState):
+            assert isinstance(change, SimulatedLogChange)
             for partition in change.touched:
                 for ask in invariants.OF_LOGS:
                     ask(self, invariants.LogCommit(table.owner, partition, before, after, change))
@@ -170,7 +170,7 @@ class Witness:
         epoch, or, where an earlier attempt had put them there already, under that one's."""
         epochs = [e for e in range(leader_epoch, -1, -1) if self.values.get((partition, base_offset, e)) == values[0]]
         entries = tuple(Entry(next(iter(epochs), leader_epoch), value) for value in values)
-        promise = Acknowledged(granted, base_offset, entries)
+        promise = AcknowledgedBatch(granted, base_offset, entries)
         branch = self.branch(partition, granted)
         self.acknowledged[branch].append(promise)
         for broker, log in self.later_leaders(partition, granted):

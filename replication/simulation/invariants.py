@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lakelog.replication.errors import CorruptRecordException
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_log import PartitionLog, role_version
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.simulation.controller_invariants import reassignments_end_at_their_target
 from lakelog.replication.simulation.events import Violation
-from lakelog.replication.simulation.tables import LogChange, LogState, name_of
+from lakelog.replication.simulation.tables import SimulatedLogChange, SimulatedLogState, name_of
 
 if TYPE_CHECKING:
-    from lakelog.replication.simulation.history_checker import Acknowledged, Branch, Entry, Witness
+    from lakelog.replication.simulation.history_checker import AcknowledgedBatch, Branch, Entry, HistoryChecker
 
 
 class LogCommit(NamedTuple):
@@ -23,9 +23,9 @@ class LogCommit(NamedTuple):
 
     broker: int
     partition: TopicIdPartition
-    state_before: LogState
-    state: LogState
-    change: LogChange
+    state_before: SimulatedLogState
+    state: SimulatedLogState
+    change: SimulatedLogChange
 
     @property
     def before(self) -> PartitionLog:
@@ -43,7 +43,7 @@ class LogCommit(NamedTuple):
         return f"{name_of(self.partition)} on broker {self.broker}"
 
 
-def offsets_are_without_gaps(_: Witness, commit: LogCommit) -> None:
+def offsets_are_without_gaps(_: HistoryChecker, commit: LogCommit) -> None:
     """A log has every offset from its start to its end once."""
     try:
         commit.log.check(commit.partition)
@@ -51,20 +51,20 @@ def offsets_are_without_gaps(_: Witness, commit: LogCommit) -> None:
         raise Violation("offsets_are_without_gaps", f"{commit.name}: {error}") from error
 
 
-def one_record_at_an_offset_of_an_epoch(witness: Witness, commit: LogCommit) -> None:
+def one_record_at_an_offset_of_an_epoch(checker: HistoryChecker, commit: LogCommit) -> None:
     """No two logs differ at one (partition, offset, epoch), nor in what comes before it."""
     for batch in commit.change.adds:
         header = batch.header
         if header.topic_id_partition != commit.partition:
             continue
         previous = next(
-            (e.leader_epoch for e in witness.entries(commit.log, header.base_offset - 1, header.base_offset)), -1
+            (e.leader_epoch for e in checker.entries(commit.log, header.base_offset - 1, header.base_offset)), -1
         )
         for offset, value in enumerate(batch.values, header.base_offset):
             key = (commit.partition, offset, header.leader_epoch)
-            known = witness.values.setdefault(key, value)
+            known = checker.values.setdefault(key, value)
             is_first = previous < 0 < offset  # what came before it has been deleted
-            before = previous if is_first else witness.previous_epochs.setdefault(key, previous)
+            before = previous if is_first else checker.previous_epochs.setdefault(key, previous)
             if known != value or before != previous:
                 text = (
                     f"{commit.name}: offset {offset} of epoch {header.leader_epoch} is {value} after epoch {previous}"
@@ -75,116 +75,118 @@ def one_record_at_an_offset_of_an_epoch(witness: Witness, commit: LogCommit) -> 
             previous = header.leader_epoch
 
 
-def only_committed_is_deleted(witness: Witness, commit: LogCommit) -> None:
+def only_committed_is_deleted(checker: HistoryChecker, commit: LogCommit) -> None:
     """A leader's log start rises to no more than what is committed, and so far others may follow."""
     start = commit.change.log_starts.get(commit.partition)
     if start is None or not commit.before.role.is_leader:
         return
-    branch = witness.branch(commit.partition, commit.before.role.leader_epoch)
-    committed = len(witness.committed[branch])
+    branch = checker.branch(commit.partition, commit.before.role.leader_epoch)
+    committed = len(checker.committed[branch])
     if start > committed or start < commit.before.log_start_offset:
         raise Violation("only_committed_is_deleted", f"{commit.name}: starts at {start}, {committed} are committed")
-    witness.deleted[branch] = max(start, witness.deleted[branch])
+    checker.deleted[branch] = max(start, checker.deleted[branch])
 
 
-def log_starts_follow_deletions(witness: Witness, commit: LogCommit) -> None:
+def log_starts_follow_deletions(checker: HistoryChecker, commit: LogCommit) -> None:
     """No log starts where nobody has deleted to, nor above its own end."""
     start = commit.log.log_start_offset
-    deleted = max((end for (p, _), end in witness.deleted.items() if p == commit.partition), default=0)
+    deleted = max((end for (p, _), end in checker.deleted.items() if p == commit.partition), default=0)
     if start > min(deleted, commit.log.log_end_offset):
         text = f"{commit.name}: starts at {start} and ends at {commit.log.log_end_offset}, deleted is up to {deleted}"
         raise Violation("log_starts_follow_deletions", text)
 
 
-def records_begin_under_an_open_epoch(witness: Witness, commit: LogCommit) -> None:
+def records_begin_under_an_open_epoch(checker: HistoryChecker, commit: LogCommit) -> None:
     """A record that no log has had before is appended by a leader, under the very epoch that its log is open at."""
     for batch in commit.change.adds:
         header, role = batch.header, commit.before.role
         key = (commit.partition, header.base_offset, header.leader_epoch)
-        is_new = header.topic_id_partition == commit.partition and key not in witness.values
+        is_new = header.topic_id_partition == commit.partition and key not in checker.values
         if is_new and not (role.is_leader and role.leader_epoch == header.leader_epoch):
             text = f"{commit.name}: {batch.values} appended under epoch {header.leader_epoch}, the log is {role}"
             raise Violation("records_begin_under_an_open_epoch", text)
 
 
-def one_log_opens_an_epoch(witness: Witness, commit: LogCommit) -> None:
+def one_log_opens_an_epoch(checker: HistoryChecker, commit: LogCommit) -> None:
     """At most one log ever opens a leader epoch."""
     role = commit.change.roles.get(commit.partition)
     if role is None or not role.is_leader:
         return
-    opener = witness.openers.setdefault((commit.partition, role.leader_epoch), commit.broker)
+    opener = checker.openers.setdefault((commit.partition, role.leader_epoch), commit.broker)
     if opener != commit.broker:
         raise Violation("one_log_opens_an_epoch", f"{commit.name}: epoch {role.leader_epoch} was opened by {opener}")
 
 
-def roles_never_go_back(_: Witness, commit: LogCommit) -> None:
+def roles_never_go_back(_: HistoryChecker, commit: LogCommit) -> None:
     """Neither the role of a partition nor the claim on a log falls."""
     is_lower = role_version(commit.log.role) < role_version(commit.before.role)
     if is_lower or commit.state.broker_epoch < commit.state_before.broker_epoch:
         raise Violation("roles_never_go_back", f"{commit.name}: {commit.before.role} became {commit.log.role}")
 
 
-def a_leader_cuts_nothing(_: Witness, commit: LogCommit) -> None:
+def a_leader_cuts_nothing(_: HistoryChecker, commit: LogCommit) -> None:
     """A log that is open loses nothing."""
     if commit.partition in commit.change.drops and commit.before.role.is_leader:
         raise Violation("a_leader_cuts_nothing", f"{commit.name}: cut while {commit.before.role}")
 
 
-def members_of_the_isr_keep_what_is_committed(witness: Witness, commit: LogCommit) -> None:
+def members_of_the_isr_keep_what_is_committed(checker: HistoryChecker, commit: LogCommit) -> None:
     """A cut leaves what is committed to a member of the ISR."""
-    registration = witness.registration(commit.partition)
+    registration = checker.registration(commit.partition)
     if commit.partition in commit.change.drops and registration and commit.broker in registration.isr:
-        holds_committed(witness, commit.broker, commit.log, registration)
+        holds_committed(checker, commit.broker, commit.log, registration)
 
 
-def no_row_claims_what_is_cut(witness: Witness, commit: LogCommit) -> None:
+def no_row_claims_what_is_cut(checker: HistoryChecker, commit: LogCommit) -> None:
     """While a row says that its replica is Fetching, its log has what it says."""
     if commit.partition not in commit.change.drops:
         return
-    table = witness.world.replicas[commit.broker]
+    table = checker.world.replicas[commit.broker]
     row = table.at(table.newest).replicas.get(commit.partition)
     if row is not None and row.leader_epoch == commit.log.role.leader_epoch:
         row_is_true(row, commit.log)
 
 
-def leaders_have_what_was_promised(witness: Witness, commit: LogCommit) -> None:
+def leaders_have_what_was_promised(checker: HistoryChecker, commit: LogCommit) -> None:
     """Who begins to lead by a clean election has what was acknowledged, committed and read before."""
     role = commit.change.roles.get(commit.partition)
     if role is None or not role.is_leader:
         return
     partition, epoch, where = commit.partition, role.leader_epoch, f"{commit.name} leads at epoch {role.leader_epoch}"
-    branch = witness.branch(partition, epoch)
-    for promise in witness.acknowledged[branch]:
+    branch = checker.branch(partition, epoch)
+    for promise in checker.acknowledged[branch]:
         if promise.granted < epoch:
-            leader_has(witness, commit.broker, commit.log, branch, promise)
-    committed = witness.committed[branch][: witness.before(partition, epoch, witness.high_watermarks)]
-    read = witness.read[branch][: witness.before(partition, epoch, witness.read_to)]
-    has(witness, "read_is_never_denied", commit.log, branch, 0, read, where)
-    has(witness, "committed_is_in_later_leaders", commit.log, branch, 0, committed, where)
+            leader_has(checker, commit.broker, commit.log, branch, promise)
+    committed = checker.committed[branch][: checker.before(partition, epoch, checker.high_watermarks)]
+    read = checker.read[branch][: checker.before(partition, epoch, checker.read_to)]
+    has(checker, "read_is_never_denied", commit.log, branch, 0, read, where)
+    has(checker, "committed_is_in_later_leaders", commit.log, branch, 0, committed, where)
 
 
-def leader_has(witness: Witness, broker: int, log: PartitionLog, branch: Branch, promise: Acknowledged) -> None:
+def leader_has(
+    checker: HistoryChecker, broker: int, log: PartitionLog, branch: Branch, promise: AcknowledgedBatch
+) -> None:
     """A later leader has what was acknowledged."""
     where = f"broker {broker} leads at epoch {log.role.leader_epoch}"
-    has(witness, "acknowledged_is_in_later_leaders", log, branch, promise.base_offset, list(promise.entries), where)
+    has(checker, "acknowledged_is_in_later_leaders", log, branch, promise.base_offset, list(promise.entries), where)
 
 
 def has(
-    witness: Witness, name: str, log: PartitionLog, branch: Branch, start: int, wanted: list[Entry], where: str
+    checker: HistoryChecker, name: str, log: PartitionLog, branch: Branch, start: int, wanted: list[Entry], where: str
 ) -> None:
     """A log has the entries from `start` on."""
-    lack = witness.lacks(log, branch, start, wanted)
+    lack = checker.lacks(log, branch, start, wanted)
     if lack:
         raise Violation(name, f"{where}: {lack}")
 
 
-def leader_is_in_the_isr(_: Witness, __: PartitionRegistration | None, after: PartitionRegistration) -> None:
+def leader_is_in_the_isr(_: HistoryChecker, __: PartitionRegistration | None, after: PartitionRegistration) -> None:
     """There is no leader, or it is in the ISR, whose members are replicas."""
     if after.leader not in (NO_LEADER, LEADER_DURING_DELETE, *after.isr) or not set(after.isr) <= set(after.replicas):
         raise Violation("leader_is_in_the_isr", f"{after}")
 
 
-def epochs_never_go_back(_: Witness, before: PartitionRegistration | None, after: PartitionRegistration) -> None:
+def epochs_never_go_back(_: HistoryChecker, before: PartitionRegistration | None, after: PartitionRegistration) -> None:
     """Leader and partition epoch rise; another leader or other replicas come with another leader epoch."""
     if before is None:
         return
@@ -196,22 +198,22 @@ def epochs_never_go_back(_: Witness, before: PartitionRegistration | None, after
 
 
 def isr_holds_what_is_committed(
-    witness: Witness, _: PartitionRegistration | None, after: PartitionRegistration
+    checker: HistoryChecker, _: PartitionRegistration | None, after: PartitionRegistration
 ) -> None:
     """Whoever is in the ISR has all that is committed."""
     for broker in after.isr:
-        holds_committed(witness, broker, witness.log(broker, after.topic_id_partition), after)
+        holds_committed(checker, broker, checker.log(broker, after.topic_id_partition), after)
 
 
 def holds_committed(
-    witness: Witness, broker: int, log: PartitionLog, registration: PartitionRegistration, start: int = 0
+    checker: HistoryChecker, broker: int, log: PartitionLog, registration: PartitionRegistration, start: int = 0
 ) -> None:
     """A member of the ISR has what is committed, from `start` on, as long as the topic is not being deleted."""
     if registration.leader == LEADER_DURING_DELETE:
         return
     partition = registration.topic_id_partition
-    branch = witness.branch(partition, registration.leader_epoch)
-    lack = witness.lacks(log, branch, start, witness.committed[branch][start:])
+    branch = checker.branch(partition, registration.leader_epoch)
+    lack = checker.lacks(log, branch, start, checker.committed[branch][start:])
     if lack:
         text = f"{name_of(partition)} on broker {broker}, in the ISR {registration.isr}: {lack}"
         raise Violation("isr_holds_what_is_committed", text)
@@ -219,7 +221,7 @@ def holds_committed(
 
 def row_is_true(row: Replica, log: PartitionLog) -> None:
     """A row that says Fetching ends no later than its log."""
-    if row.state == ReplicaState.FETCHING and row.log_end_offset > log.log_end_offset:
+    if row.state == FollowerState.FETCHING and row.log_end_offset > log.log_end_offset:
         text = f"broker {row.broker_id}: the row's LEO is {row.log_end_offset}, the log's {log.log_end_offset}"
         raise Violation("a_row_never_claims_more_than_its_log", text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING
 
-from lakelog.replication.protocol.isr import IsrOutcomes, Outcome
+from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrOutcomes
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -18,13 +18,13 @@ from lakelog.replication.simulation.events import AnswerLost
 from lakelog.replication.simulation.tables import Metadata, name_of
 
 if TYPE_CHECKING:
-    from lakelog.replication.simulation.broker_process import BrokerProcess
+    from lakelog.replication.simulation.broker_process import SimulatedBrokerProcess
 
 
 class LeaderDuties(BrokerThread):
     """The part of a broker's main thread that leads."""
 
-    def __init__(self, process: BrokerProcess, name: str) -> None:
+    def __init__(self, process: SimulatedBrokerProcess, name: str) -> None:
         super().__init__(process, name)
         self.memory = Memory(process.hosted, lambda: process.told, OfflineReplicas(process.broker_id))
         self._leader = self.rules.leader_round(  # lags count in each round: so more of them matter
@@ -87,7 +87,7 @@ class LeaderDuties(BrokerThread):
             outcomes = {
                 c.partition: self.rules.alter_partition(found.get(c.partition), c, epochs) for c in step.changes
             }
-            applied = {p: r for p, (outcome, r) in outcomes.items() if r and outcome is Outcome.APPLIED}
+            applied = {p: r for p, (outcome, r) in outcomes.items() if r and outcome is AlterIsrOutcome.APPLIED}
             return metadata._replace(partitions={**found, **applied}) if applied else None
 
         words = ", ".join(f"ISR of {name_of(c.partition)}: {c.isr}" for c in step.changes)

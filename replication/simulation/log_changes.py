@@ -7,10 +7,10 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, Role
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import CutLogs, RaiseLogStarts
 from lakelog.replication.simulation.rules import Rules
-from lakelog.replication.simulation.tables import LogChange, LogState
+from lakelog.replication.simulation.tables import SimulatedLogChange, SimulatedLogState
 
 
-def truncation(rules: Rules, step: CutLogs, state: LogState) -> LogChange | None:
+def truncation(rules: Rules, step: CutLogs, state: SimulatedLogState) -> SimulatedLogChange | None:
     """The batches that go, where the role is still the one that this was decided in."""
     drops: dict[TopicIdPartition, frozenset[str]] = {}
     restarts: dict[TopicIdPartition, LogEnd] = {}
@@ -23,14 +23,14 @@ def truncation(rules: Rules, step: CutLogs, state: LogState) -> LogChange | None
         gone = [b for b in state.partition(partition).batches if b.header.next_offset > stop]
         drops.update({partition: frozenset(b.segment for b in gone)} if gone else {})
         restarts.update({} if cut.restart is None else {partition: cut.restart})
-    return LogChange((), drops, restarts=restarts) if drops or restarts else None
+    return SimulatedLogChange((), drops, restarts=restarts) if drops or restarts else None
 
 
-def raised_log_starts(step: RaiseLogStarts, state: LogState) -> LogChange | None:
+def raised_log_starts(step: RaiseLogStarts, state: SimulatedLogState) -> SimulatedLogChange | None:
     """The log starts that rise, of partitions that still follow at the epoch in which this was decided."""
     starts = {
         p: offset
         for p, (leader_epoch, offset) in step.starts.items()
         if state.partition(p).role == Role(leader_epoch, FOLLOWER) and offset > state.partition(p).log_start_offset
     }
-    return LogChange((), log_starts=starts) if starts else None
+    return SimulatedLogChange((), log_starts=starts) if starts else None

@@ -18,7 +18,7 @@ from lakelog.replication.protocol.rounds.send_round import RecordMetadata, SendO
 from lakelog.replication.protocol.topic import partitions_of
 from lakelog.replication.simulation.actor import Actor, Handler, Outcoming, Work
 from lakelog.replication.simulation.events import AnswerLost
-from lakelog.replication.simulation.tables import LogChange, LogState, NewBatch
+from lakelog.replication.simulation.tables import NewBatch, SimulatedLogChange, SimulatedLogState
 
 if TYPE_CHECKING:
     from lakelog.replication.simulation.world import World
@@ -27,7 +27,7 @@ _PATIENCE = 16.0  # seconds for a send
 _RETRIES = 3
 
 
-class Producer(Actor):
+class SimulatedProducer(Actor):
     """Sends batch after batch. Those of one partition have the same values however often they are sent."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -74,7 +74,7 @@ class Producer(Actor):
         self.say("is told that %s are committed at offset %d", self._values, answer.base_offset)
         (seen,) = self._seen.values()
         assert seen.row is not None
-        self.world.witness.acknowledge(
+        self.world.checker.acknowledge(
             seen.registration.topic_id_partition, seen.row.leader_epoch, answer.leader_epoch, answer.base_offset,
             self._values,
         )  # fmt: skip
@@ -92,7 +92,7 @@ class Producer(Actor):
         (request,) = step.requests
         outcome: Appended | LakelogException | None = None
 
-        def decide(_: int, state: LogState) -> LogChange | None:
+        def decide(_: int, state: SimulatedLogState) -> SimulatedLogChange | None:
             nonlocal outcome
             log = state.partition(request.topic_id_partition)
             try:
@@ -108,7 +108,7 @@ class Producer(Actor):
             values = self._values[position.known :]
             header = self.world.rules.link(_header(request, position, values), position.chain)
             outcome = placed._replace(chain=header.chain)
-            return LogChange((NewBatch(header, f"s{self.world.number()}", values),))
+            return SimulatedLogChange((NewBatch(header, f"s{self.world.number()}", values),))
 
         why = f"produce {self._values}@{request.leader_epoch}"
         yield from self.transact(self.world.logs[step.leader], decide, why)

@@ -8,7 +8,7 @@ from lakelog.replication.simulation.leader_visitor import LeaderVisitor
 from lakelog.replication.simulation.tables import name_of
 
 
-class Reader(LeaderVisitor):
+class SimulatedReader(LeaderVisitor):
     """Reads the leader's HW first and its log after that, as `clients.reader` does."""
 
     def visit(self, leader: int, row: Replica) -> Work:
@@ -16,5 +16,5 @@ class Reader(LeaderVisitor):
         yield
         log = self.look(self.world.logs[leader], may_repeat=False)[1].partition(partition)
         self.world.rules.check_log_leads(log, row, name_of(partition))
-        self.world.witness.saw(partition, row.leader_epoch, log, row.high_watermark)
+        self.world.checker.saw(partition, row.leader_epoch, log, row.high_watermark)
         self.say("has read %s below offset %d", name_of(partition), row.high_watermark)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.simulation.actor import Work
 from lakelog.replication.simulation.leader_visitor import LeaderVisitor
-from lakelog.replication.simulation.tables import LogChange, LogState, name_of
+from lakelog.replication.simulation.tables import SimulatedLogChange, SimulatedLogState, name_of
 
 
 class RecordDeleter(LeaderVisitor):
@@ -15,11 +15,11 @@ class RecordDeleter(LeaderVisitor):
         partition = row.topic_id_partition
         before = self.turn.salt % (row.log_end_offset + 2)
 
-        def decide(_: int, state: LogState) -> LogChange | None:
+        def decide(_: int, state: SimulatedLogState) -> SimulatedLogChange | None:
             log = state.partition(partition)
             start = self.world.rules.delete_records_offset(
                 log, row.leader_epoch, row.high_watermark, before, True, name_of(partition)
             )
-            return LogChange(log_starts={partition: start}) if start > log.log_start_offset else None
+            return SimulatedLogChange(log_starts={partition: start}) if start > log.log_start_offset else None
 
         yield from self.transact(self.world.logs[leader], decide, f"delete {name_of(partition)} before {before}")

@@ -11,20 +11,20 @@ from lakelog.replication.protocol.rounds import steps
 from lakelog.replication.protocol.rounds.role_round import take_up_roles
 from lakelog.replication.simulation.actor import Outcoming, Work
 from lakelog.replication.simulation.events import AnswerLost
-from lakelog.replication.simulation.fetcher import Fetcher
+from lakelog.replication.simulation.fetcher import SimulatedFetcher
 from lakelog.replication.simulation.leader_duties import LeaderDuties
-from lakelog.replication.simulation.tables import Broker, LogChange, LogState, Rows, name_of
+from lakelog.replication.simulation.tables import BrokerRow, Rows, SimulatedLogChange, SimulatedLogState, name_of
 
 if TYPE_CHECKING:
-    from lakelog.replication.simulation.broker_process import BrokerProcess
+    from lakelog.replication.simulation.broker_process import SimulatedBrokerProcess
 
 _PUBLISHES = 4  # one round in so many ends with a look at what was published, as a heartbeat does
 
 
-class ReplicaManager(LeaderDuties):
+class SimulatedReplicaManager(LeaderDuties):
     """One round after the other: read the metadata, apply it if it has moved, do the duties of a leader."""
 
-    def __init__(self, process: BrokerProcess) -> None:
+    def __init__(self, process: SimulatedBrokerProcess) -> None:
         super().__init__(process, "main")
         self._version, self._applied = -1, -1
         self.handlers |= {
@@ -60,16 +60,16 @@ class ReplicaManager(LeaderDuties):
     def _register(self) -> Work:
         process, table = self.process, self.world.registry
 
-        def decide(_: int, brokers: Mapping[int, Broker]) -> dict[int, Broker]:
+        def decide(_: int, brokers: Mapping[int, BrokerRow]) -> dict[int, BrokerRow]:
             process.epoch = brokers[process.broker_id].broker_epoch + 1
-            return {**brokers, process.broker_id: Broker(process.epoch)}
+            return {**brokers, process.broker_id: BrokerRow(process.epoch)}
 
         yield from self.transact(table, decide, "register")
 
     def _claim_log(self) -> Work:
         epoch = self.process.epoch
         yield from self.transact_log(
-            lambda state: LogChange(claim=epoch) if state.broker_epoch < epoch else None, f"claim {epoch}"
+            lambda state: SimulatedLogChange(claim=epoch) if state.broker_epoch < epoch else None, f"claim {epoch}"
         )
 
     def _claim_replicas(self) -> Work:
@@ -103,10 +103,10 @@ class ReplicaManager(LeaderDuties):
         if has_news or self.turn.salt % _PUBLISHES == 0:
             yield from self.publish("high watermark" if has_news else "heartbeat")
 
-    def _tell_registry(self, why: str, change: Callable[[Broker], Broker]) -> Work:
+    def _tell_registry(self, why: str, change: Callable[[BrokerRow], BrokerRow]) -> Work:
         me = self.process.broker_id
 
-        def decide(_: int, brokers: Mapping[int, Broker]) -> dict[int, Broker] | None:
+        def decide(_: int, brokers: Mapping[int, BrokerRow]) -> dict[int, BrokerRow] | None:
             self.check_claim(brokers[me].broker_epoch, "brokers")
             row = change(brokers[me])
             return None if row == brokers[me] else {**brokers, me: row}
@@ -129,22 +129,22 @@ class ReplicaManager(LeaderDuties):
         self.say("stops fetching %s", ", ".join(map(name_of, step.partitions)))
 
     def _commit_roles(self, step: steps.CommitRoles) -> Work:
-        def decide(state: LogState) -> LogChange | None:
+        def decide(state: SimulatedLogState) -> SimulatedLogChange | None:
             newer = {
                 p: role for p, role in step.roles.items() if role_version(role) > role_version(state.partition(p).role)
             }
-            return LogChange(roles=newer) if newer else None
+            return SimulatedLogChange(roles=newer) if newer else None
 
         words = ", ".join(f"{name_of(p)} {r.name}@{r.leader_epoch}" for p, r in step.roles.items())
         yield from self.transact_log(decide, f"roles {words}")
 
     def _delete_logs(self, step: steps.DeleteLogs) -> Work:
-        def decide(state: LogState) -> LogChange | None:
+        def decide(state: SimulatedLogState) -> SimulatedLogChange | None:
             gone = [
                 p for p in step.partitions if state.partition(p).role.kind == STOPPED and state.partition(p).batches
             ]
             drops = {p: frozenset(batch.segment for batch in state.partition(p).batches) for p in gone}
-            return LogChange(drops=drops) if drops else None
+            return SimulatedLogChange(drops=drops) if drops else None
 
         yield from self.transact_log(decide, "delete what is not assigned")
 
@@ -166,7 +166,7 @@ class ReplicaManager(LeaderDuties):
         process = self.process
         for partition, initial in step.partitions.items():
             if not process.is_shutting_down:
-                fetcher = process.fetchers.setdefault(initial.leader, Fetcher(process, initial.leader))
+                fetcher = process.fetchers.setdefault(initial.leader, SimulatedFetcher(process, initial.leader))
                 fetcher.states.assign({partition: initial})
         self.say(
             "fetches %s",

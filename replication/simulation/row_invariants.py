@@ -9,10 +9,10 @@ from lakelog.replication.simulation.events import Violation
 from lakelog.replication.simulation.invariants import has, holds_committed, row_is_true
 
 if TYPE_CHECKING:
-    from lakelog.replication.simulation.history_checker import Branch, Entry, Witness
+    from lakelog.replication.simulation.history_checker import Branch, Entry, HistoryChecker
 
 
-def rows_never_go_back(_: Witness, before: Replica | None, row: Replica) -> None:
+def rows_never_go_back(_: HistoryChecker, before: Replica | None, row: Replica) -> None:
     """What a broker says is of a later epoch each time; a leader's HW does not fall within one leadership."""
     if before is None:
         return
@@ -21,39 +21,39 @@ def rows_never_go_back(_: Witness, before: Replica | None, row: Replica) -> None
         raise Violation("rows_never_go_back", f"broker {row.broker_id}: {before} became {row}")
 
 
-def high_watermark_never_falls(witness: Witness, _: Replica | None, row: Replica) -> None:
+def high_watermark_never_falls(checker: HistoryChecker, _: Replica | None, row: Replica) -> None:
     """Within one leadership the HW rises, whichever process of the broker tells it."""
-    last = witness.high_watermarks.get((row.topic_id_partition, row.leader_epoch), 0)
+    last = checker.high_watermarks.get((row.topic_id_partition, row.leader_epoch), 0)
     if row.role == LEADER_ROLE and row.high_watermark < last:
         text = f"broker {row.broker_id}, leader epoch {row.leader_epoch}: HW {last} became {row.high_watermark}"
         raise Violation("high_watermark_never_falls", text)
 
 
-def rows_are_true(witness: Witness, _: Replica | None, row: Replica) -> None:
+def rows_are_true(checker: HistoryChecker, _: Replica | None, row: Replica) -> None:
     """A row never claims more than its log."""
-    log = witness.log(row.broker_id, row.topic_id_partition)
+    log = checker.log(row.broker_id, row.topic_id_partition)
     if log.role.leader_epoch == row.leader_epoch:
         row_is_true(row, log)
 
 
-def committed_prefixes_are_equal(witness: Witness, _: Replica | None, row: Replica) -> None:
+def committed_prefixes_are_equal(checker: HistoryChecker, _: Replica | None, row: Replica) -> None:
     """All leaders of one history agree on what lies below their HWs, no record is in it twice, and the ISR has it."""
     if row.role != LEADER_ROLE:
         return
     partition, name = row.topic_id_partition, f"broker {row.broker_id}, leader epoch {row.leader_epoch}"
-    table, branch = witness.world.logs[row.broker_id], witness.branch(row.topic_id_partition, row.leader_epoch)
+    table, branch = checker.world.logs[row.broker_id], checker.branch(row.topic_id_partition, row.leader_epoch)
     log = table.at(row.log_version).partition(partition)
-    witness.begin(log, branch)
-    known = len(witness.committed[branch])
-    first = witness.high_watermarks.get((partition, row.leader_epoch), 0)
-    lack = witness.lacks(log, branch, first, witness.committed[branch][first : row.high_watermark])
+    checker.begin(log, branch)
+    known = len(checker.committed[branch])
+    first = checker.high_watermarks.get((partition, row.leader_epoch), 0)
+    lack = checker.lacks(log, branch, first, checker.committed[branch][first : row.high_watermark])
     if lack or row.high_watermark > log.log_end_offset:
         raise Violation("committed_prefixes_are_equal", f"{name}: HW {row.high_watermark}: {lack}")
-    new = witness.commit(log, branch, row.high_watermark)
-    _nothing_twice(witness, branch, new, name)
-    for broker, later in witness.later_leaders(partition, row.leader_epoch) if new else ():
+    new = checker.commit(log, branch, row.high_watermark)
+    _nothing_twice(checker, branch, new, name)
+    for broker, later in checker.later_leaders(partition, row.leader_epoch) if new else ():
         has(
-            witness,
+            checker,
             "committed_is_in_later_leaders",
             later,
             branch,
@@ -61,23 +61,23 @@ def committed_prefixes_are_equal(witness: Witness, _: Replica | None, row: Repli
             new,
             f"broker {broker} leads at {later.role}",
         )
-    registration = witness.registration(partition)
-    if registration and witness.branch(partition, registration.leader_epoch) == branch:
+    registration = checker.registration(partition)
+    if registration and checker.branch(partition, registration.leader_epoch) == branch:
         for broker in registration.isr if row.high_watermark > known else ():
-            holds_committed(witness, broker, witness.log(broker, partition), registration, known)
+            holds_committed(checker, broker, checker.log(broker, partition), registration, known)
 
 
-def _nothing_twice(witness: Witness, branch: Branch, new: list[Entry], name: str) -> None:
-    values = witness.committed_values[branch]
+def _nothing_twice(checker: HistoryChecker, branch: Branch, new: list[Entry], name: str) -> None:
+    values = checker.committed_values[branch]
     for entry in new:
         if entry.value in values:
             raise Violation("nothing_is_committed_twice", f"{name}: {entry.value} is committed once more")
         values.add(entry.value)
 
 
-def read_is_committed(witness: Witness, branch: Branch, found: list[Entry], high_watermark: int) -> None:
+def read_is_committed(checker: HistoryChecker, branch: Branch, found: list[Entry], high_watermark: int) -> None:
     """What is read is all that was committed below the HW, in the history that it was read from."""
-    committed = witness.committed[branch][:high_watermark]
+    committed = checker.committed[branch][:high_watermark]
     if found != committed:
         raise Violation("read_is_never_denied", f"{branch}: {found} was read, {committed} is committed")
 

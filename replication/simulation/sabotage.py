@@ -10,9 +10,9 @@ from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol import delayed_operation, follow, isr, leadership
 from lakelog.replication.protocol.append import PartitionAppend, place
 from lakelog.replication.protocol.become_leader_or_follower import become_leader_or_follower
-from lakelog.replication.protocol.fetch_state import ReplicaState
-from lakelog.replication.protocol.isr import IsrChange, Outcome
-from lakelog.replication.protocol.leadership import HostedPartition, Surroundings
+from lakelog.replication.protocol.fetch_state import FollowerState
+from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrChange
+from lakelog.replication.protocol.leadership import HostedPartition, LeaderInputs
 from lakelog.replication.protocol.log_retention import delete_records_offset
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
@@ -52,59 +52,59 @@ def _sequences_are_ignored(log: PartitionLog, request: PartitionAppend) -> Any:
     return place(unknown, request)
 
 
-def _all_rows_count(around: Surroundings, registration: PartitionRegistration) -> Surroundings:
+def _all_rows_count(inputs: LeaderInputs, registration: PartitionRegistration) -> LeaderInputs:
     """Rows of any epoch, process and state are taken for rows of this leadership."""
-    epochs = around.broker_epochs
+    epochs = inputs.broker_epochs
     rows = {
         broker: replace(
-            row, leader_epoch=registration.leader_epoch, role=FOLLOWER_ROLE, state=ReplicaState.FETCHING,
-            broker_epoch=epochs.get(broker, -1), log_end_offset=min(row.log_end_offset, around.log.log_end_offset),
+            row, leader_epoch=registration.leader_epoch, role=FOLLOWER_ROLE, state=FollowerState.FETCHING,
+            broker_epoch=epochs.get(broker, -1), log_end_offset=min(row.log_end_offset, inputs.log.log_end_offset),
         )
-        for broker, row in around.rows.items()
+        for broker, row in inputs.rows.items()
     }  # fmt: skip
-    return replace(around, rows=rows)
+    return replace(inputs, rows=rows)
 
 
-def _high_watermark_from_any_row(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
-    return leadership.raise_high_watermark(hosted, _all_rows_count(around, hosted.registration))
+def _high_watermark_from_any_row(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
+    return leadership.raise_high_watermark(hosted, _all_rows_count(inputs, hosted.registration))
 
 
-def _high_watermark_without_pending(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
+def _high_watermark_without_pending(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
     """A shrink is taken for done before it is: only those that stay are waited for."""
     pending = hosted.pending
     isr_soon = pending.isr if pending else hosted.registration.isr
     soon = replace(hosted, pending=None, registration=replace(hosted.registration, isr=isr_soon))
-    raised = leadership.raise_high_watermark(soon, around)
+    raised = leadership.raise_high_watermark(soon, inputs)
     return replace(hosted, high_watermark=raised.high_watermark)
 
 
-def _high_watermark_is_the_log_end(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
-    return replace(hosted, high_watermark=max(hosted.high_watermark, around.log.log_end_offset))
+def _high_watermark_is_the_log_end(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
+    return replace(hosted, high_watermark=max(hosted.high_watermark, inputs.log.log_end_offset))
 
 
-def _joins_below_the_epoch_start(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
-    log = around.log.copy()
+def _joins_below_the_epoch_start(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
+    log = inputs.log.copy()
     log.epoch_start = 0
-    return leadership.attend(hosted, replace(around, log=log))
+    return leadership.observe_followers(hosted, replace(inputs, log=log))
 
 
-def _joins_anywhere(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
-    log = around.log.copy()
+def _joins_anywhere(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
+    log = inputs.log.copy()
     log.epoch_start = 0
-    attended = leadership.attend(replace(hosted, high_watermark=0), replace(around, log=log))
+    attended = leadership.observe_followers(replace(hosted, high_watermark=0), replace(inputs, log=log))
     return replace(attended, high_watermark=hosted.high_watermark)
 
 
-def _joins_by_any_row(hosted: HostedPartition, around: Surroundings) -> HostedPartition:
-    return leadership.attend(hosted, _all_rows_count(around, hosted.registration))
+def _joins_by_any_row(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
+    return leadership.observe_followers(hosted, _all_rows_count(inputs, hosted.registration))
 
 
 def _isr_changes_are_forced(
     current: PartitionRegistration | None, change: IsrChange, broker_epochs: Mapping[int, int]
-) -> tuple[Outcome, PartitionRegistration | None]:
+) -> tuple[AlterIsrOutcome, PartitionRegistration | None]:
     """Whatever has happened since, the change is made to the registration that is there now."""
     if current is None:
-        return Outcome.LOST, current
+        return AlterIsrOutcome.LOST, current
     decided_on = replace(change, leader=current.leader, leader_epoch=current.leader_epoch,
                          partition_epoch=current.partition_epoch)  # fmt: skip
     return isr.alter_partition(current, decided_on, broker_epochs)
@@ -154,12 +154,12 @@ def _says_so_before_it_is(*given: Any) -> list[Step]:
     return [*others[: after + 1], *roles, *others[after + 1 :]]
 
 
-def _acknowledges_at_once(row: Replica | None, *given: Any) -> delayed_operation.Outcome:
+def _acknowledges_at_once(row: Replica | None, *given: Any) -> delayed_operation.Completion:
     reached = replace(row, high_watermark=row.log_end_offset) if row else None
     return delayed_operation.produce_outcome(reached, *given)
 
 
-def _acknowledges_by_offset(row: Replica | None, leader_epoch: int, *given: Any) -> delayed_operation.Outcome:
+def _acknowledges_by_offset(row: Replica | None, leader_epoch: int, *given: Any) -> delayed_operation.Completion:
     """A later leader's HW is taken at its word, whatever lies at the offsets there."""
     same = replace(row, leader_epoch=leader_epoch) if row and row.leader_epoch > leader_epoch else row
     return delayed_operation.produce_outcome(same, leader_epoch, *given)
@@ -209,10 +209,10 @@ SABOTAGES: dict[str, Sabotage] = {
         host=lambda _before, _published, *given: leadership.host(None, None, *given),
     ),
     "joins_below_the_epoch_start": _with(
-        "a follower joins the ISR below the start of the leader's epoch", attend=_joins_below_the_epoch_start
+        "a follower joins the ISR below the start of the leader's epoch", observe_followers=_joins_below_the_epoch_start
     ),
-    "joins_anywhere": _with("a follower joins the ISR however far behind", attend=_joins_anywhere),
-    "joins_by_any_row": _with("rows of other epochs and states count for the ISR", attend=_joins_by_any_row),
+    "joins_anywhere": _with("a follower joins the ISR however far behind", observe_followers=_joins_anywhere),
+    "joins_by_any_row": _with("rows of other epochs and states count for the ISR", observe_followers=_joins_by_any_row),
     "isr_changes_are_forced": _with("an ISR change ignores what came between", alter_partition=_isr_changes_are_forced),
     "deletes_what_is_not_committed": _with(
         "records above the HW may be deleted", delete_records_offset=_deletes_anything

@@ -56,7 +56,7 @@ class Claimed(Protocol):
         ...
 
 
-class Broker(NamedTuple):
+class BrokerRow(NamedTuple):
     """A row of `brokers`. `metadata_version` is what the broker has carried out."""
 
     broker_epoch: int
@@ -71,7 +71,7 @@ class Rows(NamedTuple):
     replicas: Mapping[TopicIdPartition, Replica]
 
 
-class LogState(NamedTuple):
+class SimulatedLogState(NamedTuple):
     """`log` of one broker, and the highest broker epoch that has claimed it."""
 
     broker_epoch: int
@@ -90,7 +90,7 @@ class NewBatch(NamedTuple):
     values: Values
 
 
-class LogChange(NamedTuple):
+class SimulatedLogChange(NamedTuple):
     """What one commit changes in a log. `restarts`: where logs begin of which nothing is left."""
 
     adds: tuple[NewBatch, ...] = ()
@@ -107,7 +107,7 @@ class LogChange(NamedTuple):
         return {*added, *self.drops, *self.roles, *self.log_starts, *self.restarts}
 
 
-class Table(Generic[State]):
+class VersionedTable(Generic[State]):
     """One table, of the cluster or of the broker `owner`. Who reads a version commits right after it, or loses."""
 
     def __init__(self, name: str, state: State, owner: int = 0) -> None:
@@ -115,7 +115,7 @@ class Table(Generic[State]):
         self.owner = owner
         self._versions = [state]
         self._steps = [0]
-        self.changes: list[LogChange | None] = [None]
+        self.changes: list[SimulatedLogChange | None] = [None]
 
     @property
     def newest(self) -> int:
@@ -130,7 +130,7 @@ class Table(Generic[State]):
         """The version that was the newest when that step of the history was over."""
         return max(0, bisect_right(self._steps, step) - 1)
 
-    def commit(self, expected: int, state: State, step: int, change: LogChange | None = None) -> bool:
+    def commit(self, expected: int, state: State, step: int, change: SimulatedLogChange | None = None) -> bool:
         """Compare-and-set: wins only if `expected` is the newest version."""
         if expected != self.newest:
             return False
@@ -140,7 +140,7 @@ class Table(Generic[State]):
         return True
 
 
-def replay(state: LogState, change: LogChange) -> LogState:
+def replay(state: SimulatedLogState, change: SimulatedLogChange) -> SimulatedLogState:
     """The log once a commit has landed."""
     partitions = dict(state.partitions)
     for partition in change.touched:
@@ -159,4 +159,4 @@ def replay(state: LogState, change: LogChange) -> LogState:
     for batch in sorted(change.adds, key=lambda added: added.header.base_offset):
         partitions[batch.header.topic_id_partition].add(batch.header, batch.segment)
     claim = state.broker_epoch if change.claim is None else max(change.claim, state.broker_epoch)
-    return LogState(claim, partitions)
+    return SimulatedLogState(claim, partitions)

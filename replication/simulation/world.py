@@ -1,4 +1,4 @@
-"""The world of one history: its tables, its actors, its clock, and the witness that looks at every commit."""
+"""The world of one history: its tables, its actors, its clock, and the checker that looks at every commit."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.simulation.actor import OVERTAKEN, UNKNOWN, WON, Actor
-from lakelog.replication.simulation.admin_client import UNCLEAN_KEY, AdminClient
-from lakelog.replication.simulation.broker_process import BrokerProcess
-from lakelog.replication.simulation.controller import Controller
+from lakelog.replication.simulation.admin_client import UNCLEAN_KEY, SimulatedAdminClient
+from lakelog.replication.simulation.broker_process import SimulatedBrokerProcess
+from lakelog.replication.simulation.controller import SimulatedController
 from lakelog.replication.simulation.events import CRASH, DROPPED, LANDED, PAUSE, RESUME, SHUTDOWN, START, STEP, Event
-from lakelog.replication.simulation.history_checker import Witness
-from lakelog.replication.simulation.producer import Producer
-from lakelog.replication.simulation.reader import Reader
+from lakelog.replication.simulation.history_checker import HistoryChecker
+from lakelog.replication.simulation.producer import SimulatedProducer
+from lakelog.replication.simulation.reader import SimulatedReader
 from lakelog.replication.simulation.record_deleter import RecordDeleter
 from lakelog.replication.simulation.rules import Rules
 from lakelog.replication.simulation.tables import (
     Admin,
-    Broker,
-    LogChange,
-    LogState,
+    BrokerRow,
     Metadata,
     Rows,
-    Table,
+    SimulatedLogChange,
+    SimulatedLogState,
     Topics,
     Values,
+    VersionedTable,
     name_of,
     replay,
 )
@@ -39,7 +39,7 @@ from lakelog.replication.simulation.tables import (
 CONTROLLERS = 3
 
 
-class Setting(NamedTuple):
+class WorldSettings(NamedTuple):
     """What a history is about: how many of everything, and what is allowed in it."""
 
     brokers: int = 3
@@ -56,26 +56,28 @@ class Setting(NamedTuple):
 class World:
     """Everything there is. It changes by `apply` alone, one event after the other."""
 
-    def __init__(self, setting: Setting, rules: Rules) -> None:
+    def __init__(self, setting: WorldSettings, rules: Rules) -> None:
         self.setting = setting
         self.rules = rules
         self.step = 0
         self.now = 0.0
         self.trace: list[str] | None = None
-        self.witness = Witness(self)
+        self.checker = HistoryChecker(self)
         self.topic = "numbers"
         self.is_calm = False
         self._topic_ids = 1
         self.broker_ids = tuple(range(1, setting.brokers + 1))
-        self.metadata = Table("metadata", Metadata(self._first_partitions()))
-        self.topics = Table("topics", Topics({self.topic: self._first_topic()}))
-        self.admin = Table("admin", Admin())
-        self.lease = Table("controller", 0)
-        self.registry: Table[Mapping[int, Broker]] = Table("brokers", {b: Broker(0) for b in self.broker_ids})
-        self.logs = {b: Table(f"log of broker {b}", LogState(-1, {}), b) for b in self.broker_ids}
-        self.replicas = {b: Table(f"replicas of broker {b}", Rows(-1, {}), b) for b in self.broker_ids}
+        self.metadata = VersionedTable("metadata", Metadata(self._first_partitions()))
+        self.topics = VersionedTable("topics", Topics({self.topic: self._first_topic()}))
+        self.admin = VersionedTable("admin", Admin())
+        self.lease = VersionedTable("controller", 0)
+        self.registry: VersionedTable[Mapping[int, BrokerRow]] = VersionedTable(
+            "brokers", {b: BrokerRow(0) for b in self.broker_ids}
+        )
+        self.logs = {b: VersionedTable(f"log of broker {b}", SimulatedLogState(-1, {}), b) for b in self.broker_ids}
+        self.replicas = {b: VersionedTable(f"replicas of broker {b}", Rows(-1, {}), b) for b in self.broker_ids}
         self.records: dict[str, Values] = {}
-        self.processes: dict[str, BrokerProcess] = {}
+        self.processes: dict[str, SimulatedBrokerProcess] = {}
         self.others: dict[str, Actor] = {}
         self._started = dict.fromkeys(self.broker_ids, 0)
         self._numbers = 0
@@ -97,12 +99,12 @@ class World:
     def _people(self) -> None:
         for broker in self.broker_ids:
             self.apply(Event(f"broker-{broker}", START))
-        clients = [Producer(self, f"producer-{n}") for n in range(1, self.setting.producers + 1)]
+        clients = [SimulatedProducer(self, f"producer-{n}") for n in range(1, self.setting.producers + 1)]
         actors = [
             *clients,
-            Reader(self, "reader-1"),
-            AdminClient(self, "admin-1"),
-            *(Controller(self, f"controller-{n}") for n in range(1, CONTROLLERS + 1)),
+            SimulatedReader(self, "reader-1"),
+            SimulatedAdminClient(self, "admin-1"),
+            *(SimulatedController(self, f"controller-{n}") for n in range(1, CONTROLLERS + 1)),
             *([RecordDeleter(self, "deleter-1")] if self.setting.deletes_records else []),
         ]
         self.others = {actor.name: actor for actor in actors}
@@ -137,7 +139,7 @@ class World:
 
     def is_controlled(self) -> bool:
         """Whether a controller is at work."""
-        return any(isinstance(actor, Controller) and actor.is_at_work for actor in self.others.values())
+        return any(isinstance(actor, SimulatedController) and actor.is_at_work for actor in self.others.values())
 
     def apply(self, event: Event) -> None:
         """One event. One that makes no sense now, as its actor is gone or asleep, does nothing."""
@@ -148,7 +150,7 @@ class World:
             self._start(int(event.actor.removeprefix("broker-")))
         elif event.actor in self.processes:
             self._happen(self.processes[event.actor], event.act)
-        elif isinstance(self.others.get(event.actor), Controller):
+        elif isinstance(self.others.get(event.actor), SimulatedController):
             self._happen_to_controller(event.actor, event.act)
 
     def _take(self, event: Event) -> None:
@@ -168,10 +170,10 @@ class World:
         self.step += 1
         self._started[broker] += 1
         name = f"broker-{broker}.{self._started[broker]}"
-        self.processes[name] = BrokerProcess(self, name, broker)
+        self.processes[name] = SimulatedBrokerProcess(self, name, broker)
         self.say(f"broker-{broker}", "process %s starts", name)
 
-    def _happen(self, process: BrokerProcess, act: str) -> None:
+    def _happen(self, process: SimulatedBrokerProcess, act: str) -> None:
         self.step += 1
         self.say(process.name, "%s", act)
         if act == CRASH:
@@ -187,7 +189,7 @@ class World:
         self.say(name, "%s", act)
         if act == CRASH:
             self.others[name].stop()
-            self.others[name] = Controller(self, name)
+            self.others[name] = SimulatedController(self, name)
         elif act in (PAUSE, RESUME):
             self.others[name].is_paused = act == PAUSE
 
@@ -196,13 +198,13 @@ class World:
         if process is not None:
             process.stop()
 
-    def commit(self, actor: Actor, table: Table[Any], expected: int, change: Any, why: str) -> str:
-        """Compare-and-set. What has landed is shown to the witness, whatever the actor is told."""
+    def commit(self, actor: Actor, table: VersionedTable[Any], expected: int, change: Any, why: str) -> str:
+        """Compare-and-set. What has landed is shown to the checker, whatever the actor is told."""
         if actor.turn.fault == DROPPED:
             actor.say("commits to %s (%s): never arrives, and is told nothing", table.name, why)
             return UNKNOWN
         before = table.at(table.newest)
-        is_log = isinstance(change, LogChange)
+        is_log = isinstance(change, SimulatedLogChange)
         if expected != table.newest:
             actor.say("commits to %s (%s): overtaken, the newest version is %d", table.name, why, table.newest)
             return OVERTAKEN
@@ -213,7 +215,7 @@ class World:
         lost = actor.turn.fault == LANDED
         told = ", and is told nothing" if lost else ""
         actor.say("commits version %d of %s (%s)%s", table.newest, table.name, _words(before, after, why), told)
-        self.witness.look(table, before, after, change)
+        self.checker.look(table, before, after, change)
         return UNKNOWN if lost else WON
 
 

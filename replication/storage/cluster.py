@@ -93,11 +93,11 @@ class Cluster:
         """The registrations as last read, by broker id."""
         return self._brokers.registrations
 
-    def keep_cheap(self) -> None:
+    def maintain(self) -> None:
         """Keeps the cluster's tables cheap to open; for the active controller, which owns them, now and then."""
         owned = (self.metadata, self.topics, self.configs, self.admin, self.lease, self.producers, self.groups)
         for table in owned:
-            table.keep_cheap()
+            table.maintain()
 
     def broker_root(self, broker_id: int) -> StorageRoot:
         """Where a broker keeps its log. Raises BrokerNotAvailableException if it has never registered."""

@@ -11,7 +11,7 @@ import pytest
 
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.config import Config
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.leader_election import new_partition, with_leader
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.producer_identity import ProducerIdentity
@@ -60,7 +60,7 @@ class World:
             own = state.partition(self.partition)
             row = Replica(
                 "t", "id", 0, broker, 1, self.registration.leader_epoch, LEADER_ROLE if leads else FOLLOWER_ROLE,
-                ReplicaState.FETCHING, 0, own.log_end_offset, min(high_watermark, own.log_end_offset), own.lineage,
+                FollowerState.FETCHING, 0, own.log_end_offset, min(high_watermark, own.log_end_offset), own.lineage,
                 None, state.version, chain=own.log_end.chain,
             )  # fmt: skip
             self.tables[broker].publish([row], "test")

@@ -16,7 +16,7 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.delayed_operation import (
     DONE,
     NOT_YET,
-    Outcome,
+    Completion,
     batches_within,
     check_fetch_offset,
     check_log_leads,
@@ -33,9 +33,9 @@ ROW = Replica("t", "id", 0, 1, 1, 5, LEADER_ROLE, "Fetching", 0, 30, 20, (EpochE
 KEEPS = (EpochEntry(5, 0), EpochEntry(6, 20))
 CUTS = (EpochEntry(5, 0), EpochEntry(6, 19))
 NEVER_HAD = (EpochEntry(4, 0), EpochEntry(6, 10))
-NOT_LEADER = Outcome(True, NotLeaderOrFollowerException)
-NOT_ENOUGH = Outcome(True, NotEnoughReplicasAfterAppendException)
-TIMED_OUT = Outcome(True, TimeoutException)
+NOT_LEADER = Completion(True, NotLeaderOrFollowerException)
+NOT_ENOUGH = Completion(True, NotEnoughReplicasAfterAppendException)
+TIMED_OUT = Completion(True, TimeoutException)
 
 # Offsets 10 to 19 were appended under leader epoch 5; min ISR is 2.
 # case: (what the leader's row says, None: nothing yet; ISR size; whether the time is over) -> outcome

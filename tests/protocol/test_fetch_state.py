@@ -7,8 +7,8 @@ from lakelog.replication.protocol import fetch_state
 from lakelog.replication.protocol.fetch_state import (
     NEVER,
     TRANSITIONS,
+    FollowerState,
     PartitionFetchState,
-    ReplicaState,
     advanced,
     assigned,
     caught_up,
@@ -43,7 +43,7 @@ MOVES = {
 
 
 def test_fs_01_the_names_are_those_of_the_replicas_table():
-    assert (ReplicaState.FETCHING, ReplicaState.TRUNCATING, ReplicaState.DELAYED) == (
+    assert (FollowerState.FETCHING, FollowerState.TRUNCATING, FollowerState.DELAYED) == (
         "Fetching",
         "Truncating",
         "Delayed",
@@ -217,8 +217,8 @@ def test_fs_01_fs_02_tr_08_only_a_new_epoch_or_another_history_leads_back_to_tru
                 continue
             is_truncated = (is_truncated or name == "truncated") and before.leader_epoch == state.leader_epoch
             is_truncated = is_truncated and name != "diverged"
-            assert state.diverged <= (state.state == ReplicaState.TRUNCATING), names
-            assert (state.state == ReplicaState.FETCHING) == is_truncated, names
+            assert state.diverged <= (state.state == FollowerState.TRUNCATING), names
+            assert (state.state == FollowerState.FETCHING) == is_truncated, names
 
 
 def test_every_transition_is_a_function():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.fetch_states import FetchStates, NoLongerFetched
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
@@ -24,7 +24,7 @@ def states(clock):
 
 
 def test_fs_02_a_new_partition_is_truncating_and_lags(states):
-    assert states.get(P0).state == ReplicaState.TRUNCATING
+    assert states.get(P0).state == FollowerState.TRUNCATING
     assert states.get(P0).lagging
     assert set(states.truncating()) == {P0, P1}
     assert states.fetchable() == {}
@@ -33,13 +33,13 @@ def test_fs_02_a_new_partition_is_truncating_and_lags(states):
 def test_fs_02_the_same_assignment_again_changes_nothing(states):
     states.truncated(P0, 5)
     assert not states.assign({P0: InitialFetchState("t", 1, 0, 5)})
-    assert states.get(P0).state == ReplicaState.FETCHING
+    assert states.get(P0).state == FollowerState.FETCHING
 
 
 def test_fs_02_a_new_epoch_is_truncating_again(states):
     states.truncated(P0, 5)
     assert states.assign({P0: InitialFetchState("t", 2, 1, 5)})
-    assert states.get(P0).state == ReplicaState.TRUNCATING
+    assert states.get(P0).state == FollowerState.TRUNCATING
 
 
 def test_ft_15_a_delayed_partition_is_left_out_until_its_delay_is_over(states, clock):
@@ -47,7 +47,7 @@ def test_ft_15_a_delayed_partition_is_left_out_until_its_delay_is_over(states, c
         states.truncated(partition, 5)
     states.delay(P0, "KafkaStorageException: gone", backoff_ms=1000)
     assert set(states.fetchable()) == {P1}
-    assert (states.get(P0).shown_state, states.get(P0).error) == (ReplicaState.DELAYED, "KafkaStorageException: gone")
+    assert (states.get(P0).shown_state, states.get(P0).error) == (FollowerState.DELAYED, "KafkaStorageException: gone")
     assert not states.has_due()
     clock.now += 1
     assert states.has_due()

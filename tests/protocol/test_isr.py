@@ -7,9 +7,9 @@ import pytest
 
 from lakelog.replication.protocol.isr import (
     NEVER_CAUGHT_UP,
+    AlterIsrOutcome,
     FollowerProgress,
     IsrChange,
-    Outcome,
     alter_partition,
     caught_up_replicas,
     change_to,
@@ -177,31 +177,31 @@ def test_is_05_every_outcome_of_a_compare_and_set():
         )
         outcome, now = alter_partition(current, CHANGE, known)
         case = (leader, epoch, version, isr, known.get(3))
-        if outcome is Outcome.APPLIED:
+        if outcome is AlterIsrOutcome.APPLIED:
             applied.add(case)
             after = {1: 9, 3: 30}  # who stays is the process that joined then, who joins the one that was seen
             assert now == replace(current, isr=AS_WANTED, partition_epoch=version + 1, isr_epochs=after)
             continue
         assert now == current, "what is lost or found writes nothing"
-        if outcome is Outcome.FOUND:
+        if outcome is AlterIsrOutcome.FOUND:
             found.add(case)
     assert applied == {(1, 6, 8, isr, 30) for isr in isrs}
     assert found == {(1, 6, 9, AS_WANTED, epoch) for epoch in (30, 31, None)}
 
 
 def test_is_05_a_partition_that_is_gone_is_lost():
-    assert alter_partition(None, CHANGE, JOINER_IS_CURRENT) == (Outcome.LOST, None)
+    assert alter_partition(None, CHANGE, JOINER_IS_CURRENT) == (AlterIsrOutcome.LOST, None)
 
 
 def test_is_05_a_change_that_was_sent_twice_is_written_once():
     _, written = alter_partition(WHOLE, CHANGE, JOINER_IS_CURRENT)
-    assert alter_partition(written, CHANGE, JOINER_IS_CURRENT) == (Outcome.FOUND, written)
+    assert alter_partition(written, CHANGE, JOINER_IS_CURRENT) == (AlterIsrOutcome.FOUND, written)
     _, later = alter_partition(written, change_to(written, AS_BEFORE), {})
-    assert alter_partition(later, CHANGE, JOINER_IS_CURRENT) == (Outcome.LOST, later), "overtaken since"
+    assert alter_partition(later, CHANGE, JOINER_IS_CURRENT) == (AlterIsrOutcome.LOST, later), "overtaken since"
 
 
 def test_is_05_who_leaves_needs_no_broker_epoch():
-    assert alter_partition(WHOLE, change_to(WHOLE, (1,)), {})[0] is Outcome.APPLIED
+    assert alter_partition(WHOLE, change_to(WHOLE, (1,)), {})[0] is AlterIsrOutcome.APPLIED
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_ol_01_is_05_a_follower_that_gives_up_its_log_fails_what_was_decided_bef
     change = change_to(before, (broker, 1), {broker: 20})
     after = fence_isr_changes(before, broker)
     assert after == replace(before, partition_epoch=before.partition_epoch + 1)
-    assert alter_partition(after, change, {broker: 20}) == (Outcome.LOST, after)
+    assert alter_partition(after, change, {broker: 20}) == (AlterIsrOutcome.LOST, after)
 
 
 @pytest.mark.parametrize(

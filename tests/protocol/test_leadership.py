@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from lakelog.replication.protocol.isr import FollowerProgress, IsrChange, Outcome, change_to
+from lakelog.replication.protocol.isr import AlterIsrOutcome, FollowerProgress, IsrChange, change_to
 from lakelog.replication.protocol.leadership import (
     HostedPartition,
-    Surroundings,
-    attend,
+    LeaderInputs,
     follow_registration,
     host,
+    observe_followers,
     raise_high_watermark,
     settle_isr_change,
 )
@@ -46,9 +46,9 @@ def row(broker, end, **said):
     )
 
 
-def around(end=50, ends=None, log=None, now=NOW, eligible=EPOCHS, min_isr=1, may_shrink=True, rows=None):
+def leader_inputs(end=50, ends=None, log=None, now=NOW, eligible=EPOCHS, min_isr=1, may_shrink=True, rows=None):
     rows = rows or {broker: row(broker, leo) for broker, leo in (ends or {}).items()}
-    return Surroundings(log or log_to(end), rows, EPOCHS, eligible, now, LAG, min_isr, may_shrink)
+    return LeaderInputs(log or log_to(end), rows, EPOCHS, eligible, now, LAG, min_isr, may_shrink)
 
 
 def caught_up(age=0.0, end=0):
@@ -119,18 +119,20 @@ def test_bl_08_the_same_role_under_a_later_registration(leader_epoch, partition_
 )
 def test_fe_03_a_row_that_does_not_count_moves_nothing(said):
     hosted = HostedPartition(with_isr(1, 2), 30, {2: caught_up(), 3: caught_up(99, end=7)})
-    looked = attend(hosted, around(rows={2: row(2, 40), 3: row(3, 50, **said)}))
+    looked = observe_followers(hosted, leader_inputs(rows={2: row(2, 40), 3: row(3, 50, **said)}))
     assert looked.progress[3] == hosted.progress[3]
     assert looked.pending is None, "nobody joins"
-    assert attend(hosted, around(ends={2: 40, 3: 50})).pending is not None, "the same row, if it counted"
+    assert observe_followers(hosted, leader_inputs(ends={2: 40, 3: 50})).pending is not None, (
+        "the same row, if it counted"
+    )
     whole = replace(hosted, registration=WHOLE)
-    assert raise_high_watermark(whole, around(rows={2: row(2, 40), 3: row(3, 50, **said)})).high_watermark == 30
-    assert raise_high_watermark(whole, around(ends={2: 40, 3: 50})).high_watermark == 40
+    assert raise_high_watermark(whole, leader_inputs(rows={2: row(2, 40), 3: row(3, 50, **said)})).high_watermark == 30
+    assert raise_high_watermark(whole, leader_inputs(ends={2: 40, 3: 50})).high_watermark == 40
 
 
 def test_fe_03_is_03_a_look_tells_how_far_each_follower_is():
     hosted = HostedPartition(WHOLE, 0, {2: FollowerProgress(30, 990.0, 995.0, 40)})
-    looked = attend(hosted, around(end=50, ends={2: 45, 3: 50}))
+    looked = observe_followers(hosted, leader_inputs(end=50, ends={2: 45, 3: 50}))
     assert looked.progress == {2: FollowerProgress(45, 995.0, NOW, 50), 3: FollowerProgress(50, NOW, NOW, 50)}
 
 
@@ -154,35 +156,37 @@ def change(isr, joiners=None):
 )
 def test_is_01_is_02_is_04_which_change_a_look_calls_for(isr, ages, ends, may_shrink, wanted):
     hosted = HostedPartition(with_isr(*isr), 30, {broker: caught_up(age) for broker, age in ages.items()})
-    assert attend(hosted, around(ends=ends, may_shrink=may_shrink)).pending == wanted
+    assert observe_followers(hosted, leader_inputs(ends=ends, may_shrink=may_shrink)).pending == wanted
 
 
 @pytest.mark.parametrize(("end", "joins"), [(44, False), (45, True)])
 def test_is_04_the_start_of_the_leaders_epoch_is_reached(end, joins):
     hosted = HostedPartition(with_isr(1, 2), 30, {2: caught_up()})
-    looked = attend(hosted, around(ends={2: 40, 3: end}, log=log_to(50, epoch_start=45)))
+    looked = observe_followers(hosted, leader_inputs(ends={2: 40, 3: end}, log=log_to(50, epoch_start=45)))
     assert (looked.pending is not None) is joins
 
 
 @pytest.mark.parametrize("eligible", [{1: 10, 2: 20}, {1: 10, 2: 20, 3: 30}], ids=["shutting down", "alive"])
 def test_is_04_only_who_is_alive_and_stays_joins(eligible):
     hosted = HostedPartition(with_isr(1, 2), 30, {2: caught_up()})
-    assert (attend(hosted, around(ends={2: 40, 3: 40}, eligible=eligible)).pending is not None) is (3 in eligible)
+    assert (observe_followers(hosted, leader_inputs(ends={2: 40, 3: 40}, eligible=eligible)).pending is not None) is (
+        3 in eligible
+    )
 
 
 def test_is_05_one_change_at_a_time():
     pending = change((1, 3))
     hosted = HostedPartition(WHOLE, 30, {2: caught_up(11), 3: caught_up(11)}, pending)
-    looked = attend(hosted, around(ends={2: 40, 3: 40}))
+    looked = observe_followers(hosted, leader_inputs(ends={2: 40, 3: 40}))
     assert looked.pending is pending
-    assert attend(replace(hosted, pending=None), around(ends={2: 40, 3: 40})).pending == change((1,))
+    assert observe_followers(replace(hosted, pending=None), leader_inputs(ends={2: 40, 3: 40})).pending == change((1,))
 
 
 @pytest.mark.parametrize("role", [Role(5, FOLLOWER), Role(5, STOPPED), Role(4, LEADER), Role(6, LEADER)], ids=str)
 def test_ep_06_bl_05_a_log_that_is_not_open_at_this_epoch_is_nobodys_to_lead(role):
     hosted = HostedPartition(with_isr(1, 2), 30, {2: caught_up(11), 3: caught_up(11)})
-    surroundings = around(ends={2: 40, 3: 40}, log=log_to(50, role=role))
-    assert attend(hosted, surroundings) == raise_high_watermark(hosted, surroundings) == hosted
+    inputs = leader_inputs(ends={2: 40, 3: 40}, log=log_to(50, role=role))
+    assert observe_followers(hosted, inputs) == raise_high_watermark(hosted, inputs) == hosted
 
 
 WRITTEN = with_isr(1, 3, partition_epoch=9)
@@ -193,12 +197,12 @@ NEXT_LEADERS = replace(WHOLE, leader=2, leader_epoch=6, partition_epoch=9)
 @pytest.mark.parametrize(
     ("outcome", "current", "registration"),
     [
-        pytest.param(Outcome.APPLIED, WRITTEN, WRITTEN, id="applied"),
-        pytest.param(Outcome.FOUND, WRITTEN, WRITTEN, id="found"),
-        pytest.param(Outcome.LOST, OTHERS, OTHERS, id="lost to an earlier change"),
-        pytest.param(Outcome.LOST, WHOLE, WHOLE, id="lost: the joiner has begun anew"),
-        pytest.param(Outcome.LOST, NEXT_LEADERS, WHOLE, id="lost to the controller: a role to take up first"),
-        pytest.param(Outcome.LOST, None, WHOLE, id="lost: the partition is gone"),
+        pytest.param(AlterIsrOutcome.APPLIED, WRITTEN, WRITTEN, id="applied"),
+        pytest.param(AlterIsrOutcome.FOUND, WRITTEN, WRITTEN, id="found"),
+        pytest.param(AlterIsrOutcome.LOST, OTHERS, OTHERS, id="lost to an earlier change"),
+        pytest.param(AlterIsrOutcome.LOST, WHOLE, WHOLE, id="lost: the joiner has begun anew"),
+        pytest.param(AlterIsrOutcome.LOST, NEXT_LEADERS, WHOLE, id="lost to the controller: a role to take up first"),
+        pytest.param(AlterIsrOutcome.LOST, None, WHOLE, id="lost: the partition is gone"),
     ],
 )
 def test_is_05_what_is_known_once_the_outcome_is(outcome, current, registration):
@@ -209,7 +213,7 @@ def test_is_05_what_is_known_once_the_outcome_is(outcome, current, registration)
 
 def test_is_05_without_a_change_under_way_nothing_is_settled():
     hosted = HostedPartition(WHOLE, 30)
-    assert settle_isr_change(hosted, Outcome.APPLIED, WRITTEN) is hosted
+    assert settle_isr_change(hosted, AlterIsrOutcome.APPLIED, WRITTEN) is hosted
 
 
 def test_hw_01_is_05_the_larger_set_counts_over_all_small_worlds():
@@ -220,7 +224,7 @@ def test_hw_01_is_05_the_larger_set_counts_over_all_small_worlds():
         told = {broker: end for broker, end in leos.items() if end is not None}
         counted = {broker: end for broker, end in told.items() if end <= 2}  # above its own end a leader cannot compare
         hosted = HostedPartition(with_isr(*isr), current, {}, pending and change(pending))
-        raised = raise_high_watermark(hosted, around(end=2, ends=told, min_isr=min_isr))
+        raised = raise_high_watermark(hosted, leader_inputs(end=2, ends=told, min_isr=min_isr))
         members = {*isr, *(pending or ())} - {1}
         may_move = len(isr) >= min_isr and members <= counted.keys()
         expected = max(current, min([2, *(counted[b] for b in members)])) if may_move else current
@@ -229,28 +233,28 @@ def test_hw_01_is_05_the_larger_set_counts_over_all_small_worlds():
 
 def test_hw_01_a_replica_that_was_caught_up_within_the_lag_time_is_waited_for():
     hosted = HostedPartition(with_isr(1, 2), 30, {2: caught_up(), 3: caught_up(10.0)})
-    surroundings = around(ends={2: 50, 3: 40})
-    assert raise_high_watermark(hosted, surroundings).high_watermark == 40
-    assert raise_high_watermark(hosted, replace(surroundings, now=NOW + 0.1)).high_watermark == 50
+    inputs = leader_inputs(ends={2: 50, 3: 40})
+    assert raise_high_watermark(hosted, inputs).high_watermark == 40
+    assert raise_high_watermark(hosted, replace(inputs, now=NOW + 0.1)).high_watermark == 50
 
 
 def test_is_02_hw_01_the_hw_moves_on_once_a_shrink_is_in_force_and_not_before():
     hosted = HostedPartition(WHOLE, 30, {2: caught_up(), 3: caught_up(11)})
-    surroundings = around(ends={2: 50, 3: 35})
-    looked = attend(hosted, surroundings)
+    inputs = leader_inputs(ends={2: 50, 3: 35})
+    looked = observe_followers(hosted, inputs)
     assert looked.pending == change((1, 2))
-    unknown = raise_high_watermark(looked, surroundings)
+    unknown = raise_high_watermark(looked, inputs)
     assert unknown.high_watermark == 35
-    settled = settle_isr_change(unknown, Outcome.APPLIED, with_isr(1, 2, partition_epoch=9))
-    assert raise_high_watermark(settled, surroundings).high_watermark == 50
+    settled = settle_isr_change(unknown, AlterIsrOutcome.APPLIED, with_isr(1, 2, partition_epoch=9))
+    assert raise_high_watermark(settled, inputs).high_watermark == 50
 
 
 def test_is_04_hw_01_a_joiner_holds_the_hw_from_the_moment_it_is_wanted():
     hosted = HostedPartition(with_isr(1, 2), 30, {2: caught_up()})
-    surroundings = around(ends={2: 50, 3: 35})
-    looked = attend(hosted, surroundings)
+    inputs = leader_inputs(ends={2: 50, 3: 35})
+    looked = observe_followers(hosted, inputs)
     assert looked.pending == change((1, 2, 3), {3: 30})
-    for known in (looked, settle_isr_change(looked, Outcome.FOUND, with_isr(1, 2, 3, partition_epoch=9))):
-        assert raise_high_watermark(known, surroundings).high_watermark == 35
-    lost = settle_isr_change(looked, Outcome.LOST, with_isr(1, 2))
-    assert raise_high_watermark(lost, surroundings).high_watermark == 50
+    for known in (looked, settle_isr_change(looked, AlterIsrOutcome.FOUND, with_isr(1, 2, 3, partition_epoch=9))):
+        assert raise_high_watermark(known, inputs).high_watermark == 35
+    lost = settle_isr_change(looked, AlterIsrOutcome.LOST, with_isr(1, 2))
+    assert raise_high_watermark(lost, inputs).high_watermark == 50

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.log_matching import LOST_END
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher import fetch_runner
@@ -89,18 +89,18 @@ def test_tr_08_a_follower_says_that_histories_differ_cuts_what_does_and_fetches_
     with caplog.at_level(logging.ERROR):
         catch_up(world)
     why, rows = world.told[0]
-    assert (why, rows[P0].state, rows[P0].error.partition(":")[0]) == ("diverged", ReplicaState.TRUNCATING, "DIVERGED")
-    assert (rows[P1].state, rows[P1].error) == (ReplicaState.FETCHING, None)
+    assert (why, rows[P0].state, rows[P0].error.partition(":")[0]) == ("diverged", FollowerState.TRUNCATING, "DIVERGED")
+    assert (rows[P1].state, rows[P1].error) == (FollowerState.FETCHING, None)
     assert "broker-2: flights-id-0: DIVERGED" in caplog.text
     state = world.states.get(P0)
-    assert (state.shown_state, state.error) == (ReplicaState.DELAYED, LOST_END)
+    assert (state.shown_state, state.error) == (FollowerState.DELAYED, LOST_END)
     assert (leo(world.follower), chain(world.follower)) == (10, before), "nothing has been cut"
     lead_anew(world)
     catch_up(world)
     assert is_equal(world)
     assert leo_when_truncated(world) == cut, "at the last batch of both"
     _, last = world.told[-1]
-    assert (last[P0].state, last[P0].error, last[P0].chain) == (ReplicaState.FETCHING, None, chain(world.leader))
+    assert (last[P0].state, last[P0].error, last[P0].chain) == (FollowerState.FETCHING, None, chain(world.leader))
     assert {p for found in world.divergences for p in found} == {P0}
 
 
@@ -137,10 +137,10 @@ def test_tr_08_a_header_that_was_read_long_ago_cuts_nothing(world):
     version = world.follower.refresh().version
     world.told.clear()
     assert world.round.run(late) is True, "it looks at the leader's log at once"
-    assert [rows[P0].state for _, rows in world.told] == [ReplicaState.TRUNCATING] * len(world.told)
+    assert [rows[P0].state for _, rows in world.told] == [FollowerState.TRUNCATING] * len(world.told)
     assert world.told
     catch_up(world)
-    assert (world.follower.refresh().version, world.states.get(P0).shown_state) == (version, ReplicaState.FETCHING)
+    assert (world.follower.refresh().version, world.states.get(P0).shown_state) == (version, FollowerState.FETCHING)
     assert is_equal(world)
 
 
@@ -155,7 +155,7 @@ def test_tr_08_ft_12_where_the_leaders_batches_cannot_be_read_nothing_is_cut(wor
     version = world.follower.refresh().version
     world.fetch()
     state = world.states.get(P0)
-    assert (state.shown_state, leo(world.follower), leo(world.follower, P1)) == (ReplicaState.DELAYED, 10, 5)
+    assert (state.shown_state, leo(world.follower), leo(world.follower, P1)) == (FollowerState.DELAYED, 10, 5)
     assert broken in state.error
     assert {p for _, rows in world.told for p in rows if rows[p].log_end_offset < 3} == set()
     assert world.follower.refresh().version == version + 1, "P1's records alone"
@@ -212,7 +212,7 @@ def test_tr_02_tr_08_nothing_is_cut_after_batches_that_are_not_the_leaders_any_m
         patch.setattr(fetch_runner, "batch_ends_from", while_reading(world, before, after))
         world.fetch()
     state = world.states.get(P0)
-    assert (world.follower.refresh().version, state.shown_state) == (version, ReplicaState.DELAYED)
+    assert (world.follower.refresh().version, state.shown_state) == (version, FollowerState.DELAYED)
     assert state.error
     world.publish(epoch=1)
     world.clock.now += 60

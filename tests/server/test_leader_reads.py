@@ -6,7 +6,7 @@ import pytest
 
 from lakelog.replication.protocol.rounds.steps import ReadFollowerRows
 from lakelog.replication.server import follower_rows
-from lakelog.replication.server.leader_reads import LeaderView
+from lakelog.replication.server.leader_reads import LeaderReads
 from tests.clock import Clock
 from tests.hanging import Hanging
 from tests.processes import wait_until
@@ -18,7 +18,7 @@ class World:
 
     def __init__(self, root):
         self.clock, self.reads = Clock(), {2: lambda: {P0: "row of 2"}, 3: lambda: {P0: "row of 3"}}
-        self.view = LeaderView(1, new_log(root, P0), SimpleNamespace(replica_table=self.table), 10_000, self.clock)
+        self.view = LeaderReads(1, new_log(root, P0), SimpleNamespace(replica_table=self.table), 10_000, self.clock)
 
     def table(self, broker):
         return SimpleNamespace(refresh=lambda: None, replicas=self.reads[broker]())

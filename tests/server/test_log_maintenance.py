@@ -11,7 +11,7 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.server import log_maintenance
 from lakelog.replication.server.log_maintenance import LogMaintenance
-from lakelog.replication.server.pause_point import BrokerKilled, Gate
+from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.processes import wait_until
 from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, facts, fill, lead, new_log, offsets
@@ -32,11 +32,11 @@ class World:
         fill(self.log, P0, 2, 2, 2, 2)
         self.high_watermark = 8
         self.configs = {}
-        self.gate = Gate()
+        self.pause_point = PausePoint()
         config = Config.from_properties({**SETTINGS, **settings})
         cache = SimpleNamespace(topic_config=lambda _: config.topic(self.configs))
         self.maintenance = LogMaintenance(
-            "broker-1", self.log, self.led, cache, config, self.gate, lambda: NOON.timestamp() + 3600
+            "broker-1", self.log, self.led, cache, config, self.pause_point, lambda: NOON.timestamp() + 3600
         )
 
     def led(self):
@@ -158,7 +158,7 @@ def test_ev_01_it_goes_on_after_an_error_and_ends_with_its_broker(world, monkeyp
 
 
 def test_br_04_a_killed_broker_writes_nothing_more(world):
-    world.gate.kill()
+    world.pause_point.kill()
     world.configs = {"retention.ms": 0}
     with pytest.raises(BrokerKilled):
         world.maintenance.run_once()

@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
 from lakelog.replication.protocol.rounds.steps import DeleteLogs
-from lakelog.replication.server.pause_point import Gate
+from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.server.test_replica_manager import FOLLOWED, LED, Fetchers, World, carry_out
@@ -66,7 +66,7 @@ def again(world):
     elected = (replace(r, leader_epoch=r.leader_epoch + 1) for r in world.cache.partitions.values())
     world.tell(*elected, broker_epoch=11)
     log = ReplicaLog.open(world.log.root)
-    manager = ReplicaManager(1, 11, log, world.table, world.cache, Fetchers(), 10_000, Gate(), world.clock)
+    manager = ReplicaManager(1, 11, log, world.table, world.cache, Fetchers(), 10_000, PausePoint(), world.clock)
     manager.apply()
     return manager
 
@@ -268,7 +268,11 @@ def shared(world):
     name = world.log.refresh().known(P1).batches[-1].segment
     Path(world.log.root.path(name)).unlink()
     log = ReplicaLog.open(world.log.root)
-    return name, log, ReplicaManager(1, 10, log, world.table, world.cache, Fetchers(), 10_000, Gate(), world.clock)
+    return (
+        name,
+        log,
+        ReplicaManager(1, 10, log, world.table, world.cache, Fetchers(), 10_000, PausePoint(), world.clock),
+    )
 
 
 def forget(log):

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
-from lakelog.replication.server.pause_point import BrokerKilled, Gate
-from lakelog.replication.server.periodic_task import Rounds, WhileMoving
+from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
+from lakelog.replication.server.periodic_task import PeriodicTask, WhileMoving
 from tests.clock import Clock
 from tests.processes import wait_until
 
@@ -24,7 +24,7 @@ class Beats:
             raise self._errors.pop(0)
 
 
-class WatchedGate(Gate):
+class WatchedGate(PausePoint):
     """Tells when somebody has come to it."""
 
     def __init__(self):
@@ -37,23 +37,23 @@ class WatchedGate(Gate):
 
 
 @pytest.fixture
-def gate():
+def pause_point():
     return WatchedGate()
 
 
 @pytest.fixture
-def start(gate):
+def start(pause_point):
     """Starts heartbeats, and ends them with the test."""
     started = []
 
     def begin(beat):
-        heartbeat = Rounds("broker-77", "heartbeat", 1, gate, beat)
+        heartbeat = PeriodicTask("broker-77", "heartbeat", 1, pause_point, beat)
         heartbeat.start()
         started.append(heartbeat)
         return heartbeat
 
     yield begin
-    gate.kill()
+    pause_point.kill()
     for heartbeat in started:
         heartbeat.stop()
 
@@ -94,42 +94,42 @@ def test_bc_01_a_broker_that_is_fenced_or_killed_shows_no_life(start, error):
     assert beats.count == 1
 
 
-def test_bc_01_who_is_paused_shows_no_life_until_it_goes_on(start, gate):
+def test_bc_01_who_is_paused_shows_no_life_until_it_goes_on(start, pause_point):
     beats = Beats()
-    gate.pause()
+    pause_point.pause()
     start(beats)
-    assert gate.reached.wait(10)
+    assert pause_point.reached.wait(10)
     assert (beats.count, len(threads())) == (0, 1)
-    gate.resume()
+    pause_point.resume()
     wait_until(lambda: beats.count >= 1, "a beat")
 
 
-def test_bc_01_who_is_killed_while_it_is_paused_never_beats(start, gate):
+def test_bc_01_who_is_killed_while_it_is_paused_never_beats(start, pause_point):
     beats = Beats()
-    gate.pause()
+    pause_point.pause()
     heartbeat = start(beats)
-    assert gate.reached.wait(10)
-    gate.kill()
+    assert pause_point.reached.wait(10)
+    pause_point.kill()
     heartbeat.stop()
     assert (beats.count, threads()) == (0, [])
 
 
-def test_one_that_was_never_started_may_be_stopped(gate):
-    Rounds("broker-77", "heartbeat", 1, gate, Beats()).stop()
+def test_one_that_was_never_started_may_be_stopped(pause_point):
+    PeriodicTask("broker-77", "heartbeat", 1, pause_point, Beats()).stop()
     assert threads() == []
 
 
 def test_bc_01_a_heartbeat_stops_while_the_thread_hangs_that_does_the_work_and_says_so_once(caplog):
     clock, beats = Clock(), Beats()
-    gate = Gate(clock)
-    gate.watch(threading.current_thread())
-    beat = WhileMoving("broker-77", gate, 12.0, beats)
+    pause_point = PausePoint(clock)
+    pause_point.watch(threading.current_thread())
+    beat = WhileMoving("broker-77", pause_point, 12.0, beats)
     counts = []
     for seconds in (12.0, 0.1, 30.0):
         clock.now += seconds
         beat()
         counts.append(beats.count)
-    gate.pass_through()
+    pause_point.pass_through()
     beat()
     assert [*counts, beats.count] == [1, 1, 1, 2]
     assert [record.getMessage() for record in caplog.records] == [

@@ -24,7 +24,7 @@ from lakelog.replication.protocol.rounds.steps import (
     StopIdleFetchers,
 )
 from lakelog.replication.protocol.truncation import Cut
-from lakelog.replication.server.pause_point import BrokerKilled, Gate
+from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -61,11 +61,11 @@ class Fetchers:
 class World:
     """Broker 1 with a log and a table of its own; the metadata is what a test says."""
 
-    def __init__(self, root, gate=None):
+    def __init__(self, root, pause_point=None):
         storage = StorageRoot.of(root)
         self.log = new_log(storage.child("log"))
         self.table = ReplicaTable.create(storage)
-        self.fetchers, self.gate, self.clock = Fetchers(), gate or Gate(), Clock()
+        self.fetchers, self.pause_point, self.clock = Fetchers(), pause_point or PausePoint(), Clock()
         self.wanted = []
         self.cache = SimpleNamespace(
             version=7, brokers=dict, alive_brokers=set, min_isr=lambda _: 1, replica_table=self.unreachable,
@@ -75,7 +75,7 @@ class World:
         self.before_fence = lambda: None
         self.tell(LED, FOLLOWED)
         self.manager = ReplicaManager(
-            1, 10, self.log, self.table, self.cache, self.fetchers, 10_000, self.gate, self.clock
+            1, 10, self.log, self.table, self.cache, self.fetchers, 10_000, self.pause_point, self.clock
         )  # fmt: skip
 
     def tell(self, *registrations, broker_epoch=10):
@@ -97,7 +97,7 @@ class World:
 
     def new_process(self):
         """Of the same broker."""
-        return ReplicaManager(1, 11, self.log, self.table, self.cache, Fetchers(), 10_000, Gate(), self.clock)
+        return ReplicaManager(1, 11, self.log, self.table, self.cache, Fetchers(), 10_000, PausePoint(), self.clock)
 
     def role(self, partition):
         return self.log.refresh().partition(partition).role
@@ -128,7 +128,7 @@ def carry_out(manager, *steps):
     manager._carry_out(step for step in steps)
 
 
-class KilledAtStep(Gate):
+class KilledAtStep(PausePoint):
     """Ends the broker when it comes to its step of that number."""
 
     def __init__(self, number):
@@ -268,11 +268,11 @@ def test_is_05_a_change_whose_outcome_is_not_known_stays_pending_and_the_rest_go
 
 
 def test_a_broker_that_is_paused_goes_on_where_it_was(world):
-    world.gate.pause()
+    world.pause_point.pause()
     thread = threading.Thread(target=world.manager.apply, daemon=True)
     thread.start()
     assert world.role(P0) == Role(-1, STOPPED)
-    world.gate.resume()
+    world.pause_point.resume()
     wait_until(lambda: P0 in world.table.replicas, "roles taken up")
     thread.join(30)
     assert world.role(P0) == Role(0, LEADER)

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.local_cluster import LocalCluster
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -28,7 +28,7 @@ def row_of_2(cluster):
 
 def is_held_back(cluster):
     row = row_of_2(cluster)
-    return row and (row.state, row.error) == (ReplicaState.DELAYED, None) and 0 < row.log_end_offset < BATCHES
+    return row and (row.state, row.error) == (FollowerState.DELAYED, None) and 0 < row.log_end_offset < BATCHES
 
 
 def test_th_01_th_02_a_move_is_slowed_down_and_its_throttle_is_lifted_while_brokers_run(spark, root):

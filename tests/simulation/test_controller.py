@@ -10,30 +10,30 @@ from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.simulation import controller_invariants
-from lakelog.replication.simulation.controller import Controller
+from lakelog.replication.simulation.controller import SimulatedController
 from lakelog.replication.simulation.controller_sabotage import swapped
 from lakelog.replication.simulation.events import CRASH, LANDED, PAUSE, RESUME, STEP, Event, Violation
 from lakelog.replication.simulation.rules import SHIPPED
 from lakelog.replication.simulation.sabotage import SABOTAGES
 from lakelog.replication.simulation.tables import Admin, Metadata, Topics
-from lakelog.replication.simulation.world import Setting, World
+from lakelog.replication.simulation.world import World, WorldSettings
 
 P0 = PartitionRegistration("numbers", "t1", 0, (1, 2), 1, 3, (1, 2), 5, 2)
 MOVING = replace(P0, replicas=(3, 2, 1), adding_replicas=(3,), removing_replicas=(1,))
 LIVE = {broker: BrokerView(1) for broker in (1, 2, 3)}
 
 
-def controlled(world: World, name: str, steps: int = 60) -> Controller:
+def controlled(world: World, name: str, steps: int = 60) -> SimulatedController:
     """Lets a controller take over and settle in; salt 0 takes over at the first look."""
     for _ in range(steps):
         world.apply(Event(name))
     found = world.others[name]
-    assert isinstance(found, Controller)
+    assert isinstance(found, SimulatedController)
     return found
 
 
 def test_fo_01_a_controller_claims_all_its_tables_before_it_reads_them() -> None:
-    world = World(Setting(), SHIPPED)
+    world = World(WorldSettings(), SHIPPED)
     world.trace = []
     assert controlled(world, "controller-1").is_at_work
     claimed = [table.at(table.newest).controller_epoch for table in (world.metadata, world.topics, world.admin)]
@@ -43,7 +43,7 @@ def test_fo_01_a_controller_claims_all_its_tables_before_it_reads_them() -> None
 
 
 def test_ce_05_a_controller_that_returns_is_refused_and_stands_by() -> None:
-    world = World(Setting(), SHIPPED)
+    world = World(WorldSettings(), SHIPPED)
     old = controlled(world, "controller-1")
     world.apply(Event("controller-1", PAUSE))
     assert "controller-1" not in world.runnable()
@@ -60,7 +60,7 @@ def test_ce_05_a_controller_that_returns_is_refused_and_stands_by() -> None:
 
 
 def test_ce_03_a_controller_that_crashes_has_forgotten_everything() -> None:
-    world = World(Setting(), SHIPPED)
+    world = World(WorldSettings(), SHIPPED)
     old = controlled(world, "controller-1")
     world.apply(Event("controller-1", CRASH))
     assert not world.is_controlled()
@@ -86,8 +86,8 @@ def test_ce_03_a_controller_that_crashes_has_forgotten_everything() -> None:
 def test_ra_03_a_reassignment_ends_at_its_target(
     before: PartitionRegistration, after: PartitionRegistration, holds: bool
 ) -> None:
-    witness = World(Setting(), SHIPPED).witness
-    assert _holds(lambda: controller_invariants.reassignments_end_at_their_target(witness, before, after)) is holds
+    checker = World(WorldSettings(), SHIPPED).checker
+    assert _holds(lambda: controller_invariants.reassignments_end_at_their_target(checker, before, after)) is holds
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,11 @@ def test_ra_03_a_reassignment_ends_at_its_target(
 def test_ra_01_one_that_is_replaced_ends_at_once_only_where_nobody_has_to_catch_up(
     before: PartitionRegistration, after: PartitionRegistration, holds: bool
 ) -> None:
-    world = World(Setting(), SHIPPED)
+    world = World(WorldSettings(), SHIPPED)
     newest = world.metadata.at(world.metadata.newest)
     assert world.metadata.commit(world.metadata.newest, newest._replace(request="r"), 1)
     ask = controller_invariants.reassignments_end_at_their_target
-    assert _holds(lambda: ask(world.witness, before, after)) is holds
+    assert _holds(lambda: ask(world.checker, before, after)) is holds
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def _run(world: World, names: str | tuple[str, ...], rounds: int) -> None:
 
 def test_td_04_a_deletion_that_brokers_have_carried_out_before_the_failover_ends() -> None:
     """They say so between the claim and the first look at them: nothing of theirs changes after that."""
-    world = World(Setting(producers=0), SHIPPED)
+    world = World(WorldSettings(producers=0), SHIPPED)
     world.is_calm = True
     _run(world, "broker", 60)
     topic = world.topics.at(0).topics[world.topic]
@@ -206,7 +206,7 @@ def test_td_03_a_deletion_begun_by_a_commit_without_an_answer_ends(is_half_done:
 
     Half done: the last controller has marked the topic, and died.
     """
-    world = World(Setting(), SHIPPED)
+    world = World(WorldSettings(), SHIPPED)
     world.is_calm = True
     _run(world, ("broker", "producer"), 60)
     assert world.records

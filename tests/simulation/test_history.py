@@ -5,7 +5,7 @@ import pytest
 from lakelog.replication.simulation.events import CRASH, DROPPED, LANDED, LATE, PAUSE, RESUME, START, STEP, Event
 from lakelog.replication.simulation.history import run_events, run_seed
 from lakelog.replication.simulation.rules import SHIPPED
-from lakelog.replication.simulation.world import Setting, World
+from lakelog.replication.simulation.world import World, WorldSettings
 
 SEEDS = 200
 
@@ -65,14 +65,14 @@ def test_dr_01_records_are_deleted_in_some_histories() -> None:
     ],
 )
 def test_an_event_of_nobody_does_nothing(event: Event) -> None:
-    world = World(Setting(), SHIPPED)
+    world = World(WorldSettings(), SHIPPED)
     step = world.step
     world.apply(event)
     assert world.step == step
 
 
 def test_a_paused_process_takes_no_step_and_a_crashed_one_is_gone() -> None:
-    world = World(Setting(), SHIPPED)
+    world = World(WorldSettings(), SHIPPED)
     world.apply(Event("broker-1.1", PAUSE))
     assert "broker-1.1/main" not in world.runnable()
     assert 1 not in world.live()
@@ -86,14 +86,14 @@ def test_a_paused_process_takes_no_step_and_a_crashed_one_is_gone() -> None:
 
 @pytest.mark.parametrize(("fault", "version"), [(LANDED, 1), (DROPPED, 0)])
 def test_a_commit_without_an_answer_has_landed_or_not(fault: str, version: int) -> None:
-    world = World(Setting(), SHIPPED)
+    world = World(WorldSettings(), SHIPPED)
     for event in (*[Event("broker-1.1/main")] * 2, Event("broker-1.1/main", STEP, fault)):
         world.apply(event)
     assert world.registry.newest == version
 
 
 def test_a_late_answer_is_not_older_than_the_step_before() -> None:
-    world = World(Setting(), SHIPPED)
+    world = World(WorldSettings(), SHIPPED)
     for _ in range(3):
         world.apply(Event("broker-1.1/main"))
     assert world.registry.newest == 1

@@ -11,7 +11,7 @@ from lakelog.replication.simulation.history import run_events
 from lakelog.replication.simulation.report import catch
 from lakelog.replication.simulation.sabotage import SABOTAGES
 from lakelog.replication.simulation.tiers import RULES
-from lakelog.replication.simulation.world import Setting
+from lakelog.replication.simulation.world import WorldSettings
 
 KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
 SEEDS_THAT_CATCH = {
@@ -68,7 +68,7 @@ def test_a_broken_rule_is_caught(name: str) -> None:
 def test_seeds_that_found_something(path: Path) -> None:
     """What a broken rule makes of these events is a violation, what the shipped one makes of them is none."""
     kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    setting, events = Setting(**kept["setting"]), [Event(*event) for event in kept["events"]]
+    setting, events = WorldSettings(**kept["setting"]), [Event(*event) for event in kept["events"]]
     broken = run_events(setting, events, kept["is_calm_at_the_end"], SABOTAGES[kept["sabotage"]].rules)
     assert broken.violation is not None
     assert broken.violation.invariant == kept["invariant"]

@@ -9,7 +9,7 @@ from moto.server import ThreadedMotoServer
 
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.memory.store import MemoryStore
-from tests.storage.tables import Place, in_memory, on_disk
+from tests.storage.delta.tables import Place, in_memory, on_disk
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 

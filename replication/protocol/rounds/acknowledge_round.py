@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from lakelog.replication.errors import LakelogException, NotLeaderOrFollowerException, TimeoutException
 from lakelog.replication.protocol.append import ALL
-from lakelog.replication.protocol.delayed_operation import DONE, Outcome
+from lakelog.replication.protocol.delayed_operation import DONE, Completion
 from lakelog.replication.protocol.high_watermark import effective_min_isr
 from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import PartitionLog
@@ -25,7 +25,7 @@ from lakelog.replication.protocol.rounds.send_round import (
     SendOptions,
     SendRound,
     SendRules,
-    may_pass,
+    is_retriable,
 )
 from lakelog.replication.protocol.rounds.send_steps import (
     LeadershipsSeen,
@@ -103,7 +103,7 @@ class AcknowledgeRound:
         outcome = self._outcome(seen, records, time_is_over)
         try:
             if outcome == DONE and not (yield from self._is_in_the_log(seen, records)):
-                outcome = Outcome(True, NotLeaderOrFollowerException)
+                outcome = Completion(True, NotLeaderOrFollowerException)
         except LakelogException as error:  # the leader's log cannot be read now, or is not the one that the row is of
             if not error.retriable:
                 return Settled(error)
@@ -116,11 +116,11 @@ class AcknowledgeRound:
             return Settled(outcome.error(self._explain(outcome.error, seen.registration, records)))
         return Settled() if outcome.is_done else None
 
-    def _outcome(self, seen: Leadership, records: RecordMetadata, time_is_over: bool) -> Outcome:
+    def _outcome(self, seen: Leadership, records: RecordMetadata, time_is_over: bool) -> Completion:
         """What the leader's row tells. A topic that was made again since has none of the records."""
         registration = seen.registration
         if registration.topic_id != records.topic_id:
-            return Outcome(True, NotLeaderOrFollowerException)
+            return Completion(True, NotLeaderOrFollowerException)
         return self._rules.produce_outcome(
             seen.leader_row, records.leader_epoch, records.last_offset, len(registration.isr),
             self._min_isr(registration), time_is_over,
@@ -149,7 +149,7 @@ class AcknowledgeRound:
         answer = yield from send_again(partition)
         if answer.error is None:
             self._records[partition] = answer
-        return None if answer.error is None or may_pass(answer.error) else Settled(answer.error)
+        return None if answer.error is None or is_retriable(answer.error) else Settled(answer.error)
 
     def _min_isr(self, registration: PartitionRegistration) -> int:
         return effective_min_isr(self._seen.min_insync_replicas, len(registration.replicas))

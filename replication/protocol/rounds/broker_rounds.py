@@ -10,8 +10,8 @@ from lakelog.replication.protocol import become_leader_or_follower, follow, lead
 from lakelog.replication.protocol.append_plan import AppendPlan, FetchedBatch, plan_appends
 from lakelog.replication.protocol.become_leader_or_follower import Logs
 from lakelog.replication.protocol.fencing import check_leader_row
-from lakelog.replication.protocol.isr import Outcome
-from lakelog.replication.protocol.leadership import HostedPartition, Surroundings
+from lakelog.replication.protocol.isr import AlterIsrOutcome
+from lakelog.replication.protocol.leadership import HostedPartition, LeaderInputs
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_registration import PartitionRegistration, Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -31,11 +31,11 @@ class BrokerRules:
     follow_registration: Callable[[HostedPartition, PartitionRegistration], HostedPartition] = (
         leadership.follow_registration
     )
-    attend: Callable[[HostedPartition, Surroundings], HostedPartition] = leadership.attend
-    settle_isr_change: Callable[[HostedPartition, Outcome, PartitionRegistration | None], HostedPartition] = (
+    observe_followers: Callable[[HostedPartition, LeaderInputs], HostedPartition] = leadership.observe_followers
+    settle_isr_change: Callable[[HostedPartition, AlterIsrOutcome, PartitionRegistration | None], HostedPartition] = (
         leadership.settle_isr_change
     )
-    raise_high_watermark: Callable[[HostedPartition, Surroundings], HostedPartition] = leadership.raise_high_watermark
+    raise_high_watermark: Callable[[HostedPartition, LeaderInputs], HostedPartition] = leadership.raise_high_watermark
     check_leader_row: Callable[[Replica | None, TopicIdPartition, int], LakelogException | None] = check_leader_row
     maybe_truncate: Callable[..., list[FetchStep]] = follow.maybe_truncate
     may_append: Callable[[FetchedBatch, Replica, int], bool] = follow.may_append
@@ -53,5 +53,5 @@ class Memory:
     """What a broker knows of its replicas. `told` answers with its rows, as last written."""
 
     hosted: MutableMapping[TopicIdPartition, HostedPartition]
-    told: Callable[[], Mapping[TopicIdPartition, Replica]]
+    published: Callable[[], Mapping[TopicIdPartition, Replica]]
     offline: OfflineReplicas

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.become_leader_or_follower import Logs
 from lakelog.replication.protocol.isr import IsrOutcomes
-from lakelog.replication.protocol.leadership import Surroundings
+from lakelog.replication.protocol.leadership import LeaderInputs
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration, Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -53,7 +53,7 @@ class LeaderRound:
 
         Kafka: `Partition.maybeShrinkIsr`, `maybeExpandIsr`, `maybeIncrementLeaderHW`. [HW-01, IS-01, IS-04, FE-03]
         """
-        hosted, told = memory.hosted, memory.told()
+        hosted, published = memory.hosted, memory.published()
         led = self._led(memory)
         if not led:
             return False
@@ -61,9 +61,9 @@ class LeaderRound:
         rows: FollowersSeen = yield ReadFollowerRows(tuple(sorted({b for r in led.values() for b in r.followers})))
         cluster: ClusterView = yield ReadCluster(tuple(led.values()))
         logs: Logs = yield ReadLog(tuple(led))
-        around = self._surroundings(led, rows, cluster, logs)
+        inputs = self._leader_inputs(led, rows, cluster, logs)
         before = {p: hosted[p].high_watermark for p in led}
-        hosted.update({p: self._rules.attend(hosted[p], found) for p, found in around.items()})
+        hosted.update({p: self._rules.observe_followers(hosted[p], found) for p, found in inputs.items()})
         changes = tuple(change for p in led if (change := hosted[p].pending))
         if changes:
             try:
@@ -73,8 +73,10 @@ class LeaderRound:
             for partition, (outcome, current) in outcomes.items():
                 hosted[partition] = self._rules.settle_isr_change(hosted[partition], outcome, current)
         yield IsrChangesSettled()
-        hosted.update({p: self._rules.raise_high_watermark(hosted[p], found) for p, found in around.items()})
-        return any(hosted[p].high_watermark > before[p] or _has_raised_log_start(told.get(p), logs[p]) for p in led)
+        hosted.update({p: self._rules.raise_high_watermark(hosted[p], found) for p, found in inputs.items()})
+        return any(
+            hosted[p].high_watermark > before[p] or _has_raised_log_start(published.get(p), logs[p]) for p in led
+        )
 
     def _led(self, memory: Memory) -> Registrations:
         hosted = memory.offline.without(memory.hosted)
@@ -84,14 +86,14 @@ class LeaderRound:
         known = self._seen.get(registration.topic_id_partition)
         return known if known is not None and known[0] == registration else (registration, self._clock())
 
-    def _surroundings(
+    def _leader_inputs(
         self, led: Registrations, found: FollowersSeen, cluster: ClusterView, logs: Logs
-    ) -> dict[TopicIdPartition, Surroundings]:
+    ) -> dict[TopicIdPartition, LeaderInputs]:
         now, rows = self._clock(), found.rows
         may_shrink = now - self._lag_looked_at >= self._isr_expiration_interval
         self._lag_looked_at = now if may_shrink else self._lag_looked_at
         return {
-            p: Surroundings(
+            p: LeaderInputs(
                 logs[p], {b: rows[b][p] for b in r.followers if b in rows and p in rows[b]}, cluster.broker_epochs,
                 self._eligible(r, found, cluster), now, self._replica_lag_time_max, cluster.min_isr[p], may_shrink,
             )
@@ -109,6 +111,6 @@ class LeaderRound:
         return {b: alive[b] for b in registration.followers if b in alive and looked.get(b, since) >= since}
 
 
-def _has_raised_log_start(told: Replica | None, log: PartitionLog) -> bool:
+def _has_raised_log_start(published: Replica | None, log: PartitionLog) -> bool:
     """Whether others wait for a log start that a client has raised."""
-    return told is not None and told.log_start_offset < log.log_start_offset
+    return published is not None and published.log_start_offset < log.log_start_offset

@@ -56,7 +56,7 @@ def _repair(memory: Memory) -> Round[None]:
     first, once for each time that a replica is offline: that commit is later than its row, has the replica outside of
     the ISR, and fails what was decided before.
     """
-    repairable, offline = memory.offline.repairable(memory.told()), memory.offline
+    repairable, offline = memory.offline.repairable(memory.published()), memory.offline
     unfenced = tuple(sorted(repairable.keys() - offline.fenced))
     if unfenced:
         fenced: Collection[TopicIdPartition] = yield FenceIsrChanges(unfenced)

@@ -72,7 +72,7 @@ class SendRules:
     """The decisions of a send, each by the name of the function that makes it."""
 
     check_min_isr: Callable[[int, int, int, str, int], None] = append.check_min_isr
-    produce_outcome: Callable[[Replica | None, int, int, int, int, bool], delayed_operation.Outcome] = (
+    produce_outcome: Callable[[Replica | None, int, int, int, int, bool], delayed_operation.Completion] = (
         delayed_operation.produce_outcome
     )
     check_log_leads: Callable[[PartitionLog, Replica, str], None] = delayed_operation.check_log_leads
@@ -110,7 +110,7 @@ class SendRound:
         while True:
             for answer in (yield from self.append(pending)):
                 answers[answer.partition] = answer
-            pending = {p for p in pending if may_pass(answers[p].error) or p in self._begun_anew}
+            pending = {p for p in pending if is_retriable(answers[p].error) or p in self._begun_anew}
             self._begun_anew.clear()
             unsent = {p for p in pending if isinstance(answers[p].error, LeaderNotAvailableException)}
             if not retries:
@@ -201,6 +201,6 @@ class SendRound:
         )  # fmt: skip
 
 
-def may_pass(error: LakelogException | None) -> bool:
+def is_retriable(error: LakelogException | None) -> bool:
     """Whether to send again. A fenced epoch is the old leader's: the metadata names the new one."""
     return isinstance(error, RetriableException | FencedLeaderEpochException)

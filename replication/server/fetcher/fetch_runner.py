@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException
-from lakelog.replication.protocol.fetch_state import PartitionFetchState, ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState, PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -36,7 +36,7 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
 from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
-from lakelog.replication.server.pause_point import Gate
+from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import append_as_follower
@@ -67,7 +67,7 @@ class FetchContext:
     follow_high_watermarks: Callable[[FollowHighWatermarks], None]
     on_diverged: Callable[[Collection[TopicIdPartition]], None]
     publish: Callable[[str], object]
-    gate: Gate
+    pause_point: PausePoint
     quotas: FetcherQuotas
 
 
@@ -122,7 +122,7 @@ class FetchRunner:
     @contextmanager
     def _deciding(self) -> Iterator[None]:
         """Ends here if the broker was killed: it may be ended between any two steps."""
-        self._context.gate.pass_through()
+        self._context.pause_point.pass_through()
         yield
 
     def _log_delays(self, before: Mapping[TopicIdPartition, PartitionFetchState]) -> None:
@@ -130,7 +130,7 @@ class FetchRunner:
         for partition, state in self._states.all().items():
             last = before.get(partition)
             is_new = state.error is not None and (last is None or last.error != state.error)
-            if is_new and state.shown_state == ReplicaState.DELAYED:
+            if is_new and state.shown_state == FollowerState.DELAYED:
                 level = logging.ERROR if state.error == LOST_END else logging.WARNING
                 logger.log(level, "%s: %s-%d is delayed: %s", self._context.name, *partition, state.error)
 

@@ -22,8 +22,8 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.offset_log import OffsetLog
-from lakelog.replication.server.pause_point import BrokerKilled, Gate
-from lakelog.replication.server.periodic_task import Rounds
+from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
+from lakelog.replication.server.periodic_task import PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.header_source import read_headers
@@ -42,7 +42,7 @@ class ReplicaFetcher:
 
     def __init__(
         self, spark: SparkSession, broker_id: int, key: BrokerIdAndFetcherId, source: StorageRoot, cluster: StorageRoot,
-        checkpoints: StorageRoot, config: Config, states: FetchStates, work: FetchRunner, gate: Gate,
+        checkpoints: StorageRoot, config: Config, states: FetchStates, work: FetchRunner, pause_point: PausePoint,
     ) -> None:  # fmt: skip
         self.name = f"broker-{broker_id}:{fetcher_name(key)}"
         self._spark = spark
@@ -60,8 +60,8 @@ class ReplicaFetcher:
         self._wakes = 0
         self._failed_at: float | None = None
         self._has_begun = False
-        self._thread = Rounds(
-            f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, gate, self.attend
+        self._thread = PeriodicTask(
+            f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, pause_point, self.keep_running
         )
 
     def start(self) -> None:
@@ -109,7 +109,7 @@ class ReplicaFetcher:
 
     def _process(self, headers: DataFrame, batch_id: int) -> None:
         """Runs a micro-batch. A fetch that fails is its partitions' error [FT-06]; what nobody expected ends the query,
-        which `attend` starts again."""
+        which `keep_running` starts again."""
         with self._round_lock:  # a round under way would end what is marked here
             if not self._has_begun:
                 self._has_begun = True
@@ -125,7 +125,7 @@ class ReplicaFetcher:
         if again:
             self.wake()
 
-    def attend(self) -> None:
+    def keep_running(self) -> None:
         """Starts the query, also a backoff after it has ended by itself, and wakes it when a delay is over. As long as
         it has not begun, the fetching is done from here: the leader's snapshot is all that this takes."""
         if self._query is None or not self._query.isActive:

@@ -19,7 +19,7 @@ from lakelog.replication.protocol.rounds.role_round import take_up_roles
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.simulation.stack import schedules
 from lakelog.replication.simulation.stack.breaks import StackSabotage, at
-from lakelog.replication.simulation.stack.one_thread import Fetcher
+from lakelog.replication.simulation.stack.one_thread import InlineFetcher
 
 _send, _place, _publish = Producer.send, place, ReplicaManager.publish
 
@@ -41,7 +41,7 @@ def _leads_on(_broker: int, _epoch: int, metadata: Mapping[Any, Any]) -> dict[An
 
 def _goes_on(manager: ReplicaManager) -> None:
     """The fetchers of a broker do a round while another thread of it publishes, unless it is one of them that does."""
-    fetchers = [f for f in manager._fetchers.fetchers().values() if isinstance(f, Fetcher)]
+    fetchers = [f for f in manager._fetchers.fetchers().values() if isinstance(f, InlineFetcher)]
     if not any(fetcher.is_fetching for fetcher in fetchers):
         for fetcher in fetchers:
             fetcher.fetch_once()

@@ -32,7 +32,7 @@ _FROZEN_SECONDS = 3, 8, 15
 LOOKS_OF_A_STEP = 50_000  # a step that looks more often goes on for ever
 
 
-class Actor(Protocol):
+class StoreUser(Protocol):
     """A process that uses the store. `outage`: what it cannot reach until its step ends. `keeps_records`: whether it is
     a broker. `looks`: how often it has used the store in its step."""
 
@@ -60,7 +60,7 @@ class FaultyStore:
     """
 
     def __init__(
-        self, rng: random.Random, rates: Rates, actor: Callable[[], Actor | None], others: Callable[[float], None]
+        self, rng: random.Random, rates: Rates, actor: Callable[[], StoreUser | None], others: Callable[[float], None]
     ) -> None:
         self._rng = rng
         self._rates = rates
@@ -98,7 +98,7 @@ class FaultyStore:
         if luck > 1 - rates.hangs - rates.slow:
             self._stand_still(actor, 0)
 
-    def _stand_still(self, actor: Actor, seconds: float) -> None:
+    def _stand_still(self, actor: StoreUser, seconds: float) -> None:
         self._others(seconds)
         if actor.is_dead:
             raise BrokerKilled
@@ -118,7 +118,7 @@ class FaultyStore:
             self.count("lost answer to a file")
             raise OSError(f"{uri}: connection reset")
 
-    def _die(self, actor: Actor, fault: str) -> None:
+    def _die(self, actor: StoreUser, fault: str) -> None:
         """Ends the process if it may end now: raises BrokerKilled, for a producer Interrupted."""
         if actor.die():
             self.count(fault)
@@ -139,13 +139,13 @@ class FaultyStore:
             return put()
         return self._with(fault, actor, uri, put)
 
-    def _choose(self, actor: Actor) -> str | None:
+    def _choose(self, actor: StoreUser) -> str | None:
         rates = self._rates.commits
         (chosen,) = self._rng.choices([*rates, None], [*rates.values(), 1 - sum(rates.values())])
         harmless = (LOST,) if actor.keeps_records else (LOST, OVERTAKEN)
         return None if self.is_careful and chosen not in harmless else chosen
 
-    def _with(self, fault: str, actor: Actor, uri: str, put: Callable[[], bool]) -> bool:
+    def _with(self, fault: str, actor: StoreUser, uri: str, put: Callable[[], bool]) -> bool:
         if fault not in (DIES_BEFORE, DIES_AFTER):
             self.count(fault)
         if fault in (OVERTAKEN, FROZEN):
@@ -168,7 +168,7 @@ class FaultyStore:
             return False  # a client sends again what got no answer, and is refused by what it has sent itself
         raise OSError(f"{uri}: connection reset")
 
-    def _hang(self, actor: Actor, uri: str, put: Callable[[], bool]) -> None:
+    def _hang(self, actor: StoreUser, uri: str, put: Callable[[], bool]) -> None:
         """No answer comes before the deadline. The commit has landed, or lands later."""
         if self._rng.random() < 0.5:
             put()

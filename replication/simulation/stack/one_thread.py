@@ -27,7 +27,7 @@ _LOGS_ERRORS = (
 _NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxsize}
 
 
-class Fetcher(ReplicaFetcher):
+class InlineFetcher(ReplicaFetcher):
     """A fetcher without a query: a round of it is fetched from the leader's snapshot."""
 
     is_fetching = False
@@ -171,7 +171,7 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     ):
         changes.change(place, "ThreadPoolExecutor", InOrder)
     changes.change(broker, "follower_session", lambda spark: spark)
-    changes.change(broker_session, "ReplicaFetcher", Fetcher)
+    changes.change(broker_session, "ReplicaFetcher", InlineFetcher)
     changes.change(log_maintenance.LogMaintenance, "start", lambda _: None)
     for name in _LOGS_ERRORS:
         changes.change_at(f"{name}.logger.exception", _raises)

@@ -15,7 +15,7 @@ from lakelog.replication.errors import LakelogException, StaleBrokerEpochExcepti
 from lakelog.replication.server.broker import Broker
 from lakelog.replication.server.broker_session import BrokerSession
 from lakelog.replication.server.pause_point import BrokerKilled
-from lakelog.replication.simulation.stack.one_thread import Fetcher, OneRound, Standing
+from lakelog.replication.simulation.stack.one_thread import InlineFetcher, OneRound, Standing
 from lakelog.replication.simulation.stack.producers import StackProducer
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -49,11 +49,11 @@ class StackBroker:
 
     @property
     def is_dead(self) -> bool:
-        return self.broker is not None and self.broker.gate.is_killed
+        return self.broker is not None and self.broker.pause_point.is_killed
 
     @property
     def runs(self) -> bool:
-        return self.broker is not None and not self.broker.gate.is_killed
+        return self.broker is not None and not self.broker.pause_point.is_killed
 
     @property
     def epoch(self) -> int | None:
@@ -81,7 +81,7 @@ class StackBroker:
     def die(self) -> bool:
         if self.broker is None or not self.may_die():
             return False
-        self.broker.gate.kill()
+        self.broker.pause_point.kill()
         return True
 
     def start(self) -> None:
@@ -91,7 +91,7 @@ class StackBroker:
             made = self._made()
             self.broker, self.beat_at = made, time.monotonic()
             made.start()
-            made.gate.watch(threading.current_thread())
+            made.pause_point.watch(threading.current_thread())
         except (LakelogException, OSError) as error:
             self.broker, self._refused = None, f"{type(error).__name__}: {error}"
         except BrokerKilled:
@@ -109,7 +109,7 @@ class StackBroker:
         """Ends all its processes."""
         for broker in (self.broker, *self._older):
             if broker is not None:
-                broker.gate.kill()
+                broker.pause_point.kill()
         self._older.clear()
 
     def start_another(self) -> None:
@@ -126,14 +126,14 @@ class StackBroker:
         newest, older = (self.broker, self.beat_at), self._older.pop(0)
         self.broker = older
         self._step(rng)
-        if self.broker is older and not older.gate.is_killed:
+        if self.broker is older and not older.pause_point.is_killed:
             self._older.append(older)
         self.broker, self.beat_at = newest
 
     def _step(self, rng: random.Random) -> None:
         """Heartbeat, its own round, fetches, now and then the maintenance of the log."""
         broker = self.broker
-        if broker is None or broker.gate.is_killed:
+        if broker is None or broker.pause_point.is_killed:
             self.start()
             return
         try:
@@ -162,7 +162,7 @@ class StackBroker:
         """The rounds of other threads; each goes on by itself whatever has become of the others."""
         for fetcher in session.fetcher_manager.fetchers().values():
             with suppress(LakelogException, BrokerKilled):
-                if isinstance(fetcher, Fetcher):
+                if isinstance(fetcher, InlineFetcher):
                     fetcher.fetch_once(self.fetches_all)
         if self._maintains_now(rng):
             with suppress(BrokerKilled, StaleBrokerEpochException):

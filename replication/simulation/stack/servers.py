@@ -100,7 +100,7 @@ class BrokerServer(_Signalled, StackBroker):
         keeps it from starting."""
         made = self._made()
         made.start()
-        made.gate.watch(threading.current_thread())
+        made.pause_point.watch(threading.current_thread())
         self.broker, self.frozen_until = made, 0.0
         self.beat_at = self._maintained_at = time.monotonic()
 

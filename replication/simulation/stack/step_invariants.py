@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lakelog.replication.errors import LakelogException
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
@@ -17,7 +17,7 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 Committed = tuple[TopicIdPartition, int, str]  # up to which offset, and the chain there
 Partitions = Mapping[TopicIdPartition, PartitionRegistration]
-_NO_CLAIM = ReplicaState.TRUNCATING, ReplicaState.OFFLINE
+_NO_CLAIM = FollowerState.TRUNCATING, FollowerState.OFFLINE
 
 
 def violation_of(error: Exception | Violation) -> Violation:

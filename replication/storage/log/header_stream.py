@@ -19,7 +19,7 @@ from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.leader_row_watch import LeaderFacts
+from lakelog.replication.storage.log.leader_row_watch import LeaderRowWatch
 from lakelog.replication.storage.log.segment import read_segment
 from lakelog.replication.storage.log.segment_name import leader_of
 from lakelog.schemas import LOG, METADATA, REPLICAS
@@ -58,7 +58,7 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         self._log = stream.source.child(LOG.name)
         self._commits = KnownCommits(self._log)
         self._metadata = KnownCommits(stream.cluster.child(METADATA.name)) if stream.cluster else None
-        self._replicas = LeaderFacts(stream.source.child(REPLICAS.name), stream.wait_max_ms / 1000)
+        self._replicas = LeaderRowWatch(stream.source.child(REPLICAS.name), stream.wait_max_ms / 1000)
         self._target: Offset | None = None
         self._polled_at = float("-inf")
         # How far commits without a header for us were read: what the leader itself follows must start no micro-batch.

@@ -21,7 +21,7 @@ _COLUMNS = ["role", "high_watermark", *_URGENT]
 _Facts = list[dict[str, Any]]
 
 
-class LeaderFacts:
+class LeaderRowWatch:
     """Watches the `replicas` table of a leader. What it writes of partitions that it follows itself wakes nobody."""
 
     def __init__(self, table: StorageRoot, wait_max: float) -> None:

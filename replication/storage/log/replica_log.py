@@ -101,7 +101,7 @@ class ReplicaLog:
         """The state as last replayed, without a look at the table and without waiting for one under way."""
         return self._state
 
-    def keep_cheap(self) -> None:
+    def maintain(self) -> None:
         """Keeps opening cheap; for the owner of the table, now and then."""
         with self._lock:
             self._log.checkpoint_if_due(LOG.commits_kept)

@@ -103,9 +103,9 @@ class AdminTable:
 
         self._table.update({"who": who, "why": "forgotten", "requests": sorted(request_ids)}, change)
 
-    def keep_cheap(self) -> None:
+    def maintain(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
-        self._table.keep_cheap()
+        self._table.maintain()
 
     def claim(self, controller_epoch: int) -> None:
         """Makes a controller the only one that decides here. Raises ControllerMovedException."""

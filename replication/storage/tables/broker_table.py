@@ -68,9 +68,9 @@ class BrokerTable:
         self._table.update({"who": "broker", "why": "register"}, change)
         return written[-1]
 
-    def keep_cheap(self) -> None:
+    def maintain(self) -> None:
         """Keeps opening cheap; for the broker, now and then."""
-        self._table.keep_cheap()
+        self._table.maintain()
 
     def update(self, broker_epoch: int, why: str, **changes: object) -> BrokerRegistration:
         """Changes fields of the registration that this process has made; each write moves the heartbeat.

@@ -33,9 +33,9 @@ class ControllerLease:
         self._table.refresh()
         return self._current()
 
-    def keep_cheap(self) -> None:
+    def maintain(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
-        self._table.keep_cheap()
+        self._table.maintain()
 
     def _current(self) -> Lease | None:
         return Lease(**self._table.rows[0]) if self._table.rows else None

@@ -42,10 +42,10 @@ class GroupTable:
         """Opens the table of a formatted cluster root."""
         return cls(StateTable.open(cluster.child(GROUPS.name), GROUPS))
 
-    def keep_cheap(self) -> None:
+    def maintain(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
         self._table.refresh()
-        self._table.keep_cheap()
+        self._table.maintain()
 
     def commit(self, offsets: Iterable[CommittedOffset], deadline: float | None = None) -> None:
         """Replaces the offsets of these partitions, in one compare-and-set; those of others stay.

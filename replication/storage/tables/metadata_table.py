@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from lakelog.replication.protocol.isr import IsrChange, IsrOutcomes, Outcome, alter_partition, fence_isr_changes
+from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrChange, IsrOutcomes, alter_partition, fence_isr_changes
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -82,9 +82,9 @@ class MetadataTable:
 
         return self._table.update(cause, change)
 
-    def keep_cheap(self) -> None:
+    def maintain(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
-        self._table.keep_cheap()
+        self._table.maintain()
 
     def claim(self, controller_epoch: int) -> None:
         """Makes a controller the only one that may elect here: an older one's next write is refused. [CE-04, CE-05]"""
@@ -99,13 +99,13 @@ class MetadataTable:
         unknown: the changes may have been written or not, and the same ones sent again find out. [IS-05]
         """
         wanted = list(changes)
-        outcomes: dict[TopicIdPartition, tuple[Outcome, PartitionRegistration | None]] = {}
+        outcomes: dict[TopicIdPartition, tuple[AlterIsrOutcome, PartitionRegistration | None]] = {}
 
         def change(_: list[Row]) -> list[Row] | None:
             found = self.partitions
             epochs = broker_epochs()
             outcomes.update({c.partition: alter_partition(found.get(c.partition), c, epochs) for c in wanted})
-            applied = {p: r for p, (outcome, r) in outcomes.items() if r and outcome is Outcome.APPLIED}
+            applied = {p: r for p, (outcome, r) in outcomes.items() if r and outcome is AlterIsrOutcome.APPLIED}
             return self._encode({**found, **applied}) if applied else None
 
         self._table.update(cause, change)

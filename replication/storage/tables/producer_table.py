@@ -34,10 +34,10 @@ class ProducerTable:
         """Opens the table of a formatted cluster root."""
         return cls(StateTable.open(cluster.child(PRODUCERS.name), PRODUCERS))
 
-    def keep_cheap(self) -> None:
+    def maintain(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
         self._table.refresh()
-        self._table.keep_cheap()
+        self._table.maintain()
 
     def init_producer(self, name: str, owner: str, deadline: float | None = None) -> ProducerIdAndEpoch:
         """The id of a named producer, under an epoch above all that were given out before: those are fenced.

@@ -78,9 +78,9 @@ class ReplicaTable:
             )
         return -1 if claimed is None else claimed
 
-    def keep_cheap(self) -> None:
+    def maintain(self) -> None:
         """Keeps opening cheap; for the broker, now and then."""
-        self._table.keep_cheap()
+        self._table.maintain()
 
     def publish(self, replicas: Iterable[Replica], why: str) -> int | None:
         """Replaces all rows, unless they are the same but for the log version. Returns the version written.

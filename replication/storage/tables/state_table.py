@@ -102,7 +102,7 @@ class StateTable:
         except (OSError, pa.ArrowException) as error:  # not of the store, which has handed it out
             raise CorruptRecordException(f"{path}: {error}") from error
 
-    def keep_cheap(self) -> None:
+    def maintain(self) -> None:
         """Keeps commits and opening cheap, and deletes files that are needed no more; for the owner, now and then."""
         with self._lock:
             self._cleaner = self._cleaner or FileCleaner(self._log.root)

@@ -44,9 +44,9 @@ class TopicTable:
         """Reads the table again if it has moved; tells whether it had."""
         return self._table.refresh()
 
-    def keep_cheap(self) -> None:
+    def maintain(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
-        self._table.keep_cheap()
+        self._table.maintain()
 
     def claim(self, controller_epoch: int) -> None:
         """Makes a controller the only one that may write here. Raises ControllerMovedException. [CE-05]"""

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from lakelog.jobs.faults.log_check import Findings, TopicLogs, check_logs
-from lakelog.jobs.faults.number_producer import Acknowledged
+from lakelog.jobs.faults.number_producer import AcknowledgedRecord
 from lakelog.replication.storage.cluster import Cluster
 from tests.jobs.admin.one_partition import one_partition, publish, start_at, write
 from tests.storage.logs import TOPIC
 
 GOOD = Findings(records=3, lost=0, duplicated=0, offsets_missing_or_doubled=0, contradictions=0, different=0)
-ALL = [Acknowledged(0, offset, 10 + offset) for offset in range(3)]
+ALL = [AcknowledgedRecord(0, offset, 10 + offset) for offset in range(3)]
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def cluster(tmp_path: Path) -> Cluster:
     return one_partition(tmp_path)
 
 
-def found(cluster: Cluster, high_watermark: int, acknowledged: Sequence[Acknowledged] = ALL) -> Findings:
+def found(cluster: Cluster, high_watermark: int, acknowledged: Sequence[AcknowledgedRecord] = ALL) -> Findings:
     return check_logs(publish(cluster, high_watermark), TOPIC, acknowledged)
 
 
@@ -74,7 +74,7 @@ def test_dr_01_below_the_log_start_nothing_is_looked_for(cluster: Cluster) -> No
     write(cluster, 2, 10, 11, 12, 13)
     for broker in (1, 2):
         start_at(cluster, broker, 2)
-    acknowledged = [*ALL, Acknowledged(0, 3, 13)]
+    acknowledged = [*ALL, AcknowledgedRecord(0, 3, 13)]
     assert found(cluster, 4, acknowledged) == GOOD._replace(records=2)
     assert found(cluster, 3, acknowledged) == GOOD._replace(records=2, lost=1)
 
@@ -91,8 +91,8 @@ def test_what_was_read_and_is_gone_is_missing(cluster: Cluster) -> None:
     start_at(cluster, 1, 1)
     logs = TopicLogs(publish(cluster, 3), TOPIC)
     assert logs.starts == {0: 1}
-    assert logs.missing([Acknowledged(0, 0, 99), Acknowledged(0, 1, 11)]) == 0
-    assert logs.missing([Acknowledged(0, 1, 12), Acknowledged(0, 2, 12), Acknowledged(0, 3, 13)]) == 2
+    assert logs.missing([AcknowledgedRecord(0, 0, 99), AcknowledgedRecord(0, 1, 11)]) == 0
+    assert logs.missing([AcknowledgedRecord(0, 1, 12), AcknowledgedRecord(0, 2, 12), AcknowledgedRecord(0, 3, 13)]) == 2
 
 
 @pytest.mark.parametrize("fault", ["lost", "duplicated", "offsets_missing_or_doubled", "contradictions", "different"])

@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakelog.jobs.faults.number_producer import Acknowledged
+from lakelog.jobs.faults.number_producer import AcknowledgedRecord
 from lakelog.jobs.faults.repeated_work import RepeatedWork
-from lakelog.jobs.faults.soak_load import Reader
+from lakelog.jobs.faults.soak_load import LoadReader
 from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -17,9 +17,9 @@ from tests.storage.logs import TOPIC
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Reader:
+def reader(tmp_path: Path) -> LoadReader:
     format_cluster(StorageRoot.of(str(tmp_path)), Config())
-    return Reader(str(tmp_path), "t", 2)
+    return LoadReader(str(tmp_path), "t", 2)
 
 
 def records(*offsets: int) -> pa.Table:
@@ -36,16 +36,18 @@ def records(*offsets: int) -> pa.Table:
         pytest.param([(1, 2)], 1, id="not from the beginning"),
     ],
 )
-def test_fe_01_each_record_is_the_next_one(reader: Reader, batches: list[tuple[int, ...]], out_of_order: int) -> None:
+def test_fe_01_each_record_is_the_next_one(
+    reader: LoadReader, batches: list[tuple[int, ...]], out_of_order: int
+) -> None:
     for batch in batches:
         reader.take(1, records(*batch))
     offsets = [offset for batch in batches for offset in batch]
     assert reader.out_of_order == out_of_order
-    assert reader.seen == [Acknowledged(1, offset, 100 + offset) for offset in offsets]
+    assert reader.seen == [AcknowledgedRecord(1, offset, 100 + offset) for offset in offsets]
     assert reader.positions == {0: 0, 1: offsets[-1] + 1}
 
 
-def test_what_cannot_be_read_now_is_read_later(reader: Reader) -> None:
+def test_what_cannot_be_read_now_is_read_later(reader: LoadReader) -> None:
     reader.work()
     assert dict(reader.errors) == {"UnknownTopicOrPartitionException": 2}
     assert reader.positions == {0: 0, 1: 0}
@@ -57,11 +59,11 @@ def test_fe_02_dr_01_a_reader_goes_on_where_the_log_begins_now(tmp_path: Path) -
     write(cluster, 1, 10, 11, 12)
     start_at(cluster, 1, 2)
     publish(cluster, 3)
-    reader = Reader(cluster.root.uri, TOPIC, 1)
+    reader = LoadReader(cluster.root.uri, TOPIC, 1)
     reader.work()
     assert (reader.skipped, reader.seen) == (2, [])
     reader.work()
-    assert (reader.out_of_order, reader.seen) == (0, [Acknowledged(0, 2, 12)])
+    assert (reader.out_of_order, reader.seen) == (0, [AcknowledgedRecord(0, 2, 12)])
     reader.positions[0] = 5
     reader.work()
     assert (reader.positions, reader.skipped) == ({0: 5}, 2)

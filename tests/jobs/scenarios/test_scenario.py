@@ -16,7 +16,7 @@ from lakelog.jobs.scenarios.record_steps import consume, epoch_end, logs, produc
 from lakelog.jobs.scenarios.report import Report, write_json
 from lakelog.jobs.scenarios.result import ScriptResult, StepResult, states
 from lakelog.jobs.scenarios.run import run_script
-from lakelog.jobs.scenarios.scene import Outcome, Scene, attempt, hold
+from lakelog.jobs.scenarios.scene import Observed, Scene, attempt, hold
 from lakelog.jobs.scenarios.script import ScriptError, read_script
 from lakelog.jobs.scenarios.steps import HANDLERS
 from lakelog.replication.config import Config
@@ -171,9 +171,9 @@ def test_isrs_compare_as_sets_and_replicas_as_lists(expected: dict[str, object],
 
 
 def test_an_error_is_what_is_wrong_and_may_pass() -> None:
-    answers = iter([TimeoutException("not yet"), Outcome({}, "well")])
+    answers = iter([TimeoutException("not yet"), Observed({}, "well")])
 
-    def work() -> Outcome:
+    def work() -> Observed:
         answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
@@ -340,8 +340,8 @@ def test_history_has_each_state_once(tables: Tables) -> None:
 def test_a_person_and_a_program_are_told_what_came_of_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = read_script(written(tmp_path, HEAD + " - kill: 1\n - wait: {topic: '[t]', isr: [1]}\n"))
     kill, wait = script.steps
-    told = StepResult(kill, Outcome({}, "running are 2,3"), 1200, 30)
-    failed = StepResult(wait, Outcome({"isr": [2]}, "ISR 2", "isr is [2], expected [1]"), 31_200, 30_000)
+    told = StepResult(kill, Observed({}, "running are 2,3"), 1200, 30)
+    failed = StepResult(wait, Observed({"isr": [2]}, "ISR 2", "isr is [2], expected [1]"), 31_200, 30_000)
     results = [ScriptResult(script, (told,), []), ScriptResult(script, (told, failed), [])]
     report = Report()
     report.step(told)

@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.chain import linked
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.leader_epoch import assign
 from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
@@ -35,7 +35,7 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
 from lakelog.replication.protocol.rounds.steps import InitialFetchState, OwnLogs, PublishReplicas
 from tests.clock import Clock
 from tests.protocol.chains import chained_log, ends_of, header
-from tests.protocol.rounds import Rounds
+from tests.protocol.rounds.driven import Rounds
 
 P0, P1 = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
 READS = [ReadLeaderRows, ReadFollowedLogs]
@@ -137,7 +137,8 @@ def test_ft_02_ft_09_it_truncates_then_fetches_then_tells():
     assert world.run() is False
     assert world.steps == [*truncating(), *FETCH, AppendFetched, *TOLD]
     assert world.own[P0].log_end == world.leader.log_end
-    assert (world.state.shown_state, world.state.fetch_offset, world.state.lagging) == (ReplicaState.FETCHING, 7, False)
+    state = world.state
+    assert (state.shown_state, state.fetch_offset, state.lagging) == (FollowerState.FETCHING, 7, False)
     assert world.run() is False
     assert world.steps == [*READS, *FETCH, *TOLD], "with nothing new nothing is appended"
 
@@ -188,9 +189,9 @@ def test_tr_08_a_history_that_comes_to_differ_is_told_and_its_row_counts_for_not
     world.told.clear()
     assert world.run() is False, "another round at once would find the same"
     assert world.steps[: len(READS) + 2] == [*READS, TellDiverged, PublishReplicas]
-    assert world.told[0] == ("diverged", {P0: (ReplicaState.TRUNCATING, DIVERGED)})
+    assert world.told[0] == ("diverged", {P0: (FollowerState.TRUNCATING, DIVERGED)})
     assert CutLogs not in world.steps, "the leader has lost records of its own epoch"
-    assert (world.state.shown_state, world.state.error) == (ReplicaState.DELAYED, LOST_END)
+    assert (world.state.shown_state, world.state.error) == (FollowerState.DELAYED, LOST_END)
 
 
 def test_tr_08_a_batch_that_follows_another_chain_is_not_appended_and_the_next_round_looks_at_the_leaders_log():
@@ -200,7 +201,7 @@ def test_tr_08_a_batch_that_follows_another_chain_is_not_appended_and_the_next_r
     world.answers[FetchHeaders] = FetchedHeaders([world.fetched(P0, other.batches[1])], {}, False)
     assert world.run() is True
     assert world.steps == [*READS, ThrottleFetch, FetchHeaders, TellDiverged, PublishReplicas, CopyBatches, *TOLD]
-    assert (world.state.shown_state, world.state.diverged) == (ReplicaState.TRUNCATING, True)
+    assert (world.state.shown_state, world.state.diverged) == (FollowerState.TRUNCATING, True)
 
 
 def test_ft_07_a_batch_that_the_leader_has_cut_since_is_not_appended():
@@ -211,7 +212,7 @@ def test_ft_07_a_batch_that_the_leader_has_cut_since_is_not_appended():
     world.answers[FetchHeaders] = FetchedHeaders([late], {}, False)
     world.run()
     assert AppendFetched not in world.steps
-    assert world.state.shown_state == ReplicaState.FETCHING
+    assert world.state.shown_state == FollowerState.FETCHING
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["the tail says so", "a batch begins above the log end"])
@@ -276,7 +277,7 @@ def test_ft_06_an_error_delays_all_partitions_and_is_told(step, error):
     assert world.run() is False
     assert world.steps[-2:] == [step, PublishReplicas]
     said = f"{type(error).__name__}: {error}"
-    assert world.told[-1] == ("delayed", dict.fromkeys((P0, P1), (ReplicaState.DELAYED, said)))
+    assert world.told[-1] == ("delayed", dict.fromkeys((P0, P1), (FollowerState.DELAYED, said)))
     world.rounds.fails = {}
     world.clock.now += BACKOFF_MS / 1000
     world.run()
@@ -288,7 +289,7 @@ def test_ft_06_an_error_that_cannot_be_told_is_told_later():
     world = World()
     world.rounds.fails = {ReadLeaderRows: KafkaStorageException("503"), PublishReplicas: KafkaStorageException("503")}
     assert world.run() is False
-    assert world.state.shown_state == ReplicaState.DELAYED
+    assert world.state.shown_state == FollowerState.DELAYED
 
 
 @pytest.mark.parametrize("step", [ReadFollowedLogs, AppendFetched, PublishReplicas], ids=lambda step: step.__name__)
@@ -340,7 +341,7 @@ def test_fm_07_what_the_stream_has_brought_is_not_lost_when_another_partition_is
 def test_ol_01_what_passes_by_while_the_leader_is_offline_is_fetched_when_it_is_back():
     world = World()
     world.run()
-    row = dataclasses.replace(world.row(P0), state=ReplicaState.OFFLINE, error="broken")
+    row = dataclasses.replace(world.row(P0), state=FollowerState.OFFLINE, error="broken")
     world.write(C)
     world.answers[ReadLeaderRows] = {P0: row}
     world.run()
@@ -380,7 +381,7 @@ def test_fs_02_a_partition_that_is_assigned_meanwhile_comes_with_the_next_round(
     world.then[step] = lambda: world.states.assign({P1: InitialFetchState("t", 1, 0, 0)})
     world.run()
     assert (world.own[P0].log_end_offset, world.own[P1].log_end_offset) == (10, 0)
-    assert world.states.get(P1).shown_state == ReplicaState.TRUNCATING
+    assert world.states.get(P1).shown_state == FollowerState.TRUNCATING
     world.run()
     assert world.own[P1].log_end_offset == 10
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
-from lakelog.replication.protocol.isr import Outcome, alter_partition
+from lakelog.replication.protocol.isr import AlterIsrOutcome, alter_partition
 from lakelog.replication.protocol.leadership import host
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_log import FENCED, LEADER, Role
@@ -21,7 +21,7 @@ from lakelog.replication.protocol.rounds.steps import (
     ReadLog,
 )
 from tests.clock import Clock
-from tests.protocol.rounds import Rounds
+from tests.protocol.rounds.driven import Rounds
 from tests.protocol.test_leadership import EPOCHS, LAG, WHOLE, log_to, row
 
 P = WHOLE.topic_id_partition
@@ -63,7 +63,7 @@ class World:
                 return dict.fromkeys(partitions, self.log)
             case AlterPartitions((change,)):
                 outcome, now = alter_partition(self.current, change, EPOCHS)
-                self.current = now if outcome is Outcome.APPLIED else self.current
+                self.current = now if outcome is AlterIsrOutcome.APPLIED else self.current
                 return {change.partition: (outcome, now)}
 
     def later(self, seconds):

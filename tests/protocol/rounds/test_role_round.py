@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.leadership import host
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
@@ -23,7 +23,7 @@ from lakelog.replication.protocol.rounds.steps import (
     StopFetching,
     StopIdleFetchers,
 )
-from tests.protocol.rounds import Rounds
+from tests.protocol.rounds.driven import Rounds
 from tests.protocol.test_leadership import WHOLE, log_to, row
 
 LED = replace(WHOLE, isr_epochs={1: 10})
@@ -55,7 +55,7 @@ class World:
                 for partition in gone:
                     del self.memory.hosted[partition]
             case PublishReplicas():
-                state = ReplicaState.OFFLINE if P in self.memory.offline.faults else ReplicaState.FETCHING
+                state = FollowerState.OFFLINE if P in self.memory.offline.faults else FollowerState.FETCHING
                 self.told = {P: row(1, 50, state=state)}
             case FenceIsrChanges(partitions):
                 return set(partitions) if self.is_fenced else set()
@@ -160,4 +160,4 @@ def test_ol_01_nothing_is_dropped_before_its_row_says_that_it_is_offline():
     replicas.look({P: "is gone"}, {P: FOLLOWED})
     assert replicas.repairable({}) == {}
     assert replicas.repairable({P: row(1, 50)}) == {}
-    assert replicas.repairable({P: row(1, 50, state=ReplicaState.OFFLINE)}) == {P: 5}
+    assert replicas.repairable({P: row(1, 50, state=FollowerState.OFFLINE)}) == {P: 5}

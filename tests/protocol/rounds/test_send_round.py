@@ -36,7 +36,7 @@ from lakelog.replication.protocol.rounds.send_steps import (
 )
 from tests.clock import Clock
 from tests.protocol.chains import chained_log, header
-from tests.protocol.rounds import Rounds
+from tests.protocol.rounds.driven import Rounds
 
 SECONDS, POLL = 10.0, 1.0
 SENT, LOOK = [ReadTopic, AppendToLeader], [ReadLeaderships, ReadLeaderLogs]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.hanging import raises
@@ -41,7 +41,7 @@ def test_ft_15_a_gap_that_the_leader_cannot_close_is_told_of_all_the_time(world)
     told = rows_of(world, P0)
     began = next(number for number, (_, said) in enumerate(told) if said)
     assert {said for _, said in told[began:]} == {error}
-    assert (told[-1][0], leo(world.follower), leo(world.follower, P1)) == (ReplicaState.DELAYED, 0, 3)
+    assert (told[-1][0], leo(world.follower), leo(world.follower, P1)) == (FollowerState.DELAYED, 0, 3)
 
 
 def test_ft_06_ft_15_a_root_that_fails_is_told_of_until_records_come_again(world, monkeypatch):
@@ -57,4 +57,4 @@ def test_ft_06_ft_15_a_root_that_fails_is_told_of_until_records_come_again(world
     world.tell("kept up")
     assert {error for _, error in rows_of(world, P0)} == {"OSError: away"}
     world.fetch()
-    assert rows_of(world, P0)[-1] == (ReplicaState.FETCHING, None)
+    assert rows_of(world, P0)[-1] == (FollowerState.FETCHING, None)

@@ -8,7 +8,7 @@ import pytest
 
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.chain import genesis
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
@@ -21,7 +21,7 @@ from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchR
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.follower_session import follower_session
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
-from lakelog.replication.server.pause_point import Gate
+from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import append_as_follower
@@ -67,7 +67,7 @@ class World:
         read = ReplicaTable.open(self.source)
         context = FetchContext(
             self.spark, Config.from_properties(config), "broker-2", self.follower, self.source,
-            lambda: read, self.follow_high_watermarks, self.divergences.append, self.tell, Gate(),
+            lambda: read, self.follow_high_watermarks, self.divergences.append, self.tell, PausePoint(),
             FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1),
         )  # fmt: skip
         self.round = FetchRunner(context, self.states)
@@ -268,7 +268,7 @@ def test_ft_12_a_broken_segment_delays_its_partition_and_no_other(world):
     assert leo(world.follower, P1) == 5
     assert leo(world.follower, P0) == 0
     state = world.states.get(P0)
-    assert state.shown_state == ReplicaState.DELAYED
+    assert state.shown_state == FollowerState.DELAYED
     assert "CorruptRecordException" in state.error
     assert broken in state.error
 
@@ -281,7 +281,7 @@ def test_ft_12_a_broken_segment_in_the_snapshot_delays_its_partition_and_no_othe
     world.leader.root.delete(broken)
     world.round.run(None)
     assert (leo(world.follower, P0), leo(world.follower, P1)) == (0, 5)
-    assert world.states.get(P0).shown_state == ReplicaState.DELAYED
+    assert world.states.get(P0).shown_state == FollowerState.DELAYED
     assert broken in world.states.get(P0).error
 
 
@@ -303,7 +303,7 @@ def test_ft_12_a_broken_file_of_our_own_delays_its_partition_and_no_other(world)
     world.truncated.clear()
     for _ in range(2):
         world.fetch()
-        assert world.states.get(P0).shown_state == ReplicaState.DELAYED
+        assert world.states.get(P0).shown_state == FollowerState.DELAYED
         assert broken.name in world.states.get(P0).error
         assert leo(world.follower, P1) == 5
     assert world.truncated == [P1]
@@ -321,7 +321,7 @@ def test_fm_09_nothing_is_appended_after_the_replica_has_become_something_else(w
     follow(world.follower, P0, epoch=3)
     assert world.fetch() is False
     state = world.states.get(P0)
-    assert (leo(world.follower), state.shown_state) == (0, ReplicaState.DELAYED)
+    assert (leo(world.follower), state.shown_state) == (0, FollowerState.DELAYED)
     assert "no longer follows" in state.error
 
 

@@ -7,14 +7,14 @@ import pytest
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher import replica_fetcher
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
-from lakelog.replication.server.pause_point import BrokerKilled, Gate
+from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -32,17 +32,22 @@ FOLLOWED = PartitionRegistration("flights", "flights-id", 1, (1, 2), 2, 0, (2,))
 @pytest.fixture
 def fetch(root):
     """A round of a fetcher whose leader has said nothing yet; it needs no Spark to do nothing."""
-    storage, gate, published, looks = StorageRoot.of(root), Gate(), [], []
+    storage, pause_point, published, looks = StorageRoot.of(root), PausePoint(), [], []
     log = new_log(storage.child("log"))
     states = SharedFetchStates(Clock())
     leaders = ReplicaTable.create(storage)
     context = FetchContext(
         None, Config(), "broker-2", log, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
-        lambda _: None, published.append, gate,
+        lambda _: None, published.append, pause_point,
         FetcherQuotas(ReplicationQuotas(2, QuotaCache()), 1),
     )  # fmt: skip
     return SimpleNamespace(
-        round=FetchRunner(context, states), states=states, gate=gate, published=published, looks=looks, log=log
+        round=FetchRunner(context, states),
+        states=states,
+        pause_point=pause_point,
+        published=published,
+        looks=looks,
+        log=log,
     )
 
 
@@ -51,7 +56,7 @@ def test_ft_03_ft_14_without_anything_to_fetch_nothing_is_read_and_nobody_is_wok
     assert fetch.looks == []
     fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
     assert fetch.round.run(None) is False
-    assert fetch.states.get(P0).shown_state == ReplicaState.TRUNCATING, "it waits for its leader"
+    assert fetch.states.get(P0).shown_state == FollowerState.TRUNCATING, "it waits for its leader"
 
 
 @pytest.mark.parametrize("error", [KafkaStorageException("no route to host"), OSError("connection reset")], ids=repr)
@@ -61,14 +66,14 @@ def test_ft_06_a_fetch_that_fails_delays_all_its_partitions_and_tells(fetch, mon
     for _ in range(2):
         assert fetch.round.run(None) is False
     said = f"{type(error).__name__}: {error}"
-    assert {(s.shown_state, s.error) for s in fetch.states.all().values()} == {(ReplicaState.DELAYED, said)}
+    assert {(s.shown_state, s.error) for s in fetch.states.all().values()} == {(FollowerState.DELAYED, said)}
     assert fetch.published == ["delayed"] * 2
     lines = [f"broker-2: {p.topic_id}-{p.partition} is delayed: {said}" for p in (P0, P1)]
     assert [record.getMessage() for record in caplog.records] == lines, "once, not in each round"
 
 
 def test_a_fetcher_of_a_broker_that_was_killed_does_nothing_more(fetch):
-    fetch.gate.kill()
+    fetch.pause_point.kill()
     with pytest.raises(BrokerKilled):
         fetch.round.run(None)
     assert (fetch.looks, fetch.published) == ([], []), "not even a look at its leader"
@@ -142,7 +147,7 @@ class Round:
 def fetcher_of(root, states, work, config=None):
     home = StorageRoot.of(root)
     key, checkpoints = BrokerIdAndFetcherId(1, 0), home.child("checkpoints")
-    return ReplicaFetcher(None, 2, key, home, home, checkpoints, config or Config(), states, work, Gate())
+    return ReplicaFetcher(None, 2, key, home, home, checkpoints, config or Config(), states, work, PausePoint())
 
 
 @pytest.fixture
@@ -152,7 +157,7 @@ def fetcher(root, monkeypatch):
     monkeypatch.setattr(replica_fetcher, "read_headers", lambda _spark, _stream: writer)
     config = Config.from_properties({"replica.fetch.backoff.ms": 0})
     made = fetcher_of(root, states, work, config)
-    made.attend()
+    made.keep_running()
     wakes = home.child("checkpoints", "ReplicaFetcherThread-0-1")
     return SimpleNamespace(it=made, writer=writer, work=work, states=states, wakes=lambda: int(wakes.read("wake")))
 
@@ -193,24 +198,24 @@ def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again
     with pytest.raises(ZeroDivisionError):
         fetcher.writer.process(None, 0)
     fetcher.writer.queries[0].isActive = False
-    fetcher.it.attend()
+    fetcher.it.keep_running()
     assert len(fetcher.writer.queries) == 1, "first a backoff"
     assert "the query has ended: it ended" in caplog.text
-    fetcher.it.attend()
+    fetcher.it.keep_running()
     assert len(fetcher.writer.queries) == 2
     fetcher.work.answer = False
-    fetcher.it.attend()
+    fetcher.it.keep_running()
     assert len(fetcher.writer.queries) == 2, "it runs"
 
 
 def test_ft_01_a_query_that_does_not_start_is_tried_again(fetcher):
     fetcher.writer.queries[0].isActive, fetcher.writer.error = False, ZeroDivisionError("no worker")
-    fetcher.it.attend()
+    fetcher.it.keep_running()
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            fetcher.it.attend()
+            fetcher.it.keep_running()
     fetcher.writer.error = None
-    fetcher.it.attend()
+    fetcher.it.keep_running()
     assert [query.isActive for query in fetcher.writer.queries] == [False, True]
 
 
@@ -226,10 +231,10 @@ def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fe
 
 def test_ft_01_before_its_stream_has_begun_a_fetcher_fetches_by_itself(fetcher):
     """A query takes seconds to begin; meanwhile its partitions would fall out of the ISR."""
-    fetcher.it.attend()
+    fetcher.it.keep_running()
     assert fetcher.work.runs == [None]
     fetcher.writer.process("headers", 0)
-    fetcher.it.attend()
+    fetcher.it.keep_running()
     assert fetcher.work.runs == [None, "headers"], "from its first micro-batch on the stream does it"
 
 

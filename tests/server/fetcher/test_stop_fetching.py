@@ -11,7 +11,7 @@ from lakelog.replication.protocol.fetch_states import NoLongerFetched
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
-from lakelog.replication.server.pause_point import Gate
+from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.clock import Clock
@@ -47,7 +47,7 @@ def world(root):
     home, states = StorageRoot.of(root), SharedFetchStates(Clock())
     work = Appending(states)
     fetcher = ReplicaFetcher(
-        None, 2, BrokerIdAndFetcherId(1, 0), home, home, home.child("checkpoints"), Config(), states, work, Gate()
+        None, 2, BrokerIdAndFetcherId(1, 0), home, home, home.child("checkpoints"), Config(), states, work, PausePoint()
     )  # fmt: skip
     fetcher.start = lambda: None
     manager = ReplicaFetcherManager(1, lambda _key, _uri: fetcher, lambda _broker: SourceBroker(home.uri, 1))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.protocol.fetch_state import ReplicaState
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.server.replication_quotas import ReplicationQuotas
 from tests.clock import Clock
 from tests.server.fetcher.test_fetch_runner import World
@@ -58,13 +58,13 @@ def test_th_01_a_replica_that_is_held_back_has_not_failed(throttled, clock):
     produce(world, P0, *[2] * 5)
     fetch_all_that_is_allowed(world)
     state = world.states.get(P0)
-    assert (state.shown_state, state.error, state.fetch_offset) == (ReplicaState.DELAYED, None, 6)
-    assert world.states.get(P1).shown_state == ReplicaState.FETCHING
+    assert (state.shown_state, state.error, state.fetch_offset) == (FollowerState.DELAYED, None, 6)
+    assert world.states.get(P1).shown_state == FollowerState.FETCHING
     assert not world.states.has_due()
     clock.now += 1.5  # 3 batches, 2 a second
     assert world.states.has_due(), "which wakes its query"
     world.fetch()
-    assert world.states.get(P0).shown_state == ReplicaState.FETCHING
+    assert world.states.get(P0).shown_state == FollowerState.FETCHING
 
 
 def test_th_01_nothing_is_lost_of_what_the_stream_brings_meanwhile(throttled, clock):

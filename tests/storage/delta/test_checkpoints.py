@@ -31,13 +31,13 @@ def checkpoints(root):
 
 def test_a_log_gets_a_checkpoint_when_it_is_due_and_reads_the_same(root):
     log = new_log(root, P0)
-    log.keep_cheap()
+    log.maintain()
     assert checkpoints(log.root) == []
     fill(log, P0, *[1] * CHECKPOINT_COMMITS)
-    log.keep_cheap()
+    log.maintain()
     assert len(checkpoints(log.root)) == 1
     fill(log, P0, 1)
-    log.keep_cheap()
+    log.maintain()
     assert len(checkpoints(log.root)) == 1, "one is enough for a hundred commits"
     assert facts(ReplicaLog.open(log.root), P0) == facts(log, P0)
 
@@ -47,7 +47,7 @@ def test_a_heartbeat_goes_on_over_checkpoints(root):
     table.register(lambda _: BrokerRegistration(1, "/1", None, 1, 0, -1, False, None, "log", 0))
     for _ in range(CHECKPOINT_COMMITS):
         table.update(1, "heartbeat")
-    table.keep_cheap()
+    table.maintain()
     table.update(1, "heartbeat")
     folder = StorageRoot.of(root).child("brokers", "1")
     assert len(checkpoints(folder)) == 1
@@ -89,7 +89,7 @@ def busy(root, monkeypatch):
 def go_on(log, commits=12):
     for _ in range(commits):
         fill(log, P0, 1)
-        log.keep_cheap()
+        log.maintain()
 
 
 def commits_of(root):
@@ -173,7 +173,7 @@ def test_na_04_a_state_table_that_has_fallen_behind_has_the_newest_rows_only(roo
     other = BrokerTable.open(StorageRoot.of(root), 1)
     for _ in range(30):
         table.update(1, "heartbeat")
-        table.keep_cheap()
+        table.maintain()
     assert commits_of(StorageRoot.of(root).child("brokers", "1"))[0] > 2
     assert other.refresh()
     assert other.registration == table.registration

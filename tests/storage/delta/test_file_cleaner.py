@@ -166,7 +166,7 @@ def test_na_04_who_cleans_a_table_that_others_write_looks_at_it_first(root):
     """Its own state may be a day old: the file of the newest version would be one that no version knows."""
     storage = StorageRoot.of(root).child("producers")
     owner = StateTable.create(storage, PRODUCERS)
-    owner.keep_cheap()
+    owner.maintain()
     owner._cleaner._clock = clock = Clock()
     clock.now += owner._cleaner._swept_at
     StateTable.open(storage, PRODUCERS).update({"who": "a client"}, lambda _: [row("p")])
@@ -174,5 +174,5 @@ def test_na_04_who_cleans_a_table_that_others_write_looks_at_it_first(root):
         os.utime(storage.path(name), (0, 0))
     for _ in range(3):
         clock.now += 2 * HOUR
-        owner.keep_cheap()
+        owner.maintain()
     assert StateTable.open(storage, PRODUCERS).rows == [row("p")]

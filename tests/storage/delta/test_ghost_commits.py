@@ -12,7 +12,7 @@ from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments, replica_log
 from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
-from lakelog.replication.storage.log.leader_row_watch import LeaderFacts
+from lakelog.replication.storage.log.leader_row_watch import LeaderRowWatch
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.storage.log.test_replay import fails_once
 from tests.storage.logs import P0, P1, facts, fill, lead, leo, new_log
@@ -90,7 +90,7 @@ def test_a_commit_that_was_passed_on_the_way_is_known_too(log):
 
 
 def test_a_leader_s_facts_are_of_the_newest_version(log):
-    facts_of_leader = LeaderFacts(log.root, 0)
+    facts_of_leader = LeaderRowWatch(log.root, 0)
     version = log.current().version
     assert facts_of_leader.changed_at(version, True) == version
     leave_behind(log, version)

@@ -9,7 +9,7 @@ from lakelog.replication.storage.delta.commit_reader import commit_name, last_ve
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions
 from lakelog.replication.storage.memory.store import MemoryStore
-from tests.storage.tables import (
+from tests.storage.delta.tables import (
     HOUR,
     add,
     commit,

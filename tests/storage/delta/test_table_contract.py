@@ -11,7 +11,7 @@ from lakelog.replication.storage.delta.commit_reader import ACTIONS, AddedFile, 
 from lakelog.replication.storage.delta.delta_log import NONCE, DeltaLog
 from lakelog.replication.storage.delta.table_handle import add_actions
 from lakelog.schemas import LOG
-from tests.storage.tables import (  # fmt: skip
+from tests.storage.delta.tables import (  # fmt: skip
     ARROW,
     BY_TYPE,
     SCHEMA,

@@ -7,7 +7,7 @@ import pytest
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lakelog.replication.storage.delta.commit_reader import commit_name
-from tests.storage.tables import (
+from tests.storage.delta.tables import (
     add,
     commit,
     commits,

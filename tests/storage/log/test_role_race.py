@@ -33,7 +33,7 @@ def change_roles(start, uri):
     for epoch in range(1, ROLE_CHANGES):
         version = log.become({P0: Role(epoch, LEADER if epoch % 2 == 0 else FOLLOWER)}, "test")
         wait_until(lambda v=version: log.refresh().version >= v + COMMITS_BETWEEN, f"commits under epoch {epoch}")
-        log.keep_cheap()
+        log.maintain()
     log.become({P0: END}, "test")
     return Counter()
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.protocol.isr import Outcome, change_to
+from lakelog.replication.protocol.isr import AlterIsrOutcome, change_to
 from lakelog.replication.protocol.leader_election import with_leader
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -49,7 +49,7 @@ def written(before, *isr):
 
 def test_is_05_a_change_is_applied_in_one_commit_that_says_who_and_why(storage, table):
     before = commits(storage)
-    assert alter(table, change_to(LED, (1, 3))) == {P: (Outcome.APPLIED, written(LED, 1, 3))}
+    assert alter(table, change_to(LED, (1, 3))) == {P: (AlterIsrOutcome.APPLIED, written(LED, 1, 3))}
     assert commits(storage) == before + 1
     info = read_commit(storage.child("metadata"), before + 1).info
     assert (info["who"], info["why"]) == ("broker-1", "isr")
@@ -61,9 +61,9 @@ def test_is_05_several_changes_are_one_commit_and_each_has_its_own_outcome(stora
     before = commits(storage)
     outcomes = alter(table, change_to(LED, (1,)), change_to(OTHER, (1,)), change_to(replace(LED, partition=9), (1,)))
     assert outcomes == {
-        P: (Outcome.APPLIED, written(LED, 1)),
-        Q: (Outcome.LOST, replace(OTHER, leader=2, leader_epoch=6)),
-        GONE: (Outcome.LOST, None),
+        P: (AlterIsrOutcome.APPLIED, written(LED, 1)),
+        Q: (AlterIsrOutcome.LOST, replace(OTHER, leader=2, leader_epoch=6)),
+        GONE: (AlterIsrOutcome.LOST, None),
     }
     assert commits(storage) == before + 1
     assert table.partitions == {P: written(LED, 1), Q: replace(OTHER, leader=2, leader_epoch=6)}
@@ -73,8 +73,8 @@ def test_is_05_what_is_lost_or_found_is_not_written(storage, table):
     change = change_to(LED, (1, 3))
     alter(table, change)
     before = commits(storage)
-    assert alter(table, change) == {P: (Outcome.FOUND, written(LED, 1, 3))}
-    assert alter(table, change_to(LED, (1,))) == {P: (Outcome.LOST, written(LED, 1, 3))}
+    assert alter(table, change) == {P: (AlterIsrOutcome.FOUND, written(LED, 1, 3))}
+    assert alter(table, change_to(LED, (1,))) == {P: (AlterIsrOutcome.LOST, written(LED, 1, 3))}
     assert alter(table) == {}
     assert commits(storage) == before
 
@@ -84,7 +84,10 @@ def test_is_05_a_write_whose_answer_was_lost_is_found_again(storage, table, monk
     before = commits(storage)
     lose_an_answer(monkeypatch, error=error)
     outcomes = alter(table, change_to(LED, (1, 3)), change_to(OTHER, (1, 2)))
-    assert outcomes == {P: (Outcome.FOUND, written(LED, 1, 3)), Q: (Outcome.FOUND, written(OTHER, 1, 2))}
+    assert outcomes == {
+        P: (AlterIsrOutcome.FOUND, written(LED, 1, 3)),
+        Q: (AlterIsrOutcome.FOUND, written(OTHER, 1, 2)),
+    }
     assert commits(storage) == before + 1, "written once"
 
 
@@ -94,7 +97,7 @@ def test_is_05_an_outcome_that_stays_unknown_is_an_error_and_the_same_change_fin
         refuse_all(patched)
         with pytest.raises(KafkaStorageException, match="connection refused"):
             alter(table, change)
-    assert alter(table, change) == {P: (Outcome.APPLIED, written(LED, 1, 3))}
+    assert alter(table, change) == {P: (AlterIsrOutcome.APPLIED, written(LED, 1, 3))}
     assert MetadataTable.open(storage).partitions[P] == written(LED, 1, 3)
 
 
@@ -109,14 +112,14 @@ def test_is_05_broker_epochs_are_looked_up_at_each_attempt(storage, table):
         return found
 
     change = change_to(replace(LED, isr=(1, 2)), (1, 2, 3), {3: 30})
-    assert table.alter_partitions([change], epochs, CAUSE) == {P: (Outcome.LOST, LED)}
+    assert table.alter_partitions([change], epochs, CAUSE) == {P: (AlterIsrOutcome.LOST, LED)}
     assert answers == []
 
 
 def test_is_05_le_06_an_election_in_between_overtakes_a_change(storage, table):
     elected, other = with_leader(LED, 2, (2, 3)), MetadataTable.open(storage)
     other.put([elected], {"who": "elector"})
-    assert alter(table, change_to(LED, (1,))) == {P: (Outcome.LOST, elected)}
+    assert alter(table, change_to(LED, (1,))) == {P: (AlterIsrOutcome.LOST, elected)}
     assert table.partitions[P] == elected
 
 
@@ -202,7 +205,7 @@ def test_ol_01_is_05_a_broker_is_kept_out_of_the_isrs_that_are_without_it(storag
     assert table.fence_isr_changes([P, Q, GONE], 2, CAUSE) == {P}
     assert (commits(storage), table.partitions) == (before + 1, {P: written(led, 1, 3), Q: OTHER})
     late = change_to(led, (1, 2, 3), {2: 20})
-    assert alter(leaders, late) == {P: (Outcome.LOST, written(led, 1, 3))}
+    assert alter(leaders, late) == {P: (AlterIsrOutcome.LOST, written(led, 1, 3))}
     assert table.fence_isr_changes([Q], 2, CAUSE) == set()
     assert commits(storage) == before + 1
 
