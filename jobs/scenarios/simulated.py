@@ -7,7 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
+from lakelog.jobs.cli import waiting
 from lakelog.jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
+from lakelog.replication.clients import topic_view
 from lakelog.replication.simulation.stack.held_time import Passing, Schedule
 from lakelog.replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
 from lakelog.replication.simulation.stack.servers import BrokerServer, ControllerServer
@@ -16,10 +18,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
 
 _CONTROLLERS = ("controller-1", "controller-2")
-_WAITING = (
-    "lakelog.replication.clients.topic_view",
-    "lakelog.jobs.cli.waiting",
-)  # where clients, and steps of scripts, wait
+_WAITING = (topic_view, waiting)  # where clients, and steps of scripts, wait
 
 
 class SimulatedCluster(ScriptCluster):
