@@ -35,9 +35,19 @@ def at(*places: tuple[str, Any]) -> Break:
     return apply
 
 
+def all_of(*breaks: Break) -> Break:
+    """Breaks in more than one place."""
+
+    def apply(changes: Changes) -> None:
+        for each in breaks:
+            each(changes)
+
+    return apply
+
+
 def of_rules(broken: Rules) -> Break:
     """Replaces rules that a sabotage of the rules tier has broken wherever shipped code has them; it raises ValueError
-    where it has none. The chain stays: the files of a log cannot do without it."""
+    where it has none. The chain stays: the files of a log cannot do without it. See `WITHOUT_CHAIN`."""
 
     def apply(changes: Changes) -> None:
         count = 0

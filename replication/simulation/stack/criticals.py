@@ -17,9 +17,9 @@ from lakelog.replication.protocol.replica_rows import replica_row
 from lakelog.replication.protocol.rounds.broker_rounds import BrokerRules
 from lakelog.replication.protocol.rounds.role_round import take_up_roles
 from lakelog.replication.server.replica_manager import ReplicaManager
-from lakelog.replication.simulation.stack import schedules
 from lakelog.replication.simulation.stack.breaks import StackSabotage, at
 from lakelog.replication.simulation.stack.one_thread import InlineFetcher
+from lakelog.replication.simulation.stack.schedules import rare
 
 _send, _place, _publish = Producer.send, place, ReplicaManager.publish
 
@@ -99,7 +99,7 @@ FETCHER_GOES_ON = at(("server.replica_manager.ReplicaManager.publish", _is_overt
 CRITICALS: dict[str, StackSabotage] = {
     "a_send_keeps_its_identity": StackSabotage(
         "a send that raises leaves its sequence numbers to the next one",
-        at(("clients.producer.Producer.send", _keeps_its_identity)), schedules.interrupted_send,
+        at(("clients.producer.Producer.send", _keeps_its_identity)), rare.interrupted_send,
     ),
     "a_new_process_leads_on": StackSabotage(
         "a process leads what an older one was elected for, with a log that has lost its end",
@@ -107,20 +107,20 @@ CRITICALS: dict[str, StackSabotage] = {
             ("server.replica_manager.take_up_roles",
              partial(take_up_roles, rules=BrokerRules(given_to=_leads_on))),
             ("protocol.log_matching.leader_lost_its_end", lambda *_: False),  # it would keep what was lost
-        ), schedules.leader_without_its_end,
+        ), rare.leader_without_its_end,
     ),
     "the_log_is_read_first": StackSabotage(
         "a row is made of a log that was read before the fetch states",
         at(("server.replica_manager.ReplicaManager.publish", _reads_the_log_first)),
-        schedules.tail_of_a_deposed_leader,
+        rare.tail_of_a_deposed_leader,
     ),
     "all_is_appended_again": StackSabotage(
         "a leader that has the first records of a send appends all of them",
-        at(("storage.log.append.place", _appends_all_again)), schedules.send_that_was_replicated_in_part,
+        at(("storage.log.append.place", _appends_all_again)), rare.send_that_was_replicated_in_part,
     ),
     "compaction_makes_no_progress": StackSabotage(
         "compaction packs files by their compressed sizes",
         at(("storage.log.compaction.plan_compaction", _without_progress)),
-        schedules.records_that_compress_well,
+        rare.records_that_compress_well,
     ),
 }  # fmt: skip

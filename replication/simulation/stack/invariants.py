@@ -26,6 +26,7 @@ def check(world: StackWorld) -> None:
     """Raises Violation, which says what is wrong."""
     for node in world.nodes.values():
         _check_compaction(node)
+    _check_topics(world)
     for number in range(PARTITIONS):
         _check_partition(world, TopicIdPartition(TOPIC_ID, number))
 
@@ -63,6 +64,13 @@ def _check_compaction(node: StackBroker) -> None:
         if maintenance._log.refresh().version == before:
             return
     raise Violation("compaction_comes_to_rest", f"{node.name}: compaction goes on for ever")
+
+
+def _check_topics(world: StackWorld) -> None:
+    world.cluster.topics.refresh()
+    orphans = [r for r in world.partitions().values() if r.topic not in world.cluster.topics.topics]
+    if orphans:
+        raise Violation("partitions_have_a_topic", f"{orphans}")
 
 
 def _check_partition(world: StackWorld, partition: TopicIdPartition) -> None:

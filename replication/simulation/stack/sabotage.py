@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from lakelog.replication.protocol.compaction import Compaction, plan_compaction
 from lakelog.replication.server.registration import Registration
-from lakelog.replication.simulation.rules import SHIPPED
-from lakelog.replication.simulation.sabotage import SABOTAGES
-from lakelog.replication.simulation.stack import schedules
-from lakelog.replication.simulation.stack.breaks import StackSabotage, at, of_rules
+from lakelog.replication.simulation.stack.breaks import StackSabotage, at
 from lakelog.replication.simulation.stack.criticals import CRITICALS
+from lakelog.replication.simulation.stack.schedules import rare
+from lakelog.replication.simulation.stack.shared_sabotage import SHARED
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import CommitConflict, DeltaLog
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
@@ -99,17 +98,12 @@ STORAGE: dict[str, StackSabotage] = {
     "the_predecessor_is_not_checked": StackSabotage(
         "a commit counts also where the one before it is gone",
         at(("storage.delta.known_commits.KnownCommits.is_there", lambda *_: True)),
-        schedules.commit_into_a_hole,
+        rare.commit_into_a_hole,
     ),
     "commits_are_known_by_name": StackSabotage(
         "whatever has the name of a commit that was seen is that commit",
-        at(
-            (
-                "storage.delta.known_commits.KnownCommits._is_known",
-                lambda _, __, stamp: stamp is not None,
-            )
-        ),
-        schedules.commit_into_a_hole,
+        at(("storage.delta.known_commits.KnownCommits._is_known", lambda _, __, stamp: stamp is not None)),
+        rare.commit_into_a_hole,
     ),
     "compaction_spoils_a_row": StackSabotage(
         "compaction writes another value than it has read",
@@ -135,21 +129,5 @@ STORAGE: dict[str, StackSabotage] = {
         "a new process has the broker epoch of the one before",
         at(("server.registration.Registration._next", _registers_as_before)),
     ),
-    "dead_rows_acknowledge": StackSabotage(
-        "a row of a leader counts also where its log has another end",
-        of_rules(replace(SHIPPED, check_log_leads=lambda *_: None)),
-        schedules.append_to_a_dead_leader,
-    ),
 }
-# Of the rules tier: those that a storm of this size shows. The others are stopped by the chain, which is taken away
-# there, or break what no process of a world does.
-SHARED = (
-    "sequences_are_ignored", "high_watermark_is_the_log_end", "joins_anywhere", "truncates_to_the_high_watermark",
-    "truncates_nothing", "says_so_before_it_is", "acknowledges_at_once", "fetches_from_any_leader", "elects_anybody",
-    "the_isr_is_not_kept", "fails_without_a_new_epoch", "overlooks_new_broker_epochs",
-)  # fmt: skip
-STACK_SABOTAGES: dict[str, StackSabotage] = {
-    **CRITICALS,
-    **STORAGE,
-    **{name: StackSabotage(SABOTAGES[name].what, of_rules(SABOTAGES[name].rules)) for name in SHARED},
-}
+STACK_SABOTAGES: dict[str, StackSabotage] = {**CRITICALS, **STORAGE, **SHARED}

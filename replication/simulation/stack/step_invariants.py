@@ -8,11 +8,13 @@ from typing import Any
 
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
+from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 from lakelog.replication.simulation.events import NO_FAULTS, Violation, as_violation
 from lakelog.replication.simulation.stack.processes import Process, StackBroker
+from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 Committed = tuple[TopicIdPartition, int, str]  # up to which offset, and the chain there
@@ -60,12 +62,26 @@ def checked(
     return published
 
 
-def check_epochs(before: Partitions, after: Partitions) -> None:
-    """Raises Violation unless what has changed has a higher partition epoch, another leader a higher leader epoch."""
+def check_changes(before: Partitions, after: Partitions, logs: Callable[[], Mapping[int, ReplicaLog]]) -> None:
+    """Raises Violation unless what has changed has a higher partition epoch, another leader a higher leader epoch; who
+    is a replica now was in sync, if nobody is being moved; no controller overwrites what a newer one has decided; and
+    what is gone was deleted, as all `logs` show."""
     for partition, then in before.items():
         now = after.get(partition)
-        if now is None or (now != then and not _may_follow(then, now)):
+        if now is None:
+            _check_is_deleted(then, logs())
+        elif now != then and not _may_follow(then, now):
             raise Violation("epochs_only_go_up", f"{now} came after {then}")
+        elif now.controller_epoch < then.controller_epoch:
+            raise Violation("controllers_never_go_back", f"{now} came after {then}")
+        elif not is_reassigning(now) and not set(now.replicas) <= {*then.isr, *now.isr, *original_replicas(then)}:
+            raise Violation("reassignments_end_at_their_target", f"{now} came after {then}")
+
+
+def _check_is_deleted(gone: PartitionRegistration, logs: Mapping[int, ReplicaLog]) -> None:
+    left = [broker for broker, log in logs.items() if log.current().known(gone.topic_id_partition).batches]
+    if left or gone.leader != LEADER_DURING_DELETE:
+        raise Violation("what_is_gone_was_deleted", f"{gone} is gone, and brokers {left} have records of it")
 
 
 def _may_follow(then: PartitionRegistration, now: PartitionRegistration) -> bool:

@@ -25,7 +25,7 @@ from lakelog.replication.simulation.stack.one_thread import Changes, Clock, in_o
 from lakelog.replication.simulation.stack.processes import Process, StackBroker, StackController
 from lakelog.replication.simulation.stack.producers import PARTITIONS, TOPIC, Interrupted, StackProducer
 from lakelog.replication.simulation.stack.rates import Rates
-from lakelog.replication.simulation.stack.step_invariants import Committed, check_epochs, checked, no_error_gets_out
+from lakelog.replication.simulation.stack.step_invariants import Committed, check_changes, checked, no_error_gets_out
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -134,7 +134,7 @@ class StackWorld:
                 actor.step(self.rng)
             with self.acting(None):
                 self._seen, before = self.partitions(), self._seen
-                check_epochs(before, self._seen)
+                check_changes(before, self._seen, self.logs)
             if isinstance(actor, StackBroker):
                 self.disasters.mend(actor)
 
@@ -173,7 +173,7 @@ class StackWorld:
         return min(nodes, key=lambda node: node.moved_at, default=None)
 
     def _all(self) -> list[Process]:
-        return [*self._servers(), *self.clients]
+        return [*self.servers(), *self.clients]
 
     def storm(self, events: Iterable[int]) -> None:
         """Steps with faults. What an event does depends on its number and on how things are, not on the events before:
@@ -194,7 +194,7 @@ class StackWorld:
         """Nothing breaks until every replica is in sync and committed up to its end. Raises Violation otherwise."""
         with self.acting(None):
             self.faults.land(all_of_them=True)
-        for actor in self._servers():
+        for actor in self.servers():
             actor.frozen_until = 0.0
         self._fetch_all(True)
         for _ in range(CALM_ROUNDS):
@@ -206,11 +206,12 @@ class StackWorld:
 
     def go_on(self) -> None:
         """A step of every server."""
-        for actor in self._servers():
+        for actor in self.servers():
             self.clock.now += 0.2
             self.run(actor)
 
-    def _servers(self) -> list[Process]:
+    def servers(self) -> list[Process]:
+        """Brokers and controllers."""
         return [*self.nodes.values(), *self.offices]
 
     def _fetch_all(self, all_of_it: bool) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.server.metadata_cache import MetadataCache
+from lakelog.replication.simulation.stack.directing import elect
 from lakelog.replication.simulation.stack.invariants import check
 from lakelog.replication.simulation.stack.one_thread import Changes
-from lakelog.replication.simulation.stack.schedules import elect
 from lakelog.replication.simulation.stack.world import TOPIC_ID, StackWorld
 
 P0 = TopicIdPartition(TOPIC_ID, 0)

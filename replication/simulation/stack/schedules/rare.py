@@ -1,11 +1,11 @@
-"""Directed histories of the stack tier: each leads to a rare moment, in which a mistake has lost or doubled records."""
+"""Directed histories of moments in which a mistake has lost or doubled records: of producers, power cuts, files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
 
-from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.stack.directing import elect
 from lakelog.replication.simulation.stack.one_thread import Changes
 from lakelog.replication.simulation.stack.power_cut import lose_end
 from lakelog.replication.simulation.stack.processes import Process
@@ -15,7 +15,6 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.schemas import LOG
 
 _COMMITS = 6  # until a log is cleaned up
-_PATIENCE = 60  # looks of the controllers
 
 
 class _InOrder:
@@ -35,21 +34,6 @@ class _InOrder:
             self._first.pop(0)()
         else:
             self._real()
-
-
-def elect(world: StackWorld, *numbers: int) -> None:
-    """These brokers show that they live, and fetch nothing, until the controllers have made leaders of them."""
-    for _ in range(_PATIENCE):
-        world.clock.now += 0.5
-        for number in numbers:
-            broker = world.nodes[number].broker
-            assert broker is not None
-            broker._beat()
-        for office in world.offices:
-            world.run(office)
-        if all(r.leader in numbers for r in world.partitions().values()):
-            return
-    raise Violation("the_cluster_heals", f"none of {numbers} was elected")
 
 
 def interrupted_send(world: StackWorld) -> None:

@@ -1,0 +1,225 @@
+"""Directed histories of followers: what comes between two steps of a fetch, and what a log loses before it follows.
+
+In a process the thread of a broker waits until a fetcher has written. Here both are one thread, and nobody waits: so it
+is tried what the log itself refuses.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.rounds.fetch_round import FetchRound
+from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
+from lakelog.replication.server.fetcher import fetch_runner
+from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
+from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.stack.directing import (
+    elect,
+    freeze,
+    is_in_sync,
+    its_own_thread,
+    kill,
+    meanwhile,
+    only,
+    registration,
+    show_life,
+    thaw,
+    try_to_elect,
+    wait_for,
+    without,
+)
+from lakelog.replication.simulation.stack.one_thread import Changes, InlineFetcher
+from lakelog.replication.simulation.stack.world import StackWorld
+from lakelog.replication.storage.log.log_snapshot import batches_from
+from lakelog.schemas import LOG
+
+
+def _tail_of_broker_3(world: StackWorld) -> None:
+    """Broker 3 has a record of leader 1 that nobody else has, and 2 leads next; both are in sync."""
+    (client, _), (one, two, three) = world.clients, world.nodes.values()
+    freeze(two)
+    with only(world, three):
+        client.send({0: 1}, 1000)
+    freeze(three)
+    kill(world, one)
+    elect(world, 2, 3)
+    thaw(two)
+    world.run(two)
+    thaw(three)
+
+
+def fetch_that_lands_when_its_broker_leads(world: StackWorld) -> None:
+    """A follower is about to append what it has fetched when its leader goes, and another thread of it begins to
+    lead."""
+    (client, _), (one, two, three) = world.clients, world.nodes.values()
+    freeze(two, three)
+    with only(world):
+        client.send({0: 1}, 1000)
+
+    def lead() -> None:
+        kill(world, one)
+        elect(world, 2, 3)
+        its_own_thread(world, two)
+
+    thaw(two)
+    with meanwhile(fetch_runner, "append_as_follower", lead):
+        world.run(two)
+
+
+def cut_that_is_made_when_its_broker_leads(world: StackWorld) -> None:
+    """A follower is about to truncate its log when its leader goes, and it leads and gets records."""
+    (_, other), (_, two, three) = world.clients, world.nodes.values()
+    _tail_of_broker_3(world)
+
+    def lead() -> None:
+        kill(world, two)
+        elect(world, 3)
+        with Changes() as changes, world.acting(other):
+            changes.change(world, "interrupt", lambda: its_own_thread(world, three))
+            other.send({0: 1}, 5000)
+
+    with meanwhile(fetch_runner, "cut_logs", lead):
+        world.run(three)
+
+
+def truncation_of_a_role_that_is_over(world: StackWorld) -> None:
+    """A follower is about to truncate its log when another leader epoch of the same leader begins, in which records of
+    that one take the place of what is to be truncated."""
+    (_, other), (one, two, three) = world.clients, world.nodes.values()
+    _tail_of_broker_3(world)
+
+    def begin_anew() -> None:
+        wait_for(world, without(world, 3), 2)
+        with only(world, two), world.acting(other):
+            other.send({0: 1}, 5000)
+        show_life(world, 2, 3)
+        its_own_thread(world, three)
+
+    with meanwhile(FetchRound, "_maybe_truncate", begin_anew):
+        world.run(three)
+    wait_for(world, lambda: is_in_sync(world, 3, two), 2, 3)
+    freeze(one)
+    kill(world, two)
+    try_to_elect(world, 3)
+
+
+def _tail_below_what_is_committed(world: StackWorld) -> None:
+    """Broker 3 has left the ISR, and has to truncate its log to where other records have been committed."""
+    (_, other), (_, two, three) = world.clients, world.nodes.values()
+    _tail_of_broker_3(world)
+    freeze(three)
+    wait_for(world, without(world, 3), 2)
+    with only(world, two):
+        other.send({0: 1}, 5000)
+    show_life(world, 2, 3)
+    thaw(three)
+
+
+def cut_without_an_answer(world: StackWorld) -> None:
+    """A follower cannot truncate its log, and then its leader is gone."""
+    (_, two, three) = world.nodes.values()
+    _tail_below_what_is_committed(world)
+
+    def fails(*_: object) -> None:
+        raise KafkaStorageException("nobody has answered")
+
+    with Changes() as changes:
+        changes.change(fetch_runner, "cut_logs", fails)
+        world.run(three)
+        world.run(two)
+    kill(world, two)
+    try_to_elect(world, 3)
+
+
+def look_before_the_cut(world: StackWorld) -> None:
+    """A leader looks when a follower is about to truncate its log, and then is gone."""
+    (_, two, three) = world.nodes.values()
+    _tail_below_what_is_committed(world)
+
+    def look() -> None:
+        world.run(two)
+        kill(world, two)
+
+    with meanwhile(fetch_runner, "cut_logs", look):
+        world.run(three)
+    try_to_elect(world, 3)
+
+
+def send_of_which_little_is_fetched_at_once(world: StackWorld) -> None:
+    """Followers fetch a record at a time, and nothing else happens to their leader."""
+    (client, _) = world.clients
+    with only(world, *world.nodes.values()):
+        if not client.send({0: 3}, 8000):
+            raise Violation("the_cluster_heals", "what is fetched little by little is not acknowledged")
+
+
+def append_without_an_answer(world: StackWorld) -> None:
+    """What a follower appends does not arrive, and nobody says so."""
+    (client, _) = world.clients
+    left = [KafkaStorageException("nobody has answered")]
+    append, fetch_once = fetch_runner.append_as_follower, InlineFetcher.fetch_once
+
+    def fails(*given: object) -> object:
+        if left:
+            raise left.pop()
+        return append(*given)  # type: ignore[arg-type]
+
+    def ends(fetcher: InlineFetcher, *given: bool) -> None:
+        with suppress(ValueError):  # what ends a query is told in its broker's log, and another one begins
+            fetch_once(fetcher, *given)
+
+    with Changes() as changes, only(world, *world.nodes.values()):
+        changes.change(fetch_runner, "append_as_follower", fails)
+        changes.change(InlineFetcher, "fetch_once", ends)
+        if not client.send({0: 1}, 8000):
+            raise Violation("the_cluster_heals", "what could not be appended once is not fetched again")
+
+
+def records_of_a_leader_before(world: StackWorld) -> None:
+    """A producer waits for records that its leader alone has, and the next leader has others at their offsets."""
+    (client, other), (one, two, three) = world.clients, world.nodes.values()
+    freeze(two, three)
+    real = world.interrupt
+
+    def depose() -> None:
+        changes.change(world, "interrupt", real)
+        kill(world, one)
+        elect(world, 2, 3)
+        thaw(two, three)
+        with only(world, three, two), world.acting(other):
+            other.send({0: 2})
+
+    with Changes() as changes:
+        changes.change(world, "interrupt", depose)
+        client.send({0: 1}, 8000)
+
+
+def headers_of_what_was_cut(world: StackWorld) -> None:
+    """The stream of a follower brings headers late, of records that its leader has truncated before it led."""
+    (client, other), (one, two, three) = world.clients, world.nodes.values()
+    freeze(three)
+    with only(world, two):
+        client.send({0: 1}, 1000)
+    partition = registration(world).topic_id_partition
+    late, _ = batches_from(two.root.child(LOG.name), {partition: 0}, {})
+    kill(world, one)
+    elect(world, 3)
+    thaw(two, three)
+    wait_for(world, lambda: is_in_sync(world, 2, two, three), 2, 3)
+    freeze(three)
+    elect(world, 2)
+    thaw(three)
+    wait_for(world, lambda: is_in_sync(world, 3, two, three), 2, 3)
+    fetch = HeaderFetch.fetch
+
+    def brings_more(headers: HeaderFetch, stream: None, step: FetchHeaders) -> FetchedHeaders:
+        found = fetch(headers, stream, step)
+        return found._replace(batches=[*late, *found.batches])
+
+    with Changes() as changes:
+        changes.change(HeaderFetch, "fetch", brings_more)
+        with only(world, two, three):
+            other.send({0: 1}, 8000)
+    kill(world, two)
+    try_to_elect(world, 3)
