@@ -103,18 +103,16 @@ class Broker:
 
     def _begin(self) -> None:
         """A session under a new broker epoch: for the controller a failure and a start-up. KIP-380. [OL-02]"""
-        log, table = ReplicaLog.open(self._root.child(LOG.name)), ReplicaTable.open(self._root)
+        with self._registration.noting_storage_errors():
+            log, table = ReplicaLog.open(self._root.child(LOG.name)), ReplicaTable.open(self._root)
         self._cluster.metadata.refresh()
         seen = epoch_seen(self.broker_id, log, self._cluster.metadata.partitions.values())
         epoch = self._registration.register(log, seen)
-        try:
+        with self._registration.noting_storage_errors():
             for claimed in (log, table):
                 claimed.claim(epoch)
             session = BrokerSession(self._context, epoch, log, table)
             session.start()
-        except (LakelogException, OSError) as error:
-            self._registration.storage_error = f"{type(error).__name__}: {error}"
-            raise
         self.session = session
         logger.info("broker %d is registered under epoch %d", self.broker_id, epoch)
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from lakelog.replication.config import Config
-from lakelog.replication.errors import StaleBrokerEpochException
+from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration, LogIdentity
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -101,6 +102,16 @@ class Registration:
     def shutting_down(self, log: LogIdentity | None) -> None:
         """Says that this broker is going. Raises StaleBrokerEpochException."""
         self._update("shutdown", shutting_down=True, **_known(log))
+
+    @contextmanager
+    def noting_storage_errors(self) -> Iterator[None]:
+        """Keeps an error of the block as the reason that heartbeats give, and raises it: an operator acts on the newest
+        reason, not on the first."""
+        try:
+            yield
+        except (LakelogException, OSError) as error:
+            self.storage_error = f"{type(error).__name__}: {error}"
+            raise
 
     def _update(self, why: str, **changes: object) -> None:
         with self._lock:

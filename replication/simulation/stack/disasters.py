@@ -48,6 +48,7 @@ class Disasters:
     def __init__(self, world: StackWorld) -> None:
         self._world = world
         self.damaged: dict[int, int] = {}
+        self._formatted_anew: set[int] = set()
         self._backups: dict[int, Mapping[str, Mapping[str, File]]] = {}
 
     def happen(self) -> None:
@@ -144,10 +145,19 @@ class Disasters:
     def _format_anew(self, node: StackBroker) -> None:
         node.root.delete_folder()
         format_broker(node.root, self._world.cluster.cluster_id, node.number)
+        self._formatted_anew.add(node.number)
 
     def mend(self, node: StackBroker) -> None:
-        """What an operator does who is told that a root that has lost something cannot be read."""
-        if node.number in self.damaged and node.cannot_be_read:
+        """What an operator does who is told that a root that has lost something cannot be read.
+
+        A commit that was on its way to a root when it was emptied may land in the new table at any later time. The
+        operator then empties the root once more, as soon as others have all its records.
+        """
+        if not node.cannot_be_read:
+            return
+        with self._world.acting(None):
+            may_replace = node.number in self.damaged or (node.number in self._formatted_anew and self._may_lose(node))
+        if may_replace:
             self._replace_root(node)
 
     def _replace_root(self, node: StackBroker) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.server import broker
 from lakelog.replication.simulation.events import Violation
 from lakelog.replication.simulation.stack import faulty_store, rates
 from lakelog.replication.simulation.stack.faulty_store import FaultyStore
@@ -17,6 +18,7 @@ from lakelog.replication.simulation.stack.rates import FROZEN, HANGS, Rates, dra
 from lakelog.replication.simulation.stack.world import BROKERS, StackWorld
 from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.root_probe import probe_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.memory.store import MemoryStore
@@ -161,6 +163,46 @@ def test_where_a_torn_commit_keeps_a_broker_from_its_root_an_operator_empties_it
     with world.acting(None):
         world.disasters.damage(node)
         tear_commit(node.root.child(table), 0.5)
+    world.calm()
+    assert world.faults.counts["replaced"] == 1
+    check(world)
+
+
+def test_ol_02_a_broker_that_cannot_begin_gives_the_newest_reason(world, monkeypatch):
+    """Its root did not answer at the first look; now it does, and a file of its rows is torn."""
+    node, looks = world.nodes[1], ["503 Slow Down"]
+
+    def refused_once(*given):
+        if looks:
+            raise KafkaStorageException(looks.pop())
+        probe_root(*given)
+
+    with world.acting(None):
+        world.disasters.damage(node)
+        assert tear_end(node.root.child(REPLICAS.name), 1, 0.5)
+    monkeypatch.setattr(broker, "probe_root", refused_once)
+    with world.acting(node):
+        node.start()
+    assert "503 Slow Down" in node.broker._registration.storage_error
+    world.clock.now += 5
+    with world.acting(node):
+        node.broker._run()
+    assert "not a parquet file" in node.broker._registration.storage_error
+    world.calm()
+    assert world.faults.counts["replaced"] == 1
+    check(world)
+
+
+def test_a_root_is_emptied_once_more_where_a_late_commit_has_landed_in_the_new_table(world):
+    """The commit was on its way when the root was emptied, and lands when the broker is in sync again."""
+    node = world.nodes[3]
+    with world.acting(None):
+        world.disasters.empty_root(node)
+    world.calm()
+    log = node.root.child(LOG.name)
+    log.write(commit_name(last_version(log) + 2), b"{}")
+    with world.acting(None):
+        world.disasters.kill(node)
     world.calm()
     assert world.faults.counts["replaced"] == 1
     check(world)
