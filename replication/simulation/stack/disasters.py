@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from lakelog.replication.errors import LakelogException
 from lakelog.replication.simulation.stack.power_cut import lose_end, tear_commit, tear_end
 from lakelog.replication.simulation.stack.processes import StackBroker, StackController
 from lakelog.replication.simulation.stack.rates import (
@@ -26,6 +27,7 @@ from lakelog.replication.simulation.stack.rates import (
     TORN,
 )
 from lakelog.replication.storage.cluster import format_broker
+from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.memory.store import File
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.schemas import LOG, REPLICAS
@@ -153,15 +155,18 @@ class Disasters:
         A commit that was on its way to a root when it was emptied may land in the new table at any later time. The
         operator then empties the root once more, as soon as others have all its records.
         """
-        if not node.cannot_be_read:
-            return
         with self._world.acting(None):
-            may_replace = node.number in self.damaged or (node.number in self._formatted_anew and self._may_lose(node))
+            is_new = node.number in self._formatted_anew
+            if node.number in self.damaged:
+                may_replace = node.cannot_be_read or (is_new and _has_gap(node))
+            else:
+                may_replace = is_new and _has_gap(node) and self._may_lose(node)
         if may_replace:
             self._replace_root(node)
 
     def _replace_root(self, node: StackBroker) -> None:
         with self._world.acting(None):
+            node.kill()
             self._world.faults.lose_late(node.root)
             self._note_damage(node)
             self._format_anew(node)
@@ -215,3 +220,12 @@ class Disasters:
         for number, epoch in list(self.damaged.items()):
             if all(number in r.isr and r.isr_epoch(number) > epoch for r in registrations):
                 del self.damaged[number]
+
+
+def _has_gap(node: StackBroker) -> bool:
+    """Whether nobody can open its log any more, though its own process may go on with the handle that it has."""
+    try:
+        ReplicaLog.open(node.root.child(LOG.name))
+    except LakelogException as error:
+        return "found gap" in str(error)
+    return False
