@@ -14,9 +14,8 @@ from typing import Any
 
 from lakelog.replication.errors import InvalidRequestException
 from lakelog.replication.protocol.admin_request import APPLYING, DECIDED, AdminRequest, Outcome
-from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.tables.controller_claim import check_claim, claim
-from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.replication.storage.tables.state_table import Row
+from lakelog.replication.storage.tables.typed_table import ControlledTable
 from lakelog.schemas import ADMIN
 
 KEPT = 200  # decided requests, unless told otherwise
@@ -27,36 +26,18 @@ _ALWAYS_KEPT = 8  # decided requests, however large: those who have asked still 
 _COLUMNS = tuple(column.name for column in ADMIN.columns)
 
 
-class AdminTable:
+class AdminTable(ControlledTable[list[AdminRequest]]):
     """The requests of a cluster."""
 
-    def __init__(self, table: StateTable) -> None:
-        self._table = table
-        self._decoded: tuple[list[Row], list[AdminRequest]] = ([], [])
-
-    @classmethod
-    def create(cls, cluster: StorageRoot) -> AdminTable:
-        """Makes the table without rows."""
-        return cls(StateTable.create(cluster.child(ADMIN.name), ADMIN))
-
-    @classmethod
-    def open(cls, cluster: StorageRoot) -> AdminTable:
-        """Opens the table of a formatted cluster root."""
-        return cls(StateTable.open(cluster.child(ADMIN.name), ADMIN))
+    TABLE = ADMIN
 
     @property
     def requests(self) -> list[AdminRequest]:
         """All requests that are kept, oldest first, as last read."""
-        rows, requests = self._decoded
-        if rows is not self._table.rows:
-            rows = self._table.rows
-            requests = [_request(row) for row in rows]
-            self._decoded = rows, requests
-        return requests
+        return self._value
 
-    def refresh(self) -> bool:
-        """Reads the table again if it has moved; tells whether it had."""
-        return self._table.refresh()
+    def _decode(self, rows: list[Row]) -> list[AdminRequest]:
+        return [_request(row) for row in rows]
 
     def request(self, request_id: str) -> AdminRequest | None:
         """One request as last read."""
@@ -103,14 +84,6 @@ class AdminTable:
 
         self._table.update({"who": who, "why": "forgotten", "requests": sorted(request_ids)}, change)
 
-    def maintain(self) -> None:
-        """Keeps opening cheap; for the active controller, now and then."""
-        self._table.maintain()
-
-    def claim(self, controller_epoch: int) -> None:
-        """Makes a controller the only one that decides here. Raises ControllerMovedException."""
-        claim(self._table, ADMIN.name, controller_epoch)
-
     def move(self, request_id: str, state: str, controller_epoch: int) -> bool:
         """Says how far a controller has come with a request; False if the request was decided or withdrawn meanwhile.
 
@@ -119,7 +92,7 @@ class AdminTable:
         """
 
         def change(rows: list[Row]) -> list[Row] | None:
-            check_claim(self._table, ADMIN.name, controller_epoch)
+            self._check_claim(controller_epoch)
             found = next((row for row in rows if row["request_id"] == request_id), None)
             moved = {"state": state, "controller_epoch": controller_epoch}
             if found is None or _is_decided(found) or found.get("state") == APPLYING or moved.items() <= found.items():
@@ -137,7 +110,7 @@ class AdminTable:
         """
 
         def change(rows: list[Row]) -> list[Row]:
-            check_claim(self._table, ADMIN.name, controller_epoch)
+            self._check_claim(controller_epoch)
             settled = {
                 row["request_id"]: {**_settled(row, decided[row["request_id"]]), "controller_epoch": controller_epoch}
                 for row in rows

@@ -9,25 +9,25 @@ from lakelog.replication.errors import CorruptRecordException, InconsistentClust
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.commit_reader import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.replication.storage.tables.state_table import Row
+from lakelog.replication.storage.tables.typed_table import TypedTable
 from lakelog.schemas import BROKERS
 
 
-class BrokerTable:
+class BrokerTable(TypedTable[BrokerRegistration | None]):
     """The registration table of one broker."""
 
-    def __init__(self, table: StateTable) -> None:
-        self._table = table
+    TABLE = BROKERS
 
     @classmethod
     def open_or_create(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable:
         """The broker's table, made at its first start. Raises CorruptRecordException if the folder holds something
         else, or a table that cannot be read."""
-        root = _folder(cluster, broker_id)
+        root = cls.folder(cluster, broker_id)
         if not root.child("_delta_log").list():
-            return cls(StateTable.create(root, BROKERS))
+            return cls.create(cluster, broker_id)
         try:
-            return cls(StateTable.open(root, BROKERS))
+            return cls.open(cluster, broker_id)
         except (CorruptRecordException, InconsistentClusterIdException) as error:
             raise CorruptRecordException(
                 f"the registration of broker {broker_id} cannot be read: {error}. Move the folder {root.uri} away and "
@@ -35,31 +35,24 @@ class BrokerTable:
             ) from error
 
     @classmethod
-    def open(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable:
-        """The table of a broker that has registered before."""
-        return cls(StateTable.open(_folder(cluster, broker_id), BROKERS))
-
-    @classmethod
     def open_if_registered(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable | None:
         """The table of a broker that has registered before; None if it never has."""
-        return cls.open(cluster, broker_id) if last_version(_folder(cluster, broker_id)) > 0 else None
+        return cls.open(cluster, broker_id) if last_version(cls.folder(cluster, broker_id)) > 0 else None
 
     @property
     def registration(self) -> BrokerRegistration | None:
         """The registration as last read."""
-        rows = self._table.rows
-        return _registration(rows[0]) if rows else None
+        return self._value
 
-    def refresh(self) -> bool:
-        """Reads the table again if it has moved; tells whether it had."""
-        return self._table.refresh()
+    def _decode(self, rows: list[Row]) -> BrokerRegistration | None:
+        return _registration(rows[0]) if rows else None
 
     def register(self, build: Callable[[BrokerRegistration | None], BrokerRegistration]) -> BrokerRegistration:
         """Writes what `build` makes of the last registration, and returns it."""
         written: list[BrokerRegistration] = []
 
         def change(rows: list[Row]) -> list[Row] | None:
-            last = _registration(rows[0]) if rows else None
+            last = self._decode(rows)
             if written and last == written[-1]:
                 return None
             written.append(build(last))
@@ -67,10 +60,6 @@ class BrokerTable:
 
         self._table.update({"who": "broker", "why": "register"}, change)
         return written[-1]
-
-    def maintain(self) -> None:
-        """Keeps opening cheap; for the broker, now and then."""
-        self._table.maintain()
 
     def update(self, broker_epoch: int, why: str, **changes: object) -> BrokerRegistration:
         """Changes fields of the registration that this process has made; each write moves the heartbeat.
@@ -101,7 +90,3 @@ def broker_ids(cluster: StorageRoot) -> list[int]:
 
 def _registration(row: Row) -> BrokerRegistration:
     return BrokerRegistration(**{**row, "offline_partitions": tuple(row.get("offline_partitions") or ())})
-
-
-def _folder(cluster: StorageRoot, broker_id: int) -> StorageRoot:
-    return cluster.child(BROKERS.name, str(broker_id))

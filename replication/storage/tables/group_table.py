@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.replication.storage.tables.state_table import Row
+from lakelog.replication.storage.tables.typed_table import TypedTable
 from lakelog.schemas import GROUPS
 
 
@@ -26,26 +26,15 @@ class CommittedOffset(NamedTuple):
         return self.group_id, TopicIdPartition(self.topic_id, self.partition)
 
 
-class GroupTable:
+class GroupTable(TypedTable[list[CommittedOffset]]):
     """The groups table of a cluster."""
 
-    def __init__(self, table: StateTable) -> None:
-        self._table = table
-
-    @classmethod
-    def create(cls, cluster: StorageRoot) -> GroupTable:
-        """Makes the table without rows."""
-        return cls(StateTable.create(cluster.child(GROUPS.name), GROUPS))
-
-    @classmethod
-    def open(cls, cluster: StorageRoot) -> GroupTable:
-        """Opens the table of a formatted cluster root."""
-        return cls(StateTable.open(cluster.child(GROUPS.name), GROUPS))
+    TABLE = GROUPS
 
     def maintain(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
-        self._table.refresh()
-        self._table.maintain()
+        self.refresh()
+        super().maintain()
 
     def commit(self, offsets: Iterable[CommittedOffset], deadline: float | None = None) -> None:
         """Replaces the offsets of these partitions, in one compare-and-set; those of others stay.
@@ -57,7 +46,7 @@ class GroupTable:
         cause = {"who": "consumer", "why": "commit", "groups": sorted({group for group, _ in wanted})}
 
         def change(rows: list[Row]) -> list[Row] | None:
-            found = {row.key: row for row in map(_committed, rows)}
+            found = {row.key: row for row in self._decode(rows)}
             merged = {**found, **wanted}
             return None if merged == found else [merged[key]._asdict() for key in sorted(merged)]
 
@@ -65,9 +54,8 @@ class GroupTable:
 
     def committed(self, group_id: str) -> dict[TopicIdPartition, int]:
         """The offsets of a group, as the table has them now."""
-        self._table.refresh()
-        rows = [_committed(row) for row in self._table.rows]
-        return {row.key[1]: row.committed_offset for row in rows if row.group_id == group_id}
+        self.refresh()
+        return {row.key[1]: row.committed_offset for row in self._value if row.group_id == group_id}
 
     def forget_all_but(self, topic_ids: Callable[[], Collection[str]], cause: Mapping[str, Any]) -> None:
         """Removes the offsets of all topics but these, which are asked for once the offsets are read."""
@@ -79,6 +67,5 @@ class GroupTable:
 
         self._table.update(cause, change)
 
-
-def _committed(row: Row) -> CommittedOffset:
-    return CommittedOffset(**row)
+    def _decode(self, rows: list[Row]) -> list[CommittedOffset]:
+        return [CommittedOffset(**row) for row in rows]

@@ -8,9 +8,8 @@ from typing import Any, TypeAlias
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrChange, IsrOutcomes, alter_partition, fence_isr_changes
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.tables.controller_claim import check_claim, claim
-from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.replication.storage.tables.state_table import Row
+from lakelog.replication.storage.tables.typed_table import ControlledTable
 from lakelog.schemas import METADATA
 
 Partitions: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
@@ -19,42 +18,18 @@ _COLUMNS = tuple(column.name for column in METADATA.columns)
 _LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 
 
-class MetadataTable:
+class MetadataTable(ControlledTable[Partitions]):
     """The metadata table of a cluster, as `PartitionRegistration` values."""
 
-    def __init__(self, table: StateTable) -> None:
-        self._table = table
-        # Rows, and what they mean: to decode those of a large cluster again and again would take most of the time.
-        self._decoded: tuple[list[Row], Partitions] = ([], {})
-
-    @classmethod
-    def create(cls, cluster: StorageRoot) -> MetadataTable:
-        """Makes the table without rows."""
-        return cls(StateTable.create(cluster.child(METADATA.name), METADATA))
-
-    @classmethod
-    def open(cls, cluster: StorageRoot) -> MetadataTable:
-        """Opens the table of a formatted cluster root."""
-        return cls(StateTable.open(cluster.child(METADATA.name), METADATA))
-
-    @property
-    def version(self) -> int:
-        """Version of the table that `partitions` is from."""
-        return self._table.version
+    TABLE = METADATA
 
     @property
     def partitions(self) -> Mapping[TopicIdPartition, PartitionRegistration]:
         """Every partition of the cluster as last read."""
-        rows, partitions = self._decoded
-        if rows is not self._table.rows:
-            rows = self._table.rows
-            partitions = {r.topic_id_partition: r for r in map(_registration, rows)}
-            self._decoded = rows, partitions
-        return partitions
+        return self._value
 
-    def refresh(self) -> bool:
-        """Reads the table again if it has moved; tells whether it had."""
-        return self._table.refresh()
+    def _decode(self, rows: list[Row]) -> Partitions:
+        return {r.topic_id_partition: r for r in map(_registration, rows)}
 
     def put(self, changed: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> int | None:
         """Adds or replaces partitions in one compare-and-set. Returns the version written."""
@@ -74,21 +49,13 @@ class MetadataTable:
         """
 
         def change(_: list[Row]) -> list[Row] | None:
-            check_claim(self._table, METADATA.name, controller_epoch)
+            self._check_claim(controller_epoch)
             found = self.partitions
             changed = decide(found)
             merged = {partition: r for partition, r in {**found, **changed}.items() if r is not None}
             return None if merged == found else self._encode(merged)
 
         return self._table.update(cause, change)
-
-    def maintain(self) -> None:
-        """Keeps opening cheap; for the active controller, now and then."""
-        self._table.maintain()
-
-    def claim(self, controller_epoch: int) -> None:
-        """Makes a controller the only one that may elect here: an older one's next write is refused. [CE-04, CE-05]"""
-        claim(self._table, METADATA.name, controller_epoch)
 
     def alter_partitions(
         self, changes: Iterable[IsrChange], broker_epochs: Callable[[], Mapping[int, int]], cause: Mapping[str, Any]

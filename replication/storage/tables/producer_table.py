@@ -8,8 +8,8 @@ from typing import Any
 
 from lakelog.replication.errors import ProducerFencedException
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
-from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.replication.storage.tables.state_table import Row
+from lakelog.replication.storage.tables.typed_table import TypedTable
 from lakelog.schemas import PRODUCERS
 
 
@@ -18,26 +18,15 @@ def new_producer_id() -> int:
     return secrets.randbits(62)
 
 
-class ProducerTable:
+class ProducerTable(TypedTable[dict[str, Row]]):
     """The producers table of a cluster."""
 
-    def __init__(self, table: StateTable) -> None:
-        self._table = table
-
-    @classmethod
-    def create(cls, cluster: StorageRoot) -> ProducerTable:
-        """Makes the table without rows."""
-        return cls(StateTable.create(cluster.child(PRODUCERS.name), PRODUCERS))
-
-    @classmethod
-    def open(cls, cluster: StorageRoot) -> ProducerTable:
-        """Opens the table of a formatted cluster root."""
-        return cls(StateTable.open(cluster.child(PRODUCERS.name), PRODUCERS))
+    TABLE = PRODUCERS
 
     def maintain(self) -> None:
         """Keeps opening cheap; for the active controller, now and then."""
-        self._table.refresh()
-        self._table.maintain()
+        self.refresh()
+        super().maintain()
 
     def init_producer(self, name: str, owner: str, deadline: float | None = None) -> ProducerIdAndEpoch:
         """The id of a named producer, under an epoch above all that were given out before: those are fenced.
@@ -66,7 +55,7 @@ class ProducerTable:
         new_id = new_producer_id()
 
         def change(rows: list[Row]) -> list[Row]:
-            known = {row["name"]: row for row in rows}
+            known = self._decode(rows)
             last = known.get(name)
             if last:
                 check(last)
@@ -95,4 +84,7 @@ class ProducerTable:
             return None if kept == rows else kept
 
         self._table.update(cause, change)
-        return {row["name"]: row for row in self._table.rows}
+        return self._value
+
+    def _decode(self, rows: list[Row]) -> dict[str, Row]:
+        return {row["name"]: row for row in rows}

@@ -9,35 +9,21 @@ from lakelog.replication.errors import CorruptRecordException, StaleBrokerEpochE
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
-from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_txns import BROKER_EPOCH
 from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.replication.storage.tables.typed_table import TypedTable
 from lakelog.schemas import REPLICAS
 
 
-class ReplicaTable:
+class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
     """The replicas table of one broker, as `Replica` values."""
 
+    TABLE = REPLICAS
+
     def __init__(self, table: StateTable) -> None:
-        self._table = table
+        super().__init__(table)
         self._broker_epoch = -1
         self._checked = -1  # up to this version nobody else has claimed the table
-        self._decoded: tuple[list[Row], Mapping[TopicIdPartition, Replica]] = ([], {})
-
-    @classmethod
-    def create(cls, root: StorageRoot) -> ReplicaTable:
-        """Makes the table of a broker root without rows."""
-        return cls(StateTable.create(root.child(REPLICAS.name), REPLICAS))
-
-    @classmethod
-    def open(cls, root: StorageRoot) -> ReplicaTable:
-        """Opens the table of a formatted broker root."""
-        return cls(StateTable.open(root.child(REPLICAS.name), REPLICAS))
-
-    @property
-    def version(self) -> int:
-        """Version of the table that `replicas` is from."""
-        return self._table.version
 
     @property
     def replicas(self) -> Mapping[TopicIdPartition, Replica]:
@@ -45,19 +31,13 @@ class ReplicaTable:
 
         Raises CorruptRecordException for rows that make no sense.
         """
-        rows, replicas = self._decoded
-        if rows is not self._table.rows:
-            rows = self._table.rows
-            try:
-                replicas = {replica.topic_id_partition: replica for replica in map(_replica, rows)}
-            except (TypeError, ValueError) as error:
-                raise CorruptRecordException(f"{REPLICAS.name} of version {self.version}: a row: {error}") from error
-            self._decoded = rows, replicas
-        return replicas
+        return self._value
 
-    def refresh(self) -> bool:
-        """Reads the table again if it has moved; tells whether it had."""
-        return self._table.refresh()
+    def _decode(self, rows: list[Row]) -> Mapping[TopicIdPartition, Replica]:
+        try:
+            return {replica.topic_id_partition: replica for replica in map(_replica, rows)}
+        except (TypeError, ValueError) as error:
+            raise CorruptRecordException(f"{REPLICAS.name} of version {self.version}: a row: {error}") from error
 
     def claim(self, broker_epoch: int) -> None:
         """Makes this process the only one that may write: older ones find out at their next publish."""
@@ -77,10 +57,6 @@ class ReplicaTable:
                 f"under epoch {claimed}"
             )
         return -1 if claimed is None else claimed
-
-    def maintain(self) -> None:
-        """Keeps opening cheap; for the broker, now and then."""
-        self._table.maintain()
 
     def publish(self, replicas: Iterable[Replica], why: str) -> int | None:
         """Replaces all rows, unless they are the same but for the log version. Returns the version written.
