@@ -267,8 +267,8 @@ def test_verbs_are_short() -> None:
         ("replication/protocol/isr.py", "from lakelog.replication import storage"),
         ("replication/simulation/world.py", "from lakelog.replication.server.broker import Broker"),
         ("replication/simulation/rules.py", "from lakelog.replication.storage.tables.topic_table import TopicTable"),
-        ("replication/controller/batch.py", "from lakelog.replication.storage.tables.topic_table import TopicTable"),
-        ("replication/controller/batch.py", "from lakelog.replication.controller import active_controller"),
+        ("replication/controller/decision.py", "from lakelog.replication.storage.tables.topic_table import TopicTable"),
+        ("replication/controller/decision.py", "from lakelog.replication.controller import active_controller"),
         ("replication/protocol/isr.py", "from ..storage import segment"),
         ("replication/frames/fetch_plan.py", "from lakelog.replication.protocol.isr import shrink"),
         ("replication/server/broker.py", "def f():\n    from lakelog.replication.controller import events"),
@@ -289,7 +289,7 @@ def test_a_wrong_arrow_is_seen(path: str, text: str) -> None:
         ("replication/storage/log/segment.py", "from lakelog.replication import errors\nimport lakelog.schemas.log"),
         (
             "replication/controller/active_controller.py",
-            "from lakelog.replication.storage.cluster import Cluster\nfrom . import batch",
+            "from lakelog.replication.storage.cluster import Cluster\nfrom . import decision",
         ),
         (
             "jobs/broker.py",

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lakelog.replication.controller.admin_requests import AdminRequests
-from lakelog.replication.controller.batch import Batch, uninterrupted
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
 from lakelog.replication.controller.decide import decide
+from lakelog.replication.controller.decision import Decision, uninterrupted
 from lakelog.replication.controller.events import Event
 from lakelog.replication.controller.offset_retention import OffsetRetention
 from lakelog.replication.controller.producer_expiration import ProducerExpiration
@@ -101,11 +101,11 @@ class ActiveController:
         self._offsets.look_if_due()
         self._producers.look_if_due()
 
-    def _decide(self, context: ControllerContext, event: Event) -> Batch:
+    def _decide(self, context: ControllerContext, event: Event) -> Decision:
         return decide(context, event, self._keep_office)
 
-    def _log(self, _: Event, batch: Batch, *__: ControllerContext) -> None:
-        batch.log()
+    def _log(self, _: Event, decision: Decision, *__: ControllerContext) -> None:
+        decision.log()
 
     def _claim_tables(self) -> None:
         for table in (self._cluster.metadata, self._cluster.topics, self._cluster.admin, self._cluster.configs):
@@ -144,9 +144,9 @@ class ActiveController:
         if step.drop:
             self._offsets.topic_has_gone()
 
-    def _change_metadata(self, step: ChangeMetadata) -> tuple[Batch, int, bool]:
+    def _change_metadata(self, step: ChangeMetadata) -> tuple[Decision, int, bool]:
         """Before another attempt, checks whether the earlier commit has landed and only its answer was lost."""
-        chosen: list[Batch] = []
+        chosen: list[Decision] = []
         landed: Mapping[str, Outcome] | None = None
         since, cause, request = self._cluster.metadata.version, self._cause(step.why), step.request
 
@@ -156,12 +156,12 @@ class ActiveController:
             nonlocal landed
             if chosen and request is not None:
                 landed = requests_carried_out(self._cluster.root, since).get(request.request_id)
-            batch = step.choose(partitions, landed)
-            chosen[:] = [batch]
+            decision = step.choose(partitions, landed)
+            chosen[:] = [decision]
             if request is not None:
-                told = {name: [outcome.error, outcome.message] for name, outcome in batch.outcomes.items()}
+                told = {name: [outcome.error, outcome.message] for name, outcome in decision.outcomes.items()}
                 cause["requests"] = {request.request_id: told}
-            return {**batch.changed, **dict.fromkeys(batch.removed)}
+            return {**decision.changed, **dict.fromkeys(decision.removed)}
 
         written = self._cluster.metadata.change(choose, cause, self._epoch)
         # Its own version: a leader may have changed an ISR since, which the next look is to find.

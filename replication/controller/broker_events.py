@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from lakelog.replication.controller import partition_state_machine, replica_state_machine, topic_deletion_manager
-from lakelog.replication.controller.batch import Batch
 from lakelog.replication.controller.controller_context import BrokerView, PartitionAndReplica
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.partition_state_machine import Strategy, trigger_online_partition_state_change
 from lakelog.replication.protocol.leader_election import with_leader
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
@@ -19,25 +19,25 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_states import ReplicaState
 
 
-def on_broker_change(batch: Batch, before: Mapping[int, BrokerView]) -> None:
+def on_broker_change(decision: Decision, before: Mapping[int, BrokerView]) -> None:
     """What has changed since the brokers were `before`: new ones start up, dead ones have failed.
 
     A broker with a new broker epoch has failed and started up, however short it was away (KIP-380). All in one commit.
     [BC-02, BU-02, BD-01]
     """
-    now, live = batch.context.brokers, batch.context.live_brokers
+    now, live = decision.context.brokers, decision.context.live_brokers
     new, dead = now.keys() - before.keys(), before.keys() - now.keys()
     bounced = {b for b in now.keys() & before.keys() if now[b].broker_epoch != before[b].broker_epoch}
-    batch.live = live - bounced
-    on_broker_failure(batch, dead | bounced)
-    batch.fence_isr_changes(r.partition for r in replica_state_machine.replicas_on(batch, bounced))
-    batch.live = live
-    _expel_older_processes(batch)
-    on_broker_startup(batch, new | bounced)
-    take_offline(batch)
+    decision.live = live - bounced
+    on_broker_failure(decision, dead | bounced)
+    decision.fence_isr_changes(r.partition for r in replica_state_machine.replicas_on(decision, bounced))
+    decision.live = live
+    _expel_older_processes(decision)
+    on_broker_startup(decision, new | bounced)
+    take_offline(decision)
 
 
-def _expel_older_processes(batch: Batch) -> None:
+def _expel_older_processes(decision: Decision) -> None:
     """Members of an ISR that have begun a new broker epoch since they joined it leave it, also where no controller has
     seen that happen.
 
@@ -45,69 +45,69 @@ def _expel_older_processes(batch: Batch) -> None:
     only if none is left that has not. Kafka: KIP-380, KIP-903. [BC-01, BU-02, LI-04]
     """
     expelled: list[PartitionAndReplica] = []
-    for partition in batch.context.partitions:
-        registration, older = batch.registration(partition), _older(batch, batch.registration(partition))
-        if older and not batch.is_left_alone(registration):
-            stays = _stays(batch, registration, older)
+    for partition in decision.context.partitions:
+        registration, older = decision.registration(partition), _older(decision, decision.registration(partition))
+        if older and not decision.is_left_alone(registration):
+            stays = _stays(decision, registration, older)
             expelled += [PartitionAndReplica(partition, b) for b in older if b not in stays]
-            _renew(batch, registration, older & stays)
-    replica_state_machine.handle_state_changes(batch, expelled, ReplicaState.OFFLINE)
-    replica_state_machine.handle_state_changes(batch, expelled, ReplicaState.ONLINE)
+            _renew(decision, registration, older & stays)
+    replica_state_machine.handle_state_changes(decision, expelled, ReplicaState.OFFLINE)
+    replica_state_machine.handle_state_changes(decision, expelled, ReplicaState.ONLINE)
 
 
-def _older(batch: Batch, registration: PartitionRegistration) -> set[int]:
-    brokers = batch.context.brokers
+def _older(decision: Decision, registration: PartitionRegistration) -> set[int]:
+    brokers = decision.context.brokers
     return {b for b in registration.isr if b in brokers and registration.isr_epoch(b) < brokers[b].broker_epoch}
 
 
-def _stays(batch: Batch, registration: PartitionRegistration, older: set[int]) -> set[int]:
+def _stays(decision: Decision, registration: PartitionRegistration, older: set[int]) -> set[int]:
     """The best of the live members: those that were never away, else those with their logs, else all there are."""
-    members, lost = set(registration.isr), batch.without_log(registration)
-    return (members - older) & batch.live or (members - lost) & batch.live or members
+    members, lost = set(registration.isr), decision.without_log(registration)
+    return (members - older) & decision.live or (members - lost) & decision.live or members
 
 
-def _renew(batch: Batch, registration: PartitionRegistration, members: set[int]) -> None:
+def _renew(decision: Decision, registration: PartitionRegistration, members: set[int]) -> None:
     """An older leader leads no more, whoever does next; those that stay, and have their logs, count as who they are."""
-    partition, brokers = registration.topic_id_partition, batch.context.brokers
-    now = {b: brokers[b].broker_epoch for b in members - batch.without_log(registration)}
+    partition, brokers = registration.topic_id_partition, decision.context.brokers
+    now = {b: brokers[b].broker_epoch for b in members - decision.without_log(registration)}
     renewed = replace(registration, isr_epochs={**registration.isr_epochs, **now})
-    if registration.leader in _older(batch, registration):
+    if registration.leader in _older(decision, registration):
         renewed = with_leader(renewed, NO_LEADER, renewed.isr)
-        partition_state_machine.handle_state_changes(batch, [partition], PartitionState.OFFLINE)
-    batch.put(renewed)
+        partition_state_machine.handle_state_changes(decision, [partition], PartitionState.OFFLINE)
+    decision.put(renewed)
 
 
-def _go_offline(batch: Batch, replicas: Collection[PartitionAndReplica]) -> None:
+def _go_offline(decision: Decision, replicas: Collection[PartitionAndReplica]) -> None:
     """Others lead what they led; they leave every ISR but as its last member."""
     led = [
         r.partition for r in replicas
-        if batch.registration(r.partition).leader == r.broker_id
-        and batch.partition_state(r.partition) == PartitionState.ONLINE
+        if decision.registration(r.partition).leader == r.broker_id
+        and decision.partition_state(r.partition) == PartitionState.ONLINE
     ]  # fmt: skip
-    partition_state_machine.handle_state_changes(batch, led, PartitionState.OFFLINE)
-    replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.OFFLINE)
+    partition_state_machine.handle_state_changes(decision, led, PartitionState.OFFLINE)
+    replica_state_machine.handle_state_changes(decision, replicas, ReplicaState.OFFLINE)
     if led:
-        trigger_online_partition_state_change(batch)
+        trigger_online_partition_state_change(decision)
 
 
-def on_broker_startup(batch: Batch, brokers: Collection[int]) -> None:
+def on_broker_startup(decision: Decision, brokers: Collection[int]) -> None:
     """Their replicas are online, who waits for a leader gets one, deletions that waited for them go on.
 
     Kafka: `KafkaController.onBrokerStartup`. [BU-01, BU-02]
     """
     if brokers:
-        held = replica_state_machine.replicas_on(batch, brokers)
+        held = replica_state_machine.replicas_on(decision, brokers)
         replicas = [
             r for r in held
-            if batch.replica_state(r) != ReplicaState.DELETION_SUCCESSFUL
-            and r.partition not in batch.context.brokers[r.broker_id].offline
+            if decision.replica_state(r) != ReplicaState.DELETION_SUCCESSFUL
+            and r.partition not in decision.context.brokers[r.broker_id].offline
         ]  # fmt: skip
-        replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.ONLINE)
-        trigger_online_partition_state_change(batch)
-        topic_deletion_manager.resume_deletions(batch)
+        replica_state_machine.handle_state_changes(decision, replicas, ReplicaState.ONLINE)
+        trigger_online_partition_state_change(decision)
+        topic_deletion_manager.resume_deletions(decision)
 
 
-def on_broker_failure(batch: Batch, brokers: Collection[int]) -> None:
+def on_broker_failure(decision: Decision, brokers: Collection[int]) -> None:
     """Others lead what they led; they leave every ISR but as its last member; deletions wait for them.
 
     Those that have lost their logs leave first, so that the last member is one that has not, if there is one. A
@@ -118,102 +118,102 @@ def on_broker_failure(batch: Batch, brokers: Collection[int]) -> None:
     """
     if not brokers:
         return
-    known = batch.context.partitions
+    known = decision.context.partitions
     led = [
         p for p in known
-        if (leader := batch.registration(p).leader) in brokers and not _has_joined_since(batch, p, leader)
-        and batch.partition_state(p) == PartitionState.ONLINE
+        if (leader := decision.registration(p).leader) in brokers and not _has_joined_since(decision, p, leader)
+        and decision.partition_state(p) == PartitionState.ONLINE
     ]  # fmt: skip
-    partition_state_machine.handle_state_changes(batch, led, PartitionState.OFFLINE)
-    trigger_online_partition_state_change(batch)
-    held = replica_state_machine.replicas_on(batch, brokers)
-    deleted = [r for r in held if batch.is_left_alone(batch.registration(r.partition))]
+    partition_state_machine.handle_state_changes(decision, led, PartitionState.OFFLINE)
+    trigger_online_partition_state_change(decision)
+    held = replica_state_machine.replicas_on(decision, brokers)
+    deleted = [r for r in held if decision.is_left_alone(decision.registration(r.partition))]
     kept = [
         r for r in held
-        if not batch.is_left_alone(batch.registration(r.partition))
-        and not _has_joined_since(batch, r.partition, r.broker_id)
+        if not decision.is_left_alone(decision.registration(r.partition))
+        and not _has_joined_since(decision, r.partition, r.broker_id)
     ]  # fmt: skip
-    kept.sort(key=lambda r: r.broker_id not in batch.without_log(batch.registration(r.partition)))
-    replica_state_machine.handle_state_changes(batch, kept, ReplicaState.OFFLINE)
-    topic_deletion_manager.fail_replica_deletion(batch, deleted)
+    kept.sort(key=lambda r: r.broker_id not in decision.without_log(decision.registration(r.partition)))
+    replica_state_machine.handle_state_changes(decision, kept, ReplicaState.OFFLINE)
+    topic_deletion_manager.fail_replica_deletion(decision, deleted)
 
 
-def _has_joined_since(batch: Batch, partition: TopicIdPartition, broker: int) -> bool:
+def _has_joined_since(decision: Decision, partition: TopicIdPartition, broker: int) -> bool:
     """Whether a broker that has begun a new epoch is in the ISR as the process that it is now, or as a later one."""
-    registration, view = batch.registration(partition), batch.context.brokers.get(broker)
+    registration, view = decision.registration(partition), decision.context.brokers.get(broker)
     is_member = broker in registration.isr
     return view is not None and is_member and registration.isr_epoch(broker) >= view.broker_epoch
 
 
-def on_log_dir_event(batch: Batch, before: Mapping[int, BrokerView]) -> None:
+def on_log_dir_event(decision: Decision, before: Mapping[int, BrokerView]) -> None:
     """Replicas whose files have broken are offline; those whose files are whole again are online.
 
     Kafka: `KafkaController.processLogDirEventNotification`, `onReplicasBecomeOffline`. KIP-112. [LI-04, OL-01]
     """
-    brokers, live = batch.context.brokers, batch.context.live_brokers
+    brokers, live = decision.context.brokers, decision.context.live_brokers
     healed = [
         replica
-        for replica in replica_state_machine.replicas_on(batch, live & before.keys())
+        for replica in replica_state_machine.replicas_on(decision, live & before.keys())
         if replica.partition in before[replica.broker_id].offline - brokers[replica.broker_id].offline
-        and not batch.is_left_alone(batch.registration(replica.partition))
+        and not decision.is_left_alone(decision.registration(replica.partition))
     ]
-    replica_state_machine.handle_state_changes(batch, healed, ReplicaState.ONLINE)
+    replica_state_machine.handle_state_changes(decision, healed, ReplicaState.ONLINE)
     if healed:
-        trigger_online_partition_state_change(batch)
-    take_offline(batch)
+        trigger_online_partition_state_change(decision)
+    take_offline(decision)
 
 
-def take_offline(batch: Batch) -> None:
+def take_offline(decision: Decision) -> None:
     """What has a broken file leads nothing and is in no ISR, but as its last member; deletions go on.
 
     No leader that has seen such a replica in order takes it into the ISR from now on. [LI-04, OL-01, IS-05]
     """
     offline = [
         replica
-        for replica in batch.context.offline_replicas
-        if batch.replica_state(replica) != ReplicaState.OFFLINE
-        and not batch.is_left_alone(batch.registration(replica.partition))
+        for replica in decision.context.offline_replicas
+        if decision.replica_state(replica) != ReplicaState.OFFLINE
+        and not decision.is_left_alone(decision.registration(replica.partition))
     ]
-    _go_offline(batch, offline)
-    batch.fence_isr_changes(replica.partition for replica in offline)
+    _go_offline(decision, offline)
+    decision.fence_isr_changes(replica.partition for replica in offline)
 
 
-def on_controlled_shutdown(batch: Batch, broker: int) -> None:
+def on_controlled_shutdown(decision: Decision, broker: int) -> None:
     """What it leads is led by others, where others are in sync; where it follows, it leaves the ISR.
 
     A partition without another replica is left as it is: its broker leads it until it is gone.
 
     Kafka: `KafkaController.doControlledShutdown`. [CS-04, CS-05, CS-06]
     """
-    context = batch.context
+    context = decision.context
     held = [
-        r for r in replica_state_machine.replicas_on(batch, {broker})
+        r for r in replica_state_machine.replicas_on(decision, {broker})
         if len(context.partitions[r.partition].replicas) > 1
-        and not batch.is_left_alone(batch.registration(r.partition))
+        and not decision.is_left_alone(decision.registration(r.partition))
     ]  # fmt: skip
-    led = [r.partition for r in held if batch.registration(r.partition).leader == broker]
-    partition_state_machine.handle_state_changes(batch, led, PartitionState.ONLINE, Strategy.CONTROLLED_SHUTDOWN)
+    led = [r.partition for r in held if decision.registration(r.partition).leader == broker]
+    partition_state_machine.handle_state_changes(decision, led, PartitionState.ONLINE, Strategy.CONTROLLED_SHUTDOWN)
     followed = [r for r in held if context.partitions[r.partition].leader != broker]
-    replica_state_machine.handle_state_changes(batch, followed, ReplicaState.OFFLINE)
+    replica_state_machine.handle_state_changes(decision, followed, ReplicaState.OFFLINE)
 
 
-def on_failover(batch: Batch, before: Mapping[int, BrokerView]) -> None:
+def on_failover(decision: Decision, before: Mapping[int, BrokerView]) -> None:
     """What was half done is gone on with, and whoever died unseen is missed now. [FO-03, FO-04, RS-04, PS-03]
 
     `before`: the brokers as they were when the last controller was last known to be at work.
     """
-    replicas = replica_state_machine.replicas_on(batch, batch.context.brokers)
-    replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.ONLINE)
-    on_broker_change(batch, {**dict.fromkeys(_gone(batch), BrokerView(-1)), **before})
-    take_offline(batch)
-    trigger_online_partition_state_change(batch)
-    for broker in sorted(batch.context.shutting_down_brokers):
-        on_controlled_shutdown(batch, broker)
-    topic_deletion_manager.resume_deletions(batch)
-    topic_deletion_manager.complete_replica_deletions(batch)  # brokers that have told already will not tell again
+    replicas = replica_state_machine.replicas_on(decision, decision.context.brokers)
+    replica_state_machine.handle_state_changes(decision, replicas, ReplicaState.ONLINE)
+    on_broker_change(decision, {**dict.fromkeys(_gone(decision), BrokerView(-1)), **before})
+    take_offline(decision)
+    trigger_online_partition_state_change(decision)
+    for broker in sorted(decision.context.shutting_down_brokers):
+        on_controlled_shutdown(decision, broker)
+    topic_deletion_manager.resume_deletions(decision)
+    topic_deletion_manager.complete_replica_deletions(decision)  # brokers that have told already will not tell again
 
 
-def _gone(batch: Batch) -> set[int]:
+def _gone(decision: Decision) -> set[int]:
     """Brokers that hold replicas and do not live."""
-    held = {broker for registration in batch.context.partitions.values() for broker in registration.replicas}
-    return held - batch.context.brokers.keys()
+    held = {broker for registration in decision.context.partitions.values() for broker in registration.replicas}
+    return held - decision.context.brokers.keys()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lakelog.replication.config import DYNAMIC_KEYS, KEYS, broker_configs
-from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.errors import (
     BrokerNotAvailableException,
     InvalidConfigurationException,
@@ -19,13 +19,13 @@ from lakelog.replication.protocol.entity import BROKERS, DEFAULT, Entity
 _DIGITS = 10  # of a broker id
 
 
-def alter_broker_configs(batch: Batch, broker: str, put: Mapping[str, object], delete: Sequence[str]) -> str:
+def alter_broker_configs(decision: Decision, broker: str, put: Mapping[str, object], delete: Sequence[str]) -> str:
     """Sets and removes settings of a broker, or of all that have none of their own. Brokers read them by themselves.
 
     Raises InvalidRequestException for what is no broker id or cannot change while brokers run,
     BrokerNotAvailableException, InvalidConfigurationException.
     """
-    entity = _existing(batch, broker)
+    entity = _existing(decision, broker)
     name = f"broker {broker}"
     fixed = sorted((put.keys() | set(delete)) & KEYS.keys() - DYNAMIC_KEYS.keys())
     if fixed:
@@ -35,22 +35,22 @@ def alter_broker_configs(batch: Batch, broker: str, put: Mapping[str, object], d
     unknown = sorted(set(delete) - DYNAMIC_KEYS.keys())
     if unknown:
         raise InvalidConfigurationException(f"{name}: unknown key {unknown[0]}; {', '.join(DYNAMIC_KEYS)} exist")
-    kept = {key: value for key, value in batch.configs_of(entity).items() if key not in delete}
-    batch.configs[entity] = {**kept, **broker_configs(put, name)}
-    return ", ".join(f"{key}={value}" for key, value in batch.configs[entity].items()) or "no settings"
+    kept = {key: value for key, value in decision.configs_of(entity).items() if key not in delete}
+    decision.configs[entity] = {**kept, **broker_configs(put, name)}
+    return ", ".join(f"{key}={value}" for key, value in decision.configs[entity].items()) or "no settings"
 
 
-def _existing(batch: Batch, broker: str) -> Entity:
+def _existing(decision: Decision, broker: str) -> Entity:
     """The broker as an entity. One that is down counts as well, if it has replicas or settings: what it is told now it
     finds when it comes back."""
     if broker == DEFAULT:
         return Entity(BROKERS, DEFAULT)
     if not (broker.isascii() and broker.isdigit() and len(broker) <= _DIGITS):
         raise InvalidRequestException(f"{broker[:80]!r} is no broker: it must be a broker id or {DEFAULT}")
-    hosts = {broker_id for r in batch.context.partitions.values() for broker_id in r.replicas}
-    known = batch.context.known_brokers | hosts
+    hosts = {broker_id for r in decision.context.partitions.values() for broker_id in r.replicas}
+    known = decision.context.known_brokers | hosts
     entity = Entity(BROKERS, str(int(broker)))
-    if int(broker) not in known and entity not in batch.context.configs:
+    if int(broker) not in known and entity not in decision.context.configs:
         there = ", ".join(map(str, sorted(known))) or "none"
         raise BrokerNotAvailableException(f"no broker {broker}; there are: {there}")
     return entity

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from lakelog.replication.controller.active_controller import ActiveController, views
-from lakelog.replication.controller.batch import DecisionInterrupted
 from lakelog.replication.controller.controller_context import BrokerView
+from lakelog.replication.controller.decision import DecisionInterrupted
 from lakelog.replication.errors import ControllerMovedException, LakelogException
 from lakelog.replication.protocol.lease import Lease
 from lakelog.replication.protocol.liveness import Liveness

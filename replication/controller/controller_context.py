@@ -1,6 +1,6 @@
 """What the active controller knows: brokers, topics, partitions, and the states that the machines keep them in.
 
-Kafka: `ControllerContext`. It is read from the tables at failover; what an event makes of it is a `Batch`. [FO-05]
+Kafka: `ControllerContext`. It is read from the tables at failover; what an event makes of it is a `Decision`. [FO-05]
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from lakelog.replication.controller import (
     topic_deletion_manager,
     topics,
 )
-from lakelog.replication.controller.batch import Batch, uninterrupted
 from lakelog.replication.controller.controller_context import ControllerContext
+from lakelog.replication.controller.decision import Decision, uninterrupted
 from lakelog.replication.controller.events import (
     AutoPreferredReplicaLeaderElection,
     BrokerChange,
@@ -49,74 +49,74 @@ from lakelog.replication.protocol.admin_request import (
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 
-def decide(context: ControllerContext, event: Event, keep_office: Callable[[], None] = uninterrupted) -> Batch:
+def decide(context: ControllerContext, event: Event, keep_office: Callable[[], None] = uninterrupted) -> Decision:
     """All that is to be written because of an event. It changes nothing, and may be asked again on newer tables.
 
     Raises DecisionInterrupted where `keep_office`, which it calls with every step, does.
     """
-    batch = Batch(context, type(event).__name__, keep_office)
+    decision = Decision(context, type(event).__name__, keep_office)
     match event:
         case ControllerChange():
-            broker_events.on_failover(batch, event.before)
+            broker_events.on_failover(decision, event.before)
         case BrokerChange():
-            broker_events.on_broker_change(batch, event.before)
+            broker_events.on_broker_change(decision, event.before)
         case LogDirEventNotification():
-            broker_events.on_log_dir_event(batch, event.before)
+            broker_events.on_log_dir_event(decision, event.before)
         case BrokerModifications():
-            topic_deletion_manager.complete_replica_deletions(batch)
+            topic_deletion_manager.complete_replica_deletions(decision)
         case ControlledShutdown():
-            broker_events.on_controlled_shutdown(batch, event.broker_id)
+            broker_events.on_controlled_shutdown(decision, event.broker_id)
         case IsrChangeNotification():
             pass  # it may complete reassignments, as every event may
         case AutoPreferredReplicaLeaderElection():
-            leader_election.rebalance(batch)
+            leader_election.rebalance(decision)
         case _:
-            _answer(batch, event)
+            _answer(decision, event)
     # A commit is decided on the newest ISRs: nobody notifies of a change that it has read itself. [RA-03, BU-02, FO-04]
-    reassignment.complete_where_possible(batch)
-    topic_deletion_manager.resume_unnoticed_deletions(batch)
-    return batch
+    reassignment.complete_where_possible(decision)
+    topic_deletion_manager.resume_unnoticed_deletions(decision)
+    return decision
 
 
-def _answer(batch: Batch, event: RequestEvent) -> None:
+def _answer(decision: Decision, event: RequestEvent) -> None:
     """Carries out a request; what is refused is an outcome, and nothing of it is written.
 
     It is checked again before anything is built: its row may be written by hand, or by another version.
     """
-    request, config = event.request, batch.context.config
+    request, config = event.request, decision.context.config
     try:
         check_arguments(request.kind, request.arguments)
     except InvalidRequestException as error:
-        batch.outcomes[request.kind] = Outcome(error.name, str(error))
+        decision.outcomes[request.kind] = Outcome(error.name, str(error))
         return
     try:
         check_limits(request.kind, request.arguments, PartitionLimits.of(config))
-        _carry_out(batch, event)
+        _carry_out(decision, event)
     except LakelogException as error:
-        batch.outcomes[_name(request)] = Outcome(error.name, str(error))
+        decision.outcomes[_name(request)] = Outcome(error.name, str(error))
 
 
-def _carry_out(batch: Batch, event: RequestEvent) -> None:
+def _carry_out(decision: Decision, event: RequestEvent) -> None:
     request, given = event.request, dict(event.request.arguments)
     match event:
         case TopicChange():
-            message = topics.create_topic(batch, request.request_id, **_with_assignment(given))
+            message = topics.create_topic(decision, request.request_id, **_with_assignment(given))
         case PartitionModifications():
-            message = topics.create_partitions(batch, request.request_id, **_with_assignment(given))
+            message = topics.create_partitions(decision, request.request_id, **_with_assignment(given))
         case TopicConfigChange():
-            message = topics.alter_configs(batch, **given)
+            message = topics.alter_configs(decision, **given)
         case BrokerConfigChange():
-            message = configs.alter_broker_configs(batch, **given)
+            message = configs.alter_broker_configs(decision, **given)
         case TopicDeletion():
-            topic_deletion_manager.enqueue_topic_for_deletion(batch, topics.known(batch, given["topic"]))
+            topic_deletion_manager.enqueue_topic_for_deletion(decision, topics.known(decision, given["topic"]))
             message = "is being deleted"
         case PartitionReassignment():
-            _each(batch, given["reassignments"], lambda p, target: _reassign(batch, p, target))
+            _each(decision, given["reassignments"], lambda p, target: _reassign(decision, p, target))
             return
         case ReplicaLeaderElection():
-            _elect(batch, given["election_type"], given.get("partitions"))
+            _elect(decision, given["election_type"], given.get("partitions"))
             return
-    batch.outcomes[_name(request)] = Outcome(None, message)
+    decision.outcomes[_name(request)] = Outcome(None, message)
 
 
 def _name(request: AdminRequest) -> str:
@@ -125,39 +125,39 @@ def _name(request: AdminRequest) -> str:
     return str(given.get("topic", given.get("broker", request.kind)))
 
 
-def _reassign(batch: Batch, partition: TopicIdPartition, target: list[int] | None) -> str:
+def _reassign(decision: Decision, partition: TopicIdPartition, target: list[int] | None) -> str:
     if target is None:
-        return reassignment.cancel(batch, partition)
-    return reassignment.reassign(batch, partition, target)
+        return reassignment.cancel(decision, partition)
+    return reassignment.reassign(decision, partition, target)
 
 
-def _elect(batch: Batch, given_type: str, partitions: list[str] | None) -> None:
+def _elect(decision: Decision, given_type: str, partitions: list[str] | None) -> None:
     """Of all partitions only those are in the answer that needed an election, as in Kafka: a cluster may have many."""
     election_type = leader_election.check_type(given_type)
-    chosen = _all_partitions(batch) if partitions is None else partitions
-    _each(batch, dict.fromkeys(chosen), lambda p, _: leader_election.elect(batch, p, election_type))
+    chosen = _all_partitions(decision) if partitions is None else partitions
+    _each(decision, dict.fromkeys(chosen), lambda p, _: leader_election.elect(decision, p, election_type))
     if partitions is None:
-        needed = {n: o for n, o in batch.outcomes.items() if o.error != ElectionNotNeededException.__name__}
-        batch.outcomes = needed
+        needed = {n: o for n, o in decision.outcomes.items() if o.error != ElectionNotNeededException.__name__}
+        decision.outcomes = needed
 
 
-def _each(batch: Batch, wanted: Mapping[str, Any], act: Callable[[TopicIdPartition, Any], str]) -> None:
+def _each(decision: Decision, wanted: Mapping[str, Any], act: Callable[[TopicIdPartition, Any], str]) -> None:
     """Each partition succeeds or is refused by itself, as in Kafka."""
-    by_name = {f"{r.topic}-{r.partition}": p for p, r in batch.context.partitions.items()}
+    by_name = {f"{r.topic}-{r.partition}": p for p, r in decision.context.partitions.items()}
     for name, value in wanted.items():
-        batch.keep_office()
+        decision.keep_office()
         try:
             if name not in by_name:
                 raise UnknownTopicOrPartitionException(f"no partition {name}")
-            batch.outcomes[name] = Outcome(None, act(by_name[name], value))
+            decision.outcomes[name] = Outcome(None, act(by_name[name], value))
         except LakelogException as error:
-            batch.outcomes[name] = Outcome(error.name, str(error))
+            decision.outcomes[name] = Outcome(error.name, str(error))
 
 
-def _all_partitions(batch: Batch) -> list[str]:
+def _all_partitions(decision: Decision) -> list[str]:
     """Of all topics but those that are being deleted. [TD-05]"""
-    known = batch.context.partitions.values()
-    return sorted(f"{r.topic}-{r.partition}" for r in known if not batch.is_being_deleted(r))
+    known = decision.context.partitions.values()
+    return sorted(f"{r.topic}-{r.partition}" for r in known if not decision.is_being_deleted(r))
 
 
 def _with_assignment(given: dict[str, Any]) -> dict[str, Any]:

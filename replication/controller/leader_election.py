@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.partition_state_machine import Strategy, handle_state_changes
 from lakelog.replication.errors import (
     ElectionNotNeededException,
@@ -25,24 +25,24 @@ PREFERRED, UNCLEAN = "preferred", "unclean"
 ELECTION_TYPES = (PREFERRED, UNCLEAN)
 
 
-def elect(batch: Batch, partition: TopicIdPartition, election_type: str) -> str:
+def elect(decision: Decision, partition: TopicIdPartition, election_type: str) -> str:
     """Elects by hand. Answers who leads now.
 
     Raises UnknownTopicOrPartitionException for a topic that is being deleted; ElectionNotNeededException if the
     preferred leader leads, or, unclean, if anybody alive does; PreferredLeaderNotAvailableException;
     EligibleLeadersNotAvailableException. [PE-01, LE-02]
     """
-    registration = batch.registration(partition)
+    registration = decision.registration(partition)
     name = f"{registration.topic}-{registration.partition}"
-    if batch.is_being_deleted(registration):
+    if decision.is_being_deleted(registration):
         raise UnknownTopicOrPartitionException(f"{name}: the topic is being deleted")
     wanted = registration.replicas[0] if election_type == PREFERRED else registration.leader
-    if registration.leader == wanted and wanted in batch.context.brokers:
+    if registration.leader == wanted and wanted in decision.context.brokers:
         raise ElectionNotNeededException(f"{name}: broker {registration.leader} leads already")
     strategy = Strategy.PREFERRED if election_type == PREFERRED else Strategy.UNCLEAN
-    if handle_state_changes(batch, [partition], PartitionState.ONLINE, strategy):
+    if handle_state_changes(decision, [partition], PartitionState.ONLINE, strategy):
         raise _nobody(name, registration, election_type)
-    return f"broker {batch.registration(partition).leader} leads"
+    return f"broker {decision.registration(partition).leader} leads"
 
 
 def _nobody(
@@ -55,23 +55,23 @@ def _nobody(
     return EligibleLeadersNotAvailableException(f"{name}: none of brokers {list(registration.replicas)} is alive")
 
 
-def rebalance(batch: Batch) -> None:
+def rebalance(decision: Decision) -> None:
     """Gives brokers back what they are preferred for, where more than the allowed part of it is led elsewhere.
 
     Nothing that is being reassigned or deleted is touched. [AR-02]
     """
-    if any(is_reassigning(registration) for registration in batch.context.partitions.values()):
+    if any(is_reassigning(registration) for registration in decision.context.partitions.values()):
         return
     preferred: dict[int, list[PartitionRegistration]] = defaultdict(list)
-    for registration in batch.context.partitions.values():
-        if not batch.is_being_deleted(registration):
+    for registration in decision.context.partitions.values():
+        if not decision.is_being_deleted(registration):
             preferred[registration.replicas[0]].append(registration)
-    allowed = batch.context.config.leader_imbalance_per_broker_percentage
-    for broker in sorted(preferred.keys() & batch.live):
+    allowed = decision.context.config.leader_imbalance_per_broker_percentage
+    for broker in sorted(preferred.keys() & decision.live):
         led_elsewhere = [r for r in preferred[broker] if r.leader != broker]
         if len(led_elsewhere) * 100 > allowed * len(preferred[broker]):
             due = [r.topic_id_partition for r in led_elsewhere if broker in r.isr]
-            handle_state_changes(batch, due, PartitionState.ONLINE, Strategy.PREFERRED)
+            handle_state_changes(decision, due, PartitionState.ONLINE, Strategy.PREFERRED)
 
 
 def check_type(election_type: str) -> str:

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lakelog.replication.controller.batch import Batch, state_changes
+from lakelog.replication.controller.decision import Decision, state_changes
 from lakelog.replication.protocol.leader_election import elect_controlled_shutdown, elect_offline, elect_preferred
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.partition_states import PartitionState, is_valid
@@ -27,7 +27,7 @@ class Strategy(enum.Enum):
 
 
 def handle_state_changes(
-    batch: Batch, partitions: Iterable[TopicIdPartition], target: str, strategy: Strategy = Strategy.OFFLINE
+    decision: Decision, partitions: Iterable[TopicIdPartition], target: str, strategy: Strategy = Strategy.OFFLINE
 ) -> list[TopicIdPartition]:
     """Moves partitions to a state; to Online by an election. Answers those that nobody may lead: they stay as they are.
 
@@ -37,43 +37,43 @@ def handle_state_changes(
     """
     failed = []
     for partition in partitions:
-        registration, before = batch.registration(partition), batch.partition_state(partition)
+        registration, before = decision.registration(partition), decision.partition_state(partition)
         if not is_valid(before, target):
-            batch.refuse_move(f"{registration.topic}-{registration.partition}", before, target)
+            decision.refuse_move(f"{registration.topic}-{registration.partition}", before, target)
             continue
         if target == PartitionState.ONLINE:
-            elected = elect(batch, registration, before, strategy)
+            elected = elect(decision, registration, before, strategy)
             if elected is None:
                 failed.append(partition)
                 continue
-            batch.put(elected)
-        batch.move_partition(registration, target)
+            decision.put(elected)
+        decision.move_partition(registration, target)
     return failed
 
 
-def trigger_online_partition_state_change(batch: Batch) -> None:
+def trigger_online_partition_state_change(decision: Decision) -> None:
     """Elects for all New and Offline partitions, but those that a deletion leaves alone.
 
     Kafka: `PartitionStateMachine.triggerOnlinePartitionStateChange`. [PS-04, TD-05]
     """
     waiting = (PartitionState.NEW, PartitionState.OFFLINE)
-    waits = (p for p in batch.context.partitions if batch.partition_state(p) in waiting)
-    due = [p for p in waits if not batch.is_left_alone(batch.registration(p))]
-    handle_state_changes(batch, due, PartitionState.ONLINE)
+    waits = (p for p in decision.context.partitions if decision.partition_state(p) in waiting)
+    due = [p for p in waits if not decision.is_left_alone(decision.registration(p))]
+    handle_state_changes(decision, due, PartitionState.ONLINE)
 
 
 def elect(
-    batch: Batch, registration: PartitionRegistration, state: str, strategy: Strategy
+    decision: Decision, registration: PartitionRegistration, state: str, strategy: Strategy
 ) -> PartitionRegistration | None:
     """The partition under its new leader, None if nobody may lead. [LE-01, LE-02, LE-03, LE-04, LE-05]"""
-    context, live = batch.context, batch.live_for(registration.topic_id_partition)
+    context, live = decision.context, decision.live_for(registration.topic_id_partition)
     if state == PartitionState.NEW:
         return _first_leader(registration, live)
     match strategy:
         case Strategy.OFFLINE:
-            return _elect_offline(batch, registration, _unclean_allowed(batch, registration))
+            return _elect_offline(decision, registration, _unclean_allowed(decision, registration))
         case Strategy.UNCLEAN:
-            return _elect_offline(batch, registration, unclean_allowed=True)
+            return _elect_offline(decision, registration, unclean_allowed=True)
         case Strategy.PREFERRED:
             return elect_preferred(registration, live)
         case Strategy.CONTROLLED_SHUTDOWN:
@@ -81,18 +81,18 @@ def elect(
 
 
 def _elect_offline(
-    batch: Batch, registration: PartitionRegistration, unclean_allowed: bool
+    decision: Decision, registration: PartitionRegistration, unclean_allowed: bool
 ) -> PartitionRegistration | None:
     """A member of the ISR that has lost its log leads only uncleanly, and only where no other replica lives. KIP-966.
 
     It stays in the ISR until then, so that nobody is elected cleanly who lacks what was committed. [LE-02, LI-04]
     """
     partition = registration.topic_id_partition
-    elected = elect_offline(registration, batch.live_for(partition), unclean_allowed)
+    elected = elect_offline(registration, decision.live_for(partition), unclean_allowed)
     if elected is not None or not unclean_allowed:
         return elected
     nobody_in_sync = replace(registration, isr=(), isr_epochs={})
-    return elect_offline(nobody_in_sync, batch.whole_for(partition), unclean_allowed)
+    return elect_offline(nobody_in_sync, decision.whole_for(partition), unclean_allowed)
 
 
 def _first_leader(registration: PartitionRegistration, live: Iterable[int]) -> PartitionRegistration | None:
@@ -105,10 +105,10 @@ def _first_leader(registration: PartitionRegistration, live: Iterable[int]) -> P
     return replace(registration, leader=alive[0], isr=tuple(alive))  # its first epoch begins with it
 
 
-def _unclean_allowed(batch: Batch, registration: PartitionRegistration) -> bool:
+def _unclean_allowed(decision: Decision, registration: PartitionRegistration) -> bool:
     """The topic's `unclean.leader.election.enable`. A row that makes no sense holds up no other topic. [LE-02]"""
-    topic = batch.topic(registration.topic)
-    found, wrong = batch.context.config.topic_as_far_as_known(topic.configs if topic else {})
+    topic = decision.topic(registration.topic)
+    found, wrong = decision.context.config.topic_as_far_as_known(topic.configs if topic else {})
     if wrong is not None:
         state_changes.error("topic %s: settings are left out: %s", registration.topic, wrong)
     return found.unclean_leader_election_enable

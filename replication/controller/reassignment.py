@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lakelog.replication.controller import replica_state_machine, topic_deletion_manager
-from lakelog.replication.controller.batch import Batch
 from lakelog.replication.controller.controller_context import PartitionAndReplica
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.errors import (
     EligibleLeadersNotAvailableException,
     InvalidReplicaAssignmentException,
@@ -33,7 +33,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_states import ReplicaState
 
 
-def reassign(batch: Batch, partition: TopicIdPartition, target: Sequence[int]) -> str:
+def reassign(decision: Decision, partition: TopicIdPartition, target: Sequence[int]) -> str:
     """Begins to move a partition, and ends it in the same commit if nobody has to catch up. Answers what was done.
 
     A reassignment that is under way is replaced: from the replicas before it to the new target. Raises
@@ -43,94 +43,94 @@ def reassign(batch: Batch, partition: TopicIdPartition, target: Sequence[int]) -
 
     Kafka: `KafkaController.alterPartitionReassignments`. KIP-455. [RA-01]
     """
-    registration = batch.registration(partition)
+    registration = decision.registration(partition)
     name = f"{registration.topic}-{registration.partition}"
-    if batch.is_being_deleted(registration):
+    if decision.is_being_deleted(registration):
         raise UnknownTopicOrPartitionException(f"{name}: the topic is being deleted")
     if not target:
         raise InvalidReplicaAssignmentException(f"{name}: no brokers given, it needs 1 or more")
     moving = begin_reassignment(registration, target)
-    check_replicas(partition.partition, target, batch.context.known_brokers | set(registration.replicas))
-    check_alive(partition.partition, moving.adding_replicas, batch.context.brokers.keys())
+    check_replicas(partition.partition, target, decision.context.known_brokers | set(registration.replicas))
+    check_alive(partition.partition, moving.adding_replicas, decision.context.brokers.keys())
     before = original_replicas(registration)
     if is_reassigning(registration):
         if tuple(target) == target_replicas(registration):
             return f"is being moved to brokers {list(target)} already"
-        _replace(batch, registration, target)
+        _replace(decision, registration, target)
     elif tuple(target) == before:
         return f"is on brokers {list(target)} already"
     else:
-        batch.put(moving)
+        decision.put(moving)
     adding = [PartitionAndReplica(partition, broker) for broker in moving.adding_replicas]
-    added = [replica for replica in adding if batch.replica_state(replica) == ReplicaState.NON_EXISTENT]
-    replica_state_machine.handle_state_changes(batch, added, ReplicaState.NEW)
-    complete(batch, partition)
+    added = [replica for replica in adding if decision.replica_state(replica) == ReplicaState.NON_EXISTENT]
+    replica_state_machine.handle_state_changes(decision, added, ReplicaState.NEW)
+    complete(decision, partition)
     return f"{list(before)} -> {list(target)}"
 
 
-def _replace(batch: Batch, registration: PartitionRegistration, target: Sequence[int]) -> None:
+def _replace(decision: Decision, registration: PartitionRegistration, target: Sequence[int]) -> None:
     partition = registration.topic_id_partition
-    replaced = replace_reassignment(registration, target, batch.live_for(partition))
+    replaced = replace_reassignment(registration, target, decision.live_for(partition))
     if replaced is None:
         raise EligibleLeadersNotAvailableException(
             f"{registration.topic}-{registration.partition}: the new reassignment drops a broker that only the one "
             "under way has added, and no broker that stays is alive and in the ISR"
         )
-    _remove_replicas(batch, registration, replaced)
-    batch.put(replaced)
+    _remove_replicas(decision, registration, replaced)
+    decision.put(replaced)
 
 
-def cancel(batch: Batch, partition: TopicIdPartition) -> str:
+def cancel(decision: Decision, partition: TopicIdPartition) -> str:
     """Goes back to the assignment before. Answers what was done.
 
     Raises NoReassignmentInProgressException, EligibleLeadersNotAvailableException if nobody there may lead. A topic
     that is queued for deletion needs no leader: its deletion begins.
     """
-    registration = batch.registration(partition)
+    registration = decision.registration(partition)
     name = f"{registration.topic}-{registration.partition}"
     if not is_reassigning(registration):
         raise NoReassignmentInProgressException(f"{name}: no reassignment is under way")
-    back = cancel_reassignment(registration, batch.live_for(partition))
-    if back is None and batch.is_being_deleted(registration):
+    back = cancel_reassignment(registration, decision.live_for(partition))
+    if back is None and decision.is_being_deleted(registration):
         back = give_up_reassignment(registration)
     if back is None:
         raise EligibleLeadersNotAvailableException(f"{name}: none of its former brokers is alive and in the ISR")
-    _settle(batch, registration, back)
+    _settle(decision, registration, back)
     return f"stays on brokers {list(back.replicas)}"
 
 
-def complete_where_possible(batch: Batch) -> None:
+def complete_where_possible(decision: Decision) -> None:
     """Ends every reassignment whose target has caught up. [RA-03, FO-04, BU-02]"""
-    for partition in batch.context.partitions:
-        if partition not in batch.removed and is_reassigning(batch.registration(partition)):
-            complete(batch, partition)
+    for partition in decision.context.partitions:
+        if partition not in decision.removed and is_reassigning(decision.registration(partition)):
+            complete(decision, partition)
 
 
-def complete(batch: Batch, partition: TopicIdPartition) -> None:
+def complete(decision: Decision, partition: TopicIdPartition) -> None:
     """Ends a reassignment if all of the target are in the ISR and one of them may lead. [RA-03]"""
-    registration = batch.registration(partition)
-    done = complete_reassignment(registration, batch.live_for(partition)) if may_complete(registration) else None
+    registration = decision.registration(partition)
+    done = complete_reassignment(registration, decision.live_for(partition)) if may_complete(registration) else None
     if done is not None:
-        _settle(batch, registration, done)
+        _settle(decision, registration, done)
 
 
-def _settle(batch: Batch, before: PartitionRegistration, after: PartitionRegistration) -> None:
+def _settle(decision: Decision, before: PartitionRegistration, after: PartitionRegistration) -> None:
     """What stays is online, what goes passes through its deletion: its broker sees in the metadata that it is to go."""
     partition = before.topic_id_partition
-    brokers = batch.context.brokers
+    brokers = decision.context.brokers
     staying = [
         PartitionAndReplica(partition, b)
         for b in after.replicas
         if b in brokers and partition not in brokers[b].offline
     ]
-    replica_state_machine.handle_state_changes(batch, staying, ReplicaState.ONLINE)
-    _remove_replicas(batch, before, after)
-    batch.put(after)
-    topic_deletion_manager.resume_deletions(batch)  # which has waited for this [TD-04]
+    replica_state_machine.handle_state_changes(decision, staying, ReplicaState.ONLINE)
+    _remove_replicas(decision, before, after)
+    decision.put(after)
+    topic_deletion_manager.resume_deletions(decision)  # which has waited for this [TD-04]
 
 
-def _remove_replicas(batch: Batch, before: PartitionRegistration, after: PartitionRegistration) -> None:
+def _remove_replicas(decision: Decision, before: PartitionRegistration, after: PartitionRegistration) -> None:
     partition = before.topic_id_partition
     going = [PartitionAndReplica(partition, b) for b in before.replicas if b not in after.replicas]
     for state in (ReplicaState.OFFLINE, *replica_state_machine.DELETION):
-        replica_state_machine.handle_state_changes(batch, going, state)
+        replica_state_machine.handle_state_changes(decision, going, state)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lakelog.replication.controller.batch import Batch
 from lakelog.replication.controller.controller_context import PartitionAndReplica
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.protocol.leader_election import replica_offline
 from lakelog.replication.protocol.replica_states import ReplicaState, is_valid
 
@@ -16,7 +16,7 @@ from lakelog.replication.protocol.replica_states import ReplicaState, is_valid
 DELETION = (ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL, ReplicaState.NON_EXISTENT)
 
 
-def handle_state_changes(batch: Batch, replicas: Iterable[PartitionAndReplica], target: str) -> None:
+def handle_state_changes(decision: Decision, replicas: Iterable[PartitionAndReplica], target: str) -> None:
     """Moves replicas to a state. A move that the table does not have is logged and left out.
 
     What Kafka tells brokers by LeaderAndIsr and StopReplica, they read in the metadata: a replica that is assigned is
@@ -25,24 +25,24 @@ def handle_state_changes(batch: Batch, replicas: Iterable[PartitionAndReplica], 
     Kafka: `ReplicaStateMachine.handleStateChanges`.
     """
     for replica in replicas:
-        before = batch.replica_state(replica)
-        is_leader = target == ReplicaState.NEW and batch.registration(replica.partition).leader == replica.broker_id
+        before = decision.replica_state(replica)
+        is_leader = target == ReplicaState.NEW and decision.registration(replica.partition).leader == replica.broker_id
         if is_leader or not is_valid(before, target):
-            batch.refuse_move(batch.name_of(replica), before, target)
+            decision.refuse_move(decision.name_of(replica), before, target)
             continue
         if target == ReplicaState.OFFLINE:
-            _leave_isr(batch, replica)
-        batch.move_replica(replica, target)
+            _leave_isr(decision, replica)
+        decision.move_replica(replica, target)
 
 
-def _leave_isr(batch: Batch, replica: PartitionAndReplica) -> None:
-    registration = batch.registration(replica.partition)
+def _leave_isr(decision: Decision, replica: PartitionAndReplica) -> None:
+    registration = decision.registration(replica.partition)
     after = replica_offline(registration, replica.broker_id)
-    if after is not registration and not batch.is_left_alone(registration):
-        batch.put(after)
+    if after is not registration and not decision.is_left_alone(registration):
+        decision.put(after)
 
 
-def replicas_on(batch: Batch, brokers: Iterable[int]) -> list[PartitionAndReplica]:
+def replicas_on(decision: Decision, brokers: Iterable[int]) -> list[PartitionAndReplica]:
     """All replicas that these brokers hold, in order.
 
     Kafka: `ControllerContext.replicasOnBrokers`.
@@ -50,7 +50,7 @@ def replicas_on(batch: Batch, brokers: Iterable[int]) -> list[PartitionAndReplic
     wanted = sorted(set(brokers))
     return [
         PartitionAndReplica(partition, broker)
-        for partition, registration in batch.context.partitions.items()
+        for partition, registration in decision.context.partitions.items()
         for broker in wanted
         if broker in registration.replicas
     ]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from lakelog.replication.controller.batch import Batch
 from lakelog.replication.controller.controller_context import BrokerView
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
 from lakelog.replication.protocol.entity import Entity
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
@@ -100,12 +100,12 @@ class ChangeMetadata(NamedTuple):
     """One compare-and-set on `metadata`, with all that an event changes.
 
     `choose` is asked at each attempt, as leaders may have changed ISRs meanwhile: it is given the partitions and, if
-    an earlier attempt was the one that has landed, the outcomes that it had, else None. Answered with the batch that
+    an earlier attempt was the one that has landed, the outcomes that it had, else None. Answered with the decision that
     was chosen last, the version that it was decided on or written as, and whether an earlier attempt was the one that
     has landed. The commit names `request` and its outcomes.
     """
 
-    choose: Callable[[Partitions, Mapping[str, Outcome] | None], Batch]
+    choose: Callable[[Partitions, Mapping[str, Outcome] | None], Decision]
     request: AdminRequest | None
     why: str
 

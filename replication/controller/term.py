@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 
-from lakelog.replication.controller.batch import Batch, DecisionInterrupted
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.controller.decision import Decision, DecisionInterrupted
 from lakelog.replication.controller.events import (
     EVENT_OF_REQUEST,
     AutoPreferredReplicaLeaderElection,
@@ -57,8 +57,8 @@ class Term:
     """
 
     def __init__(
-        self, context: ControllerContext, decide: Callable[[ControllerContext, Event], Batch],
-        observe: Callable[[Event, Batch, ControllerContext, ControllerContext], None],
+        self, context: ControllerContext, decide: Callable[[ControllerContext, Event], Decision],
+        observe: Callable[[Event, Decision, ControllerContext, ControllerContext], None],
         clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self.context = context
@@ -136,10 +136,10 @@ class Term:
     def _outcomes(self, event: Event, request: AdminRequest) -> Round[Mapping[str, Outcome]]:
         """What has become of a request. One that meets an error of this code is answered too, and holds up nobody."""
         try:
-            batch = self._decide(self.context, event)
-            if batch.writes and not request.validate_only and (yield BeginToApplyRequest(request)):
-                batch = yield from self._write(event, batch, request)
-            return batch.outcomes
+            decision = self._decide(self.context, event)
+            if decision.writes and not request.validate_only and (yield BeginToApplyRequest(request)):
+                decision = yield from self._write(event, decision, request)
+            return decision.outcomes
         except (LakelogException, DecisionInterrupted):
             raise
         except Exception as error:
@@ -147,25 +147,25 @@ class Term:
             problem = f"request {request.request_id}: {request.kind} met an error of the controller: {error!r}"
             return {request.kind: Outcome(UnknownServerException.__name__, problem)}
 
-    def _write(self, event: Event, batch: Batch, request: AdminRequest | None) -> Round[Batch]:
+    def _write(self, event: Event, decision: Decision, request: AdminRequest | None) -> Round[Decision]:
         """Topics are written before their partitions, and dropped after them."""
-        before, why = self.context, batch.why
-        if batch.topics:
-            yield ChangeTopics(batch.topics, (), why)
-        if batch.configs:
-            yield ChangeConfigs(batch.configs, why)
-        if batch.touches_metadata:
-            batch, self._version, has_landed = yield ChangeMetadata(partial(self._choose, event), request, why)
+        before, why = self.context, decision.why
+        if decision.topics:
+            yield ChangeTopics(decision.topics, (), why)
+        if decision.configs:
+            yield ChangeConfigs(decision.configs, why)
+        if decision.touches_metadata:
+            decision, self._version, has_landed = yield ChangeMetadata(partial(self._choose, event), request, why)
             if has_landed:
                 yield from self._read_anew()
-                return batch
-        self.context = batch.applied(self._version)
-        self._observe(event, batch, before, self.context)
-        if batch.deletions_begun:
+                return decision
+        self.context = decision.applied(self._version)
+        self._observe(event, decision, before, self.context)
+        if decision.deletions_begun:
             self._events.put(BrokerModifications())  # brokers may have carried it out before this was known
-        if batch.dropped:
-            yield ChangeTopics({}, batch.dropped, why)
-        return batch
+        if decision.dropped:
+            yield ChangeTopics({}, decision.dropped, why)
+        return decision
 
     def _read_anew(self) -> Round[None]:
         """What an earlier attempt has written is not known here: all is read again, as after a failover."""
@@ -175,11 +175,11 @@ class Term:
         self.context = known.started(self._version)
         self._events.put(ControllerChange(self.context.brokers))
 
-    def _choose(self, event: Event, partitions: Partitions, landed: Mapping[str, Outcome] | None) -> Batch:
+    def _choose(self, event: Event, partitions: Partitions, landed: Mapping[str, Outcome] | None) -> Decision:
         """Decides on the partitions as they are now. If an earlier attempt has landed, nothing is left to change."""
         context = self.context.with_partitions(partitions)
         if landed is None:
             return self._decide(context, event)
-        batch = Batch(context, type(event).__name__)
-        batch.outcomes.update(landed)
-        return batch
+        decision = Decision(context, type(event).__name__)
+        decision.outcomes.update(landed)
+        return decision

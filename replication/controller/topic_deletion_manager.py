@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lakelog.replication.controller import partition_state_machine, replica_state_machine
-from lakelog.replication.controller.batch import Batch
 from lakelog.replication.controller.controller_context import PartitionAndReplica
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.errors import TopicDeletionDisabledException
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from lakelog.replication.protocol.partition_states import PartitionState
@@ -22,107 +22,107 @@ from lakelog.replication.protocol.replica_states import ReplicaState
 from lakelog.replication.protocol.topic import Topic
 
 
-def enqueue_topic_for_deletion(batch: Batch, topic: Topic) -> None:
+def enqueue_topic_for_deletion(decision: Decision, topic: Topic) -> None:
     """Marks the topic and begins; once more changes nothing. Raises TopicDeletionDisabledException. [TD-01]"""
-    if not batch.context.config.delete_topic_enable:
+    if not decision.context.config.delete_topic_enable:
         raise TopicDeletionDisabledException(f"topic {topic.topic}: delete.topic.enable is false")
-    batch.mark_for_deletion(topic)
-    resume_deletions(batch)
+    decision.mark_for_deletion(topic)
+    resume_deletions(decision)
 
 
-def resume_deletions(batch: Batch) -> None:
+def resume_deletions(decision: Decision) -> None:
     """Goes on with every deletion that can go on: at first, at failover, when a broker is back. [TD-02, TD-04]
 
     Kafka: `TopicDeletionManager.resumeDeletions`.
     """
-    for topic in batch.topics_to_be_deleted():
-        partitions = batch.partitions_of(topic)
+    for topic in decision.topics_to_be_deleted():
+        partitions = decision.partitions_of(topic)
         if any(is_reassigning(registration) for registration in partitions):
             continue  # its end resumes the deletion [TD-01]
-        _begin(batch, partitions)
-        _finish(batch, topic, partitions)
+        _begin(decision, partitions)
+        _finish(decision, topic, partitions)
 
 
-def resume_unnoticed_deletions(batch: Batch) -> None:
+def resume_unnoticed_deletions(decision: Decision) -> None:
     """Takes note of deletions that have begun in a commit whose answer was lost: nothing else may ask for them. What
     the first attempt was made for is over by the second one, as the end of a reassignment is. [TD-04]"""
-    for topic in batch.topics_to_be_deleted():
-        partitions = batch.partitions_of(topic)
-        is_known = topic.topic_id in batch.context.deletions or topic.topic_id in batch.deletions_begun
+    for topic in decision.topics_to_be_deleted():
+        partitions = decision.partitions_of(topic)
+        is_known = topic.topic_id in decision.context.deletions or topic.topic_id in decision.deletions_begun
         if partitions and not is_known and all(r.leader == LEADER_DURING_DELETE for r in partitions):
-            _begin(batch, partitions)
-            _finish(batch, topic, partitions)
+            _begin(decision, partitions)
+            _finish(decision, topic, partitions)
 
 
-def _begin(batch: Batch, partitions: Iterable[PartitionRegistration]) -> None:
+def _begin(decision: Decision, partitions: Iterable[PartitionRegistration]) -> None:
     """Nobody serves the partitions any more, and live brokers delete their replicas. Dead ones are waited for."""
     for registration in partitions:
         if registration.leader != LEADER_DURING_DELETE:
-            batch.put(replace(registration, leader=LEADER_DURING_DELETE))
-            batch.deletions_begun.add(registration.topic_id)
-        elif registration.topic_id not in batch.context.deletions:  # that was written, the answer lost
-            batch.deletions_begun.add(registration.topic_id)
-        if batch.partition_state(registration.topic_id_partition) != PartitionState.OFFLINE:
+            decision.put(replace(registration, leader=LEADER_DURING_DELETE))
+            decision.deletions_begun.add(registration.topic_id)
+        elif registration.topic_id not in decision.context.deletions:  # that was written, the answer lost
+            decision.deletions_begun.add(registration.topic_id)
+        if decision.partition_state(registration.topic_id_partition) != PartitionState.OFFLINE:
             offline = [registration.topic_id_partition]
-            partition_state_machine.handle_state_changes(batch, offline, PartitionState.OFFLINE)
+            partition_state_machine.handle_state_changes(decision, offline, PartitionState.OFFLINE)
         for replica in _replicas(registration):
-            _stop_replica(batch, replica)
+            _stop_replica(decision, replica)
 
 
-def _stop_replica(batch: Batch, replica: PartitionAndReplica) -> None:
-    state = batch.replica_state(replica)
+def _stop_replica(decision: Decision, replica: PartitionAndReplica) -> None:
+    state = decision.replica_state(replica)
     if state in (ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL):
         return
-    is_alive = replica.broker_id in batch.context.brokers
+    is_alive = replica.broker_id in decision.context.brokers
     if state == ReplicaState.DELETION_INELIGIBLE and not is_alive:
         return
     target = ReplicaState.DELETION_STARTED if is_alive else ReplicaState.DELETION_INELIGIBLE
     for step in (ReplicaState.OFFLINE, target):
-        replica_state_machine.handle_state_changes(batch, [replica], step)
+        replica_state_machine.handle_state_changes(decision, [replica], step)
 
 
-def fail_replica_deletion(batch: Batch, replicas: Iterable[PartitionAndReplica]) -> None:
+def fail_replica_deletion(decision: Decision, replicas: Iterable[PartitionAndReplica]) -> None:
     """Their brokers are gone: the deletion waits until they are back. What they had deleted already stays deleted.
 
     Kafka: `TopicDeletionManager.failReplicaDeletion`. [BD-02]
     """
     for replica in replicas:
-        state = batch.replica_state(replica)
+        state = decision.replica_state(replica)
         if state == ReplicaState.DELETION_SUCCESSFUL:
             continue
         if state != ReplicaState.DELETION_STARTED:
-            replica_state_machine.handle_state_changes(batch, [replica], ReplicaState.OFFLINE)
-        replica_state_machine.handle_state_changes(batch, [replica], ReplicaState.DELETION_INELIGIBLE)
+            replica_state_machine.handle_state_changes(decision, [replica], ReplicaState.OFFLINE)
+        replica_state_machine.handle_state_changes(decision, [replica], ReplicaState.DELETION_INELIGIBLE)
 
 
-def complete_replica_deletions(batch: Batch) -> None:
+def complete_replica_deletions(decision: Decision) -> None:
     """Takes note of the brokers that have deleted their replicas; a topic without any is gone.
 
     Kafka: `TopicDeletionManager.completeReplicaDeletion`. [TD-03]
     """
-    for topic in batch.topics_to_be_deleted():
-        partitions = batch.partitions_of(topic)
-        is_begun_here = topic.topic_id in batch.deletions_begun
-        since = None if is_begun_here else batch.context.deletions.get(topic.topic_id)
+    for topic in decision.topics_to_be_deleted():
+        partitions = decision.partitions_of(topic)
+        is_begun_here = topic.topic_id in decision.deletions_begun
+        since = None if is_begun_here else decision.context.deletions.get(topic.topic_id)
         for replica in (replica for registration in partitions for replica in _replicas(registration)):
-            broker = batch.context.brokers.get(replica.broker_id)
-            started = batch.replica_state(replica) == ReplicaState.DELETION_STARTED
+            broker = decision.context.brokers.get(replica.broker_id)
+            started = decision.replica_state(replica) == ReplicaState.DELETION_STARTED
             if started and broker is not None and since is not None and broker.metadata_version >= since:
-                replica_state_machine.handle_state_changes(batch, [replica], ReplicaState.DELETION_SUCCESSFUL)
-        _finish(batch, topic, partitions)
+                replica_state_machine.handle_state_changes(decision, [replica], ReplicaState.DELETION_SUCCESSFUL)
+        _finish(decision, topic, partitions)
 
 
-def _finish(batch: Batch, topic: Topic, partitions: list[PartitionRegistration]) -> None:
+def _finish(decision: Decision, topic: Topic, partitions: list[PartitionRegistration]) -> None:
     """The partitions go first, then the topic; a topic that has none left by then has only to go itself. [TD-03]"""
     replicas = [replica for registration in partitions for replica in _replicas(registration)]
-    if any(batch.replica_state(replica) != ReplicaState.DELETION_SUCCESSFUL for replica in replicas):
+    if any(decision.replica_state(replica) != ReplicaState.DELETION_SUCCESSFUL for replica in replicas):
         return
-    replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.NON_EXISTENT)
+    replica_state_machine.handle_state_changes(decision, replicas, ReplicaState.NON_EXISTENT)
     gone = [registration.topic_id_partition for registration in partitions]
-    partition_state_machine.handle_state_changes(batch, gone, PartitionState.NON_EXISTENT)
+    partition_state_machine.handle_state_changes(decision, gone, PartitionState.NON_EXISTENT)
     for partition in gone:
-        batch.remove(partition)
-    batch.dropped.add(topic.topic)
+        decision.remove(partition)
+    decision.dropped.add(topic.topic)
 
 
 def _replicas(registration: PartitionRegistration) -> list[PartitionAndReplica]:

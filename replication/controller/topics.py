@@ -11,8 +11,8 @@ from random import Random
 
 from lakelog.replication.config import TOPIC_KEYS, topic_configs
 from lakelog.replication.controller import partition_state_machine, replica_state_machine
-from lakelog.replication.controller.batch import Batch
 from lakelog.replication.controller.controller_context import PartitionAndReplica
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.errors import (
     InvalidConfigurationException,
     InvalidPartitionsException,
@@ -34,7 +34,7 @@ _SHOWN = 20  # partitions in an answer
 
 
 def create_topic(
-    batch: Batch, topic_id: str, topic: str, partitions: int | None = None, replication_factor: int | None = None,
+    decision: Decision, topic_id: str, topic: str, partitions: int | None = None, replication_factor: int | None = None,
     assignment: Assignment | None = None, configs: Mapping[str, object] | None = None,
 ) -> str:  # fmt: skip
     """Makes a topic over the assignment given, or one that spreads replicas over live brokers and racks.
@@ -47,21 +47,21 @@ def create_topic(
     check_topic_name(topic)
     check_not_internal(topic, "an admin client")
     settings = topic_configs(configs or {}, f"topic {topic}")
-    found = batch.topic(topic)
+    found = decision.topic(topic)
     if found is not None and found.topic_id != topic_id:
         raise TopicExistsException(f"topic {topic} " + ("is being deleted" if found.deleting else "exists already"))
     if assignment is None:
-        config = batch.context.config
+        config = decision.context.config
         count = config.num_partitions if partitions is None else partitions
         check_topic_size(topic, count, PartitionLimits.of(config))
         factor = config.default_replication_factor if replication_factor is None else replication_factor
-        assignment = _spread(batch, count, factor, topic_id)
+        assignment = _spread(decision, count, factor, topic_id)
     elif partitions is not None or replication_factor is not None:
         raise InvalidPartitionsException("an assignment says it all: give no partitions or replication factor")
     else:
-        check_assignment(assignment, batch.context.known_brokers)
-    batch.topics[topic] = Topic(topic, topic_id, len(assignment), settings)
-    _on_new_partition_creation(batch, topic, topic_id, assignment)
+        check_assignment(assignment, decision.context.known_brokers)
+    decision.topics[topic] = Topic(topic, topic_id, len(assignment), settings)
+    _on_new_partition_creation(decision, topic, topic_id, assignment)
     return _in_words(assignment)
 
 
@@ -73,16 +73,16 @@ def _in_words(assignment: Assignment) -> str:
     return "; ".join(told + more)
 
 
-def _spread(batch: Batch, partitions: int, replication_factor: int, salt: str, first: int = 0) -> Assignment:
+def _spread(decision: Decision, partitions: int, replication_factor: int, salt: str, first: int = 0) -> Assignment:
     """An assignment that comes out the same when the same request is decided again. Beyond `first`, as it goes on."""
-    brokers = {broker: batch.context.brokers[broker].rack for broker in sorted(batch.context.live_brokers)}
+    brokers = {broker: decision.context.brokers[broker].rack for broker in sorted(decision.context.live_brokers)}
     drawn = Random(salt)
     start, shift = drawn.randrange(max(1, len(brokers))), drawn.randrange(max(1, len(brokers)))
     chosen = assign_replicas(brokers, first + partitions, replication_factor, start, shift)
     return {number: replicas for number, replicas in chosen.items() if number >= first}
 
 
-def _on_new_partition_creation(batch: Batch, topic: str, topic_id: str, assignment: Assignment) -> None:
+def _on_new_partition_creation(decision: Decision, topic: str, topic_id: str, assignment: Assignment) -> None:
     """New, then Online: partitions and their replicas. Where nobody lives the partition waits as New.
 
     Kafka: `KafkaController.onNewPartitionCreation`. [LI-02]
@@ -92,37 +92,38 @@ def _on_new_partition_creation(batch: Batch, topic: str, topic_id: str, assignme
         for number, replicas in sorted(assignment.items())
     ]
     for registration in new:
-        batch.put(registration)
+        decision.put(registration)
     partitions = [registration.topic_id_partition for registration in new]
     replicas = [PartitionAndReplica(r.topic_id_partition, broker) for r in new for broker in r.replicas]
-    partition_state_machine.handle_state_changes(batch, partitions, PartitionState.NEW)
-    replica_state_machine.handle_state_changes(batch, replicas, ReplicaState.NEW)
-    partition_state_machine.handle_state_changes(batch, partitions, PartitionState.ONLINE)
-    alive = [replica for replica in replicas if replica.broker_id in batch.live]
-    replica_state_machine.handle_state_changes(batch, alive, ReplicaState.ONLINE)
-    for partition in batch.context.partitions.keys() & partitions:
-        batch.keep(partition)  # it was written before, and the answer lost: its leader may have changed the ISR since
+    partition_state_machine.handle_state_changes(decision, partitions, PartitionState.NEW)
+    replica_state_machine.handle_state_changes(decision, replicas, ReplicaState.NEW)
+    partition_state_machine.handle_state_changes(decision, partitions, PartitionState.ONLINE)
+    alive = [replica for replica in replicas if replica.broker_id in decision.live]
+    replica_state_machine.handle_state_changes(decision, alive, ReplicaState.ONLINE)
+    for partition in decision.context.partitions.keys() & partitions:
+        # It was written before, and the answer lost: its leader may have changed the ISR since.
+        decision.keep(partition)
 
 
-def existing(batch: Batch, name: str) -> Topic:
+def existing(decision: Decision, name: str) -> Topic:
     """The topic. Raises UnknownTopicOrPartitionException, also for one that is being deleted. [TD-05]"""
-    topic = known(batch, name)
+    topic = known(decision, name)
     if topic.deleting:
         raise UnknownTopicOrPartitionException(f"topic {name} is being deleted")
     return topic
 
 
-def known(batch: Batch, name: str) -> Topic:
+def known(decision: Decision, name: str) -> Topic:
     """The topic, also one that is being deleted. Raises UnknownTopicOrPartitionException."""
-    topic = batch.topic(name)
+    topic = decision.topic(name)
     if topic is None:
-        others = ", ".join(sorted(batch.context.topics)[:_SHOWN]) or "none"
+        others = ", ".join(sorted(decision.context.topics)[:_SHOWN]) or "none"
         raise UnknownTopicOrPartitionException(f"no topic {name}; there are: {others}")
     return topic
 
 
 def create_partitions(
-    batch: Batch, request_id: str, topic: str, total: int, assignment: Assignment | None = None
+    decision: Decision, request_id: str, topic: str, total: int, assignment: Assignment | None = None
 ) -> str:
     """Adds partitions up to a number; `assignment` is of the new ones alone. [LI-07]
 
@@ -130,44 +131,44 @@ def create_partitions(
 
     Raises UnknownTopicOrPartitionException, InvalidPartitionsException, InvalidReplicaAssignmentException.
     """
-    found = existing(batch, topic)
-    present = batch.partitions_of(found)
+    found = existing(decision, topic)
+    present = decision.partitions_of(found)
     count = min(found.partitions, len(present))  # one table is ahead of the other where this was half done
     if total <= count:
         raise InvalidPartitionsException(f"topic {topic} has {count} partitions, it can only get more: {total}")
     numbers = range(count, total)
-    check_request_size("create_partitions", len(numbers), PartitionLimits.of(batch.context.config))
+    check_request_size("create_partitions", len(numbers), PartitionLimits.of(decision.context.config))
     if assignment is None:
-        factor = len(target_replicas(present[0])) if present else batch.context.config.default_replication_factor
-        assignment = _spread(batch, len(numbers), factor, request_id, count)
+        factor = len(target_replicas(present[0])) if present else decision.context.config.default_replication_factor
+        assignment = _spread(decision, len(numbers), factor, request_id, count)
     elif sorted(assignment) != list(numbers):
         raise InvalidPartitionsException(
             f"topic {topic}: the assignment is of partitions {sorted(assignment)}, it must be of {list(numbers)}"
         )
     for number, replicas in assignment.items():
-        check_replicas(number, replicas, batch.context.known_brokers)
-    batch.topics[topic] = replace(found, partitions=total)
-    _on_new_partition_creation(batch, topic, found.topic_id, assignment)
+        check_replicas(number, replicas, decision.context.known_brokers)
+    decision.topics[topic] = replace(found, partitions=total)
+    _on_new_partition_creation(decision, topic, found.topic_id, assignment)
     return f"{count} -> {total} partitions"
 
 
-def alter_configs(batch: Batch, topic: str, put: Mapping[str, object], delete: Sequence[str]) -> str:
+def alter_configs(decision: Decision, topic: str, put: Mapping[str, object], delete: Sequence[str]) -> str:
     """Sets and removes settings of a topic. Where unclean elections are allowed from now on, they are held.
 
     Raises UnknownTopicOrPartitionException, InvalidConfigurationException.
 
     Kafka: `AdminManager.incrementalAlterConfigs`, the event TopicUncleanLeaderElectionEnable. [LE-02]
     """
-    found = existing(batch, topic)
+    found = existing(decision, topic)
     unknown = sorted(set(delete) - TOPIC_KEYS.keys())
     if unknown:
         raise InvalidConfigurationException(f"topic {topic}: unknown key {unknown[0]}; {', '.join(TOPIC_KEYS)} exist")
     kept = {key: value for key, value in found.configs.items() if key not in delete}
-    batch.topics[topic] = replace(found, configs={**kept, **topic_configs(put, f"topic {topic}")})
+    decision.topics[topic] = replace(found, configs={**kept, **topic_configs(put, f"topic {topic}")})
     offline = [
         r.topic_id_partition
-        for r in batch.partitions_of(found)
-        if batch.partition_state(r.topic_id_partition) == PartitionState.OFFLINE
+        for r in decision.partitions_of(found)
+        if decision.partition_state(r.topic_id_partition) == PartitionState.OFFLINE
     ]
-    partition_state_machine.handle_state_changes(batch, offline, PartitionState.ONLINE)
-    return ", ".join(f"{key}={value}" for key, value in batch.topics[topic].configs.items()) or "no settings"
+    partition_state_machine.handle_state_changes(decision, offline, PartitionState.ONLINE)
+    return ", ".join(f"{key}={value}" for key, value in decision.topics[topic].configs.items()) or "no settings"

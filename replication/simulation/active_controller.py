@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from lakelog.replication.config import Config
 from lakelog.replication.controller import steps
-from lakelog.replication.controller.batch import Batch
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.events import Event
 from lakelog.replication.errors import ControllerMovedException
 from lakelog.replication.protocol.admin_request import Outcome
@@ -65,7 +65,7 @@ class SimulatedActiveController:
         """One look at every table. Raises ControllerMovedException, AnswerLost."""
         yield from self._controller.carry_out(self._term.look(), self._handlers)
 
-    def _observe(self, event: Event, _: Batch, before: ControllerContext, after: ControllerContext) -> None:
+    def _observe(self, event: Event, _: Decision, before: ControllerContext, after: ControllerContext) -> None:
         self._world.checker.look_at_decision(event, before, after)
 
     def _claim_tables(self, _: steps.ClaimTables) -> Outcoming:
@@ -118,7 +118,7 @@ class SimulatedActiveController:
         yield from self._answer([step.request.request_id])
 
     def _change_metadata(self, step: steps.ChangeMetadata) -> Outcoming:
-        chosen: list[Batch] = []
+        chosen: list[Decision] = []
         seen = -1
         landed: dict[str, Outcome] | None = None
         request, since = step.request.request_id if step.request else None, self._world.metadata.newest
@@ -129,10 +129,10 @@ class SimulatedActiveController:
             seen = version
             written = {self._world.metadata.at(v).request for v in range(since + 1, version + 1)} if chosen else set()
             landed = {} if request is not None and request in written else None
-            batch = step.choose(metadata.partitions, landed)
-            chosen[:] = [batch]
-            merged = {**metadata.partitions, **batch.changed}
-            merged = {partition: r for partition, r in merged.items() if partition not in batch.removed}
+            decision = step.choose(metadata.partitions, landed)
+            chosen[:] = [decision]
+            merged = {**metadata.partitions, **decision.changed}
+            merged = {partition: r for partition, r in merged.items() if partition not in decision.removed}
             return None if merged == metadata.partitions else metadata._replace(partitions=merged, request=request)
 
         written = yield from self._controller.transact(self._world.metadata, decide, step.why)

@@ -15,23 +15,23 @@ from lakelog.replication.controller import (
     replica_state_machine,
     topic_deletion_manager,
 )
-from lakelog.replication.controller.batch import Batch, uninterrupted
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
 from lakelog.replication.controller.decide import decide
+from lakelog.replication.controller.decision import Decision, uninterrupted
 from lakelog.replication.controller.events import Event
 from lakelog.replication.protocol import leader_election
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 
 _on_broker_change = broker_events.on_broker_change
 _complete_replica_deletions = topic_deletion_manager.complete_replica_deletions
-_put = Batch.put
+_put = Decision.put
 
 
 class BrokenController(NamedTuple):
     """What is broken, and `decide` with that break."""
 
     what: str
-    decide: Callable[[ControllerContext, Event], Batch]
+    decide: Callable[[ControllerContext, Event], Decision]
 
 
 @contextmanager
@@ -46,7 +46,9 @@ def swapped(owner: ModuleType | type, name: str, broken: Callable[..., Any]) -> 
 
 
 def _with(what: str, owner: ModuleType | type, name: str, broken: Callable[..., Any]) -> BrokenController:
-    def decide_with(context: ControllerContext, event: Event, keep_office: Callable[[], None] = uninterrupted) -> Batch:
+    def decide_with(
+        context: ControllerContext, event: Event, keep_office: Callable[[], None] = uninterrupted
+    ) -> Decision:
         with swapped(owner, name, broken):
             return decide(context, event, keep_office)
 
@@ -66,24 +68,24 @@ def _prefers_anybody(registration: PartitionRegistration, live: Collection[int])
     return leader_election.elect_preferred(replace(registration, isr=isr), live)
 
 
-def _keeps_the_leader_epoch(batch: Batch, registration: PartitionRegistration) -> None:
-    _put(batch, registration)
+def _keeps_the_leader_epoch(decision: Decision, registration: PartitionRegistration) -> None:
+    _put(decision, registration)
     partition = registration.topic_id_partition
-    before, changed = batch.context.partitions.get(partition), batch.changed.get(partition)
+    before, changed = decision.context.partitions.get(partition), decision.changed.get(partition)
     if before is not None and changed is not None:
-        batch.changed[partition] = replace(changed, leader_epoch=before.leader_epoch)
+        decision.changed[partition] = replace(changed, leader_epoch=before.leader_epoch)
 
 
-def _overlooks_new_broker_epochs(batch: Batch, before: Mapping[int, BrokerView]) -> None:
-    now = batch.context.brokers
-    _on_broker_change(batch, {broker: now.get(broker, view) for broker, view in before.items()})
+def _overlooks_new_broker_epochs(decision: Decision, before: Mapping[int, BrokerView]) -> None:
+    now = decision.context.brokers
+    _on_broker_change(decision, {broker: now.get(broker, view) for broker, view in before.items()})
 
 
-def _takes_deletions_for_done(batch: Batch) -> None:
+def _takes_deletions_for_done(decision: Decision) -> None:
     """Nobody is waited for: all brokers pass for having carried out the newest metadata."""
-    brokers = {b: replace(view, metadata_version=2**31) for b, view in batch.context.brokers.items()}
-    batch.context = replace(batch.context, brokers=brokers)
-    _complete_replica_deletions(batch)
+    brokers = {b: replace(view, metadata_version=2**31) for b, view in decision.context.brokers.items()}
+    decision.context = replace(decision.context, brokers=brokers)
+    _complete_replica_deletions(decision)
 
 
 def _leaves_the_isr_to_the_last(registration: PartitionRegistration, broker: int) -> PartitionRegistration:
@@ -106,7 +108,7 @@ BROKEN_CONTROLLERS: dict[str, BrokenController] = {
         replica_state_machine, "replica_offline", _leaves_the_isr_to_the_last,
     ),
     "fails_without_a_new_epoch": _with(
-        "a failover keeps the leader epoch", Batch, "put", _keeps_the_leader_epoch
+        "a failover keeps the leader epoch", Decision, "put", _keeps_the_leader_epoch
     ),
     "overlooks_new_broker_epochs": _with(
         "a broker that was started again passes for the one before",

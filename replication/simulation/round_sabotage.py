@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lakelog.replication.controller import steps
-from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.events import Event
 from lakelog.replication.controller.steps import ChangeTopics, Partitions
 from lakelog.replication.controller.term import Term
@@ -35,15 +35,15 @@ class BrokenRound(NamedTuple):
 
 
 class _DecidesOnWhatItKnew(Term):
-    def _choose(self, event: Event, _: Partitions, __: Mapping[str, Outcome] | None) -> Batch:
+    def _choose(self, event: Event, _: Partitions, __: Mapping[str, Outcome] | None) -> Decision:
         return self._decide(self.context, event)
 
 
 class _DropsTopicsFirst(Term):
-    def _write(self, event: Event, batch: Batch, request: AdminRequest | None) -> steps.Round[Batch]:
-        if batch.dropped:
-            yield ChangeTopics({}, batch.dropped, batch.why)
-        return (yield from super()._write(event, batch, request))
+    def _write(self, event: Event, decision: Decision, request: AdminRequest | None) -> steps.Round[Decision]:
+        if decision.dropped:
+            yield ChangeTopics({}, decision.dropped, decision.why)
+        return (yield from super()._write(event, decision, request))
 
 
 class _TakesNoAnswerForDone(LeaderRound):

@@ -49,24 +49,24 @@ def context(
     return found.started(VERSION)
 
 
-def changed(batch):
+def changed(decision):
     """Leader and ISR of each partition that is to change."""
-    return {f"{r.topic}-{r.partition}": (r.leader, r.isr) for r in batch.changed.values()}
+    return {f"{r.topic}-{r.partition}": (r.leader, r.isr) for r in decision.changed.values()}
 
 
-def errors(batch):
-    return {name: outcome.error for name, outcome in batch.outcomes.items()}
+def errors(decision):
+    return {name: outcome.error for name, outcome in decision.outcomes.items()}
 
 
 def request(kind, request_id="request-1", **arguments):
     return EVENT_OF_REQUEST[kind](AdminRequest(request_id, kind, arguments))
 
 
-def check(batch):
+def check(decision):
     """What holds for every decision, whatever the event: one change a row, which makes sense, by moves that exist."""
-    assert [change for change in batch.state_changes if not change.is_valid] == []
-    for key, after in batch.changed.items():
-        before = batch.context.partitions.get(key)
+    assert [change for change in decision.state_changes if not change.is_valid] == []
+    for key, after in decision.changed.items():
+        before = decision.context.partitions.get(key)
         assert after.topic_id_partition == key
         assert after.leader in (*after.isr, NOBODY, -2), after
         assert set(after.isr) <= set(after.replicas), after
@@ -74,7 +74,7 @@ def check(batch):
             epochs = (after.leader_epoch - before.leader_epoch, after.partition_epoch - before.partition_epoch)
             is_fence = replace(after, partition_epoch=before.partition_epoch) == before
             assert epochs == ((0, 1) if is_fence else (1, 1)), after
-            assert is_fence or after.controller_epoch == batch.context.controller_epoch, after
+            assert is_fence or after.controller_epoch == decision.context.controller_epoch, after
             assert not before.isr or after.isr, f"the ISR of {key} became empty"
 
 
@@ -86,11 +86,11 @@ class Active:
         self.version = VERSION
 
     def process(self, event):
-        batch = decide(self.context, event)
-        check(batch)
+        decision = decide(self.context, event)
+        check(decision)
         self.version += 1
-        self.context = batch.applied(self.version)
-        return batch
+        self.context = decision.applied(self.version)
+        return decision
 
     def ask(self, kind, request_id="request-1", **arguments):
         return self.process(request(kind, request_id, **arguments))

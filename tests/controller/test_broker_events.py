@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from lakelog.replication.controller.batch import Batch
 from lakelog.replication.controller.controller_context import BrokerView
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.events import BrokerChange
 from lakelog.replication.protocol.leader_election import with_replicas
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
@@ -17,8 +17,8 @@ INELIGIBLE, STARTED = "ReplicaDeletionIneligible", "ReplicaDeletionStarted"
 UNTOUCHED = None
 
 
-def outcome_of(batch):
-    return changed(batch).get("flights-0", UNTOUCHED)
+def outcome_of(decision):
+    return changed(decision).get("flights-0", UNTOUCHED)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def outcome_of(batch):
 )
 def test_bd_01_bd_02_bd_03_a_broker_has_failed(leader, isr, gone, outcome):
     active = Active(context(partition((1, 2, 3), leader, isr), live=(1, 2, 3) if leader > 0 else (1, 3)))
-    batch = active.brokers(gone=gone)
-    assert outcome_of(batch) == outcome
+    decision = active.brokers(gone=gone)
+    assert outcome_of(decision) == outcome
     assert {active.state(broker) for broker in gone} == {OFFLINE}
     is_led = (outcome or (leader,))[0] != NOBODY
     assert active.context.partition_states[tp()] == ("OnlinePartition" if is_led else "OfflinePartition")
@@ -57,8 +57,8 @@ def test_bd_01_bd_02_bd_03_a_broker_has_failed(leader, isr, gone, outcome):
 )
 def test_bu_01_bu_02_a_broker_has_started(leader, isr, live, come, outcome):
     active = Active(context(partition((1, 2, 3), leader, isr), live=live))
-    batch = active.brokers(come=come)
-    assert outcome_of(batch) == outcome
+    decision = active.brokers(come=come)
+    assert outcome_of(decision) == outcome
     assert {active.state(broker) for broker in come} == {ONLINE}
 
 
@@ -66,8 +66,8 @@ def test_bc_02_who_came_and_who_went_in_one_look_is_one_decision():
     """Broker 2 is gone and 3 is back: nobody is left waiting for a second look."""
     rows = (partition((2, 3), 2, (2,)), partition((2, 3), NOBODY, (3,), 1), partition((2, 1), 2, (2, 1), 2))
     active = Active(context(*rows, live=(1, 2)))
-    batch = active.brokers(gone=(2,), come=(3,))
-    assert changed(batch) == {"flights-0": (NOBODY, (2,)), "flights-1": (3, (3,)), "flights-2": (1, (1,))}
+    decision = active.brokers(gone=(2,), come=(3,))
+    assert changed(decision) == {"flights-0": (NOBODY, (2,)), "flights-1": (3, (3,)), "flights-2": (1, (1,))}
     assert [active.state(*where) for where in ((2, 0), (3, 0), (3, 1), (2, 1), (2, 2))] == [
         OFFLINE, ONLINE, ONLINE, OFFLINE, OFFLINE,
     ]  # fmt: skip
@@ -88,8 +88,8 @@ BOUNCED = [
 @pytest.mark.parametrize(("leader", "isr", "outcome"), BOUNCED)
 def test_bc_01_bc_02_a_new_broker_epoch_is_a_failure_and_a_start(leader, isr, outcome, lost):
     active = Active(context(partition(leader=leader, isr=isr)))
-    batch = active.brokers(bounced=(1,), lost=lost)
-    assert outcome_of(batch) == outcome
+    decision = active.brokers(bounced=(1,), lost=lost)
+    assert outcome_of(decision) == outcome
     assert active.state(1) == ONLINE
 
 
@@ -235,9 +235,9 @@ def test_fo_03_bc_01_new_broker_epochs_that_no_controller_has_seen_are_seen_in_t
 def test_bc_01_a_leader_that_stays_is_the_process_that_was_elected():
     """A reassignment is decided while a new process of the leader has not been dealt with yet: it does not lead on."""
     now = {**views((1, 2, 3)), 1: BrokerView(2)}
-    batch = Batch(replace(context(partition((1, 2))), brokers=now), "a test")
-    batch.put(with_replicas(batch.registration(tp()), (3, 1), {1, 2, 3}))
-    assert batch.registration(tp()).isr_epochs == {1: 1}
+    decision = Decision(replace(context(partition((1, 2))), brokers=now), "a test")
+    decision.put(with_replicas(decision.registration(tp()), (3, 1), {1, 2, 3}))
+    assert decision.registration(tp()).isr_epochs == {1: 1}
 
 
 def test_bc_01_who_is_elected_is_the_process_that_is_registered_now():
@@ -272,18 +272,18 @@ def test_cs_04_cs_05_cs_06_cs_08_who_shuts_down_gives_away_what_it_leads_and_lea
     leader, isr, asking, outcome
 ):
     active = Active(context(partition((1, 2, 3), leader, isr)))
-    batches = active.shut_down(*asking)
+    decisions = active.shut_down(*asking)
     row = active.row()
     assert (row.leader, row.isr) == (outcome or (leader, isr))
-    assert row.leader_epoch <= 5 + len(batches)
+    assert row.leader_epoch <= 5 + len(decisions)
     followed = [broker for broker in asking if broker != leader]
     assert {active.state(broker) for broker in followed} <= {OFFLINE}
 
 
 def test_cs_04_a_partition_without_another_replica_is_left_alone():
     active = Active(context(partition((1,)), partition((1, 2), number=1)))
-    (batch,) = active.shut_down(1)
-    assert changed(batch) == {"flights-1": (2, (2,))}
+    (decision,) = active.shut_down(1)
+    assert changed(decision) == {"flights-1": (2, (2,))}
     assert outcome_of(active.brokers(gone=(1,))) == (NOBODY, (1,)), "until it is gone"
 
 
@@ -308,8 +308,8 @@ def test_cs_08_what_it_led_goes_offline_only_when_it_is_gone():
 
 
 def test_cs_03_nothing_comes_of_a_broker_that_holds_nothing():
-    (batch,) = Active(context(partition((1, 2)), live=(1, 2, 9))).shut_down(9)
-    assert not batch.touches_metadata
+    (decision,) = Active(context(partition((1, 2)), live=(1, 2, 9))).shut_down(9)
+    assert not decision.touches_metadata
 
 
 def test_cs_04_bd_01_nobody_who_shuts_down_is_elected_when_another_fails():

@@ -38,10 +38,10 @@ def active():
     ],
 )  # fmt: skip
 def test_th_02_settings_of_a_broker_are_put_and_removed(active, broker, put, delete, entity, configs, message):
-    batch = active.ask("alter_broker_configs", broker=broker, put=put, delete=delete)
-    assert (errors(batch), batch.outcomes[broker].message) == ({broker: None}, message)
+    decision = active.ask("alter_broker_configs", broker=broker, put=put, delete=delete)
+    assert (errors(decision), decision.outcomes[broker].message) == ({broker: None}, message)
     assert active.context.configs.get(entity) == configs
-    assert not batch.touches_metadata, "brokers read it where it stands"
+    assert not decision.touches_metadata, "brokers read it where it stands"
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,6 @@ def test_th_02_settings_of_a_broker_are_put_and_removed(active, broker, put, del
     ],
 )
 def test_th_02_settings_that_cannot_be_are_refused(active, broker, put, delete, error, words):
-    batch = active.ask("alter_broker_configs", broker=broker, put=put, delete=delete)
-    assert (errors(batch), batch.configs) == ({broker: error}, {})
-    assert words in batch.outcomes[broker].message
+    decision = active.ask("alter_broker_configs", broker=broker, put=put, delete=delete)
+    assert (errors(decision), decision.configs) == ({broker: error}, {})
+    assert words in decision.outcomes[broker].message

@@ -3,8 +3,8 @@
 import pytest
 
 from lakelog.replication.config import Config
-from lakelog.replication.controller.batch import DecisionInterrupted
 from lakelog.replication.controller.controller import Controller
+from lakelog.replication.controller.decision import DecisionInterrupted
 from lakelog.replication.errors import ControllerMovedException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.leader_election import new_partition

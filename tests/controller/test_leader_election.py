@@ -32,20 +32,20 @@ UNKNOWN = "UnknownTopicOrPartitionException"
 )
 def test_pe_01_le_02_le_05_by_hand(election, leader, isr, given, outcome):
     active = Active(context(partition((1, 2, 3), leader, isr), **given))
-    batch = active.ask("elect_leaders", election_type=election, partitions=["flights-0"])
+    decision = active.ask("elect_leaders", election_type=election, partitions=["flights-0"])
     if isinstance(outcome, str):
-        assert (errors(batch), batch.changed) == ({"flights-0": outcome}, {})
-        assert "flights-0" in batch.outcomes["flights-0"].message
+        assert (errors(decision), decision.changed) == ({"flights-0": outcome}, {})
+        assert "flights-0" in decision.outcomes["flights-0"].message
     else:
-        assert (errors(batch), changed(batch)) == ({"flights-0": None}, {"flights-0": outcome})
-        assert batch.outcomes["flights-0"].message == f"broker {outcome[0]} leads"
+        assert (errors(decision), changed(decision)) == ({"flights-0": None}, {"flights-0": outcome})
+        assert decision.outcomes["flights-0"].message == f"broker {outcome[0]} leads"
 
 
 def test_pe_01_of_all_partitions_each_that_needs_it_by_itself():
     rows = [partition((1, 2), 2), partition((2, 1), 2, number=1), partition((1, 2), 2, (2,), topic="other")]
-    batch = Active(context(*rows)).ask("elect_leaders", election_type="preferred", partitions=None)
-    assert errors(batch) == {"flights-0": None, "other-0": NOT_PREFERRED}
-    assert changed(batch) == {"flights-0": (1, (1, 2))}
+    decision = Active(context(*rows)).ask("elect_leaders", election_type="preferred", partitions=None)
+    assert errors(decision) == {"flights-0": None, "other-0": NOT_PREFERRED}
+    assert changed(decision) == {"flights-0": (1, (1, 2))}
     assert errors(Active(context(*rows)).ask("elect_leaders", election_type="preferred", partitions=[])) == {}
 
 
@@ -59,8 +59,8 @@ def test_pe_01_of_all_partitions_each_that_needs_it_by_itself():
     ids=["unknown partition", "unknown type", "no type"],
 )
 def test_pe_01_li_06_what_makes_no_sense_is_refused(arguments, outcome):
-    batch = Active(context(partition())).ask("elect_leaders", **arguments)
-    assert (errors(batch), batch.touches_metadata) == (outcome, False)
+    decision = Active(context(partition())).ask("elect_leaders", **arguments)
+    assert (errors(decision), decision.touches_metadata) == (outcome, False)
 
 
 def fleet(led_elsewhere, of=20, **given):
@@ -82,8 +82,8 @@ def fleet(led_elsewhere, of=20, **given):
 )
 def test_ar_02_a_broker_gets_back_what_it_is_preferred_for(led_elsewhere, percentage, given_back):
     active = Active(context(*fleet(led_elsewhere), leader_imbalance_per_broker_percentage=percentage))
-    batch = active.process(AutoPreferredReplicaLeaderElection())
-    assert changed(batch) == {f"flights-{n}": (1, (1, 2)) for n in range(given_back)}
+    decision = active.process(AutoPreferredReplicaLeaderElection())
+    assert changed(decision) == {f"flights-{n}": (1, (1, 2)) for n in range(given_back)}
     assert not active.process(AutoPreferredReplicaLeaderElection()).touches_metadata
 
 
@@ -98,22 +98,22 @@ def test_ar_02_a_broker_gets_back_what_it_is_preferred_for(led_elsewhere, percen
 )
 def test_ar_02_td_05_nothing_is_given_back_while(extra, given):
     rows = [partition((1, 2), 2, number=n) for n in range(3)]
-    batch = Active(context(*rows, *extra, **given)).process(AutoPreferredReplicaLeaderElection())
-    assert not batch.touches_metadata
+    decision = Active(context(*rows, *extra, **given)).process(AutoPreferredReplicaLeaderElection())
+    assert not decision.touches_metadata
 
 
 def test_ar_02_only_what_the_broker_is_in_sync_for():
     rows = [partition((1, 2), 2, isr, number=n) for n, isr in enumerate([(2,), (2, 1)])]
-    batch = Active(context(*rows)).process(AutoPreferredReplicaLeaderElection())
-    assert changed(batch) == {"flights-1": (1, (2, 1))}
+    decision = Active(context(*rows)).process(AutoPreferredReplicaLeaderElection())
+    assert changed(decision) == {"flights-1": (1, (2, 1))}
 
 
 def test_ar_01_each_broker_is_looked_at_by_itself():
     """The share of 2 is within what is allowed, that of 1 is not. How often it is looked at the controller's clock
     says."""
     rows = [partition((1, 2), 2), *(partition((2, 1), 1 if n == 1 else 2, number=n) for n in range(1, 11))]
-    batch = Active(context(*rows)).process(AutoPreferredReplicaLeaderElection())
-    assert changed(batch) == {"flights-0": (1, (1, 2))}
+    decision = Active(context(*rows)).process(AutoPreferredReplicaLeaderElection())
+    assert changed(decision) == {"flights-0": (1, (1, 2))}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_le_02_a_topic_whose_settings_make_no_sense_holds_up_no_other(configs, o
     made = context(partition(isr=(1,)), partition(topic="other"))
     topics = {**made.topics, "flights": replace(made.topics["flights"], configs=configs)}
     active = Active(replace(made, topics=topics))
-    batch = active.brokers(gone=(1,))
-    assert changed(batch) == {"flights-0": outcome, "other-0": (2, (2, 3))}
+    decision = active.brokers(gone=(1,))
+    assert changed(decision) == {"flights-0": outcome, "other-0": (2, (2, 3))}
     assert "topic flights: settings are left out: " in caplog.text
     assert list(configs)[-1] in caplog.text

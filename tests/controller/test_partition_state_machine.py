@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.partition_state_machine import Strategy, handle_state_changes
 from lakelog.replication.protocol.partition_states import VALID_PREVIOUS_STATES, PartitionState
 from tests.controller.contexts import NOBODY, Active, changed, check, context, partition, tp
@@ -15,18 +15,18 @@ ONLINE, OFFLINE = PartitionState.ONLINE, PartitionState.OFFLINE
 STAYS = "nobody may lead"
 
 
-def batch_of(registration, state, **given):
-    return Batch(replace(context(registration, **given), partition_states={tp(): state}), "a test")
+def decision_of(registration, state, **given):
+    return Decision(replace(context(registration, **given), partition_states={tp(): state}), "a test")
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(VALID_PREVIOUS_STATES, repeat=2)))
 def test_ps_01_ps_02_a_move_is_marked_or_else_logged_and_left_out(before, after):
     """The partition could be led by all strategies, so that only the table decides."""
-    batch = batch_of(partition(), before)
-    assert handle_state_changes(batch, [tp()], after) == []
+    decision = decision_of(partition(), before)
+    assert handle_state_changes(decision, [tp()], after) == []
     is_valid = before in VALID_PREVIOUS_STATES[after]
-    assert batch.partition_state(tp()) == (after if is_valid else before)
-    moves = [(change.what, change.before, change.after, change.is_valid) for change in batch.state_changes]
+    assert decision.partition_state(tp()) == (after if is_valid else before)
+    moves = [(change.what, change.before, change.after, change.is_valid) for change in decision.state_changes]
     assert moves == ([] if is_valid and before == after else [("flights-0", before, after, is_valid)])
 
 
@@ -55,13 +55,13 @@ def test_ps_01_ps_02_a_move_is_marked_or_else_logged_and_left_out(before, after)
 def test_ps_02_le_01_le_02_le_03_le_04_le_05_a_move_to_online_is_an_election(
     state, strategy, leader, isr, live, leaving, outcome
 ):
-    batch = batch_of(partition((1, 2, 3), leader, isr), state, live=live, shutting_down=leaving)
-    failed = handle_state_changes(batch, [tp()], ONLINE, strategy)
-    check(batch)
+    decision = decision_of(partition((1, 2, 3), leader, isr), state, live=live, shutting_down=leaving)
+    failed = handle_state_changes(decision, [tp()], ONLINE, strategy)
+    check(decision)
     if outcome == STAYS:
-        assert (failed, batch.changed, batch.partition_state(tp())) == ([tp()], {}, state)
+        assert (failed, decision.changed, decision.partition_state(tp())) == ([tp()], {}, state)
     else:
-        assert (failed, changed(batch), batch.partition_state(tp())) == ([], {"flights-0": outcome}, ONLINE)
+        assert (failed, changed(decision), decision.partition_state(tp())) == ([], {"flights-0": outcome}, ONLINE)
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -69,25 +69,25 @@ def test_ps_02_le_01_le_02_le_03_le_04_le_05_a_move_to_online_is_an_election(
 def test_le_02_a_topic_or_else_the_cluster_allows_unclean_elections(where, allowed):
     given = {"configs": {"unclean.leader.election.enable": "true" if allowed else "false"}}
     config = {"unclean_leader_election_enable": allowed if where == "broker" else not allowed}
-    batch = batch_of(
+    decision = decision_of(
         partition((1, 2, 3), NOBODY, (1,)), OFFLINE, live=(2, 3), **config, **given if where == "topic" else {}
     )
-    failed = handle_state_changes(batch, [tp()], ONLINE)
-    assert changed(batch) == ({"flights-0": (2, (2,))} if allowed else {})
+    failed = handle_state_changes(decision, [tp()], ONLINE)
+    assert changed(decision) == ({"flights-0": (2, (2,))} if allowed else {})
     assert failed == ([] if allowed else [tp()])
 
 
 def test_le_06_however_often_an_event_changes_a_partition_its_epochs_go_up_by_one():
-    batch = Batch(context(partition(), partition(number=1)), "a test")
+    decision = Decision(context(partition(), partition(number=1)), "a test")
     for leader in (2, 3, 2):
-        elected = replace(batch.registration(tp()), leader=leader, leader_epoch=99, partition_epoch=99)
-        batch.put(elected)
-        after = batch.changed[tp()]
+        elected = replace(decision.registration(tp()), leader=leader, leader_epoch=99, partition_epoch=99)
+        decision.put(elected)
+        after = decision.changed[tp()]
         assert (after.leader, after.leader_epoch, after.partition_epoch, after.controller_epoch) == (leader, 6, 8, 4)
-    batch.put(replace(batch.registration(tp()), leader=1))
-    assert batch.changed[tp()].leader_epoch == 6, "also if it has come back to what it was"
-    batch.put(partition(number=1))
-    assert set(batch.changed) == {tp()}, "what never was otherwise is not written"
+    decision.put(replace(decision.registration(tp()), leader=1))
+    assert decision.changed[tp()].leader_epoch == 6, "also if it has come back to what it was"
+    decision.put(partition(number=1))
+    assert set(decision.changed) == {tp()}, "what never was otherwise is not written"
 
 
 # Who leads or waits when a controller starts, with brokers 1 and 2 alive: leader, ISR -> state, and what is elected.
@@ -118,10 +118,10 @@ def test_ps_04_td_05_elections_are_held_at_start_and_when_brokers_come_or_go(why
     active = Active(context(waiting, live=(3, 1), deleting=("flights",) if deleting else ()))
     match why:
         case "failover":
-            batch = active.fail_over()
+            decision = active.fail_over()
         case "broker up":
-            batch = active.brokers(come=(2,))
+            decision = active.brokers(come=(2,))
         case "broker down":
-            batch = active.brokers(gone=(3,))
-    assert tp() not in batch.changed or batch.changed[tp()].leader == (-2 if deleting else 1)
-    assert deleting or changed(batch)["flights-0"][0] == 1
+            decision = active.brokers(gone=(3,))
+    assert tp() not in decision.changed or decision.changed[tp()].leader == (-2 if deleting else 1)
+    assert deleting or changed(decision)["flights-0"][0] == 1

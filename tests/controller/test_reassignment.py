@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.reassignment import cancel, reassign
 from lakelog.replication.errors import (
     EligibleLeadersNotAvailableException,
@@ -18,9 +18,9 @@ MOVING = partition((4, 2, 1), 1, (1, 2), adding=(4,), removing=(1,))
 
 def move(active, *target, number=0, request_id="request-1"):
     name = f"flights-{number}"
-    batch = active.ask("alter_partition_reassignments", request_id, reassignments={name: list(target)})
-    assert errors(batch) == {name: None}
-    return batch
+    decision = active.ask("alter_partition_reassignments", request_id, reassignments={name: list(target)})
+    assert errors(decision) == {name: None}
+    return decision
 
 
 def assignment(row):
@@ -39,9 +39,9 @@ def test_ra_01_ra_02_ra_03_fo_04_the_whole_way(fails_over):
     active.isr(1, 2)
     assert not active.ask("elect_leaders", election_type="preferred", partitions=[]).touches_metadata, "it has to wait"
     active.isr(1, 2, 4)
-    batch = active.fail_over() if fails_over else active.ask("elect_leaders", election_type="unclean", partitions=[])
+    decision = active.fail_over() if fails_over else active.ask("elect_leaders", election_type="unclean", partitions=[])
     row = active.row()
-    assert changed(batch) == {"flights-0": (4, (2, 4))}
+    assert changed(decision) == {"flights-0": (4, (2, 4))}
     assert (assignment(row), row.leader_epoch) == (((4, 2), (), ()), 7)
     assert [active.state(b) for b in (1, 2, 4)] == [GONE, ONLINE, ONLINE]
     assert not active.fail_over().touches_metadata
@@ -97,10 +97,10 @@ def test_ra_01_the_same_assignment_is_no_move():
     ],
 )
 def test_ra_01_td_05_refused_and_nothing_is_changed(registration, target, given, error):
-    batch = Batch(context(registration, **given), "a test")
+    decision = Decision(context(registration, **given), "a test")
     with pytest.raises(error, match=r"flights-0|partition 0"):
-        reassign(batch, tp(), target)
-    assert (batch.changed, batch.state_changes) == ({}, [])
+        reassign(decision, tp(), target)
+    assert (decision.changed, decision.state_changes) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_ra_01_td_05_refused_and_nothing_is_changed(registration, target, given,
     ],
 )
 def test_ra_01_a_broker_that_is_unknown_and_one_that_is_not_alive_are_told_apart(registered, words):
-    batch = Batch(context(partition((1, 2)), live=(1, 2), registered=registered), "a test")
+    decision = Decision(context(partition((1, 2)), live=(1, 2), registered=registered), "a test")
     with pytest.raises(InvalidReplicaAssignmentException, match=words):
-        reassign(batch, tp(), (1, 3))
+        reassign(decision, tp(), (1, 3))
 
 
 @pytest.mark.parametrize("target", [(1, 2), (3, 1, 2), (4, 3, 2, 1)], ids=["fewer", "another order", "one more"])
@@ -145,13 +145,13 @@ def test_ra_01_a_reassignment_that_is_under_way_is_replaced(target, row, leader,
         active.fail_over()
         states = {b: ONLINE if b == 4 and state == NEW else state for b, state in states.items()}
     before = active.row()
-    batch = move(active, *target, request_id="request-2")
+    decision = move(active, *target, request_id="request-2")
     after = active.row()
     assert (assignment(after), after.leader, after.isr) == (row, leader, isr)
     assert {broker: active.state(broker) for broker in states} == states
     assert after.leader_epoch == before.leader_epoch + (target != (4, 2))
     if target == (4, 2):
-        assert batch.outcomes["flights-0"].message == "is being moved to brokers [4, 2] already"
+        assert decision.outcomes["flights-0"].message == "is being moved to brokers [4, 2] already"
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,12 @@ def test_ra_01_a_reassignment_that_is_under_way_is_replaced(target, row, leader,
 )
 def test_ra_01_le_05_who_is_dropped_by_the_replacement_neither_leads_nor_is_in_sync(leader, isr, live, expected):
     moving = partition((4, 2, 1), leader, isr, adding=(4,), removing=(1,))
-    batch = Active(context(moving, live=live)).ask("alter_partition_reassignments", reassignments={"flights-0": [3, 2]})
-    found = batch.changed.get(tp())
+    decision = Active(context(moving, live=live)).ask(
+        "alter_partition_reassignments", reassignments={"flights-0": [3, 2]}
+    )
+    found = decision.changed.get(tp())
     assert (found and (found.leader, found.isr)) == expected
-    assert errors(batch) == {"flights-0": None if expected else "EligibleLeadersNotAvailableException"}
+    assert errors(decision) == {"flights-0": None if expected else "EligibleLeadersNotAvailableException"}
 
 
 def test_ra_01_ra_03_a_replacement_is_carried_on_to_its_end():
@@ -186,16 +188,16 @@ def test_ra_01_ra_03_a_replacement_is_carried_on_to_its_end():
 def test_ra_01_each_partition_of_a_request_by_itself():
     active = Active(context(partition((1, 2)), partition((2, 3), number=1), live=(1, 2, 3)))
     wanted = {"flights-0": [2, 1], "flights-1": [2, 9], "flights-7": [1], "ghosts-0": None, "flights-1 ": [1]}
-    batch = active.ask("alter_partition_reassignments", reassignments=wanted)
+    decision = active.ask("alter_partition_reassignments", reassignments=wanted)
     unknown = "UnknownTopicOrPartitionException"
-    assert errors(batch) == {
+    assert errors(decision) == {
         "flights-0": None,
         "flights-1": "InvalidReplicaAssignmentException",
         "flights-7": unknown,
         "ghosts-0": unknown,
         "flights-1 ": unknown,
     }
-    assert set(changed(batch)) == {"flights-0"}
+    assert set(changed(decision)) == {"flights-0"}
 
 
 def test_ra_02_several_move_at_once_and_end_on_their_own():
@@ -238,8 +240,8 @@ def test_li_05_ra_03_whatever_event_reads_the_isr_completes_the_move(kind):
 )
 def test_ra_01_cancelled(leader, isr, live, outcome):
     active = Active(context(partition((4, 2, 1), leader, isr, adding=(4,), removing=(1,)), live=live))
-    batch = active.ask("alter_partition_reassignments", reassignments={"flights-0": None})
-    assert changed(batch) == {"flights-0": outcome}
+    decision = active.ask("alter_partition_reassignments", reassignments={"flights-0": None})
+    assert changed(decision) == {"flights-0": outcome}
     assert assignment(active.row()) == ((2, 1), (), ())
     assert [active.state(b) for b in (1, 2, 4)] == [ONLINE, ONLINE, GONE]
 
@@ -254,10 +256,10 @@ def test_ra_01_cancelled(leader, isr, live, outcome):
     ],
 )
 def test_ra_01_a_cancellation_that_cannot_be(registration, live, error):
-    batch = Batch(context(registration, live=live), "a test")
+    decision = Decision(context(registration, live=live), "a test")
     with pytest.raises(error, match="flights-0"):
-        cancel(batch, tp())
-    assert batch.changed == {}
+        cancel(decision, tp())
+    assert decision.changed == {}
 
 
 def test_ra_03_bd_01_a_leader_that_dies_meanwhile_is_replaced_and_the_move_goes_on():

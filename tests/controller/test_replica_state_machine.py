@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lakelog.replication.controller.batch import Batch
+from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.replica_state_machine import DELETION, handle_state_changes, replicas_on
 from lakelog.replication.protocol.replica_states import VALID_PREVIOUS_STATES, ReplicaState
 from tests.controller.contexts import NOBODY, Active, changed, check, context, partition, replica, tp
@@ -14,26 +14,26 @@ ONLINE, OFFLINE = ReplicaState.ONLINE, ReplicaState.OFFLINE
 INELIGIBLE = ReplicaState.DELETION_INELIGIBLE
 
 
-def batch_of(registration, state, broker, **given):
-    return Batch(replace(context(registration, **given), replica_states={replica(broker): state}), "a test")
+def decision_of(registration, state, broker, **given):
+    return Decision(replace(context(registration, **given), replica_states={replica(broker): state}), "a test")
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(VALID_PREVIOUS_STATES, repeat=2)))
 def test_rs_01_a_move_is_made_or_else_logged_and_left_out(before, after):
-    batch = batch_of(partition(), before, 2)
-    handle_state_changes(batch, [replica(2)], after)
+    decision = decision_of(partition(), before, 2)
+    handle_state_changes(decision, [replica(2)], after)
     is_valid = before in VALID_PREVIOUS_STATES[after]
-    assert batch.replica_state(replica(2)) == (after if is_valid else before)
-    moves = [(change.what, change.before, change.after, change.is_valid) for change in batch.state_changes]
+    assert decision.replica_state(replica(2)) == (after if is_valid else before)
+    moves = [(change.what, change.before, change.after, change.is_valid) for change in decision.state_changes]
     assert moves == ([] if is_valid and before == after else [("replica 2 of flights-0", before, after, is_valid)])
-    assert bool(batch.changed) == (is_valid and after == OFFLINE), "only who goes offline leaves the ISR"
+    assert bool(decision.changed) == (is_valid and after == OFFLINE), "only who goes offline leaves the ISR"
 
 
 @pytest.mark.parametrize(("broker", "state"), [(2, ReplicaState.NEW), (1, ReplicaState.NON_EXISTENT)])
 def test_rs_02_the_leader_is_no_new_replica(broker, state):
-    batch = batch_of(partition(leader=1), ReplicaState.NON_EXISTENT, broker)
-    handle_state_changes(batch, [replica(broker)], ReplicaState.NEW)
-    assert batch.replica_state(replica(broker)) == state
+    decision = decision_of(partition(leader=1), ReplicaState.NON_EXISTENT, broker)
+    handle_state_changes(decision, [replica(broker)], ReplicaState.NEW)
+    assert decision.replica_state(replica(broker)) == state
 
 
 @pytest.mark.parametrize(
@@ -47,31 +47,31 @@ def test_rs_02_the_leader_is_no_new_replica(broker, state):
     ],
 )
 def test_rs_03_who_goes_offline_leaves_the_isr(leader, isr, outcome):
-    batch = batch_of(partition(leader=leader, isr=isr), ONLINE, 2)
-    handle_state_changes(batch, [replica(2)], OFFLINE)
-    check(batch)
-    assert changed(batch) == ({"flights-0": outcome} if outcome else {})
+    decision = decision_of(partition(leader=leader, isr=isr), ONLINE, 2)
+    handle_state_changes(decision, [replica(2)], OFFLINE)
+    check(decision)
+    assert changed(decision) == ({"flights-0": outcome} if outcome else {})
 
 
 def test_rs_03_several_in_one_decision_are_one_change():
-    batch = Batch(context(partition((1, 2, 3, 4)), live=(1, 2, 3, 4)), "a test")
-    handle_state_changes(batch, [replica(4), replica(2), replica(3)], OFFLINE)
-    check(batch)
-    assert changed(batch) == {"flights-0": (1, (1,))}
+    decision = Decision(context(partition((1, 2, 3, 4)), live=(1, 2, 3, 4)), "a test")
+    handle_state_changes(decision, [replica(4), replica(2), replica(3)], OFFLINE)
+    check(decision)
+    assert changed(decision) == {"flights-0": (1, (1,))}
 
 
 def test_rs_03_td_05_a_topic_that_is_being_deleted_keeps_its_isr():
-    batch = batch_of(partition(), ONLINE, 2, deleting=("flights",))
-    handle_state_changes(batch, [replica(2)], OFFLINE)
-    assert (batch.changed, batch.replica_state(replica(2))) == ({}, OFFLINE)
+    decision = decision_of(partition(), ONLINE, 2, deleting=("flights",))
+    handle_state_changes(decision, [replica(2)], OFFLINE)
+    assert (decision.changed, decision.replica_state(replica(2))) == ({}, OFFLINE)
 
 
 def test_rs_01_ra_03_a_replica_leaves_the_cluster_step_by_step_and_may_come_again():
-    batch = batch_of(partition(isr=(1, 3)), ONLINE, 2)
+    decision = decision_of(partition(isr=(1, 3)), ONLINE, 2)
     for state in (OFFLINE, *DELETION, ReplicaState.NEW, ONLINE):
-        handle_state_changes(batch, [replica(2)], state)
-        assert batch.replica_state(replica(2)) == state
-    check(batch)
+        handle_state_changes(decision, [replica(2)], state)
+        assert decision.replica_state(replica(2)) == state
+    check(decision)
 
 
 def test_rs_04_at_start_the_live_are_online_and_the_dead_wait_in_ineligible():
@@ -81,13 +81,13 @@ def test_rs_04_at_start_the_live_are_online_and_the_dead_wait_in_ineligible():
 
 def test_rs_04_fo_03_after_the_failover_the_live_are_online_and_the_dead_are_missed():
     active = Active(context(partition(), live=(1, 3)))
-    batch = active.fail_over()
+    decision = active.fail_over()
     assert [active.state(b) for b in (1, 2, 3)] == [ONLINE, OFFLINE, ONLINE]
-    assert changed(batch) == {"flights-0": (1, (1, 3))}
+    assert changed(decision) == {"flights-0": (1, (1, 3))}
 
 
 def test_bu_01_bd_02_replicas_on_brokers():
-    batch = Batch(context(partition((1, 2)), partition((2, 3), number=1), partition((3, 1), number=2)), "a test")
-    assert replicas_on(batch, (3, 1)) == [replica(1), replica(3, 1), replica(1, 2), replica(3, 2)]
-    assert replicas_on(batch, ()) == []
-    assert tp(1) == replicas_on(batch, (2,))[1].partition
+    decision = Decision(context(partition((1, 2)), partition((2, 3), number=1), partition((3, 1), number=2)), "a test")
+    assert replicas_on(decision, (3, 1)) == [replica(1), replica(3, 1), replica(1, 2), replica(3, 2)]
+    assert replicas_on(decision, ()) == []
+    assert tp(1) == replicas_on(decision, (2,))[1].partition

@@ -3,9 +3,9 @@
 import pytest
 
 from lakelog.replication.controller import active_controller, topics
-from lakelog.replication.controller.batch import DecisionInterrupted
 from lakelog.replication.controller.controller import Controller
 from lakelog.replication.controller.decide import decide
+from lakelog.replication.controller.decision import DecisionInterrupted
 from lakelog.replication.controller.events import TopicChange
 from lakelog.replication.controller.steps import ChangeMetadata
 from lakelog.replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome

@@ -34,8 +34,8 @@ def told(active, **offline):
 def test_ol_01_li_04_a_replica_with_a_broken_file_is_offline_and_its_broker_is_not(broker, leader, isr, outcome):
     rows = (partition(leader=leader, isr=isr), partition(leader=broker, number=1))
     active = Active(context(*rows))
-    batch = told(active, **{f"b{broker}": (0,)})
-    assert changed(batch) == {"flights-0": outcome}
+    decision = told(active, **{f"b{broker}": (0,)})
+    assert changed(decision) == {"flights-0": outcome}
     assert [active.state(broker, number) for number in (0, 1)] == [OFFLINE, ONLINE]
     assert changed(told(active, **{f"b{broker}": (0,)})) == {}, "once more changes nothing"
 
@@ -90,8 +90,8 @@ def test_ol_01_fo_03_a_fault_that_no_controller_has_seen_is_dealt_with_at_failov
         b: replace(view, offline=frozenset({tp()} if b == 1 else ())) for b, view in active.context.brokers.items()
     }
     active.context = replace(active.context, brokers=views)
-    batch = active.fail_over()
-    assert changed(batch) == {"flights-0": (2, (2, 3))}
+    decision = active.fail_over()
+    assert changed(decision) == {"flights-0": (2, (2, 3))}
 
 
 def test_ol_01_bu_01_a_broker_that_comes_back_with_a_broken_file_has_the_rest_online():

@@ -18,9 +18,9 @@ def active_with(*rows, **given):
 
 
 def delete(active, topic="flights"):
-    batch = active.ask("delete_topic", topic=topic)
-    assert errors(batch) == {topic: None}
-    return batch
+    decision = active.ask("delete_topic", topic=topic)
+    assert errors(decision) == {topic: None}
+    return decision
 
 
 def deleted_by(active, *brokers):
@@ -39,14 +39,14 @@ def is_gone(active, topic="flights"):
 
 def test_td_02_td_03_with_all_alive():
     active = active_with()
-    batch = delete(active)
-    assert changed(batch) == {"flights-0": (-2, (1, 2, 3)), "flights-1": (-2, (2, 1))}, "nobody serves it"
-    assert batch.topics["flights"].deleting
+    decision = delete(active)
+    assert changed(decision) == {"flights-0": (-2, (1, 2, 3)), "flights-1": (-2, (2, 1))}, "nobody serves it"
+    assert decision.topics["flights"].deleting
     assert (states(active), states(active, 1)) == ([STARTED] * 3, [STARTED, STARTED, "NonExistentReplica"])
     assert not deleted_by(active, 1).touches_metadata
     assert states(active) == [SUCCESSFUL, STARTED, STARTED]
-    batch = deleted_by(active, 2, 3)
-    assert (batch.removed, batch.dropped) == ({tp(), tp(1)}, {"flights"})
+    decision = deleted_by(active, 2, 3)
+    assert (decision.removed, decision.dropped) == ({tp(), tp(1)}, {"flights"})
     assert is_gone(active)
     assert (active.context.replica_states, active.context.partition_states) == ({}, {})
 
@@ -66,8 +66,8 @@ def test_td_01_li_03_once_more_changes_nothing():
     active = active_with()
     delete(active)
     before = active.context
-    batch = delete(active)
-    assert not batch.touches_metadata
+    decision = delete(active)
+    assert not decision.touches_metadata
     assert (active.context.replica_states, active.context.deletions) == (before.replica_states, before.deletions)
 
 
@@ -80,8 +80,8 @@ def test_td_01_li_03_once_more_changes_nothing():
 )
 def test_td_01_refused_and_nothing_is_changed(topic, config, error):
     active = active_with(**config)
-    batch = active.ask("delete_topic", topic=topic)
-    assert (errors(batch), batch.touches_metadata, batch.topics) == ({topic: error}, False, {})
+    decision = active.ask("delete_topic", topic=topic)
+    assert (errors(decision), decision.touches_metadata, decision.topics) == ({topic: error}, False, {})
 
 
 @pytest.mark.parametrize("died", ["before", "after it began", "after it had deleted"])
@@ -132,8 +132,8 @@ def test_td_04_a_broker_with_a_new_epoch_begins_again():
 @pytest.mark.parametrize("ends", ["completed", "cancelled"])
 def test_td_01_td_04_ra_01_a_topic_that_is_moved_waits_for_the_end_of_that(ends):
     active = active_with(partition((3, 2, 1), 1, (1, 2), adding=(3,), removing=(1,)), partition((2, 1), number=1))
-    batch = delete(active)
-    assert (changed(batch), batch.topics["flights"].deleting) == ({}, True)
+    decision = delete(active)
+    assert (changed(decision), decision.topics["flights"].deleting) == ({}, True)
     assert active.row(1).leader == 2, "no partition of it goes before the others"
     if ends == "completed":
         active.isr(1, 2, 3)
@@ -207,8 +207,8 @@ def test_td_05_nothing_else_is_done_to_it():
         "create_topic": {"topic": "flights", "partitions": 1},
     }
     found = {kind: active.ask(kind, **arguments) for kind, arguments in asked.items()}
-    assert not any(batch.touches_metadata or batch.topics for batch in found.values())
-    assert {kind: set(errors(batch).values()) for kind, batch in found.items()} == {
+    assert not any(decision.touches_metadata or decision.topics for decision in found.values())
+    assert {kind: set(errors(decision).values()) for kind, decision in found.items()} == {
         **{kind: {"UnknownTopicOrPartitionException"} for kind in asked},
         "create_topic": {"TopicExistsException"},
     }
@@ -264,8 +264,8 @@ def test_td_04_fo_04_another_controller_goes_on_wherever_the_last_one_stopped(po
             assert is_gone(active)
             return
         case "partitions are gone":  # the topic was not dropped
-            batch = rows(active, partitions={})
-            assert batch.dropped == {"flights"}
+            decision = rows(active, partitions={})
+            assert decision.dropped == {"flights"}
             assert is_gone(active)
             return
     assert states(active) == [STARTED] * 3, "brokers are asked anew"

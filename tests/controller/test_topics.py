@@ -12,8 +12,8 @@ NEW, ONLINE = "NewReplica", "OnlineReplica"
 RACKS = {1: "a", 2: "a", 3: "b", 4: "b"}
 
 
-def made(batch):
-    return {r.partition: r.replicas for r in batch.changed.values() if r.topic == "new"}
+def made(decision):
+    return {r.partition: r.replicas for r in decision.changed.values() if r.topic == "new"}
 
 
 def create(active, request_id="new-id", **arguments):
@@ -22,16 +22,16 @@ def create(active, request_id="new-id", **arguments):
 
 def test_li_02_le_03_over_the_assignment_given():
     active = Active(context(partition()))
-    batch = create(active, assignment={"0": [2, 3], "1": [1, 2]}, configs={"min.insync.replicas": 2})
-    assert (errors(batch), made(batch)) == ({"new": None}, {0: (2, 3), 1: (1, 2)})
-    assert batch.outcomes["new"].message == "partition 0 on brokers 2,3; partition 1 on brokers 1,2"
+    decision = create(active, assignment={"0": [2, 3], "1": [1, 2]}, configs={"min.insync.replicas": 2})
+    assert (errors(decision), made(decision)) == ({"new": None}, {0: (2, 3), 1: (1, 2)})
+    assert decision.outcomes["new"].message == "partition 0 on brokers 2,3; partition 1 on brokers 1,2"
     topic = active.context.topics["new"]
     assert (topic.topic_id, topic.partitions, topic.configs) == ("new-id", 2, {"min.insync.replicas": "2"})
     row = active.context.partitions[tp(0, "new")]
     assert (row.leader, row.isr, row.leader_epoch, row.controller_epoch) == (2, (2, 3), 0, 4)
     assert active.context.partition_states[tp(0, "new")] == "OnlinePartition"
     assert [active.state(broker, 0, "new") for broker in (2, 3)] == [ONLINE, ONLINE]
-    moves = [(change.before, change.after) for change in batch.state_changes if change.what == "new-0"]
+    moves = [(change.before, change.after) for change in decision.state_changes if change.what == "new-0"]
     assert moves == [("NonExistentPartition", "NewPartition"), ("NewPartition", "OnlinePartition")]
 
 
@@ -61,8 +61,8 @@ def test_li_02_tm_02_replicas_are_on_different_racks():
     active = Active(replace(context(), brokers=racked))
     for brokers in made(create(active, partitions=8, replication_factor=2)).values():
         assert {RACKS[broker] for broker in brokers} == {"a", "b"}
-    batch = active.ask("create_partitions", "more", topic="new", total=12)
-    assert [len({RACKS[broker] for broker in r.replicas}) for r in batch.changed.values()] == [2] * 4
+    decision = active.ask("create_partitions", "more", topic="new", total=12)
+    assert [len({RACKS[broker] for broker in r.replicas}) for r in decision.changed.values()] == [2] * 4
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_li_02_tm_02_replicas_are_on_different_racks():
     ],
 )
 def test_li_02_refused_and_nothing_is_changed(arguments, error):
-    batch = Active(context(partition())).ask("create_topic", **arguments)
-    assert errors(batch) == {arguments["topic"]: error}
-    assert (batch.touches_metadata, batch.topics, batch.state_changes) == (False, {}, [])
+    decision = Active(context(partition())).ask("create_topic", **arguments)
+    assert errors(decision) == {arguments["topic"]: error}
+    assert (decision.touches_metadata, decision.topics, decision.state_changes) == (False, {}, [])
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_li_02_refused_and_nothing_is_changed(arguments, error):
     ],
 )
 def test_ev_05_a_request_that_cannot_be_read_is_answered(kind, arguments):
-    batch = Active(context(partition())).ask(kind, **arguments)
-    assert errors(batch) == {kind: "InvalidRequestException"}
-    assert (batch.touches_metadata, batch.topics) == (False, {})
+    decision = Active(context(partition())).ask(kind, **arguments)
+    assert errors(decision) == {kind: "InvalidRequestException"}
+    assert (decision.touches_metadata, decision.topics) == (False, {})
 
 
 @pytest.mark.parametrize("total", [2, 4])
@@ -110,11 +110,13 @@ def test_ev_05_a_request_that_cannot_be_read_is_answered(kind, arguments):
 def test_li_07_partitions_are_added(total, assignment):
     active = Active(context(partition((1, 2))))
     told = assignment and {str(number): assignment for number in range(1, total)}
-    batch = active.ask("create_partitions", topic="flights", total=total, assignment=told)
-    assert batch.outcomes["flights"] == (batch.outcomes["flights"].__class__)(None, f"1 -> {total} partitions")
-    assert sorted(p.partition for p in batch.changed) == list(range(1, total)), "those that were there stay as they are"
-    assert {len(r.replicas) for r in batch.changed.values()} == {2}
-    assert all(not assignment or r.replicas == (2, 3) for r in batch.changed.values())
+    decision = active.ask("create_partitions", topic="flights", total=total, assignment=told)
+    assert decision.outcomes["flights"] == (decision.outcomes["flights"].__class__)(None, f"1 -> {total} partitions")
+    assert sorted(p.partition for p in decision.changed) == list(range(1, total)), (
+        "those that were there stay as they are"
+    )
+    assert {len(r.replicas) for r in decision.changed.values()} == {2}
+    assert all(not assignment or r.replicas == (2, 3) for r in decision.changed.values())
     assert active.context.topics["flights"].partitions == total
 
 
@@ -131,8 +133,8 @@ def test_li_07_partitions_are_added(total, assignment):
 )
 def test_li_07_ra_01_during_a_reassignment_new_partitions_have_as_many_replicas_as_its_target(row, factor):
     active = Active(context(row, live=(1, 2, 3, 4)))
-    batch = active.ask("create_partitions", topic="flights", total=3)
-    assert [len(r.replicas) for key, r in sorted(batch.changed.items()) if key.partition] == [factor] * 2
+    decision = active.ask("create_partitions", topic="flights", total=3)
+    assert [len(r.replicas) for key, r in sorted(decision.changed.items()) if key.partition] == [factor] * 2
 
 
 @pytest.mark.parametrize(("live", "leader", "isr"), [((1, 2), 2, (2,)), ((1, 2, 3), 3, (3, 2)), ((1,), NOBODY, ())])
@@ -142,9 +144,9 @@ def test_li_02_le_03_an_assignment_may_name_brokers_that_are_dead_and_the_first_
         ("create_topic", "new", {"assignment": {"0": [3, 2]}}),
         ("create_partitions", "flights", {"total": 2, "assignment": {"1": [3, 2]}}),
     ):
-        batch = active.ask(kind, topic=name, **arguments)
-        (row,) = batch.changed.values()
-        assert (errors(batch), row.replicas, row.leader, row.isr) == ({name: None}, (3, 2), leader, isr)
+        decision = active.ask(kind, topic=name, **arguments)
+        (row,) = decision.changed.values()
+        assert (errors(decision), row.replicas, row.leader, row.isr) == ({name: None}, (3, 2), leader, isr)
 
 
 def test_li_02_nobody_spreads_replicas_over_brokers_that_are_dead():
@@ -165,8 +167,8 @@ def test_li_02_nobody_spreads_replicas_over_brokers_that_are_dead():
     ],
 )
 def test_li_07_refused_and_nothing_is_changed(arguments, error):
-    batch = Active(context(partition(), partition(number=1))).ask("create_partitions", **arguments)
-    assert (errors(batch), batch.touches_metadata, batch.topics) == ({arguments["topic"]: error}, False, {})
+    decision = Active(context(partition(), partition(number=1))).ask("create_partitions", **arguments)
+    assert (errors(decision), decision.touches_metadata, decision.topics) == ({arguments["topic"]: error}, False, {})
 
 
 def test_li_02_fo_04_a_topic_whose_partitions_were_not_written_is_gone_on_with():
@@ -175,8 +177,8 @@ def test_li_02_fo_04_a_topic_whose_partitions_were_not_written_is_gone_on_with()
     topic = decide(active.context, request("create_topic", "new-id", topic="new", partitions=2)).topics
     active.context = replace(active.context, topics=topic)
     assert errors(active.ask("create_topic", "other-id", topic="new", partitions=2)) == {"new": "TopicExistsException"}
-    batch = create(active, partitions=2)
-    assert (errors(batch), sorted(made(batch))) == ({"new": None}, [0, 1])
+    decision = create(active, partitions=2)
+    assert (errors(decision), sorted(made(decision))) == ({"new": None}, [0, 1])
 
 
 def test_li_02_is_05_what_was_written_though_nobody_was_told_stays_as_it_is():
@@ -185,9 +187,9 @@ def test_li_02_is_05_what_was_written_though_nobody_was_told_stays_as_it_is():
     asked = request("create_topic", "new-id", topic="new", assignment={"0": [2, 3]})
     (row,) = decide(before, asked).changed.values()
     landed = {tp(0, "new"): replace(row, isr=(2,), partition_epoch=row.partition_epoch + 1)}
-    batch = decide(before.with_partitions(landed), asked)
-    assert (errors(batch), batch.changed) == ({"new": None}, {})
-    active = Active(batch.applied(41))
+    decision = decide(before.with_partitions(landed), asked)
+    assert (errors(decision), decision.changed) == ({"new": None}, {})
+    active = Active(decision.applied(41))
     assert active.context.partition_states == {tp(0, "new"): "OnlinePartition"}
     assert [active.state(broker, 0, "new") for broker in (2, 3)] == [ONLINE, ONLINE]
 
@@ -197,15 +199,15 @@ def test_li_07_fo_04_partitions_that_one_table_has_and_the_other_has_not(ahead):
     """The last controller died between the two tables, or the answer to a commit that has landed was lost."""
     before = context(partition((1, 2)))
     asked = request("create_partitions", topic="flights", total=3)
-    batch = decide(before, asked)
+    decision = decide(before, asked)
     if ahead == "topics":
-        given = replace(before, topics=batch.topics)
+        given = replace(before, topics=decision.topics)
     else:
-        given = before.with_partitions({**before.partitions, **batch.changed})
+        given = before.with_partitions({**before.partitions, **decision.changed})
     again = decide(given, asked)
     check(again)
-    assert (errors(again), again.topics) == ({"flights": None}, batch.topics)
-    assert again.changed == (batch.changed if ahead == "topics" else {})
+    assert (errors(again), again.topics) == ({"flights": None}, decision.topics)
+    assert again.changed == (decision.changed if ahead == "topics" else {})
     assert len(again.applied(41).partition_states) == 3
 
 
@@ -221,8 +223,8 @@ def test_li_07_fo_04_partitions_that_one_table_has_and_the_other_has_not(ahead):
 )
 def test_ev_05_settings_are_put_and_removed(put, delete, configs):
     active = Active(context(partition(), configs={"unclean.leader.election.enable": "false"}))
-    batch = active.ask("alter_configs", topic="flights", put=put, delete=delete)
-    assert (errors(batch), batch.touches_metadata) == ({"flights": None}, False)
+    decision = active.ask("alter_configs", topic="flights", put=put, delete=delete)
+    assert (errors(decision), decision.touches_metadata) == ({"flights": None}, False)
     assert active.context.topics["flights"].configs == configs
 
 
@@ -236,20 +238,20 @@ def test_ev_05_settings_are_put_and_removed(put, delete, configs):
     ],
 )
 def test_ev_05_settings_that_cannot_be_are_refused(topic, put, delete, error):
-    batch = Active(context(partition())).ask("alter_configs", topic=topic, put=put, delete=delete)
-    assert (errors(batch), batch.topics) == ({topic: error}, {})
+    decision = Active(context(partition())).ask("alter_configs", topic=topic, put=put, delete=delete)
+    assert (errors(decision), decision.topics) == ({topic: error}, {})
 
 
 @pytest.mark.parametrize(("allowed", "elected"), [(True, {"flights-0": (2, (2,))}), (False, {})])
 def test_ev_05_le_02_where_unclean_elections_are_allowed_they_are_held_at_once(allowed, elected):
     rows = [partition((1, 2), NOBODY, (1,)), partition((2, 1), 2, (2,), 1), partition((1, 2), NOBODY, (1,), topic="b")]
     active = Active(context(*rows, live=(2, 3)))
-    batch = active.ask("alter_configs", topic="flights", put={"unclean.leader.election.enable": allowed}, delete=[])
-    assert (errors(batch), changed(batch)) == ({"flights": None}, elected)
+    decision = active.ask("alter_configs", topic="flights", put={"unclean.leader.election.enable": allowed}, delete=[])
+    assert (errors(decision), changed(decision)) == ({"flights": None}, elected)
 
 
 def test_ev_05_the_controller_too_counts_the_partitions_that_a_request_names():
     active = Active(context(partition((1, 2)), partition((1, 2), number=1), lakelog_max_partitions_per_request=1))
     for wanted, error in (({"flights-0": [2, 1]}, None), ({"flights-0": [1], "flights-1": [1]}, "PolicyViolation")):
-        batch = active.ask("alter_partition_reassignments", reassignments=wanted)
-        assert [(told or "").removesuffix("Exception") or None for told in errors(batch).values()] == [error]
+        decision = active.ask("alter_partition_reassignments", reassignments=wanted)
+        assert [(told or "").removesuffix("Exception") or None for told in errors(decision).values()] == [error]

@@ -43,8 +43,8 @@ class StateChange(NamedTuple):
     is_valid: bool = True
 
 
-class Batch:
-    """Decisions, one after the other, each on what the earlier ones have left. The context itself stays as it is.
+class Decision:
+    """The changes that one event leads to, each made on what the earlier ones have left. The context itself stays.
 
     `keep_office` is called with every step, so that a decision on many partitions neither costs the controller its
     lease nor keeps it from stopping. It raises DecisionInterrupted.
