@@ -223,10 +223,10 @@ class Decision:
         """The log of state changes: controller epoch, partition, from, to and why. Replicas in detail only. [BL-12]"""
         for change in self.state_changes:
             level = logging.DEBUG if change.what.startswith("replica") else logging.INFO
-            verdict = "" if change.is_valid else "not a valid move, left out: "
+            fault = "" if change.is_valid else "not a valid move, left out: "
             state_changes.log(
                 level if change.is_valid else logging.ERROR, "controller epoch %d: %s%s: %s -> %s (%s)",
-                self.context.controller_epoch, verdict, change.what, change.before, change.after, self.why,
+                self.context.controller_epoch, fault, change.what, change.before, change.after, self.why,
             )  # fmt: skip
         for partition, after in self.changed.items():
             before = self.context.partitions.get(partition)

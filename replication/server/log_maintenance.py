@@ -81,7 +81,7 @@ class LogMaintenance:
                 raise
             except LakelogException as error:
                 logger.warning("%s: %s: %s", self._name, what, error)
-            except Exception:  # of a file that nobody has thought of: retention and cleaning go on all the same
+            except Exception:  # of a file that nobody has thought of: retention and compaction go on all the same
                 logger.exception("%s: %s: an error of its own", self._name, what)
 
     def _scrub(self) -> None:

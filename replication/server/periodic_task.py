@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class WhileMoving:
-    """Work that is done only while the thread moves that a gate watches.
+    """Work that is done only while the thread moves that a pause point watches.
 
     A heartbeat is: a broker whose own thread hangs in a call of its store leads nobody, and others are to take over.
     """

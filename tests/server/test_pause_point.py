@@ -54,7 +54,7 @@ def test_who_is_paused_waits_until_it_is(end):
     assert not pause_point.is_paused
 
 
-def test_of_the_thread_that_it_watches_a_gate_knows_when_it_passed_last():
+def test_a_pause_point_knows_when_the_thread_that_it_watches_passed_last():
     clock = Clock()
     pause_point, watched = PausePoint(clock), threading.current_thread()
     pause_point.watch(watched)

@@ -24,7 +24,7 @@ class Beats:
             raise self._errors.pop(0)
 
 
-class WatchedGate(PausePoint):
+class WatchedPausePoint(PausePoint):
     """Tells when somebody has come to it."""
 
     def __init__(self):
@@ -38,7 +38,7 @@ class WatchedGate(PausePoint):
 
 @pytest.fixture
 def pause_point():
-    return WatchedGate()
+    return WatchedPausePoint()
 
 
 @pytest.fixture

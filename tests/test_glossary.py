@@ -1,0 +1,93 @@
+"""One word for one thing: the glossary of `replication/README.md`, and the words that stand for its words nowhere."""
+
+import re
+from importlib import import_module
+
+import pytest
+
+from tests.test_house import HOUSE, OURS, no_faults, sources
+
+_SECTION = (HOUSE / "replication" / "README.md").read_text("utf-8").partition("\n## Words\n")[2].partition("\n## ")[0]
+GLOSSARY = {
+    word.strip(): (meaning.strip(), counterpart.strip(), module)
+    for word, meaning, counterpart, module in re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| `([\w.]+)` \|$", _SECTION, re.M
+    )
+}
+
+# A regular expression over lines in lower case whose names are split into words, and what to say. In pieces, so that
+# this file does not hold them.
+SYNONYMS = {
+    "epoch (hist" + "ory|histories|list)": "lineage",
+    "leadership ep" + "ochs?|leader ter" + "ms?": "leader epoch",
+    "(?<!high )(?<!low )water" + "marks?": "high watermark (HW)",
+    "in sync (se" + "t|list)|sync (se" + "t|list)": "in-sync replicas (ISR)",
+    "log ti" + "ps?|log he" + "ads?": "log end offset (LEO)",
+    "change bat" + "ch(es)?|batch of dec" + "isions": "decision",
+    "ver" + "dicts?": "outcome",
+    "clea" + "ning": "file cleaner, compaction or log clean-up",
+    "keep ch" + "eap": "maintain",
+    "shar" + "ds?": "topic-partition",
+    "sla" + "ves?|second" + "ar(y|ies)": "follower",
+    "pri" + "mary (replica|broker)": "leader",
+    "wit" + "ness(es)?": "history checker",
+    "(?<!fuel )ga" + "te (of|that|watch)|[a-z]+ed ga" + "te": "pause point",
+}
+
+
+def words_of(line: str) -> str:
+    """The words of a line in lower case: `LogEndOffset`, `log_end_offset` and "log end offset" are the same."""
+    return " ".join(re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^A-Za-z _-]", line)).lower()
+
+
+def synonyms(path: str, text: str):
+    for number, line in enumerate(text.splitlines(), 1):
+        words = words_of(line)
+        for pattern, instead in SYNONYMS.items():
+            for found in re.finditer(rf"\b(?:{pattern})\b", words):
+                yield f"{path}:{number}: {found[0]!r}: say {instead}"
+
+
+def texts():
+    """Everything that people read here, but this file."""
+    pages = [path.relative_to(HOUSE).as_posix() for path in HOUSE.glob("*.md")]
+    pages += [path.relative_to(HOUSE).as_posix() for folder in OURS for path in (HOUSE / folder).rglob("*.md")]
+    shipped = [*pages, "conf/server.properties"]
+    yield from ((path, (HOUSE / path).read_text("utf-8")) for path in shipped)
+    yield from ((source.path, source.text) for source in sources(*OURS))
+
+
+def test_no_synonyms():
+    no_faults(fault for path, text in texts() for fault in synonyms(path, text))
+
+
+def test_the_glossary_is_short_and_every_line_of_it_is_read():
+    lines = [line for line in _SECTION.splitlines() if line.startswith("| ") and not line.startswith("| word |")]
+    assert 20 <= len(lines) == len(GLOSSARY) <= 30
+
+
+@pytest.mark.parametrize(("word", "entry"), GLOSSARY.items(), ids=GLOSSARY.keys())
+def test_a_word_has_one_plain_sentence_and_a_module(word, entry):
+    meaning, _, module = entry
+    import_module(f"lakelog.replication.{module}")
+    assert re.fullmatch(r"[A-Z][^.]+\.", meaning), f"{word}: one sentence: {meaning}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "class EpochHis" + "tory:",
+        "def keep_ch" + "eap(self):",
+        "the water" + "mark rises",
+        "a sha" + "rd of the topic",
+        "_VERD" + "ICT = 1",
+        "the ga" + "te that it watches",
+    ],
+)
+def test_a_synonym_is_seen(line):
+    assert list(synonyms("x.py", line))
+
+
+@pytest.mark.parametrize("line", ["high_watermark", "HighWatermark", "the low watermark", "unclean elections"])
+def test_a_word_of_the_field_is_not_a_fault(line):
+    assert not list(synonyms("x.py", line))
