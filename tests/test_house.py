@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -172,6 +173,35 @@ def storage_imports(source: Source) -> Iterator[str]:
             yield source.at(line, f"only replication/storage may import {name}")
 
 
+def import_circle(found: list[Source]) -> Iterator[str]:
+    """One circle of imports, if there is any; an import in a function or for the type checker counts too."""
+    modules = {source.module for source in found}
+    graph = {
+        source.module: {_known(name, modules) for _, name in imports(source)} - {source.module, ""} for source in found
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield " imports ".join(reversed(error.args[1]))
+
+
+def _known(name: str, modules: set[str]) -> str:
+    """The module that an imported name is, or is of; empty if it is not ours."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def classes_of_one_name(found: list[Source]) -> Iterator[str]:
+    places: dict[str, str] = {}
+    for source in found:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                first = places.setdefault(node.name, source.at(node.lineno, node.name))
+                if first != source.at(node.lineno, node.name):
+                    yield source.at(node.lineno, f"{node.name} is {first.rpartition(':')[0]} too")
+
+
 def long_functions(source: Source) -> Iterator[str]:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -206,6 +236,14 @@ def no_faults(faults: Iterator[str]) -> None:
 
 def test_layers_import_downwards_only() -> None:
     no_faults(fault for source in sources("replication", "schemas", "jobs") for fault in wrong_arrows(source))
+
+
+def test_no_imports_in_a_circle() -> None:
+    no_faults(import_circle(sources("replication", "schemas", "jobs")))
+
+
+def test_no_two_classes_of_one_name() -> None:
+    no_faults(classes_of_one_name(sources("replication", "schemas", "jobs")))
 
 
 def test_every_module_is_imported_under_one_name() -> None:
@@ -299,6 +337,29 @@ def test_a_wrong_arrow_is_seen(path: str, text: str) -> None:
 )
 def test_a_right_arrow_is_not_a_fault(path: str, text: str) -> None:
     assert not list(wrong_arrows(Source(path, text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from lakelog.jobs.b import f",
+        "from . import b",
+        "if TYPE_CHECKING:\n    from lakelog.jobs import b",
+        "def f():\n    import lakelog.jobs.b",
+    ],
+)
+def test_a_circle_of_imports_is_seen(text: str) -> None:
+    back = [Source("jobs/b.py", "from lakelog.jobs.c import g"), Source("jobs/c.py", "from lakelog.jobs.a import h")]
+    (circle,) = import_circle([Source("jobs/a.py", text), *back])
+    assert "jobs.a imports jobs.b imports jobs.c" in f"{circle} imports jobs.b imports jobs.c"
+    assert not list(import_circle(back))
+
+
+def test_a_class_whose_name_is_another_s_is_seen() -> None:
+    one, other = Source("jobs/a.py", "class A: ...\nclass _B: ..."), Source("jobs/b.py", "class _B: ...")
+    assert not list(classes_of_one_name([one, other]))
+    (fault,) = classes_of_one_name([one, Source("schemas/c.py", "def f():\n    class A: ...")])
+    assert fault == "schemas/c.py:2: A is jobs/a.py:1 too"
 
 
 @pytest.mark.parametrize("text", ["import time", "from os import path", "import pyarrow.compute", "import numpy as np"])

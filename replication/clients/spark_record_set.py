@@ -15,7 +15,6 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakelog.replication.clients.record_set import RecordSet
 from lakelog.replication.clients.records import COLUMNS, partitions_of, split, to_records
 from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -61,7 +60,7 @@ class SparkRecordSet:
                 f"records for topic {topic}: partition {outside[0]} is out of range, it has 0 to {partitions - 1}"
             )
 
-    def __enter__(self) -> RecordSet:
+    def __enter__(self) -> SparkRecordSet:
         return self
 
     def __exit__(self, *error: object) -> None:

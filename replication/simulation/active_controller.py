@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from lakelog.replication.config import Config
 from lakelog.replication.controller import steps
@@ -12,12 +12,9 @@ from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.events import Event
 from lakelog.replication.errors import ControllerMovedException
 from lakelog.replication.protocol.admin_request import Outcome
-from lakelog.replication.simulation.actor import Handler, Outcoming, Work
+from lakelog.replication.simulation.actor import Actor, Handler, Outcoming, Work
 from lakelog.replication.simulation.controller_invariants import requests_are_read
 from lakelog.replication.simulation.tables import Admin, Claimed, Metadata, Topics
-
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.controller import SimulatedController
 
 CONFIG = Config()
 
@@ -25,10 +22,14 @@ _REBALANCES = 4  # one look in so many ends with a look at the balance of leader
 
 
 class SimulatedActiveController:
-    """What a controller holds while it is active. All of it is gone when it is deposed, or crashes."""
+    """What a controller holds while it is active. All of it is gone when it is deposed, or crashes.
 
-    def __init__(self, controller: SimulatedController, epoch: int) -> None:
+    `views`: the brokers that the controller believes to live, as it sees them now.
+    """
+
+    def __init__(self, controller: Actor, epoch: int, views: Callable[[], Mapping[int, BrokerView]]) -> None:
         self._controller = controller
+        self._views = views
         self._world = controller.world
         self._rules = controller.world.rules
         self._has_failed_over = False
@@ -96,7 +97,7 @@ class SimulatedActiveController:
 
     def _read_brokers(self, _: steps.ReadBrokers) -> Outcoming:
         yield
-        return steps.BrokersSeen(self._controller.views())
+        return steps.BrokersSeen(self._views())
 
     def _read_requests(self, _: steps.ReadRequests) -> Outcoming:
         yield

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from lakelog.replication.simulation.events import AGAIN, LATE, LOST, AnswerLost, Event
+from lakelog.replication.simulation.stage import UNKNOWN, WON, Stage
 from lakelog.replication.simulation.tables import VersionedTable
-
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.world import World
 
 # A step ends at each `yield`: between two of them others may do whatever they like, or the process may end.
 Work: TypeAlias = Generator[None, None, None]
@@ -17,13 +15,11 @@ Decide: TypeAlias = Callable[[int, Any], Any]
 Outcoming: TypeAlias = Generator[None, None, Any]  # the answer to a step, which takes steps itself
 Handler: TypeAlias = Callable[[Any], Outcoming]
 
-WON, OVERTAKEN, UNKNOWN = "won", "overtaken", "unknown"
-
 
 class Actor:
     """Something that takes steps. What it holds is gone when it is."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Stage, name: str) -> None:
         self.world = world
         self.name = name
         self.turn = Event(name)

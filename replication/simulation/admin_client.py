@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.simulation.actor import Actor, Work
 from lakelog.replication.simulation.events import AnswerLost
+from lakelog.replication.simulation.stage import Stage
 from lakelog.replication.simulation.tables import Admin, Topics
-
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.world import World
-
-UNCLEAN_KEY = "unclean.leader.election.enable"
+from lakelog.replication.simulation.world_state import UNCLEAN_KEY
 
 _PENDING = 3  # requests that wait, at most
 
@@ -24,7 +21,7 @@ Arguments = dict[str, Any]
 class SimulatedAdminClient(Actor):
     """Puts requests, one after the other, whether they make sense by the time they are decided or not."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Stage, name: str) -> None:
         super().__init__(world, name)
         setting = world.setting
         self._weights = {

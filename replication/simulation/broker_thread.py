@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from lakelog.replication.errors import StaleBrokerEpochException
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.simulation.actor import Actor, Work
+from lakelog.replication.simulation.broker_memory import BrokerMemory
 from lakelog.replication.simulation.tables import Rows, SimulatedLogChange, SimulatedLogState
-
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.broker_process import SimulatedBrokerProcess
 
 
 class BrokerThread(Actor):
     """A thread of a process. Threads share the process's memory, and lose it together."""
 
-    def __init__(self, process: SimulatedBrokerProcess, name: str) -> None:
+    def __init__(self, process: BrokerMemory, name: str) -> None:
         self.process = process
         self.rules = process.world.rules
         super().__init__(process.world, f"{process.name}/{name}")
@@ -58,19 +55,19 @@ class BrokerThread(Actor):
 
         def decide(_: int, state: Rows) -> Rows | None:
             self.check_claim(state.broker_epoch, table.name)
-            process.told = state.replicas
+            process.published = state.replicas
             wanted = {p: self._row(p, process.log.partition(p)) for p in process.hosted}
             return None if _facts(wanted) == _facts(state.replicas) else Rows(state.broker_epoch, wanted)
 
         version = yield from self.transact(table, decide, why)
         if version is not None:
-            process.told = table.at(table.newest).replicas
+            process.published = table.at(table.newest).replicas
 
     def _row(self, partition: TopicIdPartition, log: PartitionLog) -> Replica:
         process = self.process
         row: Replica = self.rules.replica_row(
             process.broker_id, process.epoch, process.hosted[partition], log, process.fetch_state(partition),
-            process.told.get(partition), process.log_version,
+            process.published.get(partition), process.log_version,
         )  # fmt: skip
         return row
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from random import Random
-from typing import TYPE_CHECKING
 
 from lakelog.replication.controller.controller_context import BrokerView
 from lakelog.replication.errors import ControllerMovedException
 from lakelog.replication.simulation.active_controller import SimulatedActiveController
 from lakelog.replication.simulation.actor import Actor, Work
 from lakelog.replication.simulation.events import AnswerLost
-
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.world import World
+from lakelog.replication.simulation.stage import Stage
 
 _BELATED, _WRONG = 0.35, 0.25  # how often who lives is not looked at anew, and how often the answer is wrong
 _VACANT, _HASTY = 2, 12  # one in so many looks takes over from nobody, or from one that is at work and becomes a zombie
@@ -23,7 +20,7 @@ _RENEWALS = 4  # one look in so many finds that another was elected
 class SimulatedController(Actor):
     """One of several. Each is elected under an epoch of its own, and often wrong about who lives."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Stage, name: str) -> None:
         super().__init__(world, name)
         self.active: SimulatedActiveController | None = None
         self._believed = frozenset(world.broker_ids)
@@ -52,7 +49,7 @@ class SimulatedController(Actor):
             self._brokers = (self._brokers[1], self.views())
             is_due = self.world.is_calm or self.turn.salt % (_HASTY if self.world.is_controlled() else _VACANT) == 0
         epoch = yield from self._elect()
-        self.active = SimulatedActiveController(self, epoch)
+        self.active = SimulatedActiveController(self, epoch, self.views)
 
     def _elect(self) -> Generator[None, None, int]:
         mine = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
 from lakelog.replication.errors import InvalidRequestException, UnknownServerException
@@ -11,10 +10,8 @@ from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
 from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.history_facts import HistoryFacts
 from lakelog.replication.simulation.tables import Metadata, name_of
-
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.history_checker import HistoryChecker
 
 
 def controllers_never_go_back(before: Metadata, after: Metadata) -> None:
@@ -28,7 +25,7 @@ def controllers_never_go_back(before: Metadata, after: Metadata) -> None:
 
 
 def reassignments_end_at_their_target(
-    checker: HistoryChecker, before: PartitionRegistration | None, after: PartitionRegistration
+    checker: HistoryFacts, before: PartitionRegistration | None, after: PartitionRegistration
 ) -> None:
     """A reassignment ends with exactly its target assigned, which was in sync, or, cancelled, as it had begun.
 
@@ -47,7 +44,7 @@ def reassignments_end_at_their_target(
         raise Violation("reassignments_end_at_their_target", f"{before} became {after}")
 
 
-def what_is_gone_was_deleted(checker: HistoryChecker, gone: PartitionRegistration) -> None:
+def what_is_gone_was_deleted(checker: HistoryFacts, gone: PartitionRegistration) -> None:
     """A partition leaves the metadata when no replica has anything of it any more, and its topic is to be deleted."""
     partition, topics = gone.topic_id_partition, checker.world.topics
     left = [broker for broker in gone.replicas if checker.log(broker, partition).batches]

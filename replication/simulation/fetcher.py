@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.fetch_states import FetchStates
@@ -14,13 +13,11 @@ from lakelog.replication.protocol.rounds import fetch_steps
 from lakelog.replication.protocol.rounds.fetch_round import FetchLimits
 from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
 from lakelog.replication.simulation.actor import Handler, Outcoming, Work
+from lakelog.replication.simulation.broker_memory import BrokerMemory
 from lakelog.replication.simulation.broker_thread import BrokerThread
 from lakelog.replication.simulation.events import AGAIN
 from lakelog.replication.simulation.log_changes import raised_log_starts, truncation
 from lakelog.replication.simulation.tables import NewBatch, SimulatedLogChange, SimulatedLogState, name_of
-
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.broker_process import SimulatedBrokerProcess
 
 _REPEATED = 40  # commits of the leader's log that a tail goes back at most, at its start or when it repeats itself
 # A record is a byte, so that some fetches leave something out.
@@ -30,7 +27,7 @@ _LIMITS = FetchLimits(response_max_bytes=5, partition_max_bytes=4, backoff_ms=30
 class SimulatedFetcher(BrokerThread):
     """Follows one source broker, one round after the other."""
 
-    def __init__(self, process: SimulatedBrokerProcess, source: int) -> None:
+    def __init__(self, process: BrokerMemory, source: int) -> None:
         super().__init__(process, f"fetcher-{source}")
         self.states = FetchStates(lambda: self.world.now)
         self._round = self.rules.fetch_round(self.states, _LIMITS, self.rules)

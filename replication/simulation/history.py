@@ -12,7 +12,8 @@ from lakelog.replication.simulation.driver import Driver
 from lakelog.replication.simulation.events import Event, Violation, as_violation
 from lakelog.replication.simulation.rules import SHIPPED, Rules
 from lakelog.replication.simulation.tables import VersionedTable
-from lakelog.replication.simulation.world import World, WorldSettings
+from lakelog.replication.simulation.world import World
+from lakelog.replication.simulation.world_state import WorldSettings
 
 _NO_ERRORS = "rules_do_not_fail"
 _CALM = 4  # one history in so many ends with a calm

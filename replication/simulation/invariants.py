@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.fetch_state import FollowerState
@@ -12,10 +12,8 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.simulation.controller_invariants import reassignments_end_at_their_target
 from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.history_facts import AcknowledgedBatch, Branch, Entry, HistoryFacts
 from lakelog.replication.simulation.tables import SimulatedLogChange, SimulatedLogState, name_of
-
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.history_checker import AcknowledgedBatch, Branch, Entry, HistoryChecker
 
 
 class LogCommit(NamedTuple):
@@ -43,7 +41,7 @@ class LogCommit(NamedTuple):
         return f"{name_of(self.partition)} on broker {self.broker}"
 
 
-def offsets_are_without_gaps(_: HistoryChecker, commit: LogCommit) -> None:
+def offsets_are_without_gaps(_: HistoryFacts, commit: LogCommit) -> None:
     """A log has every offset from its start to its end once."""
     try:
         commit.log.check(commit.partition)
@@ -51,7 +49,7 @@ def offsets_are_without_gaps(_: HistoryChecker, commit: LogCommit) -> None:
         raise Violation("offsets_are_without_gaps", f"{commit.name}: {error}") from error
 
 
-def one_record_at_an_offset_of_an_epoch(checker: HistoryChecker, commit: LogCommit) -> None:
+def one_record_at_an_offset_of_an_epoch(checker: HistoryFacts, commit: LogCommit) -> None:
     """No two logs differ at one (partition, offset, epoch), nor in what comes before it."""
     for batch in commit.change.adds:
         header = batch.header
@@ -75,7 +73,7 @@ def one_record_at_an_offset_of_an_epoch(checker: HistoryChecker, commit: LogComm
             previous = header.leader_epoch
 
 
-def only_committed_is_deleted(checker: HistoryChecker, commit: LogCommit) -> None:
+def only_committed_is_deleted(checker: HistoryFacts, commit: LogCommit) -> None:
     """A leader's log start rises to no more than what is committed, and so far others may follow."""
     start = commit.change.log_starts.get(commit.partition)
     if start is None or not commit.before.role.is_leader:
@@ -87,7 +85,7 @@ def only_committed_is_deleted(checker: HistoryChecker, commit: LogCommit) -> Non
     checker.deleted[branch] = max(start, checker.deleted[branch])
 
 
-def log_starts_follow_deletions(checker: HistoryChecker, commit: LogCommit) -> None:
+def log_starts_follow_deletions(checker: HistoryFacts, commit: LogCommit) -> None:
     """No log starts where nobody has deleted to, nor above its own end."""
     start = commit.log.log_start_offset
     deleted = max((end for (p, _), end in checker.deleted.items() if p == commit.partition), default=0)
@@ -96,7 +94,7 @@ def log_starts_follow_deletions(checker: HistoryChecker, commit: LogCommit) -> N
         raise Violation("log_starts_follow_deletions", text)
 
 
-def records_begin_under_an_open_epoch(checker: HistoryChecker, commit: LogCommit) -> None:
+def records_begin_under_an_open_epoch(checker: HistoryFacts, commit: LogCommit) -> None:
     """A record that no log has had before is appended by a leader, under the very epoch that its log is open at."""
     for batch in commit.change.adds:
         header, role = batch.header, commit.before.role
@@ -107,7 +105,7 @@ def records_begin_under_an_open_epoch(checker: HistoryChecker, commit: LogCommit
             raise Violation("records_begin_under_an_open_epoch", text)
 
 
-def one_log_opens_an_epoch(checker: HistoryChecker, commit: LogCommit) -> None:
+def one_log_opens_an_epoch(checker: HistoryFacts, commit: LogCommit) -> None:
     """At most one log ever opens a leader epoch."""
     role = commit.change.roles.get(commit.partition)
     if role is None or not role.is_leader:
@@ -117,27 +115,27 @@ def one_log_opens_an_epoch(checker: HistoryChecker, commit: LogCommit) -> None:
         raise Violation("one_log_opens_an_epoch", f"{commit.name}: epoch {role.leader_epoch} was opened by {opener}")
 
 
-def roles_never_go_back(_: HistoryChecker, commit: LogCommit) -> None:
+def roles_never_go_back(_: HistoryFacts, commit: LogCommit) -> None:
     """Neither the role of a partition nor the claim on a log falls."""
     is_lower = role_version(commit.log.role) < role_version(commit.before.role)
     if is_lower or commit.state.broker_epoch < commit.state_before.broker_epoch:
         raise Violation("roles_never_go_back", f"{commit.name}: {commit.before.role} became {commit.log.role}")
 
 
-def a_leader_cuts_nothing(_: HistoryChecker, commit: LogCommit) -> None:
+def a_leader_cuts_nothing(_: HistoryFacts, commit: LogCommit) -> None:
     """A log that is open loses nothing."""
     if commit.partition in commit.change.drops and commit.before.role.is_leader:
         raise Violation("a_leader_cuts_nothing", f"{commit.name}: cut while {commit.before.role}")
 
 
-def members_of_the_isr_keep_what_is_committed(checker: HistoryChecker, commit: LogCommit) -> None:
+def members_of_the_isr_keep_what_is_committed(checker: HistoryFacts, commit: LogCommit) -> None:
     """A cut leaves what is committed to a member of the ISR."""
     registration = checker.registration(commit.partition)
     if commit.partition in commit.change.drops and registration and commit.broker in registration.isr:
         holds_committed(checker, commit.broker, commit.log, registration)
 
 
-def no_row_claims_what_is_cut(checker: HistoryChecker, commit: LogCommit) -> None:
+def no_row_claims_what_is_cut(checker: HistoryFacts, commit: LogCommit) -> None:
     """While a row says that its replica is Fetching, its log has what it says."""
     if commit.partition not in commit.change.drops:
         return
@@ -147,7 +145,7 @@ def no_row_claims_what_is_cut(checker: HistoryChecker, commit: LogCommit) -> Non
         row_is_true(row, commit.log)
 
 
-def leaders_have_what_was_promised(checker: HistoryChecker, commit: LogCommit) -> None:
+def leaders_have_what_was_promised(checker: HistoryFacts, commit: LogCommit) -> None:
     """Who begins to lead by a clean election has what was acknowledged, committed and read before."""
     role = commit.change.roles.get(commit.partition)
     if role is None or not role.is_leader:
@@ -164,7 +162,7 @@ def leaders_have_what_was_promised(checker: HistoryChecker, commit: LogCommit) -
 
 
 def leader_has(
-    checker: HistoryChecker, broker: int, log: PartitionLog, branch: Branch, promise: AcknowledgedBatch
+    checker: HistoryFacts, broker: int, log: PartitionLog, branch: Branch, promise: AcknowledgedBatch
 ) -> None:
     """A later leader has what was acknowledged."""
     where = f"broker {broker} leads at epoch {log.role.leader_epoch}"
@@ -172,7 +170,7 @@ def leader_has(
 
 
 def has(
-    checker: HistoryChecker, name: str, log: PartitionLog, branch: Branch, start: int, wanted: list[Entry], where: str
+    checker: HistoryFacts, name: str, log: PartitionLog, branch: Branch, start: int, wanted: list[Entry], where: str
 ) -> None:
     """A log has the entries from `start` on."""
     lack = checker.lacks(log, branch, start, wanted)
@@ -180,13 +178,13 @@ def has(
         raise Violation(name, f"{where}: {lack}")
 
 
-def leader_is_in_the_isr(_: HistoryChecker, __: PartitionRegistration | None, after: PartitionRegistration) -> None:
+def leader_is_in_the_isr(_: HistoryFacts, __: PartitionRegistration | None, after: PartitionRegistration) -> None:
     """There is no leader, or it is in the ISR, whose members are replicas."""
     if after.leader not in (NO_LEADER, LEADER_DURING_DELETE, *after.isr) or not set(after.isr) <= set(after.replicas):
         raise Violation("leader_is_in_the_isr", f"{after}")
 
 
-def epochs_never_go_back(_: HistoryChecker, before: PartitionRegistration | None, after: PartitionRegistration) -> None:
+def epochs_never_go_back(_: HistoryFacts, before: PartitionRegistration | None, after: PartitionRegistration) -> None:
     """Leader and partition epoch rise; another leader or other replicas come with another leader epoch."""
     if before is None:
         return
@@ -198,7 +196,7 @@ def epochs_never_go_back(_: HistoryChecker, before: PartitionRegistration | None
 
 
 def isr_holds_what_is_committed(
-    checker: HistoryChecker, _: PartitionRegistration | None, after: PartitionRegistration
+    checker: HistoryFacts, _: PartitionRegistration | None, after: PartitionRegistration
 ) -> None:
     """Whoever is in the ISR has all that is committed."""
     for broker in after.isr:
@@ -206,7 +204,7 @@ def isr_holds_what_is_committed(
 
 
 def holds_committed(
-    checker: HistoryChecker, broker: int, log: PartitionLog, registration: PartitionRegistration, start: int = 0
+    checker: HistoryFacts, broker: int, log: PartitionLog, registration: PartitionRegistration, start: int = 0
 ) -> None:
     """A member of the ISR has what is committed, from `start` on, as long as the topic is not being deleted."""
     if registration.leader == LEADER_DURING_DELETE:

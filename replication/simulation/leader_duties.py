@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING
 
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrOutcomes
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
@@ -13,20 +12,18 @@ from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.rounds import steps
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
 from lakelog.replication.simulation.actor import Handler, Outcoming
+from lakelog.replication.simulation.broker_memory import BrokerMemory
 from lakelog.replication.simulation.broker_thread import BrokerThread
 from lakelog.replication.simulation.events import AnswerLost
 from lakelog.replication.simulation.tables import Metadata, name_of
-
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.broker_process import SimulatedBrokerProcess
 
 
 class LeaderDuties(BrokerThread):
     """The part of a broker's main thread that leads."""
 
-    def __init__(self, process: SimulatedBrokerProcess, name: str) -> None:
+    def __init__(self, process: BrokerMemory, name: str) -> None:
         super().__init__(process, name)
-        self.memory = Memory(process.hosted, lambda: process.told, OfflineReplicas(process.broker_id))
+        self.memory = Memory(process.hosted, lambda: process.published, OfflineReplicas(process.broker_id))
         self._leader = self.rules.leader_round(  # lags count in each round: so more of them matter
             process.broker_id, self.world.setting.replica_lag_time_max, 0.0, lambda: self.world.now, self.rules
         )

@@ -5,8 +5,6 @@ The rounds are the shipped ones; here are their reads and commits, on tables in 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.append import ALL, Appended, AppendPosition, PartitionAppend, position_of
 from lakelog.replication.protocol.partition_leader import Leadership
@@ -18,10 +16,8 @@ from lakelog.replication.protocol.rounds.send_round import RecordMetadata, SendO
 from lakelog.replication.protocol.topic import partitions_of
 from lakelog.replication.simulation.actor import Actor, Handler, Outcoming, Work
 from lakelog.replication.simulation.events import AnswerLost
+from lakelog.replication.simulation.stage import Stage
 from lakelog.replication.simulation.tables import NewBatch, SimulatedLogChange, SimulatedLogState
-
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.world import World
 
 _PATIENCE = 16.0  # seconds for a send
 _RETRIES = 3
@@ -30,7 +26,7 @@ _RETRIES = 3
 class SimulatedProducer(Actor):
     """Sends batch after batch. Those of one partition have the same values however often they are sent."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Stage, name: str) -> None:
         super().__init__(world, name)
         self._identity = self._new_identity()
         self._values: tuple[int, ...] = ()

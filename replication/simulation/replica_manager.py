@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
 from lakelog.replication.protocol.partition_log import STOPPED, role_version
 from lakelog.replication.protocol.rounds import steps
 from lakelog.replication.protocol.rounds.role_round import take_up_roles
 from lakelog.replication.simulation.actor import Outcoming, Work
+from lakelog.replication.simulation.broker_memory import BrokerMemory
 from lakelog.replication.simulation.events import AnswerLost
 from lakelog.replication.simulation.fetcher import SimulatedFetcher
 from lakelog.replication.simulation.leader_duties import LeaderDuties
 from lakelog.replication.simulation.tables import BrokerRow, Rows, SimulatedLogChange, SimulatedLogState, name_of
-
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.broker_process import SimulatedBrokerProcess
 
 _PUBLISHES = 4  # one round in so many ends with a look at what was published, as a heartbeat does
 
@@ -24,9 +21,10 @@ _PUBLISHES = 4  # one round in so many ends with a look at what was published, a
 class SimulatedReplicaManager(LeaderDuties):
     """One round after the other: read the metadata, apply it if it has moved, do the duties of a leader."""
 
-    def __init__(self, process: SimulatedBrokerProcess) -> None:
+    def __init__(self, process: BrokerMemory) -> None:
         super().__init__(process, "main")
         self._version, self._applied = -1, -1
+        self.fetchers: dict[int, SimulatedFetcher] = {}
         self.handlers |= {
             steps.ReadOwnLogs: self._read_own_logs,
             steps.StopFetching: self._stop_fetching,
@@ -77,7 +75,7 @@ class SimulatedReplicaManager(LeaderDuties):
 
         def decide(_: int, state: Rows) -> Rows | None:
             self.check_claim(state.broker_epoch, process.replica_table.name)
-            process.told = state.replicas
+            process.published = state.replicas
             return Rows(process.epoch, state.replicas) if state.broker_epoch < process.epoch else None
 
         yield from self.transact(process.replica_table, decide, f"claim {process.epoch}")
@@ -122,7 +120,7 @@ class SimulatedReplicaManager(LeaderDuties):
     def _stop_fetching(self, step: steps.StopFetching) -> Work:
         """Waits for what a round writes, as a fetcher's lock does: once it is done, nothing more is appended."""
         yield
-        for fetcher in list(self.process.fetchers.values()):
+        for fetcher in list(self.fetchers.values()):
             while fetcher.states.is_held and self.rules.rounds_are_awaited:
                 yield
             fetcher.states.remove(step.partitions)
@@ -155,7 +153,7 @@ class SimulatedReplicaManager(LeaderDuties):
             process.hosted.pop(partition, None)
         for partition, registration in step.registrations.items():
             process.hosted[partition] = self.rules.host(
-                process.hosted.get(partition), process.told.get(partition), registration,
+                process.hosted.get(partition), process.published.get(partition), registration,
                 process.log.partition(partition), process.broker_id, self.world.now,
             )  # fmt: skip
         facts = (step.registrations, step.gone)
@@ -166,7 +164,7 @@ class SimulatedReplicaManager(LeaderDuties):
         process = self.process
         for partition, initial in step.partitions.items():
             if not process.is_shutting_down:
-                fetcher = process.fetchers.setdefault(initial.leader, SimulatedFetcher(process, initial.leader))
+                fetcher = self.fetchers.setdefault(initial.leader, SimulatedFetcher(process, initial.leader))
                 fetcher.states.assign({partition: initial})
         self.say(
             "fetches %s",
@@ -175,7 +173,7 @@ class SimulatedReplicaManager(LeaderDuties):
 
     def _stop_idle_fetchers(self, _: steps.StopIdleFetchers) -> Work:
         yield
-        for source, fetcher in list(self.process.fetchers.items()):
+        for source, fetcher in list(self.fetchers.items()):
             if not len(fetcher.states):
                 fetcher.stop()
-                del self.process.fetchers[source]
+                del self.fetchers[source]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.history_facts import Branch, Entry, HistoryFacts
 from lakelog.replication.simulation.invariants import has, holds_committed, row_is_true
 
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.history_checker import Branch, Entry, HistoryChecker
 
-
-def rows_never_go_back(_: HistoryChecker, before: Replica | None, row: Replica) -> None:
+def rows_never_go_back(_: HistoryFacts, before: Replica | None, row: Replica) -> None:
     """What a broker says is of a later epoch each time; a leader's HW does not fall within one leadership."""
     if before is None:
         return
@@ -21,7 +17,7 @@ def rows_never_go_back(_: HistoryChecker, before: Replica | None, row: Replica) 
         raise Violation("rows_never_go_back", f"broker {row.broker_id}: {before} became {row}")
 
 
-def high_watermark_never_falls(checker: HistoryChecker, _: Replica | None, row: Replica) -> None:
+def high_watermark_never_falls(checker: HistoryFacts, _: Replica | None, row: Replica) -> None:
     """Within one leadership the HW rises, whichever process of the broker tells it."""
     last = checker.high_watermarks.get((row.topic_id_partition, row.leader_epoch), 0)
     if row.role == LEADER_ROLE and row.high_watermark < last:
@@ -29,14 +25,14 @@ def high_watermark_never_falls(checker: HistoryChecker, _: Replica | None, row: 
         raise Violation("high_watermark_never_falls", text)
 
 
-def rows_are_true(checker: HistoryChecker, _: Replica | None, row: Replica) -> None:
+def rows_are_true(checker: HistoryFacts, _: Replica | None, row: Replica) -> None:
     """A row never claims more than its log."""
     log = checker.log(row.broker_id, row.topic_id_partition)
     if log.role.leader_epoch == row.leader_epoch:
         row_is_true(row, log)
 
 
-def committed_prefixes_are_equal(checker: HistoryChecker, _: Replica | None, row: Replica) -> None:
+def committed_prefixes_are_equal(checker: HistoryFacts, _: Replica | None, row: Replica) -> None:
     """All leaders of one history agree on what lies below their HWs, no record is in it twice, and the ISR has it."""
     if row.role != LEADER_ROLE:
         return
@@ -67,7 +63,7 @@ def committed_prefixes_are_equal(checker: HistoryChecker, _: Replica | None, row
             holds_committed(checker, broker, checker.log(broker, partition), registration, known)
 
 
-def _nothing_twice(checker: HistoryChecker, branch: Branch, new: list[Entry], name: str) -> None:
+def _nothing_twice(checker: HistoryFacts, branch: Branch, new: list[Entry], name: str) -> None:
     values = checker.committed_values[branch]
     for entry in new:
         if entry.value in values:
@@ -75,7 +71,7 @@ def _nothing_twice(checker: HistoryChecker, branch: Branch, new: list[Entry], na
         values.add(entry.value)
 
 
-def read_is_committed(checker: HistoryChecker, branch: Branch, found: list[Entry], high_watermark: int) -> None:
+def read_is_committed(checker: HistoryFacts, branch: Branch, found: list[Entry], high_watermark: int) -> None:
     """What is read is all that was committed below the HW, in the history that it was read from."""
     committed = checker.committed[branch][:high_watermark]
     if found != committed:

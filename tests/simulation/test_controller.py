@@ -16,7 +16,8 @@ from lakelog.replication.simulation.events import CRASH, LANDED, PAUSE, RESUME, 
 from lakelog.replication.simulation.rules import SHIPPED
 from lakelog.replication.simulation.sabotage import SABOTAGES
 from lakelog.replication.simulation.tables import Admin, Metadata, Topics
-from lakelog.replication.simulation.world import World, WorldSettings
+from lakelog.replication.simulation.world import World
+from lakelog.replication.simulation.world_state import WorldSettings
 
 P0 = PartitionRegistration("numbers", "t1", 0, (1, 2), 1, 3, (1, 2), 5, 2)
 MOVING = replace(P0, replicas=(3, 2, 1), adding_replicas=(3,), removing_replicas=(1,))

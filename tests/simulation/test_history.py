@@ -5,7 +5,8 @@ import pytest
 from lakelog.replication.simulation.events import CRASH, DROPPED, LANDED, LATE, PAUSE, RESUME, START, STEP, Event
 from lakelog.replication.simulation.history import run_events, run_seed
 from lakelog.replication.simulation.rules import SHIPPED
-from lakelog.replication.simulation.world import World, WorldSettings
+from lakelog.replication.simulation.world import World
+from lakelog.replication.simulation.world_state import WorldSettings
 
 SEEDS = 200
 

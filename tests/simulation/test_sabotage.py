@@ -11,7 +11,7 @@ from lakelog.replication.simulation.history import run_events
 from lakelog.replication.simulation.report import catch
 from lakelog.replication.simulation.sabotage import SABOTAGES
 from lakelog.replication.simulation.tiers import RULES
-from lakelog.replication.simulation.world import WorldSettings
+from lakelog.replication.simulation.world_state import WorldSettings
 
 KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
 SEEDS_THAT_CATCH = {

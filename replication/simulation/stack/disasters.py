@@ -10,11 +10,17 @@ afterwards, as a commit of it is torn, an operator empties it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from random import Random
+from typing import Protocol
 
 from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.simulation.stack.faulty_store import FaultyStore
+from lakelog.replication.simulation.stack.one_thread import Clock
 from lakelog.replication.simulation.stack.power_cut import lose_end, tear_commit, tear_end
-from lakelog.replication.simulation.stack.processes import StackBroker, StackController
+from lakelog.replication.simulation.stack.processes import Process, StackBroker, StackController
 from lakelog.replication.simulation.stack.rates import (
     ASLEEP,
     DOUBLED,
@@ -25,15 +31,13 @@ from lakelog.replication.simulation.stack.rates import (
     RESTORED,
     STOPPED,
     TORN,
+    Rates,
 )
-from lakelog.replication.storage.cluster import format_broker
+from lakelog.replication.storage.cluster import Cluster, format_broker
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.memory.store import File
+from lakelog.replication.storage.memory.store import File, MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.schemas import LOG, REPLICAS
-
-if TYPE_CHECKING:
-    from lakelog.replication.simulation.stack.world import StackWorld
 
 BROKERS = (1, 2, 3)
 _LOSSES = LOSES_END, TORN, EMPTIED, RESTORED  # of records: they befall a broker that others can do without
@@ -43,11 +47,34 @@ _ASLEEP_SECONDS = 30, 400, 4_000, 90_000
 _LITTER = "part-0000.parquet", "a b%20c.parquet", ".hidden", "_delta_log/00000000000000000003.json.tmp", "x/y.parquet"
 
 
+class DisasterWorld(Protocol):
+    """What disasters need of the world that they befall."""
+
+    rng: Random
+    rates: Rates
+    clock: Clock
+    store: MemoryStore
+    faults: FaultyStore
+    cluster: Cluster
+    nodes: dict[int, StackBroker]
+    offices: list[StackController]
+    trace: list[str]
+
+    def acting(self, actor: Process | None) -> AbstractContextManager[None]:
+        """This process uses the store inside the block; None is the simulation itself."""
+
+    def is_busy(self, process: Process) -> bool:
+        """Whether it is in the midst of a step."""
+
+    def partitions(self) -> dict[TopicIdPartition, PartitionRegistration]:
+        """The metadata of all partitions now."""
+
+
 class Disasters:
     """What befalls the brokers of one world. `damaged`: those that have lost records, and the last broker epoch with
     all of them."""
 
-    def __init__(self, world: StackWorld) -> None:
+    def __init__(self, world: DisasterWorld) -> None:
         self._world = world
         self.damaged: dict[int, int] = {}
         self._formatted_anew: set[int] = set()
