@@ -90,14 +90,6 @@ class ElectionNotNeededException(RetriableException):
     """The partition has the leader that an election would give it."""
 
 
-class StateChangeFailedException(LakelogException):
-    """A partition or a replica cannot move to the state that is wanted."""
-
-
-class ReassignmentInProgressException(LakelogException):
-    """The partition is being moved to other brokers."""
-
-
 class NoReassignmentInProgressException(LakelogException):
     """The partition is not being moved, so that there is nothing to cancel."""
 

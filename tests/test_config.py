@@ -14,6 +14,7 @@ from lakelog.replication.config import (
     topic_configs,
 )
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.properties import text_of
 
 SERVER_PROPERTIES = Path(__file__).parent.parent / "conf" / "server.properties"
 
@@ -41,7 +42,7 @@ def test_ft_05_several_full_segments_fit_into_a_micro_batch():
 
 def test_the_defaults_are_allowed():
     for key in KEYS.values():
-        assert key.type.parse(key.default_text) == key.default
+        assert key.type.parse(text_of(key.default)) == key.default
 
 
 def test_the_text_of_properties():
@@ -226,7 +227,7 @@ def test_load_properties_that_cannot_be_read(tmp_path, content):
 def test_server_properties_shows_every_key_with_its_default():
     text = SERVER_PROPERTIES.read_text(encoding="utf-8")
     shown = dict(re.findall(r"^#([a-z.]+)=(.*)$", text, re.MULTILINE))
-    assert shown == {key.name: key.default_text for key in KEYS.values()}
+    assert shown == {key.name: text_of(key.default) for key in KEYS.values()}
 
 
 def test_server_properties_gives_a_reason_above_every_key():

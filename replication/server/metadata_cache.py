@@ -74,10 +74,6 @@ class MetadataCache:
         """Whether there is such a partition."""
         return partition in self._partitions
 
-    def all_topics(self) -> set[str]:
-        """Names of the topics that have partitions."""
-        return {registration.topic for registration in self._partitions.values()}
-
     def brokers(self) -> Mapping[int, BrokerRegistration]:
         """Every broker that has registered."""
         return self.cluster.brokers

@@ -46,14 +46,13 @@ def register(cluster, broker_id, epoch=1):
 
 def test_mc_01_mc_03_what_a_cache_knows(cluster, clock):
     cache = MetadataCache(cluster, clock)
-    assert (cache.all_topics(), cache.alive_brokers()) == (set(), set())
+    assert (cache.partitions, cache.alive_brokers()) == ({}, set())
     register(cluster, 1)
     writer = Cluster.open(cluster.root.uri)
     writer.topics.change([Topic("t", "id", 1, {"min.insync.replicas": "5"})], (), {"who": "test"})
     partition = new_partition("t", "id", 0, (1, 2), {1, 2})
     writer.metadata.put([partition], {"who": "test"})
     assert cache.refresh()
-    assert cache.all_topics() == {"t"}
     assert cache.contains(partition.topic_id_partition)
     assert cache.partitions[partition.topic_id_partition] == partition
     assert cache.broker_root(1).uri == "/1"

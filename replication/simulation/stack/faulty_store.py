@@ -7,8 +7,7 @@ The faults lie in the store in memory, below `StorageRoot` and `DeltaLog`: all o
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Protocol
 
 from lakelog.replication.server.pause_point import BrokerKilled
@@ -192,15 +191,6 @@ class FaultyStore:
     def count(self, what: str) -> None:
         """Notes that a fault has occurred."""
         self.counts[what] = self.counts.get(what, 0) + 1
-
-    @contextmanager
-    def without_faults(self) -> Iterator[None]:
-        """No fault occurs inside the block."""
-        before, self.has_faults = self.has_faults, False
-        try:
-            yield
-        finally:
-            self.has_faults = before
 
 
 def _owner(uri: str) -> str:

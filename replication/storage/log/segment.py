@@ -36,7 +36,6 @@ from lakelog.schemas import LOG
 
 FOOTER_KEY = b"lakelog.batches.v2"
 STATISTICS_KEY = b"lakelog.statistics.v1"  # so that whoever copies the file can commit it without reading rows
-_FIELDS = tuple(field.name for field in dataclasses.fields(BatchHeader))
 # Statistics need all four parts, with a null count for each column that has a range, or Spark skips nothing.
 _STATS_COLUMNS = ("topic", "partition", "offset", "timestamp", "leader_epoch")
 _DICTIONARY = ["topic", "partition", "topic_id", "leader_epoch", "timestampType"]

@@ -75,7 +75,8 @@ def test_a_commit_that_hangs_has_landed_or_lands_later(store, table, monkeypatch
             log.commit({"who": "test"})
     assert (last_version(table) == 1) == landed_at_once
     assert others.seconds == [10.0]
-    with made.without_faults():
+    with monkeypatch.context() as patched:
+        patched.setattr(made, "has_faults", False)
         made.land(all_of_them=True)
     assert last_version(table) == 1
 
@@ -88,13 +89,14 @@ def test_a_look_that_hangs_ends_with_an_error_when_others_have_gone_on(store, ta
     assert others.seconds == [10.0]
 
 
-def test_a_process_that_stands_still_before_its_commit_goes_on_as_if_nothing_had_happened(store, table):
+def test_a_process_that_stands_still_before_its_commit_goes_on_as_if_nothing_had_happened(store, table, monkeypatch):
     """Whatever others have written meanwhile it has not seen: its commit is refused."""
     log = DeltaLog.create(table, LOG)
     other = DeltaLog.open(table)
 
     def overtake():
-        with made.without_faults():
+        with monkeypatch.context() as patched:
+            patched.setattr(made, "has_faults", False)
             other.commit({"who": "other"})
 
     others = Others(overtake)
