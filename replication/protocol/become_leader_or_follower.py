@@ -92,7 +92,7 @@ def role_in(broker_id: int, registration: PartitionRegistration, log: PartitionL
     epoch = registration.leader_epoch
     if registration.leader == broker_id:
         return Role(epoch, LEADER)
-    return Role(epoch, FENCED if log is not None and log.role == Role(epoch, LEADER) else FOLLOWER)
+    return Role(epoch, FENCED if log is not None and log.role.leads_at(epoch) else FOLLOWER)
 
 
 def _stopped(partition: TopicIdPartition, metadata: Registrations, hosted: Registrations, logs: Logs) -> Role:

@@ -124,7 +124,7 @@ def check_log_leads(log: PartitionLog, row: Replica, name: str) -> None:
         LeaderNotAvailableException: the log has lost its end; the next leader has the records.
     """
     role = log.role
-    if not role.is_leader or role.leader_epoch != row.leader_epoch:
+    if not role.leads_at(row.leader_epoch):
         what = "leads" if role.is_leader else "does not lead"
         raise NotLeaderOrFollowerException(
             f"{name}: leader epoch {row.leader_epoch} is over, the log {what} at leader epoch {role.leader_epoch}"

@@ -11,7 +11,7 @@ from lakelog.replication.errors import FencedLeaderEpochException, OffsetOutOfRa
 from lakelog.replication.protocol.append_plan import AppendPlan, FetchedBatch
 from lakelog.replication.protocol.leader_epoch import covers
 from lakelog.replication.protocol.log_retention import follower_log_start
-from lakelog.replication.protocol.partition_log import FOLLOWER, PartitionLog, Role
+from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.rounds.fetch_steps import (
@@ -91,7 +91,7 @@ def check_follower_append(log: PartitionLog, leader_epoch: int, previous: str, n
         FencedLeaderEpochException: the replica was told something else meanwhile.
         OffsetOutOfRangeException: the log ends elsewhere.
     """
-    if log.role != Role(leader_epoch, FOLLOWER):
+    if not log.role.follows_at(leader_epoch):
         raise FencedLeaderEpochException(
             f"{name}: nothing appended: it no longer follows at leader epoch {leader_epoch} ({log.role})"
         )

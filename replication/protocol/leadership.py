@@ -19,7 +19,7 @@ from lakelog.replication.protocol.isr import (
     maybe_shrink_isr,
     observe,
 )
-from lakelog.replication.protocol.partition_log import LEADER, PartitionLog, Role
+from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
@@ -101,7 +101,7 @@ def observe_followers(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPa
     Kafka: `Partition.updateFollowerFetchState`, `maybeShrinkIsr`, `maybeExpandIsr`. [FE-03, IS-01, IS-04]
     """
     registration = hosted.registration
-    if inputs.log.role != Role(registration.leader_epoch, LEADER):
+    if not inputs.log.role.leads_at(registration.leader_epoch):
         return hosted
     end = inputs.log.log_end_offset
     counted = _counted(registration, inputs)
@@ -152,7 +152,7 @@ def raise_high_watermark(hosted: HostedPartition, inputs: LeaderInputs) -> Hoste
     Kafka: `Partition.maybeIncrementLeaderHW`. KIP-497, KIP-966. [HW-01]
     """
     registration = hosted.registration
-    if inputs.log.role != Role(registration.leader_epoch, LEADER):
+    if not inputs.log.role.leads_at(registration.leader_epoch):
         return hosted
     counted = _counted(registration, inputs)
     waited_for = caught_up_replicas(

@@ -8,7 +8,7 @@ Kafka: `UnifiedLog.deleteOldSegments`, `maybeIncrementLogStartOffset`, `Partitio
 from __future__ import annotations
 
 from lakelog.replication.errors import NotLeaderOrFollowerException, OffsetOutOfRangeException, PolicyViolationException
-from lakelog.replication.protocol.partition_log import LEADER, PartitionLog, Role
+from lakelog.replication.protocol.partition_log import PartitionLog
 
 KEEP_ALL = -1
 HIGH_WATERMARK = -1
@@ -52,7 +52,7 @@ def delete_records_offset(
         PolicyViolationException: the topic keeps everything.
         OffsetOutOfRangeException: the offset is below 0 or above the HW.
     """
-    if log.role != Role(leader_epoch, LEADER):
+    if not log.role.leads_at(leader_epoch):
         raise NotLeaderOrFollowerException(f"{name}: the log does not lead under leader epoch {leader_epoch}")
     if not may_delete:
         raise PolicyViolationException(f"{name}: cleanup.policy is none, nothing may be deleted; delete allows it")

@@ -35,6 +35,14 @@ class Role(NamedTuple):
         """Whether the log is open for appends under `leader_epoch`."""
         return self.kind == LEADER
 
+    def leads_at(self, leader_epoch: int) -> bool:
+        """Whether the log is open for appends under exactly this leader epoch."""
+        return self == (leader_epoch, LEADER)
+
+    def follows_at(self, leader_epoch: int) -> bool:
+        """Whether the log follows under exactly this leader epoch."""
+        return self == (leader_epoch, FOLLOWER)
+
     @property
     def name(self) -> str:
         """The role in words."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lakelog.replication.errors import FencedLeaderEpochException
 from lakelog.replication.protocol.leader_epoch import EpochEntry, epoch_at
-from lakelog.replication.protocol.partition_log import FOLLOWER, PartitionLog, Role
+from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import LogEnd
 from lakelog.replication.protocol.replica import Replica
 
@@ -117,7 +117,7 @@ def check_cut(log: PartitionLog, cut: Cut, name: str) -> None:
     Raises:
         FencedLeaderEpochException: the log has another role by now.
     """
-    if log.role != Role(cut.leader_epoch, FOLLOWER):
+    if not log.role.follows_at(cut.leader_epoch):
         raise FencedLeaderEpochException(
             f"{name}: not cut to {cut.offset}: it no longer follows at leader epoch {cut.leader_epoch} ({log.role})"
         )

@@ -14,7 +14,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.log_retention import retention_offset
-from lakelog.replication.protocol.partition_log import LEADER, PartitionLog, Role
+from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
@@ -120,7 +120,7 @@ class LogMaintenance:
         registration, config = hosted.registration, self._cache.topic_config(hosted.registration)
 
         def start_of(log: PartitionLog) -> int:
-            if log.role != Role(registration.leader_epoch, LEADER) or config.cleanup_policy != "delete":
+            if not log.role.leads_at(registration.leader_epoch) or config.cleanup_policy != "delete":
                 return log.log_start_offset
             limits = config.retention_ms, config.retention_bytes
             return retention_offset(log, hosted.high_watermark, self._now(), *limits)

@@ -100,7 +100,7 @@ def records_begin_under_an_open_epoch(checker: HistoryFacts, commit: LogCommit) 
         header, role = batch.header, commit.before.role
         key = (commit.partition, header.base_offset, header.leader_epoch)
         is_new = header.topic_id_partition == commit.partition and key not in checker.values
-        if is_new and not (role.is_leader and role.leader_epoch == header.leader_epoch):
+        if is_new and not role.leads_at(header.leader_epoch):
             text = f"{commit.name}: {batch.values} appended under epoch {header.leader_epoch}, the log is {role}"
             raise Violation("records_begin_under_an_open_epoch", text)
 

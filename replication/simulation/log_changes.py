@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lakelog.replication.errors import FencedLeaderEpochException
-from lakelog.replication.protocol.partition_log import FOLLOWER, Role
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import CutLogs, RaiseLogStarts
 from lakelog.replication.simulation.rules import Rules
@@ -31,6 +30,6 @@ def raised_log_starts(step: RaiseLogStarts, state: SimulatedLogState) -> Simulat
     starts = {
         p: offset
         for p, (leader_epoch, offset) in step.starts.items()
-        if state.partition(p).role == Role(leader_epoch, FOLLOWER) and offset > state.partition(p).log_start_offset
+        if state.partition(p).role.follows_at(leader_epoch) and offset > state.partition(p).log_start_offset
     }
     return SimulatedLogChange((), log_starts=starts) if starts else None

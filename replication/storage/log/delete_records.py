@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from lakelog.replication.errors import LakelogException
-from lakelog.replication.protocol.partition_log import FOLLOWER, STOPPED, PartitionLog, Role
+from lakelog.replication.protocol.partition_log import STOPPED, PartitionLog
 from lakelog.replication.protocol.producer_state import ProducerEntry, record
 from lakelog.replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, TopicIdPartition
 from lakelog.replication.storage.log.log_rewrite import Kept, Producers, Removal, readable, snapshots_of, take_out
@@ -54,7 +54,7 @@ def follow_log_starts(log: ReplicaLog, starts: Mapping[TopicIdPartition, tuple[i
 
     def follow(leader_epoch: int, offset: int) -> StartOf:
         def start_of(known: PartitionLog) -> int:
-            return offset if known.role == Role(leader_epoch, FOLLOWER) else known.log_start_offset
+            return offset if known.role.follows_at(leader_epoch) else known.log_start_offset
 
         return start_of
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from lakelog.replication.protocol.chain import genesis
-from lakelog.replication.protocol.partition_log import FOLLOWER, Role
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.storage.log.log_rewrite import Kept, Removal, take_out
 from lakelog.replication.storage.log.log_state import LogState
@@ -28,7 +27,7 @@ def repair_logs(
     """
 
     def plan(state: LogState) -> Removal | None:
-        mine = {p for p, epoch in follows.items() if state.known(p).role == Role(epoch, FOLLOWER)}
+        mine = {p for p, epoch in follows.items() if state.known(p).role.follows_at(epoch)}
         holders = {name: state.holders(broken, hosted) for name, broken in state.broken.items()}
         files = [name for name, held in holders.items() if held and held <= mine]
         offsets = {p: _first_broken(state, p, files) for p in mine if state.fault(p) is not None}
