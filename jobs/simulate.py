@@ -9,10 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from lakelog.jobs.cli.console import FAILED, OK, parser_of, run, say, show
+from lakelog.jobs.cli.progress import counting_bar
 from lakelog.replication.simulation.report import figures, simulate
 from lakelog.replication.simulation.tiers import TIERS
 
@@ -39,8 +37,7 @@ def _count(text: str) -> int:
 
 def _simulate(args: argparse.Namespace) -> int:
     tier = TIERS[args.tier]()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+    with counting_bar(sys.stderr.isatty()) as progress:
         bars = {"histories": progress.add_task("histories", total=args.seeds),
                 "sabotages": progress.add_task("sabotages", total=len(tier.sabotages))}  # fmt: skip
         result = simulate(args.seeds, args.seed, lambda what: progress.advance(bars[what]), tier)

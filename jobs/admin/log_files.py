@@ -96,7 +96,7 @@ def _fault(segment: Segment, records: pa.Table) -> str | None:
         difference = next(_differences(header, records.slice(start, header.records)), None)
         if difference:
             offsets = f"offsets {header.base_offset} to {header.last_offset}"
-            return f"{header.topic}-{header.partition}, batch of {offsets}: {difference}"
+            return f"{header.name}, batch of {offsets}: {difference}"
         start += header.records
     rows = records.num_rows
     return None if rows == start else f"{rows} rows, but its headers are of {start} records"
@@ -133,7 +133,7 @@ def gaps(segments: Iterable[Segment]) -> Iterator[str]:
 
 def _gap(before: PlacedBatch, after: PlacedBatch) -> Iterator[str]:
     first, second = before.header, after.header
-    name = f"{first.topic}-{first.partition}"
+    name = first.name
     if second.base_offset != first.next_offset:
         yield (
             f"{name}: {after.segment} begins at offset {second.base_offset}, "

@@ -36,7 +36,7 @@ def offset_for(led: LedPartition, time: int) -> TimestampAndOffset | None:
     found = _first_record_since(led, time * _MICROSECONDS) if time >= 0 else None
     if found is not None:
         return found
-    name = f"{led.registration.topic}-{led.registration.partition}"
+    name = led.registration.name
     check_offset_available(None, led.row.high_watermark, led.log.epoch_start, name)
     if time == LATEST:
         return TimestampAndOffset(led.row.high_watermark)

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lakelog.jobs.benchmark.replication import checksum
 from lakelog.jobs.benchmark.small_commits import SmallCommits
+from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.replication.config import Config
 from lakelog.replication.local_cluster import LocalCluster
@@ -58,10 +57,9 @@ class Measured:
 def measure_maintenance(spark: SparkSession, files: int, commits: int) -> Measured:
     """Both measurements, in a folder that is deleted afterwards, with a progress bar on stderr."""
     folder = Path(tempfile.mkdtemp(prefix="lakelog-bench-"))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     measured = Measured(commits=commits)
     try:
-        with Progress(*columns, console=Console(stderr=True)) as progress:
+        with counting_bar() as progress:
             task = progress.add_task("small files", total=files + commits)
 
             def on_step(words: str, done: int) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.demo.cluster_report import ClusterReport, as_figures, partition_table, rows_table
 from lakelog.jobs.demo.flights import flights
 from lakelog.replication.clients.producer import Producer, raise_first_error
@@ -64,8 +64,7 @@ def _produce_over_a_failure(cluster: LocalCluster, report: ClusterReport, record
     Answers the ms from the kill until the next records were acknowledged.
     """
     producer, half = Producer(cluster.cluster_uri, acks="all"), records.num_rows // 2
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with counting_bar() as progress:
         task = progress.add_task("producing, acks=all", total=records.num_rows)
 
         def produce(part: pa.Table) -> None:

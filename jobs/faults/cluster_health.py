@@ -49,7 +49,7 @@ class ClusterHealth:
         if found.leader in found.replicas and is_whole and not is_reassigning(found):
             return ""
         return (
-            f"{found.topic}-{found.partition} has leader {found.leader}, ISR {found.isr}, replicas {found.replicas}, "
+            f"{found.name} has leader {found.leader}, ISR {found.isr}, replicas {found.replicas}, "
             f"adding {found.adding_replicas}, removing {found.removing_replicas}"
         )
 

@@ -192,7 +192,7 @@ def _at(place: float, things: Sequence[_Thing]) -> _Thing:
 
 
 def _name(found: PartitionRegistration) -> str:
-    return f"{found.topic}-{found.partition}"
+    return found.name
 
 
 def _word(outcome: int | LakelogException) -> str:

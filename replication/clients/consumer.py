@@ -161,7 +161,7 @@ def _existing(seen: Mapping[int, Leadership], topic: str, partition: int) -> Lea
 def _led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> PartitionLog:
     """The partition's log at its leader, read after the row, which holds for it."""
     registration, row = seen.registration, seen.row
-    name = f"{registration.topic}-{registration.partition}"
+    name = registration.name
     if seen.unavailable and (seen.error or registration.leader == NO_LEADER):
         raise seen.unavailable
     error = check_leader_row(row, registration.topic_id_partition, registration.leader_epoch)

@@ -24,6 +24,7 @@ from lakelog.replication.protocol.partition_registration import NO_LEADER, Parti
 from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment import size_fault
 
 # "earliest", "latest", or an offset for each partition, as the Kafka source of Spark has them.
 Offsets: TypeAlias = str | Mapping[int, int]
@@ -80,7 +81,7 @@ def _read_leader(
 ) -> DataFrame:  # fmt: skip
     """HW first, then the log: so the version that is read holds all that lies below the HW, if it leads still."""
     if leader == NO_LEADER:
-        raise LeaderNotAvailableException(f"{led[0].topic}-{led[0].partition}: has no leader")
+        raise LeaderNotAvailableException(f"{led[0].name}: has no leader")
     rows = view.replicas(leader)
     log = view.log(leader)
     state = log.refresh()
@@ -89,11 +90,11 @@ def _read_leader(
         row = rows.get(registration.topic_id_partition)
         if row is None or row.role != LEADER_ROLE or row.leader_epoch != registration.leader_epoch:
             raise LeaderNotAvailableException(
-                f"{registration.topic}-{registration.partition}: broker {leader} has not taken up its role as leader "
+                f"{registration.name}: broker {leader} has not taken up its role as leader "
                 f"under leader epoch {registration.leader_epoch} yet"
             )
         partition_log = state.partition(registration.topic_id_partition)
-        check_log_leads(partition_log, row, f"{registration.topic}-{registration.partition}")
+        check_log_leads(partition_log, row, registration.name)
         start, stop = _bounds(registration, row, partition_log, starting, ending)
         _check_files(log, partition_log, start, stop)
         bounds.append((registration.topic_id, registration.partition, start, stop))
@@ -108,7 +109,7 @@ def _read_leader(
 def _bounds(
     registration: PartitionRegistration, row: Replica, log: PartitionLog, starting: Offsets, ending: Offsets
 ) -> tuple[int, int]:
-    name = f"{registration.topic}-{registration.partition}"
+    name = registration.name
     chosen = [
         _chosen(given, registration.partition, default) for given, default in ((starting, EARLIEST), (ending, LATEST))
     ]
@@ -142,8 +143,6 @@ def _check_files(log: ReplicaLog, partition_log: PartitionLog, start: int, stop:
     names = list(dict.fromkeys(batch.segment for batch in needed))
     files = log.current().segments
     for name, size in zip(names, log.root.sizes(names), strict=True):
-        if size != files[name].file.size:
-            found = "is gone" if size is None else f"has {size} bytes"
-            raise CorruptRecordException(
-                f"{log.root.path(name)}: {found}, its commit says {files[name].file.size} bytes"
-            )
+        fault = size_fault(log.root, files[name].file, size)
+        if fault:
+            raise CorruptRecordException(fault)

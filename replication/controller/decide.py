@@ -143,7 +143,7 @@ def _elect(decision: Decision, given_type: str, partitions: list[str] | None) ->
 
 def _each(decision: Decision, wanted: Mapping[str, Any], act: Callable[[TopicIdPartition, Any], str]) -> None:
     """Each partition succeeds or is refused by itself, as in Kafka."""
-    by_name = {f"{r.topic}-{r.partition}": p for p, r in decision.context.partitions.items()}
+    by_name = {r.name: p for p, r in decision.context.partitions.items()}
     for name, value in wanted.items():
         decision.keep_office()
         try:
@@ -157,7 +157,7 @@ def _each(decision: Decision, wanted: Mapping[str, Any], act: Callable[[TopicIdP
 def _all_partitions(decision: Decision) -> list[str]:
     """Of all topics but those that are being deleted. [TD-05]"""
     known = decision.context.partitions.values()
-    return sorted(f"{r.topic}-{r.partition}" for r in known if not decision.is_being_deleted(r))
+    return sorted(r.name for r in known if not decision.is_being_deleted(r))
 
 
 def _with_assignment(given: dict[str, Any]) -> dict[str, Any]:

@@ -177,7 +177,7 @@ class Decision:
         partition = registration.topic_id_partition
         before, self._partition_states[partition] = self.partition_state(partition), state
         if before != state:
-            self.state_changes.append(StateChange(f"{registration.topic}-{registration.partition}", before, state))
+            self.state_changes.append(StateChange(registration.name, before, state))
 
     def move_replica(self, replica: PartitionAndReplica, state: str) -> None:
         """Marks a state and logs the move."""
@@ -189,7 +189,7 @@ class Decision:
     def name_of(self, replica: PartitionAndReplica) -> str:
         """The replica, for people."""
         registration = self.registration(replica.partition)
-        return f"replica {replica.broker_id} of {registration.topic}-{registration.partition}"
+        return f"replica {replica.broker_id} of {registration.name}"
 
     def refuse_move(self, what: str, before: str, after: str) -> None:
         """A move that the table does not have: it is logged and left out. [PS-01, RS-01]"""
@@ -232,8 +232,8 @@ class Decision:
             before = self.context.partitions.get(partition)
             in_sync = set(before.isr) - self.without_log(before) if before else ()
             state_changes.info(
-                "controller epoch %d: %s-%d: leader %s -> %d, ISR %s -> %s, leader epoch %d (%s%s)",
-                self.context.controller_epoch, after.topic, after.partition, before.leader if before else "none",
+                "controller epoch %d: %s: leader %s -> %d, ISR %s -> %s, leader epoch %d (%s%s)",
+                self.context.controller_epoch, after.name, before.leader if before else "none",
                 after.leader, before.isr if before else (), after.isr, after.leader_epoch, self.why,
                 ", unclean" if before and before.isr and after.leader >= 0 and after.leader not in in_sync else "",
             )  # fmt: skip

@@ -33,7 +33,7 @@ def elect(decision: Decision, partition: TopicIdPartition, election_type: str) -
     EligibleLeadersNotAvailableException. [PE-01, LE-02]
     """
     registration = decision.registration(partition)
-    name = f"{registration.topic}-{registration.partition}"
+    name = registration.name
     if decision.is_being_deleted(registration):
         raise UnknownTopicOrPartitionException(f"{name}: the topic is being deleted")
     wanted = registration.replicas[0] if election_type == PREFERRED else registration.leader

@@ -39,7 +39,7 @@ def handle_state_changes(
     for partition in partitions:
         registration, before = decision.registration(partition), decision.partition_state(partition)
         if not is_valid(before, target):
-            decision.refuse_move(f"{registration.topic}-{registration.partition}", before, target)
+            decision.refuse_move(registration.name, before, target)
             continue
         if target == PartitionState.ONLINE:
             elected = elect(decision, registration, before, strategy)

@@ -44,7 +44,7 @@ def reassign(decision: Decision, partition: TopicIdPartition, target: Sequence[i
     Kafka: `KafkaController.alterPartitionReassignments`. KIP-455. [RA-01]
     """
     registration = decision.registration(partition)
-    name = f"{registration.topic}-{registration.partition}"
+    name = registration.name
     if decision.is_being_deleted(registration):
         raise UnknownTopicOrPartitionException(f"{name}: the topic is being deleted")
     if not target:
@@ -73,7 +73,7 @@ def _replace(decision: Decision, registration: PartitionRegistration, target: Se
     replaced = replace_reassignment(registration, target, decision.live_for(partition))
     if replaced is None:
         raise EligibleLeadersNotAvailableException(
-            f"{registration.topic}-{registration.partition}: the new reassignment drops a broker that only the one "
+            f"{registration.name}: the new reassignment drops a broker that only the one "
             "under way has added, and no broker that stays is alive and in the ISR"
         )
     _remove_replicas(decision, registration, replaced)
@@ -87,7 +87,7 @@ def cancel(decision: Decision, partition: TopicIdPartition) -> str:
     that is queued for deletion needs no leader: its deletion begins.
     """
     registration = decision.registration(partition)
-    name = f"{registration.topic}-{registration.partition}"
+    name = registration.name
     if not is_reassigning(registration):
         raise NoReassignmentInProgressException(f"{name}: no reassignment is under way")
     back = cancel_reassignment(registration, decision.live_for(partition))

@@ -14,14 +14,14 @@ from lakelog.replication.protocol.fencing import check_leader_epoch
 from lakelog.replication.protocol.leader_epoch import epoch_at
 from lakelog.replication.protocol.partition_log import PartitionLog, Role
 from lakelog.replication.protocol.producer_state import check_sequence
-from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.protocol.record_batch import LogEnd, OfPartition
 
 ALL = -1
 _ACKS = {"0": 0, "1": 1, "all": ALL, "-1": ALL}
 
 
 @dataclass(frozen=True)
-class PartitionAppend:
+class PartitionAppend(OfPartition):
     """What a producer asks of one partition: how many records, under which leader epoch, with which sequence numbers.
 
     `replicas` tells which followers will copy the records: a segment holds only partitions with the same ones.
@@ -36,11 +36,6 @@ class PartitionAppend:
     producer_id: int
     producer_epoch: int
     base_sequence: int
-
-    @property
-    def topic_id_partition(self) -> TopicIdPartition:
-        """The partition."""
-        return TopicIdPartition(self.topic_id, self.partition)
 
 
 class Appended(NamedTuple):
@@ -86,7 +81,7 @@ def place(log: PartitionLog, request: PartitionAppend) -> Appended:
         FencedLeaderEpochException, UnknownLeaderEpochException, NotLeaderOrFollowerException: see `check_append`.
         ProducerFencedException, OutOfOrderSequenceException: see `producer_state.check_sequence`.
     """
-    check_append(log.role, request.leader_epoch, f"{request.topic}-{request.partition}")
+    check_append(log.role, request.leader_epoch, request.name)
     known = check_sequence(
         log.producers.get(request.producer_id), request.producer_id, request.producer_epoch, request.base_sequence,
         request.records,

@@ -35,7 +35,7 @@ def check_link(header: BatchHeader) -> None:
     """Raises CorruptRecordException if the chain of a header is not that of its fields."""
     if header.chain != _chain(header, header.previous):
         raise CorruptRecordException(
-            f"{header.topic}-{header.partition}: the batch of offsets {header.base_offset} to {header.last_offset} "
+            f"{header.name}: the batch of offsets {header.base_offset} to {header.last_offset} "
             f"does not have the chain of its header"
         )
 

@@ -81,7 +81,7 @@ def check_leader_row(row: Replica | None, partition: TopicIdPartition, leader_ep
 
     Kafka: `AbstractFetcherThread.processFetchRequest`. KIP-320. [FT-14, EP-06]
     """
-    name = f"{row.topic}-{row.partition}" if row else f"{partition.topic_id}-{partition.partition}"
+    name = row.name if row else str(partition)
     try:
         check_leader_epoch(row.leader_epoch if row else -1, leader_epoch, name)
     except LakelogException as error:

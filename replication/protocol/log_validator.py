@@ -61,5 +61,5 @@ def _check_no_overlap(headers: Iterable[BatchHeader]) -> None:
     ends: dict[tuple[str, int], int] = {}
     for header in sorted(headers, key=lambda header: header.base_offset):
         if header.base_offset < ends.get(header.topic_id_partition, 0):
-            raise CorruptRecordException(f"{header.topic}-{header.partition} has offset {header.base_offset} twice")
+            raise CorruptRecordException(f"{header.name} has offset {header.base_offset} twice")
         ends[header.topic_id_partition] = header.next_offset

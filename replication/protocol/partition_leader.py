@@ -32,13 +32,11 @@ class Leadership(NamedTuple):
         if registration.leader == NO_LEADER:
             return no_leader(registration)
         return LeaderNotAvailableException(
-            f"{registration.topic}-{registration.partition}: broker {registration.leader} has not taken up its role "
+            f"{registration.name}: broker {registration.leader} has not taken up its role "
             f"under leader epoch {registration.leader_epoch}"
         )
 
 
 def no_leader(registration: PartitionRegistration) -> LeaderNotAvailableException:
     """The error of a partition that nobody leads."""
-    return LeaderNotAvailableException(
-        f"{registration.topic}-{registration.partition}: no leader; replicas are {registration.replicas}"
-    )
+    return LeaderNotAvailableException(f"{registration.name}: no leader; replicas are {registration.replicas}")

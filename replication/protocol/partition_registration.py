@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.record_batch import OfPartition, TopicIdPartition
 
 NO_LEADER = -1
 NO_EPOCH = -1
@@ -17,7 +17,7 @@ LEADER_DURING_DELETE = -2  # its topic is being deleted: brokers stop to serve i
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionRegistration:
+class PartitionRegistration(OfPartition):
     """Assigned replicas (AR, the preferred leader first), leader, ISR and the epochs that guard them. [TM-01]
 
     `isr_epochs`: under which broker epoch each member of the ISR joined it; the leader's is that of its election. A
@@ -36,11 +36,6 @@ class PartitionRegistration:
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     isr_epochs: Mapping[int, int] = field(default_factory=dict, hash=False)
-
-    @property
-    def topic_id_partition(self) -> TopicIdPartition:
-        """The partition."""
-        return TopicIdPartition(self.topic_id, self.partition)
 
     def isr_epoch(self, member: int) -> int:
         """The broker epoch under which a member of the ISR joined it, or was elected. Kafka: `BrokerState`, KIP-903."""

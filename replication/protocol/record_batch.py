@@ -20,6 +20,29 @@ class TopicIdPartition(NamedTuple):
     topic_id: str
     partition: int
 
+    def __str__(self) -> str:
+        return f"{self.topic_id}-{self.partition}"
+
+
+class OfPartition:
+    """A value that belongs to one partition of a topic."""
+
+    __slots__ = ()
+
+    topic: str
+    topic_id: str
+    partition: int
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition."""
+        return TopicIdPartition(self.topic_id, self.partition)
+
+    @property
+    def name(self) -> str:
+        """The partition as people write it: topic, hyphen, number."""
+        return f"{self.topic}-{self.partition}"
+
 
 class LogEnd(NamedTuple):
     """Where a partition's log ends: the next offset (LEO), and the hash of all that lies before it."""
@@ -29,7 +52,7 @@ class LogEnd(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchHeader:
+class BatchHeader(OfPartition):
     """The header of a record batch: contiguous offsets of one partition, written under one leader epoch.
 
     Offsets are inclusive; `max_timestamp` is in microseconds since the epoch; `bytes` is the size of keys and values.
@@ -51,11 +74,6 @@ class BatchHeader:
     digest: str = ""
     previous: str = ""
     chain: str = ""
-
-    @property
-    def topic_id_partition(self) -> TopicIdPartition:
-        """The partition that the batch belongs to."""
-        return TopicIdPartition(self.topic_id, self.partition)
 
     @property
     def records(self) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lakelog.replication.protocol.leader_epoch import EpochEntry
-from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.record_batch import OfPartition
 
 LEADER_ROLE, FOLLOWER_ROLE = "leader", "follower"
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(OfPartition):
     """A row: one replica as its broker last published it. It never claims more than the log held at that time.
 
     `chain` is that of the log up to its end: two replicas with one chain have the same records.
@@ -33,11 +33,6 @@ class Replica:
     log_version: int
     lag: int | None = None
     chain: str = ""
-
-    @property
-    def topic_id_partition(self) -> TopicIdPartition:
-        """The partition."""
-        return TopicIdPartition(self.topic_id, self.partition)
 
     @property
     def log_start_chain(self) -> str:

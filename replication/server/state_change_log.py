@@ -19,7 +19,7 @@ def log_roles(
     """Says which roles have been recorded, and by which controller's decision. [BL-12]"""
     for partition, role in roles.items():
         registration = metadata.get(partition)
-        name = f"{registration.topic}-{registration.partition}" if registration else str(partition)
+        name = registration.name if registration else str(partition)
         state_changes.info(
             "broker %d: %s is %s under leader epoch %d (controller epoch %s, leader %s)",
             broker_id, name, role.name, role.leader_epoch,

@@ -82,10 +82,10 @@ class SimulatedAdminClient(Actor):
         return "alter_partition_reassignments", _of(registration, None)
 
     def _elect_preferred(self, _: Random, registration: PartitionRegistration) -> tuple[str, Arguments]:
-        return "elect_leaders", {"election_type": "preferred", "partitions": [_name(registration)]}
+        return "elect_leaders", {"election_type": "preferred", "partitions": [registration.name]}
 
     def _elect_unclean(self, _: Random, registration: PartitionRegistration) -> tuple[str, Arguments]:
-        return "elect_leaders", {"election_type": "unclean", "partitions": [_name(registration)]}
+        return "elect_leaders", {"election_type": "unclean", "partitions": [registration.name]}
 
     def _alter_configs(self, random: Random, registration: PartitionRegistration) -> tuple[str, Arguments]:
         wanted = random.choice(("true", "false"))
@@ -99,11 +99,7 @@ class SimulatedAdminClient(Actor):
 
 
 def _of(registration: PartitionRegistration, target: list[int] | None) -> Arguments:
-    return {"reassignments": {_name(registration): target}}
-
-
-def _name(registration: PartitionRegistration) -> str:
-    return f"{registration.topic}-{registration.partition}"
+    return {"reassignments": {registration.name: target}}
 
 
 def _number(registration: PartitionRegistration) -> int:

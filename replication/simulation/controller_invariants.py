@@ -11,7 +11,7 @@ from lakelog.replication.protocol.partition_registration import LEADER_DURING_DE
 from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
 from lakelog.replication.simulation.events import Violation
 from lakelog.replication.simulation.history_facts import HistoryFacts
-from lakelog.replication.simulation.tables import Metadata, name_of
+from lakelog.replication.simulation.tables import Metadata
 
 
 def controllers_never_go_back(before: Metadata, after: Metadata) -> None:
@@ -50,7 +50,7 @@ def what_is_gone_was_deleted(checker: HistoryFacts, gone: PartitionRegistration)
     left = [broker for broker in gone.replicas if checker.log(broker, partition).batches]
     topic = topics.at(topics.newest).topics.get(gone.topic)
     if left or topic is None or not topic.deleting:
-        raise Violation("what_is_gone_was_deleted", f"{name_of(partition)}: brokers {left} have records; {topic}")
+        raise Violation("what_is_gone_was_deleted", f"{partition}: brokers {left} have records; {topic}")
 
 
 def a_new_broker_epoch_is_a_failure(

@@ -10,7 +10,6 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.simulation.controller import SimulatedController
 from lakelog.replication.simulation.events import CRASH, RESUME, START, Event, Violation
-from lakelog.replication.simulation.tables import name_of
 
 if TYPE_CHECKING:
     from lakelog.replication.simulation.world import World
@@ -80,7 +79,7 @@ def _left_over(world: World) -> str | None:
         for partition, log in table.at(table.newest).partitions.items():
             found = partitions.get(partition)
             if log.batches and (found is None or broker not in found.replicas):
-                return f"broker {broker} still has records of {name_of(partition)}, which it is no replica of"
+                return f"broker {broker} still has records of {partition}, which it is no replica of"
     return None
 
 

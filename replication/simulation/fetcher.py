@@ -17,7 +17,7 @@ from lakelog.replication.simulation.broker_memory import BrokerMemory
 from lakelog.replication.simulation.broker_thread import BrokerThread
 from lakelog.replication.simulation.events import AGAIN
 from lakelog.replication.simulation.log_changes import raised_log_starts, truncation
-from lakelog.replication.simulation.tables import NewBatch, SimulatedLogChange, SimulatedLogState, name_of
+from lakelog.replication.simulation.tables import NewBatch, SimulatedLogChange, SimulatedLogState
 
 _REPEATED = 40  # commits of the leader's log that a tail goes back at most, at its start or when it repeats itself
 # A record is a byte, so that some fetches leave something out.
@@ -78,7 +78,7 @@ class SimulatedFetcher(BrokerThread):
     def _tell_diverged(self, step: fetch_steps.TellDiverged) -> Outcoming:
         yield from ()
         for partition in step.partitions:
-            self.say("has another history of %s than its leader", name_of(partition))
+            self.say("has another history of %s than its leader", str(partition))
 
     def _throttle(self, _: fetch_steps.ThrottleFetch) -> Outcoming:
         yield from ()
@@ -111,7 +111,7 @@ class SimulatedFetcher(BrokerThread):
         return {}
 
     def _cut(self, step: fetch_steps.CutLogs) -> Work:
-        words = ", ".join(f"{name_of(p)} to {cut.offset}" for p, cut in step.cuts.items())
+        words = ", ".join(f"{p} to {cut.offset}" for p, cut in step.cuts.items())
         yield from self.transact_log(partial(truncation, self.rules, step), f"cut {words}")
 
     def _append(self, step: fetch_steps.AppendFetched) -> Work:
@@ -127,7 +127,7 @@ class SimulatedFetcher(BrokerThread):
                 self.rules.check_follower_append(state.partition(partition), epoch, previous, str(partition))
             return SimulatedLogChange(adds)
 
-        words = ", ".join(f"{name_of(b.partition)} {b.base_offset}..{b.last_offset}@{b.leader_epoch}"
+        words = ", ".join(f"{b.partition} {b.base_offset}..{b.last_offset}@{b.leader_epoch}"
                           for b in plan.batches)  # fmt: skip
         yield from self.transact_log(decide, f"append {words}")
 
@@ -135,7 +135,7 @@ class SimulatedFetcher(BrokerThread):
         return NewBatch(placed.header, f"s{self.world.number()}", self.world.records[placed.segment])
 
     def _raise_log_starts(self, step: fetch_steps.RaiseLogStarts) -> Work:
-        words = ", ".join(f"{name_of(p)} at {offset}" for p, (_, offset) in step.starts.items())
+        words = ", ".join(f"{p} at {offset}" for p, (_, offset) in step.starts.items())
         yield from self.transact_log(partial(raised_log_starts, step), f"start {words}")
 
     def _follow_high_watermarks(self, step: fetch_steps.FollowHighWatermarks) -> Outcoming:
@@ -143,4 +143,4 @@ class SimulatedFetcher(BrokerThread):
         followed = follow_high_watermarks(self.process.hosted, step.log_ends, step.leader_high_watermarks)
         self.process.hosted.update(followed)
         for partition, hosted in followed.items():
-            self.say("HW of %s: %d", name_of(partition), hosted.high_watermark)
+            self.say("HW of %s: %d", str(partition), hosted.high_watermark)

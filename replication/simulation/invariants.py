@@ -13,7 +13,7 @@ from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.simulation.controller_invariants import reassignments_end_at_their_target
 from lakelog.replication.simulation.events import Violation
 from lakelog.replication.simulation.history_facts import AcknowledgedBatch, Branch, Entry, HistoryFacts
-from lakelog.replication.simulation.tables import SimulatedLogChange, SimulatedLogState, name_of
+from lakelog.replication.simulation.tables import SimulatedLogChange, SimulatedLogState
 
 
 class LogCommit(NamedTuple):
@@ -38,7 +38,7 @@ class LogCommit(NamedTuple):
     @property
     def name(self) -> str:
         """For messages."""
-        return f"{name_of(self.partition)} on broker {self.broker}"
+        return f"{self.partition} on broker {self.broker}"
 
 
 def offsets_are_without_gaps(_: HistoryFacts, commit: LogCommit) -> None:
@@ -213,7 +213,7 @@ def holds_committed(
     branch = checker.branch(partition, registration.leader_epoch)
     lack = checker.lacks(log, branch, start, checker.committed[branch][start:])
     if lack:
-        text = f"{name_of(partition)} on broker {broker}, in the ISR {registration.isr}: {lack}"
+        text = f"{partition} on broker {broker}, in the ISR {registration.isr}: {lack}"
         raise Violation("isr_holds_what_is_committed", text)
 
 

@@ -15,7 +15,7 @@ from lakelog.replication.simulation.actor import Handler, Outcoming
 from lakelog.replication.simulation.broker_memory import BrokerMemory
 from lakelog.replication.simulation.broker_thread import BrokerThread
 from lakelog.replication.simulation.events import AnswerLost
-from lakelog.replication.simulation.tables import Metadata, name_of
+from lakelog.replication.simulation.tables import Metadata
 
 
 class LeaderDuties(BrokerThread):
@@ -42,7 +42,7 @@ class LeaderDuties(BrokerThread):
         for partition, now in self.process.hosted.items():
             is_led = now.registration.leader == self.process.broker_id
             if is_led and now.high_watermark != before[partition].high_watermark:
-                self.say("HW of %s: %d", name_of(partition), now.high_watermark)
+                self.say("HW of %s: %d", str(partition), now.high_watermark)
         return has_news
 
     def _follower_rows(self, step: steps.ReadFollowerRows) -> Outcoming:
@@ -87,8 +87,8 @@ class LeaderDuties(BrokerThread):
             applied = {p: r for p, (outcome, r) in outcomes.items() if r and outcome is AlterIsrOutcome.APPLIED}
             return metadata._replace(partitions={**found, **applied}) if applied else None
 
-        words = ", ".join(f"ISR of {name_of(c.partition)}: {c.isr}" for c in step.changes)
+        words = ", ".join(f"ISR of {c.partition}: {c.isr}" for c in step.changes)
         yield from self.transact(self.world.metadata, decide, words)
         for partition, (outcome, _) in outcomes.items():
-            self.say("ISR of %s: %s", name_of(partition), outcome.value)
+            self.say("ISR of %s: %s", str(partition), outcome.value)
         return outcomes

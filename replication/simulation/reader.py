@@ -5,7 +5,6 @@ from __future__ import annotations
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.simulation.actor import Work
 from lakelog.replication.simulation.leader_visitor import LeaderVisitor
-from lakelog.replication.simulation.tables import name_of
 
 
 class SimulatedReader(LeaderVisitor):
@@ -15,6 +14,6 @@ class SimulatedReader(LeaderVisitor):
         partition = row.topic_id_partition
         yield
         log = self.look(self.world.logs[leader], may_repeat=False)[1].partition(partition)
-        self.world.rules.check_log_leads(log, row, name_of(partition))
+        self.world.rules.check_log_leads(log, row, str(partition))
         self.world.checker.saw(partition, row.leader_epoch, log, row.high_watermark)
-        self.say("has read %s below offset %d", name_of(partition), row.high_watermark)
+        self.say("has read %s below offset %d", str(partition), row.high_watermark)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.simulation.actor import Work
 from lakelog.replication.simulation.leader_visitor import LeaderVisitor
-from lakelog.replication.simulation.tables import SimulatedLogChange, SimulatedLogState, name_of
+from lakelog.replication.simulation.tables import SimulatedLogChange, SimulatedLogState
 
 
 class RecordDeleter(LeaderVisitor):
@@ -18,8 +18,8 @@ class RecordDeleter(LeaderVisitor):
         def decide(_: int, state: SimulatedLogState) -> SimulatedLogChange | None:
             log = state.partition(partition)
             start = self.world.rules.delete_records_offset(
-                log, row.leader_epoch, row.high_watermark, before, True, name_of(partition)
+                log, row.leader_epoch, row.high_watermark, before, True, str(partition)
             )
             return SimulatedLogChange(log_starts={partition: start}) if start > log.log_start_offset else None
 
-        yield from self.transact(self.world.logs[leader], decide, f"delete {name_of(partition)} before {before}")
+        yield from self.transact(self.world.logs[leader], decide, f"delete {partition} before {before}")

@@ -13,7 +13,7 @@ from lakelog.replication.simulation.broker_memory import BrokerMemory
 from lakelog.replication.simulation.events import AnswerLost
 from lakelog.replication.simulation.fetcher import SimulatedFetcher
 from lakelog.replication.simulation.leader_duties import LeaderDuties
-from lakelog.replication.simulation.tables import BrokerRow, Rows, SimulatedLogChange, SimulatedLogState, name_of
+from lakelog.replication.simulation.tables import BrokerRow, Rows, SimulatedLogChange, SimulatedLogState
 
 _PUBLISHES = 4  # one round in so many ends with a look at what was published, as a heartbeat does
 
@@ -124,7 +124,7 @@ class SimulatedReplicaManager(LeaderDuties):
             while fetcher.states.is_held and self.rules.rounds_are_awaited:
                 yield
             fetcher.states.remove(step.partitions)
-        self.say("stops fetching %s", ", ".join(map(name_of, step.partitions)))
+        self.say("stops fetching %s", ", ".join(map(str, step.partitions)))
 
     def _commit_roles(self, step: steps.CommitRoles) -> Work:
         def decide(state: SimulatedLogState) -> SimulatedLogChange | None:
@@ -133,7 +133,7 @@ class SimulatedReplicaManager(LeaderDuties):
             }
             return SimulatedLogChange(roles=newer) if newer else None
 
-        words = ", ".join(f"{name_of(p)} {r.name}@{r.leader_epoch}" for p, r in step.roles.items())
+        words = ", ".join(f"{p} {r.name}@{r.leader_epoch}" for p, r in step.roles.items())
         yield from self.transact_log(decide, f"roles {words}")
 
     def _delete_logs(self, step: steps.DeleteLogs) -> Work:
@@ -157,7 +157,7 @@ class SimulatedReplicaManager(LeaderDuties):
                 process.log.partition(partition), process.broker_id, self.world.now,
             )  # fmt: skip
         facts = (step.registrations, step.gone)
-        self.say("hosts [%s], no more [%s]", *(", ".join(map(name_of, names)) for names in facts))
+        self.say("hosts [%s], no more [%s]", *(", ".join(map(str, names)) for names in facts))
 
     def _start_fetching(self, step: steps.StartFetching) -> Work:
         yield
@@ -168,7 +168,7 @@ class SimulatedReplicaManager(LeaderDuties):
                 fetcher.states.assign({partition: initial})
         self.say(
             "fetches %s",
-            ", ".join(f"{name_of(p)} from {i.leader}@{i.leader_epoch}" for p, i in step.partitions.items()),
+            ", ".join(f"{p} from {i.leader}@{i.leader_epoch}" for p, i in step.partitions.items()),
         )
 
     def _stop_idle_fetchers(self, _: steps.StopIdleFetchers) -> Work:

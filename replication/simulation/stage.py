@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from lakelog.replication.simulation.events import DROPPED, LANDED, Event
 from lakelog.replication.simulation.history_checker import HistoryChecker
 from lakelog.replication.simulation.rules import Rules
-from lakelog.replication.simulation.tables import Metadata, SimulatedLogChange, VersionedTable, name_of, replay
+from lakelog.replication.simulation.tables import Metadata, SimulatedLogChange, VersionedTable, replay
 from lakelog.replication.simulation.world_state import WorldSettings, WorldState
 
 WON, OVERTAKEN, UNKNOWN = "won", "overtaken", "unknown"
@@ -64,9 +64,6 @@ def _words(before: Any, after: Any, why: str) -> str:
     if not isinstance(after, Metadata) or after.partitions == before.partitions:
         return why
     changed = [r for p, r in after.partitions.items() if before.partitions.get(p) != r]
-    words = [
-        f"{name_of(r.topic_id_partition)} leader {r.leader}@{r.leader_epoch} ISR {r.isr} of {r.replicas}"
-        for r in changed
-    ]
-    gone = [f"{name_of(p)} gone" for p in before.partitions if p not in after.partitions]
+    words = [f"{r.topic_id_partition} leader {r.leader}@{r.leader_epoch} ISR {r.isr} of {r.replicas}" for r in changed]
+    gone = [f"{p} gone" for p in before.partitions if p not in after.partitions]
     return "; ".join([*words, *gone])

@@ -17,11 +17,6 @@ State = TypeVar("State")
 Values = tuple[int, ...]
 
 
-def name_of(partition: TopicIdPartition) -> str:
-    """A partition in words."""
-    return f"{partition.topic_id}-{partition.partition}"
-
-
 class Metadata(NamedTuple):
     """`metadata`: what is registered of each partition, and the highest controller epoch that has claimed it.
 

@@ -58,7 +58,7 @@ def append(
             written = positions, tuple(write(positions))
         return LogChange(adds=written[1])
 
-    epochs = {f"{request.topic}-{request.partition}": request.leader_epoch for request in appends}
+    epochs = {request.name: request.leader_epoch for request in appends}
     log.transact({"who": who, "why": "append", "leader_epochs": epochs}, decide, deadline)
     state = log.current()
     return {partition: _with_chain(state, partition, outcome) for partition, outcome in outcomes.items()}
@@ -112,7 +112,7 @@ def _place(state: LogState, request: PartitionAppend) -> Appended | LakelogExcep
     state.learn({request.topic_id: request.topic})
     fault = state.fault(request.topic_id_partition)
     if fault is not None:
-        return KafkaStorageException(f"{request.topic}-{request.partition} is offline: {fault}")
+        return KafkaStorageException(f"{request.name} is offline: {fault}")
     try:
         return place(state.partition(request.topic_id_partition), request)
     except LakelogException as error:

@@ -16,7 +16,7 @@ from lakelog.replication.errors import CorruptRecordException, KafkaStorageExcep
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit_reader import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.segment import Segment, read_file, read_records, read_segment
+from lakelog.replication.storage.log.segment import Segment, read_file, read_records, read_segment, size_fault
 from lakelog.replication.storage.log.segment_name import is_data_file, is_snapshot, named_digest
 
 _READERS = 8
@@ -132,12 +132,5 @@ def find_faults(root: StorageRoot, segments: Mapping[str, Segment]) -> dict[str,
     Raises KafkaStorageException where the folder cannot be listed.
     """
     sizes = root.sizes_listed()
-    return {
-        name: f"{root.path(name)}: {_found(sizes.get(name))}, its commit says {segment.file.size} bytes"
-        for name, segment in segments.items()
-        if sizes.get(name) != segment.file.size
-    }
-
-
-def _found(size: int | None) -> str:
-    return "is gone" if size is None else f"has {size} bytes"
+    found = {name: size_fault(root, segment.file, sizes.get(name)) for name, segment in segments.items()}
+    return {name: fault for name, fault in found.items() if fault}

@@ -11,7 +11,7 @@ from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.log_txns import chain_txns, may_go_back
-from lakelog.replication.storage.log.segment import Segment
+from lakelog.replication.storage.log.segment import Segment, size_fault
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,9 @@ def check_change(root: StorageRoot, state: LogState, change: LogChange) -> None:
     if not change.data_change and _headers(change.adds) != _headers(change.removes):
         raise CorruptRecordException(f"{root.uri}: refused a compaction that does not keep every batch")
     for segment, size in zip(change.adds, root.sizes(names), strict=True):
-        if size != segment.file.size:
-            raise CorruptRecordException(f"{root.path(segment.name)}: {size} bytes, expected {segment.file}")
+        fault = size_fault(root, segment.file, size)
+        if fault:
+            raise CorruptRecordException(f"refused a commit: {fault}")
 
 
 def _headers(segments: Iterable[Segment]) -> Counter[BatchHeader]:

@@ -35,7 +35,7 @@ def check_digest(header: BatchHeader, records: pa.Table, path: str) -> None:
     """Raises CorruptRecordException, naming the file, if the records are not those that the header was written for."""
     if records.num_rows != header.records or record_digest(records) != header.digest:
         raise CorruptRecordException(
-            f"{path}: {header.topic}-{header.partition}: the records at offsets {header.base_offset} to "
+            f"{path}: {header.name}: the records at offsets {header.base_offset} to "
             f"{header.last_offset} do not have the digest of their header"
         )
 

@@ -120,6 +120,14 @@ def read_file(root: StorageRoot, file: AddedFile) -> pa.Buffer:
     return content
 
 
+def size_fault(root: StorageRoot, file: AddedFile, size: int | None) -> str | None:
+    """What is wrong with a file of this size, in bytes; None if it has the size that its commit says."""
+    if size == file.size:
+        return None
+    found = "is gone" if size is None else f"has {size} bytes"
+    return f"{root.path(file.name)}: {found}, its commit says {file.size} bytes"
+
+
 def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
     """The headers of a committed segment, from its footer.
 
@@ -128,10 +136,9 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
     KafkaStorageException where the store does not hand it out: that may pass.
     """
     _check_name(root, file.name)
-    size = root.sizes([file.name])[0]
-    if size != file.size:
-        found = "is gone" if size is None else f"has {size} bytes"
-        raise CorruptRecordException(f"{root.path(file.name)}: {found}, its commit says {file.size} bytes")
+    fault = size_fault(root, file, root.sizes([file.name])[0])
+    if fault:
+        raise CorruptRecordException(fault)
     try:
         with root.open(file.name) as source:
             footer = pq.read_metadata(source)

@@ -38,7 +38,7 @@ def cut_logs(log: ReplicaLog, cuts: Mapping[TopicIdPartition, Cut], who: str) ->
 
 def _is_allowed(state: LogState, partition: TopicIdPartition, cut: Cut) -> bool:
     try:
-        check_cut(state.partition(partition), cut, f"{partition.topic_id}-{partition.partition}")
+        check_cut(state.partition(partition), cut, str(partition))
     except (FencedLeaderEpochException, CorruptRecordException) as error:
         logger.warning("%s", error)
         return False
