@@ -18,6 +18,9 @@ GLOSSARY = {
 # A regular expression over lines in lower case whose names are split into words, and what to say. In pieces, so that
 # this file does not hold them.
 SYNONYMS = {
+    "(?<!power )(?<!power is )c"
+    + "uts?(?! power| short)|c"
+    + "utting": "truncate (the end of a log), split (files, rows)",
     "epoch (hist" + "ory|histories|list)": "lineage",
     "leadership ep" + "ochs?|leader ter" + "ms?": "leader epoch",
     "(?<!high )(?<!low )water" + "marks?": "high watermark (HW)",
@@ -78,6 +81,8 @@ def test_a_word_has_one_plain_sentence_and_a_module(word, entry):
     [
         "class EpochHis" + "tory:",
         "def keep_ch" + "eap(self):",
+        "def c" + "ut_logs(log):",
+        "class C" + "ut(NamedTuple):",
         "the water" + "mark rises",
         "a sha" + "rd of the topic",
         "_VERD" + "ICT = 1",
@@ -88,6 +93,17 @@ def test_a_synonym_is_seen(line):
     assert list(synonyms("x.py", line))
 
 
-@pytest.mark.parametrize("line", ["high_watermark", "HighWatermark", "the low watermark", "unclean elections"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a power cut",
+        "cut_power",
+        "executor",
+        "high_watermark",
+        "HighWatermark",
+        "the low watermark",
+        "unclean elections",
+    ],
+)
 def test_a_word_of_the_field_is_not_a_fault(line):
     assert not list(synonyms("x.py", line))

@@ -24,7 +24,7 @@ class Findings(NamedTuple):
     are.
 
     A contradiction: two logs hold different records at one partition, offset and leader epoch. That must never be,
-    also while replicas differ: the log matching property, on which every cut relies.
+    also while replicas differ: the log matching property, on which every truncation relies.
     """
 
     records: int

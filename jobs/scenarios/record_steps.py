@@ -142,7 +142,7 @@ def _committed(scene: Scene, topic: str, partition: int) -> list[str]:
 
 
 def epoch_end(scene: Scene, *, topic: str, partition: int, epochs: list[int]) -> Observed:
-    """Asks the leader where epochs end. Followers must refuse to say: what they hold may be cut yet."""
+    """Asks the leader where epochs end. Followers must refuse to say: what they hold may be truncated yet."""
 
     def look() -> Observed:
         registration = leadership(scene, topic, partition).registration

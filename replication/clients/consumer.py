@@ -98,7 +98,7 @@ class Consumer:
         Kafka: `ReplicaManager.lastOffsetForLeaderEpoch`. KIP-101, KIP-279. [EP-03]
 
         Raises UnknownTopicOrPartitionException, LeaderNotAvailableException, and NotLeaderOrFollowerException where the
-        broker does not lead: what it holds may be cut yet.
+        broker does not lead: what it holds may be truncated yet.
         """
         seen = _existing(self._view.leaderships(topic, [partition]), topic, partition)
         registration = seen.registration

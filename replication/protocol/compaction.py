@@ -6,7 +6,7 @@ again once a class, and a partition has at most one file in each class afterward
 done. Kafka writes large segments to begin with; LSM trees merge like this.
 
 All sizes are bytes of files: a batch counts as its share of the file that it lies in. Records in memory may be many
-times as large, and a result that was cut by that measure would be as small as its sources, and merged for ever.
+times as large, and a result that was split by that measure would be as small as its sources, and merged for ever.
 """
 
 from __future__ import annotations

@@ -112,10 +112,10 @@ def check_log_leads(log: PartitionLog, row: Replica, name: str) -> None:
     row tells of.
 
     The row is read first and the log after it, so the log holds all that lies below the row's HW, but in two cases. It
-    has been deposed in between: then it may have been cut, and other records may follow. Or a power cut took its end
-    and not the row: then records that are appended before its broker is back lie at offsets below the HW of the row,
-    which other records have passed. The chain at the row's log end offset tells that. Where a deletion has passed that
-    offset there is nothing left to tell apart.
+    has been deposed in between: then it may have been truncated, and other records may follow. Or a power cut took its
+    end and not the row: then records that are appended before its broker is back lie at offsets below the HW of the
+    row, which other records have passed. The chain at the row's log end offset tells that. Where a deletion has passed
+    that offset there is nothing left to tell apart.
 
     Kafka: `Partition.readRecords`, under the lock that leadership changes take. [FE-01, FE-02, TR-08]
 

@@ -58,8 +58,9 @@ def row_counts(
     """Whether a leader may take a follower's row at its word, for the HW, the ISR and its lag.
 
     It must be of this topic, of this leadership and of the process that is registered now, and its log must have been
-    brought in line with the leader's: before that its LEO may count records that are about to be cut. And the leader's
-    own `log` must have the row's chain at the row's LEO: so a replica counts only for what it has byte for byte.
+    brought in line with the leader's: before that its LEO may count records that are about to be truncated. And the
+    leader's own `log` must have the row's chain at the row's LEO: so a replica counts only for what it has byte for
+    byte.
 
     Kafka: `ReplicaManager.updateFollowerFetchState` under a checked leader epoch. KIP-320, KIP-903. [FE-03]
     """

@@ -99,7 +99,7 @@ def assigned(
 
 
 def truncated(state: PartitionFetchState, offset: int) -> PartitionFetchState:
-    """The log agrees with the leader's up to `offset`, its LEO after the cut: Fetching, from a snapshot first.
+    """The log agrees with the leader's up to `offset`, its LEO after the truncation: Fetching, from a snapshot first.
 
     Kafka: `AbstractFetcherThread.updateFetchOffsetAndMaybeMarkTruncationComplete`. [FS-01]
     """
@@ -118,7 +118,7 @@ def diverged(state: PartitionFetchState, error: str) -> PartitionFetchState:
 
 def advanced(state: PartitionFetchState, offset: int, leader_high_watermark: int | None = None) -> PartitionFetchState:
     """Records below `offset` have been appended, and what was wrong is over. A fetch moves the offset forward only; a
-    cut alone takes it back.
+    truncation alone takes it back.
 
     With the leader's HW the lag is known: what is committed and not here yet.
 

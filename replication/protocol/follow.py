@@ -1,4 +1,5 @@
-"""What a follower does in one round: cut what its leader's history does not have, then append what follows its log end.
+"""What a follower does in one round: truncate what its leader's history does not have, then append what follows its
+log end.
 
 Kafka: `AbstractFetcherThread.doWork` = `maybeTruncate`, then `maybeFetch`. [FT-02]
 """
@@ -17,13 +18,13 @@ from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AdvanceFetchOffsets,
     AppendFetched,
-    CutLogs,
     FetchStep,
     FinishTruncation,
     RaiseLogStarts,
+    TruncateLogs,
 )
 from lakelog.replication.protocol.rounds.steps import PublishReplicas
-from lakelog.replication.protocol.truncation import cut_for
+from lakelog.replication.protocol.truncation import truncation_for
 
 Logs = Mapping[TopicIdPartition, PartitionLog]
 LeaderRows = Mapping[TopicIdPartition, Replica]
@@ -33,11 +34,11 @@ def maybe_truncate(
     truncating: Collection[TopicIdPartition], fetching: Collection[TopicIdPartition], logs: Logs, leaders: LeaderRows,
     leader_batches: Mapping[TopicIdPartition, Sequence[LogEnd]],
 ) -> list[FetchStep]:  # fmt: skip
-    """The cuts of the partitions that are Truncating, before anything of them is fetched; and of those that are
+    """The truncations of the partitions that are Truncating, before anything of them is fetched; and of those that are
     Fetching what their leader's retention has overtaken, which can only start over.
 
-    The rows say Truncating until the cut is in the log: a row never claims what is about to go. `leader_batches`: of
-    the partitions that have diverged, where their leaders' batches end.
+    The rows say Truncating until the truncation is in the log: a row never claims what is about to go.
+    `leader_batches`: of the partitions that have diverged, where their leaders' batches end.
 
     Kafka: `AbstractFetcherThread.maybeTruncate`, `fetchOffsetAndTruncate`. [TR-06, TR-07, TR-08, FT-14]
     """
@@ -45,14 +46,14 @@ def maybe_truncate(
     due = tuple(sorted({p for p in truncating if p in leaders} | behind))
     if not due:
         return []
-    cuts = {p: cut_for(logs[p], leaders[p], leader_batches.get(p)) for p in due}
-    real = {p: c for p, c in cuts.items() if c.offset < logs[p].log_end_offset or c.restart is not None}
-    return [*([CutLogs(real)] if real else []), FinishTruncation(due), PublishReplicas("truncated")]
+    truncations = {p: truncation_for(logs[p], leaders[p], leader_batches.get(p)) for p in due}
+    real = {p: c for p, c in truncations.items() if c.offset < logs[p].log_end_offset or c.restart is not None}
+    return [*([TruncateLogs(real)] if real else []), FinishTruncation(due), PublishReplicas("truncated")]
 
 
 def may_append(batch: FetchedBatch, leader: Replica, fetch_offset: int) -> bool:
     """Whether the leader's history still has what is wanted of the batch: a late read may bring what has since been
-    cut. What lies below the fetch offset is not asked for, as the leader may have deleted it by now. [FT-07]"""
+    truncation. What lies below the fetch offset is not asked for, as the leader may have deleted it by now. [FT-07]"""
     return covers(leader.epochs, batch.leader_epoch, max(batch.base_offset, fetch_offset), batch.last_offset)
 
 

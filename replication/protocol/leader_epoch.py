@@ -54,7 +54,7 @@ def end_offset_for(lineage: Lineage, log_end_offset: int, leader_epoch: int) -> 
     An epoch above all of them, or an undefined one, has the answer (-1, -1): this log cannot say.
 
     Kafka: `LeaderEpochFileCache.endOffsetFor`. KIP-279 added the epoch to the answer: a follower that does not know
-    that epoch either must not cut at the offset alone. [EP-03]
+    that epoch either must not truncate at the offset alone. [EP-03]
     """
     undefined = (UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)
     if leader_epoch < 0 or not lineage or leader_epoch > lineage[-1].leader_epoch:
@@ -92,8 +92,8 @@ def covers(lineage: Lineage, leader_epoch: int, base_offset: int, last_offset: i
     """Whether the lineage gives `leader_epoch` to all offsets from `base_offset` to `last_offset`, both included.
 
     A follower appends a header only if the leader's lineage covers it: an old checkpoint may deliver a batch that the
-    leader has since cut, and whose offsets now belong to another epoch. Epochs rise with offsets, so that the two ends
-    speak for all that lies between them. [EP-01]
+    leader has since truncated, and whose offsets now belong to another epoch. Epochs rise with offsets, so that the
+    two ends speak for all that lies between them. [EP-01]
     """
     return base_offset <= last_offset and epoch_at(lineage, base_offset) == leader_epoch == epoch_at(
         lineage, last_offset

@@ -119,7 +119,7 @@ class PartitionLog:
         return self.batches[0].header.previous if self.batches else self.start_chain
 
     def boundary_at(self, offset: int) -> int:
-        """The largest offset at or below `offset` at which no batch is cut in two."""
+        """The largest offset at or below `offset` at which no batch is split."""
         following = bisect_right(self.batches, offset, key=lambda placed: placed.header.next_offset)
         return self.batches[following - 1].header.next_offset if following else self.first_offset
 
@@ -166,7 +166,7 @@ class PartitionLog:
         self._derive()
 
     def start_at(self, offset: int) -> None:
-        """The log starts at `offset` from now on. It only falls when all of the log was cut."""
+        """The log starts at `offset` from now on. It only falls when all of the log was truncated."""
         falls = offset < self.log_start_offset
         self.log_start_offset = offset
         if falls:

@@ -154,14 +154,14 @@ def _known_records(entry: ProducerEntry, base_sequence: int, records: int) -> Kn
 def truncate_from_end(entry: ProducerEntry, offset: int) -> ProducerEntry | None:
     """What is remembered of a log that keeps only what lies below `offset`; None if nothing is.
 
-    A batch that was cut must not pass for a duplicate when its producer sends it again: it would be lost.
+    A batch that was truncated must not pass for a duplicate when its producer sends it again: it would be lost.
 
     Kafka: `ProducerStateManager.truncateAndReload`.
     """
-    kept = tuple(_cut(run, offset) for run in entry.runs if run.base_offset < offset)
+    kept = tuple(_truncated(run, offset) for run in entry.runs if run.base_offset < offset)
     return replace(entry, runs=kept) if kept else None
 
 
-def _cut(run: SequenceRun, offset: int) -> SequenceRun:
+def _truncated(run: SequenceRun, offset: int) -> SequenceRun:
     records = min(run.records, offset - run.base_offset)
     return run._replace(last_sequence=increment_sequence(run.base_sequence, records - 1))

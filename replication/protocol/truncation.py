@@ -1,4 +1,4 @@
-"""Where a follower cuts its log before it follows a new leader.
+"""Where a follower truncates its log before it follows a new leader.
 
 Kafka asks the leader for the end of one epoch after the other; here both lineages are rows, so that the end of their
 common part is found in one step.
@@ -18,7 +18,7 @@ from lakelog.replication.protocol.replica import Replica
 Lineage = tuple[EpochEntry, ...]
 
 
-class Cut(NamedTuple):
+class Truncation(NamedTuple):
     """A log loses the batches that reach above `offset`, while its replica follows at `leader_epoch`.
 
     `restart`: where a log of which nothing is left begins, and the chain of what lies before that; None if something is
@@ -30,8 +30,8 @@ class Cut(NamedTuple):
     restart: LogEnd | None = None
 
 
-def cut_for(own: PartitionLog, leader: Replica, leader_batches: Sequence[LogEnd] | None = None) -> Cut:
-    """What a follower has to cut under a new leader, whose row has its lineage, or whose batches it does not have.
+def truncation_for(own: PartitionLog, leader: Replica, leader_batches: Sequence[LogEnd] | None = None) -> Truncation:
+    """What a follower has to truncate under a new leader, whose row has its lineage, or whose batches it does not have.
 
     A log that ends before the leader's begins can never be joined to it, and one of which nothing is left says nothing
     of what lies below its start in the leader's history, where other records may have come: both start over, where the
@@ -45,15 +45,15 @@ def cut_for(own: PartitionLog, leader: Replica, leader_batches: Sequence[LogEnd]
     """
     start = LogEnd(leader.log_start_offset, leader.log_start_chain)
     if own.log_end_offset < leader.log_start_offset:
-        return Cut(leader.leader_epoch, own.log_start_offset, start)
+        return Truncation(leader.leader_epoch, own.log_start_offset, start)
     offset = truncation_offset(own.lineage, own.log_end_offset, leader.epochs)
     if leader_batches is not None:
         offset = min(offset, common_end(own, [start, *leader_batches]))
     offset = own.boundary_at(offset)
     if offset > own.log_start_offset:
-        return Cut(leader.leader_epoch, offset)
+        return Truncation(leader.leader_epoch, offset)
     is_as_the_leaders = LogEnd(own.log_start_offset, own.chain_at(own.log_start_offset) or "") == start
-    return Cut(leader.leader_epoch, own.log_start_offset, None if is_as_the_leaders else start)
+    return Truncation(leader.leader_epoch, own.log_start_offset, None if is_as_the_leaders else start)
 
 
 def has_other_history(own: PartitionLog, leader: Replica) -> bool:
@@ -109,17 +109,19 @@ def common_end(own: PartitionLog, leader: Sequence[LogEnd]) -> int:
     return next(same, own.log_start_offset)
 
 
-def check_cut(log: PartitionLog, cut: Cut, name: str) -> None:
-    """A cut is made in the role that it was decided in, or not at all: a later leader's records are not to be lost.
+def check_truncation(log: PartitionLog, truncation: Truncation, name: str) -> None:
+    """A truncation is made in the role that it was decided in, or not at all: a later leader's records are not to be
+    lost.
 
     Kafka: `AbstractFetcherThread.truncateToEpochEndOffsets`, which drops answers of another leader epoch. [TR-02]
 
     Raises:
         FencedLeaderEpochException: the log has another role by now.
     """
-    if not log.role.follows_at(cut.leader_epoch):
+    if not log.role.follows_at(truncation.leader_epoch):
         raise FencedLeaderEpochException(
-            f"{name}: not cut to {cut.offset}: it no longer follows at leader epoch {cut.leader_epoch} ({log.role})"
+            f"{name}: not truncated to {truncation.offset}: it no longer follows at leader epoch "
+            f"{truncation.leader_epoch} ({log.role})"
         )
 
 

@@ -16,7 +16,7 @@ from lakelog.replication.simulation.actor import Handler, Outcoming, Work
 from lakelog.replication.simulation.broker_memory import BrokerMemory
 from lakelog.replication.simulation.broker_thread import BrokerThread
 from lakelog.replication.simulation.events import AGAIN
-from lakelog.replication.simulation.log_changes import raised_log_starts, truncation
+from lakelog.replication.simulation.log_changes import raised_log_starts, truncated_logs
 from lakelog.replication.simulation.tables import NewBatch, SimulatedLogChange, SimulatedLogState
 
 _REPEATED = 40  # commits of the leader's log that a tail goes back at most, at its start or when it repeats itself
@@ -40,7 +40,7 @@ class SimulatedFetcher(BrokerThread):
             fetch_steps.ReadFollowedLogs: self._followed_logs,
             fetch_steps.ReadLeaderBatches: self._leader_batches,
             fetch_steps.TellDiverged: self._tell_diverged,
-            fetch_steps.CutLogs: self._cut,
+            fetch_steps.TruncateLogs: self._truncate,
             fetch_steps.ThrottleFetch: self._throttle,
             fetch_steps.FetchHeaders: self._headers,
             fetch_steps.CopyBatches: self._copy,
@@ -110,9 +110,9 @@ class SimulatedFetcher(BrokerThread):
         yield
         return {}
 
-    def _cut(self, step: fetch_steps.CutLogs) -> Work:
-        words = ", ".join(f"{p} to {cut.offset}" for p, cut in step.cuts.items())
-        yield from self.transact_log(partial(truncation, self.rules, step), f"cut {words}")
+    def _truncate(self, step: fetch_steps.TruncateLogs) -> Work:
+        words = ", ".join(f"{p} to {truncation.offset}" for p, truncation in step.truncations.items())
+        yield from self.transact_log(partial(truncated_logs, self.rules, step), f"truncate {words}")
 
     def _append(self, step: fetch_steps.AppendFetched) -> Work:
         plan = step.plan

@@ -122,20 +122,20 @@ def roles_never_go_back(_: HistoryFacts, commit: LogCommit) -> None:
         raise Violation("roles_never_go_back", f"{commit.name}: {commit.before.role} became {commit.log.role}")
 
 
-def a_leader_cuts_nothing(_: HistoryFacts, commit: LogCommit) -> None:
+def a_leader_truncates_nothing(_: HistoryFacts, commit: LogCommit) -> None:
     """A log that is open loses nothing."""
     if commit.partition in commit.change.drops and commit.before.role.is_leader:
-        raise Violation("a_leader_cuts_nothing", f"{commit.name}: cut while {commit.before.role}")
+        raise Violation("a_leader_truncates_nothing", f"{commit.name}: truncated while {commit.before.role}")
 
 
 def members_of_the_isr_keep_what_is_committed(checker: HistoryFacts, commit: LogCommit) -> None:
-    """A cut leaves what is committed to a member of the ISR."""
+    """A truncation leaves what is committed to a member of the ISR."""
     registration = checker.registration(commit.partition)
     if commit.partition in commit.change.drops and registration and commit.broker in registration.isr:
         holds_committed(checker, commit.broker, commit.log, registration)
 
 
-def no_row_claims_what_is_cut(checker: HistoryFacts, commit: LogCommit) -> None:
+def no_row_claims_what_is_truncated(checker: HistoryFacts, commit: LogCommit) -> None:
     """While a row says that its replica is Fetching, its log has what it says."""
     if commit.partition not in commit.change.drops:
         return
@@ -226,8 +226,8 @@ def row_is_true(row: Replica, log: PartitionLog) -> None:
 
 OF_LOGS = (
     offsets_are_without_gaps, only_committed_is_deleted, log_starts_follow_deletions, records_begin_under_an_open_epoch,
-    one_record_at_an_offset_of_an_epoch, one_log_opens_an_epoch, roles_never_go_back, a_leader_cuts_nothing,
-    members_of_the_isr_keep_what_is_committed, no_row_claims_what_is_cut, leaders_have_what_was_promised,
+    one_record_at_an_offset_of_an_epoch, one_log_opens_an_epoch, roles_never_go_back, a_leader_truncates_nothing,
+    members_of_the_isr_keep_what_is_committed, no_row_claims_what_is_truncated, leaders_have_what_was_promised,
 )  # fmt: skip
 OF_METADATA = (
     leader_is_in_the_isr, epochs_never_go_back, isr_holds_what_is_committed, reassignments_end_at_their_target,

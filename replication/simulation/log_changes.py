@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from lakelog.replication.errors import FencedLeaderEpochException
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.protocol.rounds.fetch_steps import CutLogs, RaiseLogStarts
+from lakelog.replication.protocol.rounds.fetch_steps import RaiseLogStarts, TruncateLogs
 from lakelog.replication.simulation.rules import Rules
 from lakelog.replication.simulation.tables import SimulatedLogChange, SimulatedLogState
 
 
-def truncation(rules: Rules, step: CutLogs, state: SimulatedLogState) -> SimulatedLogChange | None:
+def truncated_logs(rules: Rules, step: TruncateLogs, state: SimulatedLogState) -> SimulatedLogChange | None:
     """The batches that go, where the role is still the one that this was decided in."""
     drops: dict[TopicIdPartition, frozenset[str]] = {}
     restarts: dict[TopicIdPartition, LogEnd] = {}
-    for partition, cut in step.cuts.items():
+    for partition, truncation in step.truncations.items():
         try:
-            rules.check_cut(state.partition(partition), cut, str(partition))
+            rules.check_truncation(state.partition(partition), truncation, str(partition))
         except FencedLeaderEpochException:
             continue
-        stop = cut.offset if cut.restart is None else 0  # starting over, it keeps nothing below its start
+        stop = truncation.offset if truncation.restart is None else 0  # starting over, it keeps nothing below its start
         gone = [b for b in state.partition(partition).batches if b.header.next_offset > stop]
         drops.update({partition: frozenset(b.segment for b in gone)} if gone else {})
-        restarts.update({} if cut.restart is None else {partition: cut.restart})
+        restarts.update({} if truncation.restart is None else {partition: truncation.restart})
     return SimulatedLogChange((), drops, restarts=restarts) if drops or restarts else None
 
 

@@ -20,7 +20,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound, States
-from lakelog.replication.protocol.rounds.fetch_steps import AppendFetched, CutLogs, FetchStep, Round
+from lakelog.replication.protocol.rounds.fetch_steps import AppendFetched, FetchStep, Round, TruncateLogs
 from lakelog.replication.protocol.rounds.leader_round import LeaderRound
 from lakelog.replication.protocol.rounds.steps import AlterPartitions, Step
 from lakelog.replication.protocol.rounds.steps import Round as LeaderSteps
@@ -86,8 +86,8 @@ class _TakesNoAnswerForAppended(_GoesOnWithoutAnswer):
     _type = AppendFetched
 
 
-class _TakesNoAnswerForCut(_GoesOnWithoutAnswer):
-    _type = CutLogs
+class _TakesNoAnswerForTruncation(_GoesOnWithoutAnswer):
+    _type = TruncateLogs
 
 
 class _GoesOnAfterRemovals(FetchRound):
@@ -127,8 +127,8 @@ BROKEN_ROUNDS: dict[str, BrokenRound] = {
     "takes_no_answer_for_appended": BrokenRound(
         "what was fetched counts as appended although nobody has said so", {"fetch_round": _TakesNoAnswerForAppended}
     ),
-    "takes_no_answer_for_cut": BrokenRound(
-        "a log counts as truncated although nobody has said so", {"fetch_round": _TakesNoAnswerForCut}
+    "takes_no_answer_for_truncation": BrokenRound(
+        "a log counts as truncated although nobody has said so", {"fetch_round": _TakesNoAnswerForTruncation}
     ),
     "goes_on_after_removals": BrokenRound(
         "a round writes what it has fetched in a role that is over", {"fetch_round": _GoesOnAfterRemovals}

@@ -18,7 +18,7 @@ from lakelog.replication.protocol.rounds.broker_rounds import BrokerRules
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound
 from lakelog.replication.protocol.rounds.leader_round import LeaderRound
 from lakelog.replication.protocol.rounds.send_round import SendRules
-from lakelog.replication.protocol.truncation import check_cut
+from lakelog.replication.protocol.truncation import check_truncation
 
 Rule = Callable[..., Any]
 
@@ -36,7 +36,7 @@ class Rules(BrokerRules, SendRules):
     host: Rule = leadership.host
     alter_partition: Rule = isr.alter_partition
     check_follower_append: Rule = follow.check_follower_append
-    check_cut: Rule = check_cut
+    check_truncation: Rule = check_truncation
     place: Rule = place
     link: Rule = linked
     delete_records_offset: Rule = delete_records_offset

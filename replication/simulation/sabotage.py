@@ -17,9 +17,9 @@ from lakelog.replication.protocol.log_retention import delete_records_offset
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.replica import FOLLOWER_ROLE, Replica
-from lakelog.replication.protocol.rounds.fetch_steps import CutLogs, FetchStep, FinishTruncation
+from lakelog.replication.protocol.rounds.fetch_steps import FetchStep, FinishTruncation, TruncateLogs
 from lakelog.replication.protocol.rounds.steps import CommitRoles, PublishReplicas, Step
-from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.simulation.controller_sabotage import BROKEN_CONTROLLERS
 from lakelog.replication.simulation.round_sabotage import BROKEN_ROUNDS
 from lakelog.replication.simulation.rules import SHIPPED, Rules
@@ -117,12 +117,13 @@ def _truncates_to_the_high_watermark(
     """As before KIP-101. A follower's HW is what its leader's row says, as far as its own log goes."""
     steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
     due = [p for step in steps if isinstance(step, FinishTruncation) for p in step.partitions]
-    cuts = {p: Cut(leaders[p].leader_epoch, min(leaders[p].high_watermark, logs[p].log_end_offset)) for p in due}
-    return [CutLogs(cuts), *(step for step in steps if not isinstance(step, CutLogs))] if due else []
+    ends = {p: min(leaders[p].high_watermark, logs[p].log_end_offset) for p in due}
+    truncations = {p: Truncation(leaders[p].leader_epoch, end) for p, end in ends.items()}
+    return [TruncateLogs(truncations), *(step for step in steps if not isinstance(step, TruncateLogs))] if due else []
 
 
 def _truncates_nothing(*given: Any) -> list[FetchStep]:
-    return [step for step in follow.maybe_truncate(*given) if not isinstance(step, CutLogs)]
+    return [step for step in follow.maybe_truncate(*given) if not isinstance(step, TruncateLogs)]
 
 
 def _restarts_at_the_leaders_end(
@@ -131,18 +132,19 @@ def _restarts_at_the_leaders_end(
 ) -> list[FetchStep]:  # fmt: skip
     """As in Kafka: a log of which nothing is left may lack what is in between."""
 
-    def restart(partition: Any, cut: Cut) -> Cut:
+    def restart(partition: Any, truncation: Truncation) -> Truncation:
         leader = leaders[partition]
-        end = max(leader.log_start_offset, min(cut.offset, leader.log_end_offset))
-        return cut if cut.restart is None else cut._replace(restart=cut.restart._replace(offset=end))
+        end = max(leader.log_start_offset, min(truncation.offset, leader.log_end_offset))
+        return truncation._replace(restart=truncation.restart and truncation.restart._replace(offset=end))
 
     steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
-    return [CutLogs({p: restart(p, c) for p, c in s.cuts.items()}) if isinstance(s, CutLogs) else s for s in steps]
+    return [TruncateLogs({p: restart(p, t) for p, t in s.truncations.items()}) if isinstance(s, TruncateLogs) else s
+            for s in steps]  # fmt: skip
 
 
-def _row_before_the_cut(*given: Any) -> list[FetchStep]:
+def _row_before_the_truncation(*given: Any) -> list[FetchStep]:
     steps = follow.maybe_truncate(*given)
-    return [*(s for s in steps if not isinstance(s, CutLogs)), *(s for s in steps if isinstance(s, CutLogs))]
+    return [*(s for s in steps if not isinstance(s, TruncateLogs)), *(s for s in steps if isinstance(s, TruncateLogs))]
 
 
 def _says_so_before_it_is(*given: Any) -> list[Step]:
@@ -190,11 +192,11 @@ SABOTAGES: dict[str, Sabotage] = {
         "a fetch lands although the replica has another role meanwhile",
         check_follower_append=_followers_append_in_any_role, rounds_are_awaited=False,
     ),
-    "cuts_in_any_role": _with(
-        "a cut is made although the replica has another role meanwhile",
-        check_cut=_reads_any_log, rounds_are_awaited=False,
+    "truncates_in_any_role": _with(
+        "a truncation is made although the replica has another role meanwhile",
+        check_truncation=_reads_any_log, rounds_are_awaited=False,
     ),
-    "everything_may_be_appended": _with("what the leader has cut is appended as well", may_append=lambda *_: True),
+    "everything_may_be_appended": _with("what the leader truncated is appended as well", may_append=lambda *_: True),
     "high_watermark_from_any_row": _with(
         "rows of other epochs and states count for the HW", raise_high_watermark=_high_watermark_from_any_row
     ),
@@ -214,18 +216,16 @@ SABOTAGES: dict[str, Sabotage] = {
     "joins_anywhere": _with("a follower joins the ISR however far behind", observe_followers=_joins_anywhere),
     "joins_by_any_row": _with("rows of other epochs and states count for the ISR", observe_followers=_joins_by_any_row),
     "isr_changes_are_forced": _with("an ISR change ignores what came between", alter_partition=_isr_changes_are_forced),
-    "deletes_what_is_not_committed": _with(
-        "records above the HW may be deleted", delete_records_offset=_deletes_anything
-    ),
+    "deletes_what_is_not_committed": _with("records above the HW may go", delete_records_offset=_deletes_anything),
     "unknown_is_won": _with("a commit without an answer is taken for won", unknown_is_asked=False),
     "truncates_to_the_high_watermark": _with(
-        "a follower cuts to the HW, not to the lineage", maybe_truncate=_truncates_to_the_high_watermark
+        "a follower truncates to the HW, not to the lineage", maybe_truncate=_truncates_to_the_high_watermark
     ),
     "truncates_nothing": _with("a follower keeps what its leader does not have", maybe_truncate=_truncates_nothing),
     "restarts_at_the_leaders_end": _with(
         "a log that starts over begins at its leader's end", maybe_truncate=_restarts_at_the_leaders_end
     ),
-    "row_before_the_cut": _with("the row says Fetching before the cut is made", maybe_truncate=_row_before_the_cut),
+    "row_before_the_truncation": _with("the row says Fetching too early", maybe_truncate=_row_before_the_truncation),
     "says_so_before_it_is": _with(
         "a row tells a role before the log has it", become_leader_or_follower=_says_so_before_it_is
     ),

@@ -50,7 +50,7 @@ def acknowledged(world, timeout_ms=LONG, **fields):
     return acknowledge(world, {0: appended(chain=chain(world.logs[2]), **fields)}, timeout_ms)
 
 
-KEEPS, CUTS = (EpochEntry(0, 0), EpochEntry(1, 3)), (EpochEntry(0, 0), EpochEntry(1, 1))
+KEEPS, TRUNCATED = (EpochEntry(0, 0), EpochEntry(1, 3)), (EpochEntry(0, 0), EpochEntry(1, 1))
 
 
 def lead_elsewhere(world, high_watermark, epochs):
@@ -75,7 +75,7 @@ ANSWERS = {
          lambda w: w.say(3)], None,
     ),
     "a new leader that lacks them": (
-        [lambda w: lead_elsewhere(w, 1, CUTS)],
+        [lambda w: lead_elsewhere(w, 1, TRUNCATED)],
         r"NotLeaderOrFollower.*offsets 1 to 2 of leader epoch 0 .* leader 2 \(epoch 1\)",
     ),
 }  # fmt: skip
@@ -148,7 +148,7 @@ def test_ap_07_partitions_are_acknowledged_each_for_itself(world, while_waiting)
     world.say(3)
     world.say(0, P1)
     records = {0: appended(0, chain=chain(world.logs[1])), 1: appended()}
-    while_waiting(lambda: world.say(3, P1, leader_epoch=1, epochs=CUTS), lambda: world.change(P1, leader_epoch=1))
+    while_waiting(lambda: world.say(3, P1, leader_epoch=1, epochs=TRUNCATED), lambda: world.change(P1, leader_epoch=1))
     errors = acknowledge(world, records)
     assert {partition: type(error) for partition, error in errors.items()} == {1: NotLeaderOrFollowerException}
 

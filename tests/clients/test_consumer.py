@@ -120,7 +120,7 @@ def test_fe_02_above_the_hw_is_waited_for_and_never_reset(world, while_waiting):
 
 
 def deposed(world):
-    """The row is still that of the leader, but the log follows: it may have been cut."""
+    """The row is still that of the leader, but the log follows: it may have been truncated."""
     follow(world.logs[1], P0, epoch=1)
 
 
@@ -246,7 +246,7 @@ def test_fe_01_a_file_that_is_gone_is_an_error_of_its_partition(world):
 
 
 @pytest.mark.parametrize("length", [None, 10], ids=["gone", "cut short"])
-def test_fe_01_read_committed_names_a_file_that_was_deleted_or_cut_by_hand(world, length):
+def test_fe_01_read_committed_names_a_file_that_was_deleted_or_shortened_by_hand(world, length):
     fill(world.logs[1], P0, 1)
     world.say(1)
     world.say(0, P1)

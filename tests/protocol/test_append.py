@@ -26,7 +26,7 @@ from lakelog.replication.protocol.chain import linked
 from lakelog.replication.protocol.follow import check_follower_append
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
 from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
-from lakelog.replication.protocol.truncation import Cut, check_cut
+from lakelog.replication.protocol.truncation import Truncation, check_truncation
 
 
 @pytest.mark.parametrize("request_epoch", [5, None])
@@ -140,21 +140,21 @@ def test_kip_98_an_older_producer_is_fenced(log):
 
 
 @pytest.mark.parametrize(
-    ("cut", "records", "sequence", "placed"),
+    ("truncation", "records", "sequence", "placed"),
     [
-        pytest.param(5, 3, 5, Appended(5, 7), id="what was cut is appended anew"),
+        pytest.param(5, 3, 5, Appended(5, 7), id="what was truncated is appended anew"),
         pytest.param(5, 5, 0, Appended(0, 4, duplicate=True, leader_epoch=5), id="what was kept is still known"),
         pytest.param(0, 3, 5, Appended(0, 2), id="of an empty log nothing is known: the producer may begin anywhere"),
     ],
 )
-def test_tr_05_ap_06_producers_over_a_cut(log, cut, records, sequence, placed):
-    """A follower cuts what its leader never had, and leads later: the producer sends what was not acknowledged."""
-    log.drop({batch.segment for batch in log.batches if batch.base_offset >= cut})
+def test_tr_05_ap_06_producers_over_a_truncation(log, truncation, records, sequence, placed):
+    """A follower truncates what its leader never had, and leads later: the producer sends what was not acknowledged."""
+    log.drop({batch.segment for batch in log.batches if batch.base_offset >= truncation})
     log.role, log.epoch_start = Role(6, LEADER), log.log_end_offset
     assert place(log, request(records, sequence, leader_epoch=6)) == placed
 
 
-def test_tr_05_ap_06_a_batch_that_was_cut_is_gone_as_a_whole_and_makes_neither_a_double_nor_a_hole(log):
+def test_tr_05_ap_06_a_batch_that_was_truncated_is_gone_as_a_whole_and_makes_neither_a_double_nor_a_hole(log):
     log.drop({"segment-5"})
     with pytest.raises(OutOfOrderSequenceException, match="5 comes next"):
         place(log, request(2, 6))
@@ -184,7 +184,7 @@ def test_ap_06_where_the_new_records_of_a_request_go(appended, position):
     assert position_of(appended, LogEnd(8, "chain")) == position
 
 
-def test_tr_05_ap_06_a_producer_epoch_that_was_cut_fences_nobody(log):
+def test_tr_05_ap_06_a_producer_epoch_that_was_truncated_fences_nobody(log):
     append(log, 1, sequence=0, producer_epoch=1)
     log.drop({"segment-8"})
     assert append(log, 2, sequence=8) == Appended(8, 9)
@@ -193,7 +193,7 @@ def test_tr_05_ap_06_a_producer_epoch_that_was_cut_fences_nobody(log):
 WRITERS = {
     "producer": lambda log: place(log, request(1, 0, leader_epoch=5)),
     "follower's fetch": lambda log: check_follower_append(log, 5, "chain", "flights-3"),
-    "follower's cut": lambda log: check_cut(log, Cut(5, 0), "flights-3"),
+    "follower's truncation": lambda log: check_truncation(log, Truncation(5, 0), "flights-3"),
 }
 
 
@@ -212,7 +212,7 @@ def test_ap_01_ap_03_ap_06_who_may_write_under_which_role():
     assert allowed == {
         ("producer", Role(5, LEADER)),
         ("follower's fetch", Role(5, FOLLOWER)),
-        ("follower's cut", Role(5, FOLLOWER)),
+        ("follower's truncation", Role(5, FOLLOWER)),
     }
 
 

@@ -94,7 +94,7 @@ def test_ft_10_what_follows_the_chain_of_the_log_is_appended_each_batch_once(bat
     ],
 )
 def test_ft_10_tr_08_what_follows_another_chain_is_not_appended_and_is_no_gap(batches, end, appended, after):
-    """A gap would be fetched again, for ever: here something has to be cut first."""
+    """A gap would be fetched again, for ever: here something has to be truncated first."""
     plan = plan_appends(batches, {P: end})
     assert (planned(plan), plan.log_ends) == (appended, {P: after})
     assert (plan.gaps, plan.diverged) == (frozenset(), {P})

@@ -31,7 +31,7 @@ from tests.protocol.chains import GENESIS, chained, chained_log, header
 
 ROW = Replica("t", "id", 0, 1, 1, 5, LEADER_ROLE, "Fetching", 0, 30, 20, (EpochEntry(5, 0),), None, 1)
 KEEPS = (EpochEntry(5, 0), EpochEntry(6, 20))
-CUTS = (EpochEntry(5, 0), EpochEntry(6, 19))
+TRUNCATED = (EpochEntry(5, 0), EpochEntry(6, 19))
 NEVER_HAD = (EpochEntry(4, 0), EpochEntry(6, 10))
 NOT_LEADER = Completion(True, NotLeaderOrFollowerException)
 NOT_ENOUGH = Completion(True, NotEnoughReplicasAfterAppendException)
@@ -57,10 +57,10 @@ PRODUCES = {
     "a new leader that has them, HW below": (
         ({"leader_epoch": 6, "epochs": KEEPS, "high_watermark": 10}, 3, False), NOT_YET,
     ),
-    "a new leader that lacks the last": (({"leader_epoch": 6, "epochs": CUTS}, 3, False), NOT_LEADER),
+    "a new leader that lacks the last": (({"leader_epoch": 6, "epochs": TRUNCATED}, 3, False), NOT_LEADER),
     "a new leader that never had them": (({"leader_epoch": 6, "epochs": NEVER_HAD}, 3, False), NOT_LEADER),
     "a new leader without a lineage": (({"leader_epoch": 6, "epochs": ()}, 3, False), NOT_LEADER),
-    "another history outweighs a small ISR": (({"leader_epoch": 6, "epochs": CUTS}, 1, True), NOT_LEADER),
+    "another history outweighs a small ISR": (({"leader_epoch": 6, "epochs": TRUNCATED}, 1, True), NOT_LEADER),
 }  # fmt: skip
 
 

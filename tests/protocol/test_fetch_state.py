@@ -120,7 +120,7 @@ def test_tr_08_what_has_diverged_is_truncated_once_more_and_says_why_until_then(
     found = diverged(state, "DIVERGED: it differs")
     assert (found.shown_state, found.is_ready_for_fetch, found.error) == ("Truncating", False, "DIVERGED: it differs")
     assert (found.diverged, found.lagging, found.fetch_offset) == (True, True, state.fetch_offset)
-    assert diverged(found, "DIVERGED: it differs") == found, "told twice before it is cut"
+    assert diverged(found, "DIVERGED: it differs") == found, "told twice before it is truncated"
     assert truncated(found, 40) == replace(FETCHING, fetch_offset=40)
 
 

@@ -1,4 +1,4 @@
-"""A follower's round: cut, then append. Broker 2 follows broker 1 at leader epoch 6."""
+"""A follower's round: truncation, then append. Broker 2 follows broker 1 at leader epoch 6."""
 
 from dataclasses import replace
 
@@ -22,12 +22,12 @@ from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AdvanceFetchOffsets,
     AppendFetched,
-    CutLogs,
     FinishTruncation,
     RaiseLogStarts,
+    TruncateLogs,
 )
 from lakelog.replication.protocol.rounds.steps import PublishReplicas
-from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.protocol.truncation import Truncation
 from tests.protocol.chains import GENESIS, chained, one_by_one
 
 P, Q = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
@@ -54,15 +54,15 @@ def log_of(end, batches=(*BATCHES[:8], *STRAY)):
     return log
 
 
-CUT = [CutLogs({P: Cut(6, 8)}), FinishTruncation((P,)), PublishReplicas("truncated")]
+TRUNCATES = [TruncateLogs({P: Truncation(6, 8)}), FinishTruncation((P,)), PublishReplicas("truncated")]
 AGREES = [FinishTruncation((P,)), PublishReplicas("truncated")]
 
 
 @pytest.mark.parametrize(
     ("truncating", "fetching", "end", "row", "steps"),
     [
-        pytest.param([P], [], 10, {}, CUT, id="tr_06: it has what the leader has not"),
-        pytest.param([P], [], 8, {}, AGREES, id="it agrees: nothing is cut, and that is told"),
+        pytest.param([P], [], 10, {}, TRUNCATES, id="tr_06: it has what the leader has not"),
+        pytest.param([P], [], 8, {}, AGREES, id="it agrees: nothing is truncated, and that is told"),
         pytest.param([P], [], 0, {}, AGREES, id="an empty log agrees"),
         pytest.param([P], [], 10, None, [], id="ft_14: without the leader's row it stays as it is"),
         pytest.param([], [P], 10, {}, [], id="bl_06: what is fetched is not looked at again"),
@@ -72,40 +72,40 @@ AGREES = [FinishTruncation((P,)), PublishReplicas("truncated")]
             [P],
             7,
             started_at(8),
-            [CutLogs({P: Cut(6, 0, ENDS[8])}), *AGREES],
+            [TruncateLogs({P: Truncation(6, 0, ENDS[8])}), *AGREES],
             id="tr_07: the leader's retention has overtaken it",
         ),
         pytest.param([], [P], 7, None, [], id="tr_07: nor without the leader's row"),
         pytest.param([], [], 10, {}, [], id="nothing is followed"),
     ],
 )
-def test_ft_02_tr_06_tr_07_the_cut_comes_before_anything_is_fetched(truncating, fetching, end, row, steps):
+def test_ft_02_tr_06_tr_07_the_truncation_comes_before_anything_is_fetched(truncating, fetching, end, row, steps):
     leaders = {} if row is None else {P: replace(LEADER_ROW, **row)}
     assert maybe_truncate(truncating, fetching, {P: log_of(end)}, leaders, {}) == steps
 
 
-def test_tr_06_partitions_are_cut_in_one_commit_and_those_that_agree_are_not_in_it():
+def test_tr_06_partitions_are_truncated_in_one_commit_and_those_that_agree_are_not_in_it():
     third = TopicIdPartition("id", 2)
     logs = {P: log_of(10), Q: log_of(8), third: log_of(12)}
     leaders = {p: replace(LEADER_ROW, partition=p.partition) for p in logs}
     assert maybe_truncate([third, Q, P], [], logs, leaders, {}) == [
-        CutLogs({P: Cut(6, 8), third: Cut(6, 8)}),
+        TruncateLogs({P: Truncation(6, 8), third: Truncation(6, 8)}),
         FinishTruncation((P, Q, third)),
         PublishReplicas("truncated"),
     ]
 
 
-def test_tr_06_an_empty_log_may_have_to_start_elsewhere_also_if_nothing_is_cut():
+def test_tr_06_an_empty_log_may_have_to_start_elsewhere_also_if_nothing_is_truncated():
     steps = maybe_truncate([P], [], {P: log_of(0)}, {P: replace(LEADER_ROW, **started_at(8))}, {})
-    assert steps[0] == CutLogs({P: Cut(6, 0, ENDS[8])})
+    assert steps[0] == TruncateLogs({P: Truncation(6, 0, ENDS[8])})
 
 
-def test_tr_08_what_has_diverged_is_cut_where_the_leaders_batches_say():
+def test_tr_08_what_has_diverged_is_truncated_where_the_leaders_batches_say():
     """Under the same epochs the two wrote other records from 3 on: only the leader's batches tell where."""
     other = log_of(7, chained(*one_by_one(3, epoch=5), *one_by_one(8, 3, epoch=5, digest="other")))
     assert maybe_truncate([P], [], {P: other}, {P: LEADER_ROW}, {}) == AGREES, "the epochs do not tell"
-    cut = [CutLogs({P: Cut(6, 3)}), FinishTruncation((P,)), PublishReplicas("truncated")]
-    assert maybe_truncate([P], [], {P: other}, {P: LEADER_ROW}, {P: ENDS[1:]}) == cut
+    truncation = [TruncateLogs({P: Truncation(6, 3)}), FinishTruncation((P,)), PublishReplicas("truncated")]
+    assert maybe_truncate([P], [], {P: other}, {P: LEADER_ROW}, {P: ENDS[1:]}) == truncation
 
 
 def fetched(base, last, epoch=6, partition=P):

@@ -11,12 +11,12 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Partiti
 from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
 from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 from lakelog.replication.protocol.truncation import (
-    Cut,
+    Truncation,
     are_of_the_log,
     common_end,
-    cut_for,
     has_other_history,
     leader_lost_its_end,
+    truncation_for,
 )
 from tests.protocol.chains import GENESIS, chained_log, ends_of, header
 
@@ -108,7 +108,7 @@ def test_tr_08_batches_that_were_read_are_those_that_the_leaders_rows_tell_of(re
 
 def test_tr_08_a_row_that_is_newer_than_the_batches_that_were_read_is_believed_too():
     own = chained_log(A, B, C)
-    assert cut_for(own, leader_row(chained_log(A, LATER_B)), ends_of(own)) == Cut(9, 4)
+    assert truncation_for(own, leader_row(chained_log(A, LATER_B)), ends_of(own)) == Truncation(9, 4)
 
 
 def test_tr_08_where_logs_begin_elsewhere_they_are_compared_at_what_both_know():
@@ -146,23 +146,25 @@ def test_tr_08_without_a_batch_in_common_the_common_part_ends_at_the_own_log_sta
 
 
 @pytest.mark.parametrize(
-    ("own", "leader", "cut"),
+    ("own", "leader", "truncation"),
     [
-        pytest.param((A, B, OTHER_C), (A, B, C), Cut(9, 7), id="to the last common batch"),
-        pytest.param((A, OTHER_B, OTHER_C), (A, B, C), Cut(9, 4), id="further down"),
-        pytest.param((A, OTHER_B), (A, B, C), Cut(9, 4), id="below the leader's LEO"),
-        pytest.param((A, OTHER_B, OTHER_C), (A, B), Cut(9, 4), id="above the leader's LEO"),
-        pytest.param((OTHER_A, B, C), (A, B, C), Cut(9, 0), id="nothing in common: all goes, from where both begin"),
-        pytest.param((A, B, C), (), Cut(9, 0), id="the leader was emptied"),
-        pytest.param((A, B, C), (A, B, C), Cut(9, 10), id="nothing differs after all"),
-        pytest.param((A, LATER_B, LATER_C), (A, B, C), Cut(9, 4), id="epochs tell as much"),
-        pytest.param((A, B, LATER_C), (A, OTHER_B, C), Cut(9, 4), id="the batches tell more than the epochs"),
-        pytest.param((A, header(4, 9)), (A, B, C), Cut(9, 4), id="other batches of the same offsets"),
+        pytest.param((A, B, OTHER_C), (A, B, C), Truncation(9, 7), id="to the last common batch"),
+        pytest.param((A, OTHER_B, OTHER_C), (A, B, C), Truncation(9, 4), id="further down"),
+        pytest.param((A, OTHER_B), (A, B, C), Truncation(9, 4), id="below the leader's LEO"),
+        pytest.param((A, OTHER_B, OTHER_C), (A, B), Truncation(9, 4), id="above the leader's LEO"),
+        pytest.param(
+            (OTHER_A, B, C), (A, B, C), Truncation(9, 0), id="nothing in common: all goes, from where both begin"
+        ),
+        pytest.param((A, B, C), (), Truncation(9, 0), id="the leader was emptied"),
+        pytest.param((A, B, C), (A, B, C), Truncation(9, 10), id="nothing differs after all"),
+        pytest.param((A, LATER_B, LATER_C), (A, B, C), Truncation(9, 4), id="epochs tell as much"),
+        pytest.param((A, B, LATER_C), (A, OTHER_B, C), Truncation(9, 4), id="the batches tell more than the epochs"),
+        pytest.param((A, header(4, 9)), (A, B, C), Truncation(9, 4), id="other batches of the same offsets"),
     ],
 )
-def test_tr_08_a_log_that_has_diverged_is_cut_to_the_last_batch_of_both(own, leader, cut):
+def test_tr_08_a_log_that_has_diverged_is_truncated_to_the_last_batch_of_both(own, leader, truncation):
     has, of_leader = chained_log(*own), chained_log(*leader)
-    assert cut_for(has, leader_row(of_leader), ends_of(of_leader)) == cut
+    assert truncation_for(has, leader_row(of_leader), ends_of(of_leader)) == truncation
 
 
 def late_log(*batches, start, start_chain=GENESIS):
@@ -172,68 +174,68 @@ def late_log(*batches, start, start_chain=GENESIS):
 
 
 @pytest.mark.parametrize(
-    ("own", "leader", "cut"),
+    ("own", "leader", "truncation"),
     [
         pytest.param(
             late_log(OTHER_B, OTHER_C, start=4, start_chain="x"),
             WHOLE,
-            Cut(9, 4, LogEnd(0, GENESIS)),
+            Truncation(9, 4, LogEnd(0, GENESIS)),
             id="nothing in common: where the leader's log starts",
         ),
         pytest.param(
             chained_log(OTHER_A, OTHER_B, OTHER_C),
             late_log(B, C, start=4, start_chain="x"),
-            Cut(9, 0, LogEnd(4, "x")),
+            Truncation(9, 0, LogEnd(4, "x")),
             id="the leader's starts later",
         ),
         pytest.param(
             WHOLE,
             late_log(A, B, start=4),
-            Cut(9, 7),
+            Truncation(9, 7),
             id="the leader's starts later, and they have its start in common",
         ),
         pytest.param(
             WHOLE,
             late_log(OTHER_C, start=7, start_chain=WHOLE.batches[1].header.chain),
-            Cut(9, 7),
+            Truncation(9, 7),
             id="only the leader's log start is common",
         ),
         pytest.param(
             late_log(OTHER_B, C, start=4, start_chain="x"),
             late_log(B, C, start=4, start_chain="y"),
-            Cut(9, 4, LogEnd(4, "y")),
+            Truncation(9, 4, LogEnd(4, "y")),
             id="both begin at 4, after other records: the beginning is the leader's",
         ),
     ],
 )
-def test_tr_07_tr_08_of_what_has_nothing_in_common_all_goes_and_it_begins_as_the_leaders(own, leader, cut):
-    assert cut_for(own, leader_row(leader), ends_of(leader)) == cut
+def test_tr_07_tr_08_of_what_has_nothing_in_common_all_goes_and_it_begins_as_the_leaders(own, leader, truncation):
+    assert truncation_for(own, leader_row(leader), ends_of(leader)) == truncation
 
 
 @pytest.mark.parametrize(
-    ("start", "leader", "cut"),
+    ("start", "leader", "truncation"),
     [
-        pytest.param(0, chained_log(A, header(4, 5)), Cut(9, 4), id="within the second batch: all of it goes"),
-        pytest.param(0, chained_log(A, B, header(7, 8)), Cut(9, 7), id="within the third"),
-        pytest.param(0, chained_log(header(0, 1)), Cut(9, 0), id="within the first: everything"),
+        pytest.param(0, chained_log(A, header(4, 5)), Truncation(9, 4), id="within the second batch: all of it goes"),
+        pytest.param(0, chained_log(A, B, header(7, 8)), Truncation(9, 7), id="within the third"),
+        pytest.param(0, chained_log(header(0, 1)), Truncation(9, 0), id="within the first: everything"),
         pytest.param(
             OWN_START,
             late_log(A, header(4, 5), start=OWN_START),
-            Cut(9, OWN_START),
+            Truncation(9, OWN_START),
             id="the batch that holds the log start: everything, from there on",
         ),
         pytest.param(
             OWN_START,
             chained_log(A, header(4, 5)),
-            Cut(9, OWN_START, LogEnd(0, GENESIS)),
+            Truncation(9, OWN_START, LogEnd(0, GENESIS)),
             id="the leader's log starts below: from its start on",
         ),
     ],
 )
-def test_tr_01_tr_05_a_cut_within_a_batch_takes_all_of_it(start, leader, cut):
+def test_tr_01_tr_05_a_truncation_within_a_batch_takes_all_of_it(start, leader, truncation):
     """The leader's next epoch begins within a batch of the follower's, which it does not have whole."""
     own = late_log(A, B, C, start=start)
-    assert cut_for(own, leader_row(leader)) == cut
+    assert truncation_for(own, leader_row(leader)) == truncation
 
 
 @pytest.mark.parametrize("end", [LogEnd(0, GENESIS), LogEnd(20, "at 20")])
@@ -242,7 +244,7 @@ def test_tr_07_tr_08_a_leader_without_a_lineage_has_the_chain_of_its_log_start_a
     row = leader_row(PartitionLog(log_start_offset=end.offset, start_chain=end.chain), epochs=())
     own = PartitionLog(start_chain=GENESIS)
     assert row.log_start_chain == end.chain
-    assert cut_for(own, row) == Cut(9, 0, None if end == own.log_end else end)
+    assert truncation_for(own, row) == Truncation(9, 0, None if end == own.log_end else end)
 
 
 def histories(batches=3):
@@ -260,17 +262,17 @@ def in_common(own: tuple[BatchHeader, ...], leader: tuple[BatchHeader, ...]) -> 
     return same[-1][0].next_offset if same else 0
 
 
-def test_tr_08_over_all_small_histories_what_differs_is_found_and_nothing_else_is_cut():
-    """By the leader's row, or by the first batch that is fetched; and the cut leaves what both have."""
+def test_tr_08_over_all_small_histories_what_differs_is_found_and_nothing_else_is_truncated():
+    """By the leader's row, or by the first batch that is fetched; and the truncation leaves what both have."""
     for own_batches, leader_batches in itertools.product(histories(), repeat=2):
         own, leader = chained_log(*own_batches, role=Role(9, FOLLOWER)), chained_log(*leader_batches)
         row, common, case = leader_row(leader), in_common(own_batches, leader_batches), (own_batches, leader_batches)
-        assert cut_for(own, row, ends_of(leader)) == Cut(9, common), case
+        assert truncation_for(own, row, ends_of(leader)) == Truncation(9, common), case
         if has_other_history(own, row):
             assert common < min(own.log_end_offset, leader.log_end_offset), case
             continue
-        cut = cut_for(own, row)
-        own.drop({batch.segment for batch in own.batches if batch.header.next_offset > cut.offset})
+        truncation = truncation_for(own, row)
+        own.drop({batch.segment for batch in own.batches if batch.header.next_offset > truncation.offset})
         fetched = [
             FetchedBatch(P, h.base_offset, h.last_offset, 0, placed.segment, 1, 0, h.previous, h.chain)
             for placed in leader.batches

@@ -169,10 +169,10 @@ def test_tr_05_truncate_from_end(offset, after):
     assert truncate_from_end(TWO_RUNS, offset) == after
 
 
-def test_tr_05_what_was_cut_is_not_a_duplicate():
-    cut = truncate_from_end(TWO_RUNS, 200)
+def test_tr_05_what_was_truncated_is_not_a_duplicate():
+    truncation = truncate_from_end(TWO_RUNS, 200)
     assert check(TWO_RUNS, 10, 5) == KnownRecords(200, 204, 5)
-    assert check(cut, 10, 5) is None
+    assert check(truncation, 10, 5) is None
 
 
 def test_kip_98_a_log_of_batches_that_are_all_sent_twice():

@@ -132,7 +132,8 @@ def test_ft_15_the_error_of_a_fetcher_is_told_while_it_is_of_this_role(leader, f
 
 
 def test_hw_03_tr_05_a_row_never_claims_more_than_its_log():
-    """Over small worlds, also where a cut has gone below the HW: whatever is remembered, the log is what counts."""
+    """Over small worlds, also where a truncation has gone below the HW: whatever is remembered, the log is what
+    counts."""
     for end, high_watermark, leader in itertools.product(range(4, 9), range(4, 9), (1, 2)):
         row = row_of(hosted(leader, high_watermark), log_to(end), fetch(), told())
         assert (row.log_start_offset, row.log_end_offset) == (4, end)

@@ -8,7 +8,7 @@ from lakelog.replication.protocol.leader_epoch import EpochEntry, assign, end_of
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, PlacedBatch, Role
 from lakelog.replication.protocol.record_batch import LogEnd
 from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
-from lakelog.replication.protocol.truncation import Cut, check_cut, cut_for, truncation_offset
+from lakelog.replication.protocol.truncation import Truncation, check_truncation, truncation_for, truncation_offset
 from tests.protocol.chains import chained, one_by_one
 
 
@@ -75,7 +75,7 @@ def lineage(*entries):
         ),
     ],
 )
-def test_tr_01_the_cut_is_the_first_offset_of_another_epoch(follower, leo, leader, offset):
+def test_tr_01_the_truncation_is_the_first_offset_of_another_epoch(follower, leo, leader, offset):
     assert truncation_offset(follower, leo, leader) == offset
 
 
@@ -89,7 +89,8 @@ def lineages(length=5):
 
 
 def test_tr_03_what_is_kept_has_the_same_epochs_on_both_sides():
-    """Looked at offset by offset, for all pairs of short lineages: nothing that agrees is cut, nothing else is kept."""
+    """Looked at offset by offset, for all pairs of short lineages: nothing that agrees is truncated, nothing else is
+    kept."""
     for follower, leader in itertools.product(lineages(), repeat=2):
         leader = assign(leader, 3, 5)  # as every leader's, it ends with its own epoch
         for leo in range(1, 8):
@@ -114,7 +115,7 @@ class Kept:
     def append(self, number, epoch):
         return Kept((*self.records, (number, epoch)), assign(self.lineage, epoch, self.end))
 
-    def cut(self, offset):
+    def truncate(self, offset):
         return Kept(self.records[:offset], tuple(entry for entry in self.lineage if entry.start_offset < offset))
 
 
@@ -125,11 +126,12 @@ def common(one, other):
 
 
 def by_dialogue(follower, leader):
-    """Where Kafka's follower ends: it asks for one epoch after the other, and cuts at each answer."""
+    """Where Kafka's follower ends: it asks for one epoch after the other, and truncates at each answer."""
     while follower.lineage:
         known, leader_end = end_offset_for(leader.lineage, leader.end, follower.lineage[-1].leader_epoch)
         own, own_end = end_offset_for(follower.lineage, follower.end, known)
-        follower = follower.cut(min(own_end, follower.end) if own != known else min(leader_end, own_end, follower.end))
+        common_end = own_end if own != known else min(leader_end, own_end)
+        follower = follower.truncate(min(common_end, follower.end))
         if own == known:
             break
     return follower.end
@@ -138,17 +140,18 @@ def by_dialogue(follower, leader):
 def histories(steps):
     """Every history of two replicas, of which now the one, now the other leads, in sync or not: (follower, leader).
 
-    Someone is elected, the leader appends a record, or the follower cuts its log and copies one: all orders of these.
+    Someone is elected, the leader appends a record, or the follower truncates its log and copies one: all orders of
+    these.
     """
 
-    def walk(leader, follower, epoch, number, is_cut, left):
+    def walk(leader, follower, epoch, number, is_truncated, left):
         yield follower, leader
         if not left:
             return
         yield from walk(leader.lead(epoch + 1), follower, epoch + 1, number, False, left - 1)
         yield from walk(follower.lead(epoch + 1), leader, epoch + 1, number, False, left - 1)
-        yield from walk(leader.append(number, epoch), follower, epoch, number + 1, is_cut, left - 1)
-        copier = follower if is_cut else follower.cut(common(follower, leader))
+        yield from walk(leader.append(number, epoch), follower, epoch, number + 1, is_truncated, left - 1)
+        copier = follower if is_truncated else follower.truncate(common(follower, leader))
         copied = copier.append(*leader.records[copier.end]) if copier.end < leader.end else copier
         if copied != follower:
             yield from walk(leader, copied, epoch, number, True, left - 1)
@@ -156,15 +159,15 @@ def histories(steps):
     yield from walk(Kept().lead(0), Kept(), 0, 0, False, steps)
 
 
-def test_tr_01_tr_03_tr_04_the_cut_is_the_end_of_the_longest_common_history():
+def test_tr_01_tr_03_tr_04_the_truncation_is_the_end_of_the_longest_common_history():
     """Compared with the records themselves, and with where Kafka's questions and answers end; over all short histories
     of unclean elections, several in a row, and leaders that wrote nothing."""
     pairs = set(histories(8))
     assert max(follower.end - common(follower, leader) for follower, leader in pairs) >= 3
     for follower, leader in pairs:
-        cut = truncation_offset(follower.lineage, follower.end, leader.lineage)
-        assert cut == common(follower, leader), (follower, leader)
-        assert cut == by_dialogue(follower, leader), (follower, leader)
+        truncation = truncation_offset(follower.lineage, follower.end, leader.lineage)
+        assert truncation == common(follower, leader), (follower, leader)
+        assert truncation == by_dialogue(follower, leader), (follower, leader)
 
 
 FOLLOWS = Role(9, FOLLOWER)
@@ -196,76 +199,88 @@ EMPTY = leader_of(end=0)
 
 
 @pytest.mark.parametrize(
-    ("own", "leader", "cut"),
+    ("own", "leader", "truncation"),
     [
-        pytest.param(log_of((0, 0), end=10), leader_of((0, 0), end=10), Cut(9, 10), id="nothing to cut"),
-        pytest.param(log_of((0, 0), end=6), leader_of((0, 0), end=10), Cut(9, 6), id="behind: nothing to cut"),
-        pytest.param(log_of((0, 0), end=10), leader_of((0, 0), end=6), Cut(9, 6), id="kip_101: ahead"),
+        pytest.param(log_of((0, 0), end=10), leader_of((0, 0), end=10), Truncation(9, 10), id="nothing to truncate"),
+        pytest.param(log_of((0, 0), end=6), leader_of((0, 0), end=10), Truncation(9, 6),
+        id="behind: nothing to truncate"),
+        pytest.param(log_of((0, 0), end=10), leader_of((0, 0), end=6), Truncation(9, 6), id="kip_101: ahead"),
         pytest.param(
-            log_of((0, 0), (1, 4), end=9), leader_of((0, 0), (2, 4), end=7), Cut(9, 4), id="unclean: below the HW too"
+            log_of((0, 0), (1, 4), end=9), leader_of((0, 0), (2, 4), end=7), Truncation(9, 4),
+            id="unclean: below the HW too"
         ),
         pytest.param(
-            log_of((0, 0), (2, 3), end=9), leader_of((1, 0), end=7), Cut(9, 0), id="nothing in common: all, from 0 on"
+            log_of((0, 0), (2, 3), end=9), leader_of((1, 0), end=7), Truncation(9, 0),
+            id="nothing in common: all, from 0 on"
         ),
-        pytest.param(log_of((0, 0), end=10), EMPTY, Cut(9, 0), id="a leader with an empty log"),
-        pytest.param(log_of(end=0), EMPTY, Cut(9, 0), id="both empty"),
-        pytest.param(log_of(end=0), leader_of((0, 0), end=10), Cut(9, 0), id="ap_03: a new replica"),
+        pytest.param(log_of((0, 0), end=10), EMPTY, Truncation(9, 0), id="a leader with an empty log"),
+        pytest.param(log_of(end=0), EMPTY, Truncation(9, 0), id="both empty"),
+        pytest.param(log_of(end=0), leader_of((0, 0), end=10), Truncation(9, 0), id="ap_03: a new replica"),
         pytest.param(
-            log_of(end=0), leader_of((0, 20), end=50, start=20), Cut(9, 0, at(20)), id="a new replica begins with it"
+            log_of(end=0), leader_of((0, 20), end=50, start=20), Truncation(9, 0, at(20)),
+            id="a new replica begins with it"
         ),
         pytest.param(
-            log_of((0, 0), end=19), leader_of((0, 20), end=50, start=20), Cut(9, 0, at(20)), id="tr_07: the leader's "
+            log_of((0, 0), end=19), leader_of((0, 20), end=50, start=20), Truncation(9, 0, at(20)),
+            id="tr_07: the leader's "
             "log starts after our end",
         ),
         pytest.param(
-            log_of((0, 0), end=20), leader_of((0, 20), end=50, start=20), Cut(9, 20), id="tr_07: it starts at our end"
+            log_of((0, 0), end=20), leader_of((0, 20), end=50, start=20), Truncation(9, 20),
+            id="tr_07: it starts at our end"
         ),
         pytest.param(
-            log_of((0, 0), end=90), leader_of(end=50, start=50), Cut(9, 50), id="an empty leader that starts at 50"
+            log_of((0, 0), end=90), leader_of(end=50, start=50), Truncation(9, 50),
+            id="an empty leader that starts at 50"
         ),
         pytest.param(
-            log_of((3, 60), end=90), leader_of((0, 0), end=40), Cut(9, 60, at(0)),
+            log_of((3, 60), end=90), leader_of((0, 0), end=40), Truncation(9, 60, at(0)),
             id="tr_07: our log starts after the leader's end",
         ),
         pytest.param(
-            log_of((3, 60), end=90), leader_of((0, 0), (4, 50), end=99), Cut(9, 60, at(0)),
+            log_of((3, 60), end=90), leader_of((0, 0), (4, 50), end=99), Truncation(9, 60, at(0)),
             id="nothing of ours is the leader's",
         ),
         pytest.param(
-            log_of((3, 60), end=90), leader_of((4, 70), end=99, start=70), Cut(9, 70), id="what the leader has not kept"
+            log_of((3, 60), end=90), leader_of((4, 70), end=99, start=70), Truncation(9, 70),
+            id="what the leader has not kept"
             " is not compared",
         ),
-        pytest.param(log_of(end=60), leader_of((0, 0), end=40), Cut(9, 60, at(0)), id="an empty log above"),
-        pytest.param(log_of(end=60), leader_of((0, 0), end=80), Cut(9, 60, at(0)), id="an empty log within"),
+        pytest.param(log_of(end=60), leader_of((0, 0), end=40), Truncation(9, 60, at(0)), id="an empty log above"),
+        pytest.param(log_of(end=60), leader_of((0, 0), end=80), Truncation(9, 60, at(0)), id="an empty log within"),
     ],
 )  # fmt: skip
-def test_tr_03_tr_06_tr_07_ap_03_the_cut_under_a_new_leader(own, leader, cut):
-    assert cut_for(own, leader) == cut
+def test_tr_03_tr_06_tr_07_ap_03_the_truncation_under_a_new_leader(own, leader, truncation):
+    assert truncation_for(own, leader) == truncation
 
 
-def test_tr_07_after_the_cut_every_log_joins_its_leaders():
+def test_tr_07_after_the_truncation_every_log_joins_its_leaders():
     """Over all small logs on both sides, wherever they begin: what is left agrees, and the leader's log goes on."""
     ranges = [(first, last) for last in range(5) for first in range(last + 1)]
     for (own_start, own_end), (start, end) in itertools.product(ranges, repeat=2):
         for epochs, leaders in itertools.product((0, 1), repeat=2):
             own = log_of((epochs, own_start), end=own_end) if own_end > own_start else log_of(end=own_end)
             leader = leader_of(*([(leaders, start)] if end > start else []), end=end, start=start)
-            cut = cut_for(own, leader)
-            kept = max(min(cut.offset, own.log_end_offset), own_start)
-            left = range(own_start, kept) if cut.restart is None else range(cut.restart.offset, cut.restart.offset)
-            case = (own_start, own_end, start, end, epochs, leaders, cut)
+            truncation = truncation_for(own, leader)
+            kept = max(min(truncation.offset, own.log_end_offset), own_start)
+            left = (
+                range(own_start, kept)
+                if truncation.restart is None
+                else range(truncation.restart.offset, truncation.restart.offset)
+            )
+            case = (own_start, own_end, start, end, epochs, leaders, truncation)
             assert start <= left.stop <= end, case
             assert all(epochs == leaders for offset in left if offset >= start), case
-            assert cut.restart is None or kept == own_start, case
+            assert truncation.restart is None or kept == own_start, case
             if epochs == leaders and own_start < own_end and start < end and own_start < end and start <= own_end:
                 assert left.stop == min(own_end, end), case
 
 
-def test_ep_04_tr_05_an_epoch_of_which_a_cut_leaves_nothing_is_forgotten():
+def test_ep_04_tr_05_an_epoch_of_which_a_truncation_leaves_nothing_is_forgotten():
     own = log_of((0, 0), (1, 4), (3, 7), end=9)
-    cut = cut_for(own, leader_of((0, 0), (1, 4), (2, 6), end=8))
-    assert cut == Cut(9, 6)
-    own.drop({batch.segment for batch in own.batches if batch.header.next_offset > cut.offset})
+    truncation = truncation_for(own, leader_of((0, 0), (1, 4), (2, 6), end=8))
+    assert truncation == Truncation(9, 6)
+    own.drop({batch.segment for batch in own.batches if batch.header.next_offset > truncation.offset})
     assert own.lineage == log_of((0, 0), (1, 4), end=6).lineage
     to_the_start_of_an_epoch = log_of((0, 0), (1, 4), end=9)
     to_the_start_of_an_epoch.drop({f"segment-{offset}" for offset in range(4, 9)})
@@ -284,10 +299,10 @@ def test_ep_04_tr_05_an_epoch_of_which_a_cut_leaves_nothing_is_forgotten():
     ],
     ids=str,
 )
-def test_tr_02_a_cut_is_made_in_the_role_it_was_decided_in(role, is_made):
+def test_tr_02_a_truncation_is_made_in_the_role_it_was_decided_in(role, is_made):
     log = log_of((0, 0), end=10, role=role)
     if is_made:
-        check_cut(log, Cut(9, 5), "flights-0")
+        check_truncation(log, Truncation(9, 5), "flights-0")
         return
-    with pytest.raises(FencedLeaderEpochException, match=r"flights-0: not cut to 5: .* leader epoch 9"):
-        check_cut(log, Cut(9, 5), "flights-0")
+    with pytest.raises(FencedLeaderEpochException, match=r"flights-0: not truncated to 5: .* leader epoch 9"):
+        check_truncation(log, Truncation(9, 5), "flights-0")

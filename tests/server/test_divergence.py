@@ -1,5 +1,5 @@
 """A leader whose log was emptied, or lost its end, and was written to again under the same epoch: its follower finds
-out, says so before anything is cut, and has the same records in the end."""
+out, says so before anything is truncated, and has the same records in the end."""
 
 import dataclasses
 import logging
@@ -71,7 +71,7 @@ OTHERS = [b"other", b"records", b"than", b"before"]
 
 
 @pytest.mark.parametrize(
-    ("left", "new", "cut"),
+    ("left", "new", "truncation"),
     [
         pytest.param(6, [OTHERS], 6, id="r28: it lost its last batch, and has as much again"),
         pytest.param(6, [OTHERS[:2]], 6, id="the follower is above its leader's LEO"),
@@ -82,7 +82,9 @@ OTHERS = [b"other", b"records", b"than", b"before"]
         pytest.param(3, [OTHERS[:3], OTHERS], 3, id="the same offsets from batch to batch"),
     ],
 )
-def test_tr_08_a_follower_says_that_histories_differ_cuts_what_does_and_fetches_again(world, left, new, cut, caplog):
+def test_tr_08_a_follower_says_that_histories_differ_truncates_what_does_and_fetches_again(
+    world, left, new, truncation, caplog
+):
     """Nothing goes that the leader has had under its own epoch: the next epoch tells whose records hold."""
     before = chain(world.follower)
     lose_and_write(world, left, *new)
@@ -94,11 +96,11 @@ def test_tr_08_a_follower_says_that_histories_differ_cuts_what_does_and_fetches_
     assert "broker-2: flights-id-0: DIVERGED" in caplog.text
     state = world.states.get(P0)
     assert (state.shown_state, state.error) == (FollowerState.DELAYED, LOST_END)
-    assert (leo(world.follower), chain(world.follower)) == (10, before), "nothing has been cut"
+    assert (leo(world.follower), chain(world.follower)) == (10, before), "nothing has been truncated"
     lead_anew(world)
     catch_up(world)
     assert is_equal(world)
-    assert leo_when_truncated(world) == cut, "at the last batch of both"
+    assert leo_when_truncated(world) == truncation, "at the last batch of both"
     _, last = world.told[-1]
     assert (last[P0].state, last[P0].error, last[P0].chain) == (FollowerState.FETCHING, None, chain(world.leader))
     assert {p for found in world.divergences for p in found} == {P0}
@@ -124,8 +126,8 @@ def test_tr_08_a_leader_that_has_lost_its_end_and_written_nothing_has_no_other_h
     assert (leo(world.follower), world.follower.refresh().version, world.divergences) == (10, version, [])
 
 
-def test_tr_08_a_header_that_was_read_long_ago_cuts_nothing(world):
-    """The stream may bring what the leader has since cut: what its log says now decides."""
+def test_tr_08_a_header_that_was_read_long_ago_truncates_nothing(world):
+    """The stream may bring what the leader has since truncated: what its log says now decides."""
     fill(world.leader, P0, 2)
     world.stream()
     fill(world.leader, P0, 1)
@@ -144,7 +146,7 @@ def test_tr_08_a_header_that_was_read_long_ago_cuts_nothing(world):
     assert is_equal(world)
 
 
-def test_tr_08_ft_12_where_the_leaders_batches_cannot_be_read_nothing_is_cut(world):
+def test_tr_08_ft_12_where_the_leaders_batches_cannot_be_read_nothing_is_truncated(world):
     """Which of them are common cannot be told: the partition waits, and the other one goes on."""
     lose_and_write(world, 6, OTHERS)
     broken = world.leader.current().partition(P0).batches[0].segment
@@ -200,7 +202,7 @@ def rewrite(world):
         pytest.param(lambda world: truncate(world.leader, {P0: 6}), None, id="its log lacks what its row tells of"),
     ],
 )
-def test_tr_02_tr_08_nothing_is_cut_after_batches_that_are_not_the_leaders_any_more(
+def test_tr_02_tr_08_nothing_is_truncated_after_batches_that_are_not_the_leaders_any_more(
     world_without_stream, monkeypatch, before, after
 ):
     """They are read from its log, which says neither who leads nor whether it is still the one of the leader's row."""

@@ -23,12 +23,12 @@ from lakelog.replication.protocol.rounds.steps import (
     PublishReplicas,
     StopIdleFetchers,
 )
-from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.truncate import cut_logs
+from lakelog.replication.storage.log.truncate import truncate_logs
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.processes import wait_until
@@ -234,7 +234,7 @@ def test_steps_are_carried_out_in_the_order_given(world):
     assert world.fetchers.told == [("idle",), ("idle",)]
 
 
-def test_tr_05_hw_03_after_a_cut_no_hw_is_above_its_log(world):
+def test_tr_05_hw_03_after_a_truncation_no_hw_is_above_its_log(world):
     """Else what the follower appends next would count as committed before its leader says so."""
     lead(world.log, P1, epoch=0)
     fill(world.log, P1, 3, 2)
@@ -319,8 +319,8 @@ def published_after(world, why):
 
 
 def finish_truncation(world, offset):
-    """What a fetcher does, which does not wait for the manager: the cut, and then its state."""
-    cut_logs(world.log, {P1: Cut(1, offset)}, "fetcher")
+    """What a fetcher does, which does not wait for the manager: the truncation, and then its state."""
+    truncate_logs(world.log, {P1: Truncation(1, offset)}, "fetcher")
     world.fetchers.fetch_state = lambda _: fetch_state.truncated(TRUNCATING, offset)
 
 
@@ -345,8 +345,8 @@ def is_true_of(row, log):
     return (row.log_end_offset, row.chain, row.epochs) == (*own.log_end, own.lineage)
 
 
-def test_hw_02_a_row_never_says_that_it_fetches_with_the_end_from_before_its_cut(truncating):
-    """The cut happens while a publish waits for its turn."""
+def test_hw_02_a_row_never_says_that_it_fetches_with_the_end_from_before_its_truncation(truncating):
+    """The truncation happens while a publish waits for its turn."""
     with published_after(truncating, "kept up"):
         finish_truncation(truncating, 5)
     row = truncating.table.replicas[P1]
@@ -355,7 +355,7 @@ def test_hw_02_a_row_never_says_that_it_fetches_with_the_end_from_before_its_cut
 
 
 def test_hw_02_a_fetch_state_is_read_before_the_log(truncating):
-    """The cut happens while a publish is at work: the last thing that it reads is the log."""
+    """The truncation happens while a publish is at work: the last thing that it reads is the log."""
     fetchers = truncating.fetchers
 
     def asked_for(partition):

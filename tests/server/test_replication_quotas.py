@@ -147,7 +147,15 @@ class World:
         ([0, 4], {"state": "Truncating"}, 0),
         ([0, 4], {"leader_epoch": 1}, 0),
     ],
-    ids=["at first sight", "two batches", "three", "backwards", "held back", "about to be cut", "of another epoch"],
+    ids=[
+        "at first sight",
+        "two batches",
+        "three",
+        "backwards",
+        "held back",
+        "about to be truncated",
+        "of another epoch",
+    ],
 )
 def test_th_02_a_leader_measures_what_its_throttled_followers_fetch(root, ends, told, expected):
     assert World(root).rate(*ends, **told) == expected

@@ -32,8 +32,10 @@ def test_its_events_make_the_same_history_again(seed: int) -> None:
 
 
 def test_histories_see_what_they_are_for() -> None:
-    """Elections, cuts, ISR changes, zombies, deletions and acknowledgements all happen within a few histories."""
-    wanted = ("leader@", "(cut ", "(ISR of", "is claimed under", "gone", "are committed at", "has read", "overtaken",
+    """Elections, truncations, ISR changes, zombies, deletions and acknowledgements all happen within a few
+    histories."""
+    wanted = ("leader@", "(truncate ", "(ISR of", "is claimed under", "gone", "are committed at", "has read",
+              "overtaken",
               "never arrives", "is told nothing", "fenced@", "lost:", "found:", "leader -2@", "numbers is gone",
               "stands by: ControllerMoved", "answers AdminRequest")  # fmt: skip
     lines = ""

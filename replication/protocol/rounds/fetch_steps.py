@@ -11,7 +11,7 @@ from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds import carry_out
 from lakelog.replication.protocol.rounds.carry_out import Result
 from lakelog.replication.protocol.rounds.steps import PublishReplicas
-from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.protocol.truncation import Truncation
 
 
 class ReadLeaderRows(NamedTuple):
@@ -46,10 +46,10 @@ class TellDiverged(NamedTuple):
     partitions: tuple[TopicIdPartition, ...]
 
 
-class CutLogs(NamedTuple):
+class TruncateLogs(NamedTuple):
     """One commit on the log that adds nothing new: the ends that the leader's history does not have."""
 
-    cuts: Mapping[TopicIdPartition, Cut]
+    truncations: Mapping[TopicIdPartition, Truncation]
 
 
 class FinishTruncation(NamedTuple):
@@ -126,9 +126,9 @@ class RaiseLogStarts(NamedTuple):
 
 
 FetchStep: TypeAlias = (
-    ReadLeaderRows | ReadFollowedLogs | ReadLeaderBatches | TellDiverged | CutLogs | FinishTruncation | ThrottleFetch
-    | FetchHeaders | CopyBatches | AppendFetched | AdvanceFetchOffsets | FollowHighWatermarks | RaiseLogStarts
-    | PublishReplicas
+    ReadLeaderRows | ReadFollowedLogs | ReadLeaderBatches | TellDiverged | TruncateLogs | FinishTruncation
+    | ThrottleFetch | FetchHeaders | CopyBatches | AppendFetched | AdvanceFetchOffsets | FollowHighWatermarks |
+    RaiseLogStarts | PublishReplicas
 )  # fmt: skip
 
 Round: TypeAlias = carry_out.Round[FetchStep, Result]

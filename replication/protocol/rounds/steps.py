@@ -38,8 +38,8 @@ class StopFetching(NamedTuple):
 
 
 class CommitRoles(NamedTuple):
-    """One commit on the log. From it on an append or a cut under an older epoch loses, and a new leader's epoch has
-    its start offset."""
+    """One commit on the log. From it on an append or a truncation under an older epoch loses, and a new leader's epoch
+    has its start offset."""
 
     roles: Mapping[TopicIdPartition, Role]
 

@@ -21,7 +21,6 @@ from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRo
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AppendFetched,
     CopyBatches,
-    CutLogs,
     FetchHeaders,
     FetchStep,
     FollowHighWatermarks,
@@ -32,6 +31,7 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     ReadLeaderRows,
     TellDiverged,
     ThrottleFetch,
+    TruncateLogs,
 )
 from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
@@ -44,7 +44,7 @@ from lakelog.replication.storage.log.delete_records import follow_log_starts
 from lakelog.replication.storage.log.log_snapshot import batch_ends_from
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
-from lakelog.replication.storage.log.truncate import cut_logs
+from lakelog.replication.storage.log.truncate import truncate_logs
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
@@ -95,7 +95,7 @@ class FetchRunner:
             ReadFollowedLogs: self._followed_logs,
             ReadLeaderBatches: self._leader_batches,
             TellDiverged: self._tell_diverged,
-            CutLogs: lambda step: cut_logs(log, step.cuts, name),
+            TruncateLogs: lambda step: truncate_logs(log, step.truncations, name),
             ThrottleFetch: lambda step: context.quotas.throttle(step.lags),
             FetchHeaders: lambda step: self._headers.fetch(self._streamed, step),
             CopyBatches: self._copy,

@@ -69,8 +69,8 @@ def touched_partitions(commit: Commit, segments: Iterable[object]) -> set[TopicI
 
 
 def may_go_back(app_id: str) -> bool:
-    """Whether a `txn` may fall: an epoch, or a whole log, may start below an earlier one, whose records were cut; and a
-    hash has no order."""
+    """Whether a `txn` may fall: an epoch, or a whole log, may start below an earlier one, whose records were
+    truncated; and a hash has no order."""
     return not app_id.startswith((f"{_ROLE}/", BROKER_EPOCH))
 
 

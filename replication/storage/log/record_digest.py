@@ -1,4 +1,4 @@
-"""The digest of a batch's records: the same for the same records, however files, chunks and buffers are cut.
+"""The digest of a batch's records: the same for the same records, however files, chunks and buffers are split.
 
 Column by column: of each one the lengths of its values (-1 for null), then their bytes. The offsets are not part of it,
 as the header has them.

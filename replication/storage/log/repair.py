@@ -19,8 +19,8 @@ from lakelog.replication.storage.log.truncate import without_ends, without_produ
 def repair_logs(
     log: ReplicaLog, follows: Mapping[TopicIdPartition, int], who: str, hosted: Collection[TopicIdPartition] = ()
 ) -> int | None:
-    """Removes, in one commit, broken segments that hold nothing but what may be fetched again, and cuts each partition
-    where its first broken batch begins. Returns the commit's version, None without anything to do.
+    """Removes, in one commit, broken segments that hold nothing but what may be fetched again, and truncates each
+    partition where its first broken batch begins. Returns the commit's version, None without anything to do.
 
     `follows` has the partitions that may be fetched again, and the leader epoch that they follow at; who has another
     role by now keeps what there is. `hosted` are all partitions that the broker is a replica of.

@@ -1,4 +1,4 @@
-"""Cutting logs: what goes and what is written anew, in one commit that adds nothing new. [TR-05]
+"""Truncating logs: what goes and what is written anew, in one commit that adds nothing new. [TR-05]
 
 A batch stays whole or goes: a part of one would be no link of the chain.
 """
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from lakelog.replication.errors import CorruptRecordException, FencedLeaderEpochException
 from lakelog.replication.protocol.partition_log import STOPPED
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.truncation import Cut, check_cut
+from lakelog.replication.protocol.truncation import Truncation, check_truncation
 from lakelog.replication.storage.log.log_rewrite import Kept, Producers, Removal, snapshots_of, take_out
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.log_txns import start_txns
@@ -21,24 +21,24 @@ from lakelog.replication.storage.log.segment import Segment
 logger = logging.getLogger(__name__)
 
 
-def cut_logs(log: ReplicaLog, cuts: Mapping[TopicIdPartition, Cut], who: str) -> int | None:
-    """Carries out the cuts of a follower, in one commit; those whose role has changed meanwhile are left out, and so
-    are those of partitions that a broken segment may hold records of."""
+def truncate_logs(log: ReplicaLog, truncations: Mapping[TopicIdPartition, Truncation], who: str) -> int | None:
+    """Carries out the truncations of a follower, in one commit; those whose role has changed meanwhile are left out,
+    and so are those of partitions that a broken segment may hold records of."""
 
     def plan(state: LogState) -> Removal | None:
-        allowed = {p: cut for p, cut in cuts.items() if _is_allowed(state, p, cut)}
-        restarts = {p: cut.restart for p, cut in allowed.items() if cut.restart is not None}
+        allowed = {p: truncation for p, truncation in truncations.items() if _is_allowed(state, p, truncation)}
+        restarts = {p: truncation.restart for p, truncation in allowed.items() if truncation.restart is not None}
         # A log that starts over loses also what lies below its start, and what it remembers of producers.
-        kept = without_ends(state, {p: 0 if p in restarts else cut.offset for p, cut in allowed.items()})
+        kept = without_ends(state, {p: 0 if p in restarts else truncation.offset for p, truncation in allowed.items()})
         txns = {app_id: value for p, start in restarts.items() for app_id, value in start_txns(p, start).items()}
         return Removal(kept, without_producers(state, restarts), txns) if kept or txns else None
 
     return take_out(log, {"who": who, "why": "truncate to the leader's lineage"}, plan)
 
 
-def _is_allowed(state: LogState, partition: TopicIdPartition, cut: Cut) -> bool:
+def _is_allowed(state: LogState, partition: TopicIdPartition, truncation: Truncation) -> bool:
     try:
-        check_cut(state.partition(partition), cut, str(partition))
+        check_truncation(state.partition(partition), truncation, str(partition))
     except (FencedLeaderEpochException, CorruptRecordException) as error:
         logger.warning("%s", error)
         return False

@@ -19,7 +19,6 @@ from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRo
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AppendFetched,
     CopyBatches,
-    CutLogs,
     FetchedHeaders,
     FetchHeaders,
     FollowHighWatermarks,
@@ -31,6 +30,7 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     TellDiverged,
     Throttled,
     ThrottleFetch,
+    TruncateLogs,
 )
 from lakelog.replication.protocol.rounds.steps import InitialFetchState, OwnLogs, PublishReplicas
 from tests.clock import Clock
@@ -115,10 +115,10 @@ class World:
                 for batch in plan.batches:
                     found = next(b for b in self.leader.batches if b.segment == batch.segment)
                     self.own[batch.partition].add(found.header, batch.segment)
-            case CutLogs(cuts):
-                for partition, cut in cuts.items():
+            case TruncateLogs(truncations):
+                for partition, truncation in truncations.items():
                     log = self.own[partition]
-                    log.drop([b.segment for b in log.batches if b.header.next_offset > cut.offset])
+                    log.drop([b.segment for b in log.batches if b.header.next_offset > truncation.offset])
             case PublishReplicas(why):
                 self.told.append((why, {p: (s.shown_state, s.error) for p, s in self.states.all().items()}))
         return {}
@@ -165,7 +165,7 @@ def test_dr_02_the_log_start_follows_after_the_records():
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["it had diverged before", "it is found out now"])
-def test_tr_08_under_a_new_epoch_what_only_the_leaders_batches_tell_is_cut(is_known):
+def test_tr_08_under_a_new_epoch_what_only_the_leaders_batches_tell_is_truncated(is_known):
     world = World(own=(A, B))
     world.run()
     world.own[P0] = chained_log(A, OTHER_B, role=Role(0, FOLLOWER))
@@ -176,10 +176,10 @@ def test_tr_08_under_a_new_epoch_what_only_the_leaders_batches_tell_is_cut(is_kn
     world.states.assign({P0: InitialFetchState("t", 1, 1, 7)})
     world.run()
     assert world.steps == [
-        *READS, ReadLeaderBatches, ReadLeaderRows, CutLogs, ReadFollowedLogs, *TOLD, *FETCH, AppendFetched, *TOLD
+        *READS, ReadLeaderBatches, ReadLeaderRows, TruncateLogs, ReadFollowedLogs, *TOLD, *FETCH, AppendFetched, *TOLD
     ]  # fmt: skip
-    (cut,) = next(step for step in world.rounds.steps if isinstance(step, CutLogs)).cuts.values()
-    assert (cut.offset, world.own[P0].log_end) == (4, world.leader.log_end)
+    (truncation,) = next(step for step in world.rounds.steps if isinstance(step, TruncateLogs)).truncations.values()
+    assert (truncation.offset, world.own[P0].log_end) == (4, world.leader.log_end)
 
 
 def test_tr_08_a_history_that_comes_to_differ_is_told_and_its_row_counts_for_nothing():
@@ -190,7 +190,7 @@ def test_tr_08_a_history_that_comes_to_differ_is_told_and_its_row_counts_for_not
     assert world.run() is False, "another round at once would find the same"
     assert world.steps[: len(READS) + 2] == [*READS, TellDiverged, PublishReplicas]
     assert world.told[0] == ("diverged", {P0: (FollowerState.TRUNCATING, DIVERGED)})
-    assert CutLogs not in world.steps, "the leader has lost records of its own epoch"
+    assert TruncateLogs not in world.steps, "the leader has lost records of its own epoch"
     assert (world.state.shown_state, world.state.error) == (FollowerState.DELAYED, LOST_END)
 
 
@@ -204,7 +204,7 @@ def test_tr_08_a_batch_that_follows_another_chain_is_not_appended_and_the_next_r
     assert (world.state.shown_state, world.state.diverged) == (FollowerState.TRUNCATING, True)
 
 
-def test_ft_07_a_batch_that_the_leader_has_cut_since_is_not_appended():
+def test_ft_07_a_batch_that_the_leader_has_truncated_since_is_not_appended():
     """The tail of its log brought it late: its lineage has another epoch there by now."""
     world = World(own=(A,), leader=(A,))
     world.run()
@@ -251,7 +251,7 @@ def test_ft_12_what_cannot_be_read_or_copied_delays_its_partition_and_no_other(s
     assert (world.own[P0].log_end_offset, world.own[P1].log_end_offset) == (10, 7)
 
 
-def test_ft_12_ol_01_a_broken_file_of_our_own_delays_its_partition_also_when_the_cut_finds_it():
+def test_ft_12_ol_01_a_broken_file_of_our_own_delays_its_partition_also_when_the_truncation_finds_it():
     world = World(partitions=(P0, P1))
     world.then[ReadFollowedLogs] = lambda: world.faults.update({P1: "flipped"})
     world.run()
@@ -301,7 +301,7 @@ def test_bc_01_a_newer_process_ends_it_and_nothing_more_is_written(step):
     assert (world.steps[-1], world.states.is_held) == (step, False)
 
 
-WRITES = {CutLogs, AppendFetched, RaiseLogStarts, FollowHighWatermarks, PublishReplicas, TellDiverged}
+WRITES = {TruncateLogs, AppendFetched, RaiseLogStarts, FollowHighWatermarks, PublishReplicas, TellDiverged}
 
 
 @pytest.mark.parametrize("step", [*READS, *FETCH], ids=lambda step: step.__name__)

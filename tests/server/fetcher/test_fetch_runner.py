@@ -145,7 +145,7 @@ def test_ft_09_the_copy_is_committed_with_the_statistics_of_the_original(world):
     assert count == 6
 
 
-def test_ft_04_rows_are_cut_where_a_segment_holds_more_than_is_followed(spark, root):
+def test_ft_04_rows_are_selected_where_a_segment_holds_more_than_is_followed(spark, root):
     world = World(spark, root, followed=[P0])
     send(world.leader, request(P0, 10), request(P1, 5))
     world.fetch()
@@ -219,7 +219,7 @@ def test_ft_14_a_leader_that_has_not_taken_up_its_epoch_is_waited_for(world):
 
 
 def test_a_batch_that_the_leaders_lineage_does_not_hold_is_not_appended(world):
-    """An old checkpoint may deliver what the leader has cut since."""
+    """An old checkpoint may deliver what the leader has truncated since."""
     fill(world.leader, P0, 3)
     headers = world.stream()
     row = world.table.replicas[P0]
@@ -231,7 +231,7 @@ def test_a_batch_that_the_leaders_lineage_does_not_hold_is_not_appended(world):
     assert leo(world.follower) == 0
 
 
-def test_tr_06_a_follower_is_cut_to_its_leaders_lineage_before_it_fetches(world):
+def test_tr_06_a_follower_is_truncated_to_its_leaders_lineage_before_it_fetches(world):
     fill(world.leader, P0, 4)
     world.fetch()
     stray = ReplicaLog.open(world.follower.root)
@@ -286,7 +286,7 @@ def test_ft_12_a_broken_segment_in_the_snapshot_delays_its_partition_and_no_othe
 
 
 def test_ft_12_a_broken_file_of_our_own_delays_its_partition_and_no_other(world):
-    """It is found by the cut, which would write again what else is in it; what it holds may not be claimed."""
+    """It is found by the truncation, which would write again what else is in it; what it holds may not be claimed."""
     send(world.leader, request(P0, 4))
     world.fetch()
     lead(world.follower, P0, epoch=1)

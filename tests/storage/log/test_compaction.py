@@ -145,14 +145,14 @@ def test_na_04_the_next_compaction_takes_the_last_ones_result_along(log):
     assert offsets(log) == list(range(54))
 
 
-@pytest.mark.parametrize("what", ["cut", "retention"])
+@pytest.mark.parametrize("what", ["truncation", "retention"])
 def test_na_04_what_has_gone_meanwhile_does_not_come_back(log, what, monkeypatch):
     """Between the writing of the new files and their commit, one of the old ones goes."""
     others, original = ReplicaLog.open(log.root), compaction._merge
 
     def interrupted(*arguments):
         yield from original(*arguments)
-        if what == "cut":
+        if what == "truncation":
             truncate(others, {P0: 45})
         else:
             raise_log_starts(others, {P0: lambda _: 6, P1: lambda _: 4}, "test", "test")
@@ -161,7 +161,7 @@ def test_na_04_what_has_gone_meanwhile_does_not_come_back(log, what, monkeypatch
     monkeypatch.setattr(compaction, "_merge", interrupted)
     files = set(log.root.list())
     assert merge(log) == 0
-    assert offsets(log) == (list(range(44)) if what == "cut" else list(range(6, 50)))
+    assert offsets(log) == (list(range(44)) if what == "truncation" else list(range(6, 50)))
     left = {name for name in set(log.root.list()) - files if name.startswith("compacted")}
     assert left <= set(log.current().segments), "a file that nobody knows was left behind"
 
@@ -179,7 +179,7 @@ def test_na_04_a_compaction_that_loses_a_batch_is_refused(log):
         log.transact({"why": "test"}, lambda _: change)
 
 
-def test_tr_05_a_compacted_log_is_cut_like_any_other(log):
+def test_tr_05_a_compacted_log_is_truncated_like_any_other(log):
     merge(log)
     truncate(log, {P0: 7})
     assert (offsets(log), values(log, P1)) == (list(range(6)), values(ReplicaLog.open(log.root), P1))

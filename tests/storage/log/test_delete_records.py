@@ -7,13 +7,13 @@ from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.partition_log import FOLLOWER, STOPPED, Role
 from lakelog.replication.protocol.producer_state import SequenceRun
 from lakelog.replication.protocol.record_batch import LogEnd
-from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_reader import read_commit
 from lakelog.replication.storage.log.append import Appended
 from lakelog.replication.storage.log.delete_records import delete_old_segments, follow_log_starts, raise_log_starts
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_name import is_snapshot
-from lakelog.replication.storage.log.truncate import cut_logs, delete_logs
+from lakelog.replication.storage.log.truncate import delete_logs, truncate_logs
 from tests.storage.logs import P0, P1, PRODUCER, epochs, facts, filled_log, follow, leo, offsets, request, send
 
 
@@ -133,7 +133,7 @@ def test_tr_07_a_log_that_starts_over_has_nothing_of_what_was_below_its_start(lo
     clean(log)
     follow(log, P0, epoch=2)
     restart = LogEnd(left, genesis(P1))
-    cut_logs(log, {P0: Cut(2, 8, restart)}, "test")
+    truncate_logs(log, {P0: Truncation(2, 8, restart)}, "test")
     found = log.refresh().partition(P0)
     assert (found.log_start_offset, found.log_end, found.producers, found.batches) == (left, restart, {}, [])
     assert offsets(log, P1) == list(range(5))
@@ -150,10 +150,10 @@ def test_sr_02_a_deleted_partition_takes_the_memory_of_its_producers_along(log):
     assert is_same_when_opened_anew(log)
 
 
-def test_tr_05_a_cut_leaves_what_is_remembered_alone(log):
+def test_tr_05_a_truncation_leaves_what_is_remembered_alone(log):
     start(log, P0, 4)
     clean(log)
     log.become({P0: Role(2, FOLLOWER)}, "test")
-    cut_logs(log, {P0: Cut(2, 9)}, "test")
+    truncate_logs(log, {P0: Truncation(2, 9)}, "test")
     assert log.refresh().partition(P0).producers[PRODUCER].runs == (SequenceRun(0, 7, 0),)
     assert is_same_when_opened_anew(log)

@@ -181,7 +181,7 @@ def test_a_missing_segment_is_a_gap_that_names_it_and_the_others_go_on(log, read
     assert f"{first}: is gone" in rows[0]["gap"]
 
 
-def test_what_was_cut_and_rewritten_is_not_streamed_again(log, reader):
+def test_what_was_truncated_and_rewritten_is_not_streamed_again(log, reader):
     """It brings nothing new: who follows under the new leader epoch begins with the snapshot, others have the rest."""
 
     send(log, request(P0, 4), request(P1, 4))

@@ -5,7 +5,7 @@ import pytest
 from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role, role_version
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_reader import read_commit
 from lakelog.replication.storage.log import log_txns
 from lakelog.replication.storage.log.compaction import compact
@@ -22,7 +22,7 @@ from lakelog.replication.storage.log.log_txns import (
     start_txns,
 )
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.truncate import cut_logs, delete_logs
+from lakelog.replication.storage.log.truncate import delete_logs, truncate_logs
 from tests.storage.log.test_replay import clean_up
 from tests.storage.logs import P0, P1, chain, facts, fill, filled_log, follow, lead, truncate
 
@@ -88,13 +88,13 @@ def delete_before(log, offset):
 
 def start_over(log):
     follow(log, P0, epoch=2)
-    cut_logs(log, {P0: Cut(2, 0, LogEnd(40, ELSEWHERE))}, "test")
+    truncate_logs(log, {P0: Truncation(2, 0, LogEnd(40, ELSEWHERE))}, "test")
 
 
 def start_over_below(log):
     delete_before(log, 8)
     follow(log, P0, epoch=2)
-    cut_logs(log, {P0: Cut(2, 8, LogEnd(2, ELSEWHERE))}, "test")
+    truncate_logs(log, {P0: Truncation(2, 8, LogEnd(2, ELSEWHERE))}, "test")
 
 
 def stop(log):
@@ -112,12 +112,12 @@ def deleted_twice(log):
     delete_before(log, 12)
 
 
-def deleted_and_cut(log):
+def deleted_and_truncated(log):
     delete_before(log, 4)
     truncate(log, {P0: 4})
 
 
-def deleted_within_a_batch_and_cut(log):
+def deleted_within_a_batch_and_truncated(log):
     delete_before(log, 6)
     truncate(log, {P0: 6})
 
@@ -128,10 +128,10 @@ CASES = [
     pytest.param(lambda log: delete_before(log, 4), 12, 12, id="its beginning deleted"),
     pytest.param(deleted_twice, 12, 12, id="its beginning deleted, then the rest"),
     pytest.param(compacted_and_deleted, 12, 12, id="compacted, then emptied"),
-    pytest.param(lambda log: truncate(log, {P0: 0}), 0, 0, id="all of it cut"),
-    pytest.param(lambda log: truncate(log, {P0: 9}), 8, 8, id="its end cut"),
-    pytest.param(deleted_and_cut, 4, 4, id="its beginning deleted, then all of it cut"),
-    pytest.param(deleted_within_a_batch_and_cut, 6, 4, id="all of it cut, from within a batch on"),
+    pytest.param(lambda log: truncate(log, {P0: 0}), 0, 0, id="all of it truncated"),
+    pytest.param(lambda log: truncate(log, {P0: 9}), 8, 8, id="its end truncated"),
+    pytest.param(deleted_and_truncated, 4, 4, id="its beginning deleted, then all of it truncated"),
+    pytest.param(deleted_within_a_batch_and_truncated, 6, 4, id="all of it truncated, from within a batch on"),
     pytest.param(start_over, 40, None, id="begun anew further up"),
     pytest.param(start_over_below, 2, None, id="begun anew further down"),
     pytest.param(stop, 0, 0, id="deleted with its replica"),

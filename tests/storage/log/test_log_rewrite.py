@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.partition_log import STOPPED, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import log_rewrite
@@ -16,7 +16,7 @@ from lakelog.replication.storage.log.delete_records import delete_old_segments, 
 from lakelog.replication.storage.log.log_rewrite import Removal, readable, take_out
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_name import is_snapshot
-from lakelog.replication.storage.log.truncate import cut_logs, delete_logs, without_ends
+from lakelog.replication.storage.log.truncate import delete_logs, truncate_logs, without_ends
 from tests.hanging import ends, in_background
 from tests.storage.delta.answers import land_unheard, lose_an_answer
 from tests.storage.logs import P0, P1, P2, facts, fill, follow, leo, new_log, offsets, request, send, truncate
@@ -77,14 +77,14 @@ def overtaken(monkeypatch, log, times):
     return left
 
 
-@pytest.mark.parametrize("what", ["cut", "deletion", "retention"])
+@pytest.mark.parametrize("what", ["truncation", "deletion", "retention"])
 def test_tr_05_what_is_left_is_written_once_however_often_others_come_between(log, monkeypatch, written, what):
     if what == "retention":
         raise_log_starts(log, {P0: lambda _: 8, P1: lambda _: 3}, "set up", "set up")
     log.become({P0: Role(1, STOPPED)} if what == "deletion" else {}, "set up")
     left = overtaken(monkeypatch, log, 12)
     act = {
-        "cut": lambda: cut_logs(log, {P0: Cut(1, 2)}, "test"),
+        "truncation": lambda: truncate_logs(log, {P0: Truncation(1, 2)}, "test"),
         "deletion": lambda: delete_logs(log, [P0], "test"),
         "retention": lambda: delete_old_segments(log, 0, "test"),
     }
@@ -107,7 +107,7 @@ def test_tr_05_nobody_waits_for_what_is_written_again(log, monkeypatch):
         return original(*arguments)
 
     monkeypatch.setattr(log_rewrite, "rewrite", rewrite)
-    cut_logs(log, {P0: Cut(1, 4)}, "test")
+    truncate_logs(log, {P0: Truncation(1, 4)}, "test")
     assert [end for _, end in seen] == [9]
     assert offsets(log) == [0, 1, 2, 3]
 
@@ -140,7 +140,7 @@ def test_tr_05_a_segment_that_goes_before_it_is_read_is_planned_anew(log, monkey
         write(rewriter, removal)
 
     monkeypatch.setattr(log_rewrite._Rewriter, "write", interrupted)
-    cut_logs(log, {P0: Cut(1, 2)}, "test")
+    truncate_logs(log, {P0: Truncation(1, 2)}, "test")
     assert (leo(log, P0), leo(log, P1), leo(log, P2)) == (0, 0, 5)
 
 
@@ -158,9 +158,9 @@ def test_tr_05_a_write_that_fails_leaves_nothing_behind(log, monkeypatch):
     assert data_files(log) == before
 
 
-def test_tr_05_a_cut_whose_answer_was_lost_has_been_made(log, monkeypatch):
+def test_tr_05_a_truncation_whose_answer_was_lost_has_been_made(log, monkeypatch):
     lost = lose_an_answer(monkeypatch)
-    cut_logs(log, {P0: Cut(1, 4)}, "test")
+    truncate_logs(log, {P0: Truncation(1, 4)}, "test")
     assert (len(lost), offsets(log)) == (1, [0, 1, 2, 3])
     assert facts(ReplicaLog.open(log.root)) == facts(log)
 
@@ -170,7 +170,7 @@ def test_tr_05_files_of_a_commit_of_which_nothing_is_heard_stay(log, monkeypatch
     with monkeypatch.context() as patched:
         land_unheard(patched)
         with pytest.raises(KafkaStorageException, match="cannot be written"):
-            cut_logs(log, {P0: Cut(1, 4)}, "test")
+            truncate_logs(log, {P0: Truncation(1, 4)}, "test")
     opened = ReplicaLog.open(log.root)
     assert (offsets(opened, P0), offsets(opened, P1)) == (list(range(4)), list(range(9)))
 
@@ -188,18 +188,18 @@ def test_tr_05_a_plan_that_never_holds_is_an_error_in_the_end(log, monkeypatch):
     assert data_files(log) == before
 
 
-def test_ft_12_a_segment_that_cannot_be_read_takes_only_its_own_partitions_offline_when_others_are_cut(log):
+def test_ft_12_a_segment_that_cannot_be_read_takes_only_its_own_partitions_offline_when_others_are_truncated(log):
     name = shared(log)
     heal = unreadable(log, name)
     follow(log, P2, epoch=1)
-    assert cut_logs(log, {P0: Cut(1, 0), P2: Cut(1, 0)}, "test") is not None
+    assert truncate_logs(log, {P0: Truncation(1, 0), P2: Truncation(1, 0)}, "test") is not None
     state = log.refresh()
     assert [name in (state.fault(p) or "") for p in (P0, P1, P2)] == [True, True, False]
     assert leo(log, P2) == 0
-    assert cut_logs(log, {P0: Cut(1, 0)}, "test") is None, "what is broken is left alone"
+    assert truncate_logs(log, {P0: Truncation(1, 0)}, "test") is None, "what is broken is left alone"
     heal()
     assert log.scrub()
-    assert cut_logs(log, {P0: Cut(1, 0)}, "test") is not None
+    assert truncate_logs(log, {P0: Truncation(1, 0)}, "test") is not None
     assert (offsets(log), offsets(log, P1), offsets(log, P2)) == ([], list(range(9)), [])
 
 
@@ -232,7 +232,7 @@ def test_ft_12_a_store_that_does_not_hand_a_segment_out_is_no_broken_segment(log
 
     monkeypatch.setattr(StorageRoot, "read", unreachable)
     with pytest.raises(KafkaStorageException, match="timed out"):
-        cut_logs(log, {P0: Cut(1, 2)}, "test")
+        truncate_logs(log, {P0: Truncation(1, 2)}, "test")
     assert not log.current().broken
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
-from lakelog.replication.storage.log.truncate import cut_logs
+from lakelog.replication.storage.log.truncate import truncate_logs
 from tests.storage.logs import P0, P1, P2, fill, follow, lead, new_log, request, send
 
 
@@ -39,10 +39,10 @@ def delete_beginnings(log):
     assert "producers" in kinds
 
 
-def cut_an_end(log):
+def truncate_an_end(log):
     """Part of a segment is written again: P2's records stay."""
     follow(log, P1, epoch=1)
-    assert cut_logs(log, {P1: Cut(1, 0)}, "test") is not None
+    assert truncate_logs(log, {P1: Truncation(1, 0)}, "test") is not None
     lead(log, P1, epoch=2)
 
 
@@ -53,7 +53,7 @@ def merge(log):
 @pytest.mark.parametrize(
     "options", [{"ignoreDeletes": "true"}, {"skipChangeCommits": "true"}], ids=lambda o: next(iter(o))
 )
-def test_dr_01_a_plain_stream_goes_on_over_deletions_cuts_and_compactions(log, read, options):
+def test_dr_01_a_plain_stream_goes_on_over_deletions_truncations_and_compactions(log, read, options):
     send(log, request(P0, 3), request(P2, 2))
     send(log, request(P0, 3, 3), request(P1, 2))
     assert read(**options) == [(0, n) for n in range(6)] + [(1, 0), (1, 1), (2, 0), (2, 1)]
@@ -62,7 +62,7 @@ def test_dr_01_a_plain_stream_goes_on_over_deletions_cuts_and_compactions(log, r
     fill(log, P0, 1)
     assert read(**options) == [(0, 6), (0, 7), (0, 8), (2, 2)]
     send(log, request(P1, 2, 2), request(P2, 1, 3))
-    cut_an_end(log)
+    truncate_an_end(log)
     fill(log, P1, 1, epoch=2)
     fill(log, P2, *[1] * 6)
     merge(log)

@@ -145,7 +145,7 @@ def digests_hold(log, *partitions):
     return True
 
 
-def test_tr_08_na_04_digests_hold_over_files_compaction_and_cuts(root):
+def test_tr_08_na_04_digests_hold_over_files_compaction_and_truncations(root):
     log = new_log(root, P0, P1)
     for number in range(4):
         send(log, request(P0, 3, 3 * number), request(P1, 2, 2 * number), tables={P0: table(ROWS[:3]), P1: numbered(2)})

@@ -69,7 +69,7 @@ def sound(log):
         (3, {P0: [0, 1, 2, 3, 4, 5], P1: [0, 1, 2]}),
     ],
 )
-def test_ol_01_a_partition_is_cut_where_its_first_broken_batch_begins(log, number, left):
+def test_ol_01_a_partition_is_truncated_where_its_first_broken_batch_begins(log, number, left):
     name = harm(log, P0, number)
     assert repair_logs(log, FOLLOWS, "test") is not None
     for handle in (log, ReplicaLog.open(log.root)):

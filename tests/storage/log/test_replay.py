@@ -54,7 +54,7 @@ def delete_half(log):
     "change",
     [
         pytest.param(lambda log: compact(log, 2**25, 2, 2**28, "test"), id="na_04: files are put together"),
-        pytest.param(lambda log: truncate(log, {P0: 3}), id="tr_05: the end is cut"),
+        pytest.param(lambda log: truncate(log, {P0: 3}), id="tr_05: the end is truncated"),
         pytest.param(delete_half, id="dr_01: the beginning is deleted"),
         pytest.param(lambda log: lead(log, P0, epoch=3), id="bl_06: another epoch begins"),
         pytest.param(lambda log: start_at(log, P2, 7), id="ap_03: a log starts elsewhere"),
@@ -95,19 +95,19 @@ def claims_and_starts(log):
     follow(log, P2, epoch=1)
 
 
-def cuts(log):
+def truncates(log):
     appends(log)
     roles(log)
     truncate(log, {P0: 4, P1: 2})
 
 
-def cuts_of_everything(log):
+def truncations_of_everything(log):
     appends(log)
     truncate(log, {P0: 0, P1: 0})
 
 
-def appends_after_cuts(log):
-    cuts(log)
+def appends_after_truncations(log):
+    truncates(log)
     lead(log, P0, epoch=5)
     fill(log, P0, 2, 2, epoch=5)
     fill(log, P0, 3, epoch=5, producer_id=9)
@@ -119,7 +119,8 @@ def two_topics(log):
 
 
 @pytest.mark.parametrize(
-    "history", [appends, roles, claims_and_starts, cuts, cuts_of_everything, appends_after_cuts, two_topics]
+    "history",
+    [appends, roles, claims_and_starts, truncates, truncations_of_everything, appends_after_truncations, two_topics],
 )
 @pytest.mark.parametrize("cleaned", [False, True])
 def test_a_log_that_is_opened_knows_what_its_writer_and_its_follower_know(log, history, cleaned):

@@ -180,8 +180,8 @@ def test_ep_02_the_lineage_has_an_entry_for_each_epoch_that_wrote_and_for_the_le
     assert log.refresh().partition(P0).lineage == (EpochEntry(0, 0, genesis(P0)), EpochEntry(4, 3, at_3))
 
 
-def test_ep_05_an_epoch_may_start_below_an_earlier_one_whose_records_were_cut(log):
-    """Leader at 5, cut to 2 as a follower, leader again: its epoch starts where its log now ends."""
+def test_ep_05_an_epoch_may_start_below_an_earlier_one_whose_records_were_truncated(log):
+    """Leader at 5, truncated to 2 as a follower, leader again: its epoch starts where its log now ends."""
     fill(log, P0, 2, 3)
     lead(log, P0, epoch=1)
     follow(log, P0, epoch=2)

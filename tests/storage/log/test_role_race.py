@@ -9,7 +9,7 @@ from collections import Counter
 
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
-from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_reader import read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import replica_log
@@ -17,7 +17,7 @@ from lakelog.replication.storage.log.append import Appended, append_as_follower
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_segment, write_segment
-from lakelog.replication.storage.log.truncate import cut_logs
+from lakelog.replication.storage.log.truncate import truncate_logs
 from tests.processes import race, wait_until
 from tests.storage.logs import P0, follow, header, log_rows, new_log, request, send
 
@@ -41,7 +41,7 @@ def change_roles(start, uri):
 def produce(start, uri, producer_id, patience):
     """A producer that learns of a new epoch after `patience` refusals: with many it is a leader deposed long ago.
 
-    Sequences that were cut or that it cannot be sure of are not used again: it takes a new id."""
+    Sequences that were truncated or that it cannot be sure of are not used again: it takes a new id."""
     log = ReplicaLog.open(StorageRoot.of(uri))
     start()
     outcomes, sequence, epoch, refused = Counter(), 0, 0, 0
@@ -63,16 +63,17 @@ def produce(start, uri, producer_id, patience):
 
 
 def fetch(start, uri):
-    """The fetcher: cuts once when it follows under a new epoch, then appends what it has copied, epoch after epoch."""
+    """The fetcher: truncates once when it follows under a new epoch, then appends what it has copied, epoch after
+    epoch."""
     log = ReplicaLog.open(StorageRoot.of(uri))
     start()
-    outcomes, cut_at = Counter(), -1
+    outcomes, truncated_at = Counter(), -1
     while (state := log.current().partition(P0)).role != END:
         epoch, end, decided_at = state.role.leader_epoch, state.log_end, log.current().version
-        if epoch % 2 == 1 and cut_at != epoch:
-            cut_at = epoch
-            cut_logs(log, {P0: Cut(epoch, end.offset // 4)}, "fetcher")
-            outcomes["cut"] += 1
+        if epoch % 2 == 1 and truncated_at != epoch:
+            truncated_at = epoch
+            truncate_logs(log, {P0: Truncation(epoch, end.offset // 4)}, "fetcher")
+            outcomes["truncated"] += 1
             end = log.current().partition(P0).log_end
         following = header(P0, end.offset, end.offset + 2, epoch, previous=end.chain)
         copied = write_segment(log.root, 2, log_rows(P0, end.offset, 3, epoch), [following])
@@ -107,7 +108,7 @@ def test_ep_06_nothing_lands_in_a_log_after_its_replica_was_told_to_follow_a_new
     _, producer, deposed, follower = race(
         _run, (change_roles, uri), (produce, uri, 1, 1), (produce, uri, 2, 20), (fetch, uri), timeout=240
     )
-    assert min(producer["Appended"], follower["appended"], follower["cut"]) > ROLE_CHANGES / 10
+    assert min(producer["Appended"], follower["appended"], follower["truncated"]) > ROLE_CHANGES / 10
     assert deposed["FencedLeaderEpochException"] > ROLE_CHANGES, "the deposed leader has not raced"
     kinds, sent = {}, Counter()
     for commit, before, headers in replay(log):

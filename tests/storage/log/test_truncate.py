@@ -1,4 +1,4 @@
-"""Cutting logs: whole files go, others are written again, in one commit that adds nothing new."""
+"""Truncating logs: whole files go, others are written again, in one commit that adds nothing new."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
 from lakelog.replication.protocol.producer_state import SequenceRun
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.protocol.truncation import Cut
+from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import Appended
@@ -15,7 +15,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, read_segment, write_segment
 from lakelog.replication.storage.log.segment_name import leader_of
 from lakelog.replication.storage.log.segment_rewrite import rewrite
-from lakelog.replication.storage.log.truncate import cut_logs, delete_logs
+from lakelog.replication.storage.log.truncate import delete_logs, truncate_logs
 from lakelog.schemas import LOG
 from tests.storage.logs import (
     P0,
@@ -61,13 +61,13 @@ def log(root):
         pytest.param(0, 0, 3, 1, id="everything"),
     ],
 )
-def test_tr_05_a_cut_removes_and_rewrites_whole_batches_in_one_commit(log, offset, end, removed, added):
+def test_tr_05_a_truncation_removes_and_rewrites_whole_batches_in_one_commit(log, offset, end, removed, added):
     version, bystander = last_version(log.root), values(log, P1)
     before = log.current().partition(P0).chain_at(end)
-    cut = truncate(log, {P0: offset})
-    assert cut == (version + 1 if removed else None)
+    truncation = truncate(log, {P0: offset})
+    assert truncation == (version + 1 if removed else None)
     if removed:
-        commit = read_commit(log.root, cut)
+        commit = read_commit(log.root, truncation)
         assert (len(commit.removes), len(commit.adds)) == (removed, added)
         assert all(leader_of(file.name) == 1 for file in commit.adds)
         assert (any(f.data_change for f in commit.adds), all(f.data_change for f in commit.removes)) == (False, True)
@@ -77,21 +77,21 @@ def test_tr_05_a_cut_removes_and_rewrites_whole_batches_in_one_commit(log, offse
     assert facts(ReplicaLog.open(log.root)) == facts(log)
 
 
-def test_several_partitions_are_cut_in_one_commit(log):
+def test_several_partitions_are_truncated_in_one_commit(log):
     version = last_version(log.root)
     assert truncate(log, {P0: 5, P1: 2}) == version + 1
     assert (offsets(log), offsets(log, P1)) == ([0, 1, 2, 3], [])
     assert (chain(log, P1), leo(log, P1)) == (genesis(P1), 0)
 
 
-def test_tr_05_the_lineage_and_the_producers_are_cut_too(log):
+def test_tr_05_the_lineage_and_the_producers_are_truncated_too(log):
     follow(log, P0, epoch=2)
     truncate(log, {P0: 6})
     assert epochs(log) == [(0, 0)]
     assert log.refresh().partition(P0).producers[7].runs == (SequenceRun(0, 3, 0),)
 
 
-def test_kip_98_what_was_cut_is_no_duplicate_when_it_is_sent_again(log):
+def test_kip_98_what_was_truncated_is_no_duplicate_when_it_is_sent_again(log):
     truncate(log, {P0: 6})
     assert send(log, request(P0, 4, sequence=4, epoch=1)) == [Appended(4, 7)]
     assert send(log, request(P0, 4, sequence=0, epoch=1)) == [Appended(0, 3, duplicate=True, leader_epoch=0)]
@@ -144,7 +144,7 @@ def test_nothing_wanted_is_nothing_written(log):
     assert log.root.list() == before
 
 
-def test_records_that_were_cut_can_still_be_read_at_the_version_before(log):
+def test_records_that_were_truncated_can_still_be_read_at_the_version_before(log):
     version = log.current().version
     truncate(log, {P0: 0, P1: 0})
     removed = read_commit(log.root, version + 1).removes
@@ -152,24 +152,24 @@ def test_records_that_were_cut_can_still_be_read_at_the_version_before(log):
 
 
 @pytest.mark.parametrize(
-    ("cut", "log_start_offset", "end"),
+    ("truncation", "log_start_offset", "end"),
     [
-        (Cut(1, 4), 0, 4),
-        (Cut(1, 5), 0, 4),
-        (Cut(1, 9), 0, 6),
-        (Cut(1, 0), 0, 0),
-        (Cut(1, 0, LogEnd(100, ELSEWHERE)), 100, 100),
+        (Truncation(1, 4), 0, 4),
+        (Truncation(1, 5), 0, 4),
+        (Truncation(1, 9), 0, 6),
+        (Truncation(1, 0), 0, 0),
+        (Truncation(1, 0, LogEnd(100, ELSEWHERE)), 100, 100),
     ],
     ids=["a batch", "a part of one", "nothing", "all", "all, and from further up"],
 )
-def test_tr_05_a_follower_is_cut_in_one_commit(root, cut, log_start_offset, end):
+def test_tr_05_a_follower_is_truncated_in_one_commit(root, truncation, log_start_offset, end):
     log = new_log(root, P0, P1)
     send(log, request(P0, 4), request(P1, 2))
     fill(log, P0, 2)
     follow(log, P0, epoch=1)
     before = log.current().version
-    expected = cut.restart.chain if cut.restart else log.current().partition(P0).chain_at(end)
-    cut_logs(log, {P0: cut}, "test")
+    expected = truncation.restart.chain if truncation.restart else log.current().partition(P0).chain_at(end)
+    truncate_logs(log, {P0: truncation}, "test")
     state = log.refresh()
     assert (state.partition(P0).log_start_offset, leo(log, P0), leo(log, P1)) == (log_start_offset, end, 2)
     assert chain(log) == expected
@@ -182,7 +182,7 @@ def test_tr_07_a_log_may_start_over_below_where_it_began(root):
     start_at(log, P0, 50)
     fill(log, P0, 5)
     follow(log, P0, epoch=1)
-    cut_logs(log, {P0: Cut(1, 50, LogEnd(20, ELSEWHERE))}, "test")
+    truncate_logs(log, {P0: Truncation(1, 50, LogEnd(20, ELSEWHERE))}, "test")
     for found in (log, ReplicaLog.open(log.root)):
         state = found.refresh().partition(P0)
         assert (state.log_start_offset, state.log_end) == (20, LogEnd(20, ELSEWHERE))
@@ -192,11 +192,11 @@ def test_tr_07_a_log_may_start_over_below_where_it_began(root):
 
 
 @pytest.mark.parametrize("role", [Role(1, LEADER), Role(2, FOLLOWER), Role(1, STOPPED)], ids=lambda role: role.name)
-def test_tr_02_a_cut_is_dropped_when_the_role_has_changed(root, role):
+def test_tr_02_a_truncation_is_dropped_when_the_role_has_changed(root, role):
     log = new_log(root, P0, P1)
     send(log, request(P0, 6), request(P1, 2))
     log.become({P0: role, P1: Role(1, FOLLOWER)}, "test")
-    cut_logs(log, {P0: Cut(1, 0), P1: Cut(1, 0)}, "test")
+    truncate_logs(log, {P0: Truncation(1, 0), P1: Truncation(1, 0)}, "test")
     assert (leo(log, P0), leo(log, P1)) == (6, 0), "one partition's role says nothing of another's"
 
 
