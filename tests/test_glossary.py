@@ -1,11 +1,12 @@
 """One word for one thing: the glossary of `replication/README.md`, and the words that stand for its words nowhere."""
 
+import ast
 import re
 from importlib import import_module
 
 import pytest
 
-from tests.test_house import HOUSE, OURS, no_faults, sources
+from tests.test_house import HOUSE, OURS, Source, no_faults, sources
 
 _SECTION = (HOUSE / "replication" / "README.md").read_text("utf-8").partition("\n## Words\n")[2].partition("\n## ")[0]
 GLOSSARY = {
@@ -51,6 +52,15 @@ def synonyms(path: str, text: str):
                 yield f"{path}:{number}: {found[0]!r}: say {instead}"
 
 
+def pairs_called_partition(source):
+    """`partition` is a number everywhere; a field with the topic's id in it is `topic_id_partition`."""
+    for owner in ast.walk(source.tree):
+        for field in owner.body if isinstance(owner, ast.ClassDef) else ():
+            is_field = isinstance(field, ast.AnnAssign) and ast.unparse(field.target) == "partition"
+            if is_field and "int" not in ast.unparse(field.annotation):
+                yield source.at(field.lineno, f"{owner.name}.partition is a {ast.unparse(field.annotation)}")
+
+
 def texts():
     """Everything that people read here, but this file."""
     pages = [path.relative_to(HOUSE).as_posix() for path in HOUSE.glob("*.md")]
@@ -62,6 +72,11 @@ def texts():
 
 def test_no_synonyms():
     no_faults(fault for path, text in texts() for fault in synonyms(path, text))
+
+
+def test_a_partition_is_a_number():
+    no_faults(fault for source in sources(*OURS[:-1]) for fault in pairs_called_partition(source))
+    assert list(pairs_called_partition(Source("x.py", "class A:\n    partition: TopicIdPartition")))
 
 
 def test_the_glossary_is_short_and_every_line_of_it_is_read():

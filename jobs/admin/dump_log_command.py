@@ -97,7 +97,7 @@ def _object(
     chosen = [header for header in file.segment.headers if _is_chosen(header, args)]
     is_read = args.verify or (args.print_data_log and chosen)
     rows = read_rows(log, file.segment) if is_read else LogRows(None, None)
-    producers = [row for p in file.segment.producers for row in _producer_rows(p, topics.get(p.partition))]
+    producers = [row for p in file.segment.producers for row in _producer_rows(p, topics.get(p.topic_id_partition))]
     return {
         "file": file.name,
         "bytes": file.segment.file.size,
@@ -171,8 +171,8 @@ def _producer_rows(remembered: RememberedProducer, topic: str | None) -> Iterato
     for run in remembered.entry.runs:
         yield {
             "topic": topic,
-            "topic_id": remembered.partition.topic_id,
-            "partition": remembered.partition.partition,
+            "topic_id": remembered.topic_id_partition.topic_id,
+            "partition": remembered.topic_id_partition.partition,
             "producer_id": remembered.producer_id,
             "producer_epoch": remembered.entry.producer_epoch,
             "last_timestamp": remembered.max_timestamp // _MICROSECONDS,

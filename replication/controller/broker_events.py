@@ -30,7 +30,7 @@ def on_broker_change(decision: Decision, before: Mapping[int, BrokerView]) -> No
     bounced = {b for b in now.keys() & before.keys() if now[b].broker_epoch != before[b].broker_epoch}
     decision.live = live - bounced
     on_broker_failure(decision, dead | bounced)
-    decision.fence_isr_changes(r.partition for r in replica_state_machine.replicas_on(decision, bounced))
+    decision.fence_isr_changes(r.topic_id_partition for r in replica_state_machine.replicas_on(decision, bounced))
     decision.live = live
     _expel_older_processes(decision)
     on_broker_startup(decision, new | bounced)
@@ -80,9 +80,9 @@ def _renew(decision: Decision, registration: PartitionRegistration, members: set
 def _go_offline(decision: Decision, replicas: Collection[PartitionAndReplica]) -> None:
     """Others lead what they led; they leave every ISR but as its last member."""
     led = [
-        r.partition for r in replicas
-        if decision.registration(r.partition).leader == r.broker_id
-        and decision.partition_state(r.partition) == PartitionState.ONLINE
+        r.topic_id_partition for r in replicas
+        if decision.registration(r.topic_id_partition).leader == r.broker_id
+        and decision.partition_state(r.topic_id_partition) == PartitionState.ONLINE
     ]  # fmt: skip
     partition_state_machine.handle_state_changes(decision, led, PartitionState.OFFLINE)
     replica_state_machine.handle_state_changes(decision, replicas, ReplicaState.OFFLINE)
@@ -100,7 +100,7 @@ def on_broker_startup(decision: Decision, brokers: Collection[int]) -> None:
         replicas = [
             r for r in held
             if decision.replica_state(r) != ReplicaState.DELETION_SUCCESSFUL
-            and r.partition not in decision.context.brokers[r.broker_id].offline
+            and r.topic_id_partition not in decision.context.brokers[r.broker_id].offline
         ]  # fmt: skip
         replica_state_machine.handle_state_changes(decision, replicas, ReplicaState.ONLINE)
         trigger_online_partition_state_change(decision)
@@ -127,13 +127,13 @@ def on_broker_failure(decision: Decision, brokers: Collection[int]) -> None:
     partition_state_machine.handle_state_changes(decision, led, PartitionState.OFFLINE)
     trigger_online_partition_state_change(decision)
     held = replica_state_machine.replicas_on(decision, brokers)
-    deleted = [r for r in held if decision.is_left_alone(decision.registration(r.partition))]
+    deleted = [r for r in held if decision.is_left_alone(decision.registration(r.topic_id_partition))]
     kept = [
         r for r in held
-        if not decision.is_left_alone(decision.registration(r.partition))
-        and not _has_joined_since(decision, r.partition, r.broker_id)
+        if not decision.is_left_alone(decision.registration(r.topic_id_partition))
+        and not _has_joined_since(decision, r.topic_id_partition, r.broker_id)
     ]  # fmt: skip
-    kept.sort(key=lambda r: r.broker_id not in decision.without_log(decision.registration(r.partition)))
+    kept.sort(key=lambda r: r.broker_id not in decision.without_log(decision.registration(r.topic_id_partition)))
     replica_state_machine.handle_state_changes(decision, kept, ReplicaState.OFFLINE)
     topic_deletion_manager.fail_replica_deletion(decision, deleted)
 
@@ -154,8 +154,8 @@ def on_log_dir_event(decision: Decision, before: Mapping[int, BrokerView]) -> No
     healed = [
         replica
         for replica in replica_state_machine.replicas_on(decision, live & before.keys())
-        if replica.partition in before[replica.broker_id].offline - brokers[replica.broker_id].offline
-        and not decision.is_left_alone(decision.registration(replica.partition))
+        if replica.topic_id_partition in before[replica.broker_id].offline - brokers[replica.broker_id].offline
+        and not decision.is_left_alone(decision.registration(replica.topic_id_partition))
     ]
     replica_state_machine.handle_state_changes(decision, healed, ReplicaState.ONLINE)
     if healed:
@@ -172,10 +172,10 @@ def take_offline(decision: Decision) -> None:
         replica
         for replica in decision.context.offline_replicas
         if decision.replica_state(replica) != ReplicaState.OFFLINE
-        and not decision.is_left_alone(decision.registration(replica.partition))
+        and not decision.is_left_alone(decision.registration(replica.topic_id_partition))
     ]
     _go_offline(decision, offline)
-    decision.fence_isr_changes(replica.partition for replica in offline)
+    decision.fence_isr_changes(replica.topic_id_partition for replica in offline)
 
 
 def on_controlled_shutdown(decision: Decision, broker: int) -> None:
@@ -188,12 +188,12 @@ def on_controlled_shutdown(decision: Decision, broker: int) -> None:
     context = decision.context
     held = [
         r for r in replica_state_machine.replicas_on(decision, {broker})
-        if len(context.partitions[r.partition].replicas) > 1
-        and not decision.is_left_alone(decision.registration(r.partition))
+        if len(context.partitions[r.topic_id_partition].replicas) > 1
+        and not decision.is_left_alone(decision.registration(r.topic_id_partition))
     ]  # fmt: skip
-    led = [r.partition for r in held if decision.registration(r.partition).leader == broker]
+    led = [r.topic_id_partition for r in held if decision.registration(r.topic_id_partition).leader == broker]
     partition_state_machine.handle_state_changes(decision, led, PartitionState.ONLINE, Strategy.CONTROLLED_SHUTDOWN)
-    followed = [r for r in held if context.partitions[r.partition].leader != broker]
+    followed = [r for r in held if context.partitions[r.topic_id_partition].leader != broker]
     replica_state_machine.handle_state_changes(decision, followed, ReplicaState.OFFLINE)
 
 

@@ -20,7 +20,7 @@ from lakelog.replication.protocol.topic import Topic
 class PartitionAndReplica(NamedTuple):
     """A replica: the partition, and the broker that holds it."""
 
-    partition: TopicIdPartition
+    topic_id_partition: TopicIdPartition
     broker_id: int
 
 

@@ -188,7 +188,7 @@ class Decision:
 
     def name_of(self, replica: PartitionAndReplica) -> str:
         """The replica, for people."""
-        registration = self.registration(replica.partition)
+        registration = self.registration(replica.topic_id_partition)
         return f"replica {replica.broker_id} of {registration.name}"
 
     def refuse_move(self, what: str, before: str, after: str) -> None:

@@ -26,7 +26,9 @@ def handle_state_changes(decision: Decision, replicas: Iterable[PartitionAndRepl
     """
     for replica in replicas:
         before = decision.replica_state(replica)
-        is_leader = target == ReplicaState.NEW and decision.registration(replica.partition).leader == replica.broker_id
+        is_leader = (
+            target == ReplicaState.NEW and decision.registration(replica.topic_id_partition).leader == replica.broker_id
+        )
         if is_leader or not is_valid(before, target):
             decision.refuse_move(decision.name_of(replica), before, target)
             continue
@@ -36,7 +38,7 @@ def handle_state_changes(decision: Decision, replicas: Iterable[PartitionAndRepl
 
 
 def _leave_isr(decision: Decision, replica: PartitionAndReplica) -> None:
-    registration = decision.registration(replica.partition)
+    registration = decision.registration(replica.topic_id_partition)
     after = replica_offline(registration, replica.broker_id)
     if after is not registration and not decision.is_left_alone(registration):
         decision.put(after)

@@ -17,7 +17,7 @@ class FetchedBatch(NamedTuple):
     """A batch that may be appended: where it lies, its offsets (the last one included), and the chains before and after
     it."""
 
-    partition: TopicIdPartition
+    topic_id_partition: TopicIdPartition
     base_offset: int
     last_offset: int
     leader_epoch: int
@@ -67,19 +67,19 @@ class AppendPlan:
         """The chain that each partition's first batch follows: that of its log when this was planned."""
         first: dict[TopicIdPartition, str] = {}
         for batch in self.batches:
-            first.setdefault(batch.partition, batch.previous)
+            first.setdefault(batch.topic_id_partition, batch.previous)
         return first
 
     def bytes_by_partition(self) -> dict[TopicIdPartition, int]:
         """The size of each partition's batches."""
         total: dict[TopicIdPartition, int] = {}
         for batch in self.batches:
-            total[batch.partition] = total.get(batch.partition, 0) + batch.bytes
+            total[batch.topic_id_partition] = total.get(batch.topic_id_partition, 0) + batch.bytes
         return total
 
     def without(self, partitions: Collection[TopicIdPartition]) -> AppendPlan:
         """The plan for the other partitions."""
-        batches = tuple(batch for batch in self.batches if batch.partition not in partitions)
+        batches = tuple(batch for batch in self.batches if batch.topic_id_partition not in partitions)
         ends = {p: end for p, end in self.log_ends.items() if p not in partitions}
         return AppendPlan(batches, ends, self.gaps - set(partitions), self.diverged - set(partitions))
 
@@ -103,18 +103,18 @@ def plan_appends(
     """
     ends, stopped, diverged, chosen = dict(log_ends), set(), set(), []
     budget = _Budget(max_bytes, partition_max_bytes, limits)
-    for batch in sorted(dict.fromkeys(batches), key=lambda b: (b.partition, b.base_offset, b.last_offset)):
-        end = ends.get(batch.partition)
-        if end is None or batch.last_offset < end.offset or batch.partition in stopped:
+    for batch in sorted(dict.fromkeys(batches), key=lambda b: (b.topic_id_partition, b.base_offset, b.last_offset)):
+        end = ends.get(batch.topic_id_partition)
+        if end is None or batch.last_offset < end.offset or batch.topic_id_partition in stopped:
             continue
         is_above = batch.base_offset > end.offset
         if not is_above and batch.previous != end.chain:
-            diverged.add(batch.partition)
-        if is_above or batch.partition in diverged or not budget.take(batch):
-            stopped.add(batch.partition)
+            diverged.add(batch.topic_id_partition)
+        if is_above or batch.topic_id_partition in diverged or not budget.take(batch):
+            stopped.add(batch.topic_id_partition)
             continue
         chosen.append(batch)
-        ends[batch.partition] = LogEnd(batch.last_offset + 1, batch.chain)
+        ends[batch.topic_id_partition] = LogEnd(batch.last_offset + 1, batch.chain)
     return AppendPlan(tuple(chosen), ends, frozenset(stopped - diverged), frozenset(diverged))
 
 
@@ -129,8 +129,8 @@ class _Budget:
 
     def take(self, batch: FetchedBatch) -> bool:
         """Takes the bytes of a batch, or tells that they are too many."""
-        of_partition = self._partitions.get(batch.partition, 0) + batch.bytes
-        bounds = [index for index, limit in enumerate(self._limits) if batch.partition in limit.partitions]
+        of_partition = self._partitions.get(batch.topic_id_partition, 0) + batch.bytes
+        bounds = [index for index, limit in enumerate(self._limits) if batch.topic_id_partition in limit.partitions]
         total = sum(self._segments.values()) + (0 if batch.segment in self._segments else batch.segment_bytes)
         if (
             (self._max_bytes is not None and self._segments and total > self._max_bytes)
@@ -140,5 +140,5 @@ class _Budget:
             return False
         for index in bounds:
             self._spent[index] += batch.bytes
-        self._segments[batch.segment], self._partitions[batch.partition] = batch.segment_bytes, of_partition
+        self._segments[batch.segment], self._partitions[batch.topic_id_partition] = batch.segment_bytes, of_partition
         return True

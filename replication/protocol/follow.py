@@ -63,7 +63,7 @@ def append_fetched(plan: AppendPlan, leaders: LeaderRows, logs: Logs) -> list[Fe
 
     Kafka: `ReplicaFetcherThread.processPartitionData`. [FT-09, HW-03, DR-02]
     """
-    epochs = {p: leaders[p].leader_epoch for p in {batch.partition for batch in plan.batches}}
+    epochs = {p: leaders[p].leader_epoch for p in {batch.topic_id_partition for batch in plan.batches}}
     ends = {p: plan.log_ends[p].offset for p in leaders}
     advance = AdvanceFetchOffsets(ends, {p: row.high_watermark for p, row in leaders.items()})
     starts = {

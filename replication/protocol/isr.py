@@ -37,7 +37,7 @@ class IsrChange:
     change: its outcome is found out before another one is decided.
     """
 
-    partition: TopicIdPartition
+    topic_id_partition: TopicIdPartition
     leader: int
     leader_epoch: int
     partition_epoch: int

@@ -127,7 +127,7 @@ class SimulatedFetcher(BrokerThread):
                 self.rules.check_follower_append(state.partition(partition), epoch, previous, str(partition))
             return SimulatedLogChange(adds)
 
-        words = ", ".join(f"{b.partition} {b.base_offset}..{b.last_offset}@{b.leader_epoch}"
+        words = ", ".join(f"{b.topic_id_partition} {b.base_offset}..{b.last_offset}@{b.leader_epoch}"
                           for b in plan.batches)  # fmt: skip
         yield from self.transact_log(decide, f"append {words}")
 

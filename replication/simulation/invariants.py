@@ -20,7 +20,7 @@ class LogCommit(NamedTuple):
     """What a commit has made of one partition in a broker's log."""
 
     broker: int
-    partition: TopicIdPartition
+    topic_id_partition: TopicIdPartition
     state_before: SimulatedLogState
     state: SimulatedLogState
     change: SimulatedLogChange
@@ -28,23 +28,23 @@ class LogCommit(NamedTuple):
     @property
     def before(self) -> PartitionLog:
         """The partition's log before it."""
-        return self.state_before.partition(self.partition)
+        return self.state_before.partition(self.topic_id_partition)
 
     @property
     def log(self) -> PartitionLog:
         """The partition's log after it."""
-        return self.state.partition(self.partition)
+        return self.state.partition(self.topic_id_partition)
 
     @property
     def name(self) -> str:
         """For messages."""
-        return f"{self.partition} on broker {self.broker}"
+        return f"{self.topic_id_partition} on broker {self.broker}"
 
 
 def offsets_are_without_gaps(_: HistoryFacts, commit: LogCommit) -> None:
     """A log has every offset from its start to its end once."""
     try:
-        commit.log.check(commit.partition)
+        commit.log.check(commit.topic_id_partition)
     except CorruptRecordException as error:
         raise Violation("offsets_are_without_gaps", f"{commit.name}: {error}") from error
 
@@ -53,13 +53,13 @@ def one_record_at_an_offset_of_an_epoch(checker: HistoryFacts, commit: LogCommit
     """No two logs differ at one (partition, offset, epoch), nor in what comes before it."""
     for batch in commit.change.adds:
         header = batch.header
-        if header.topic_id_partition != commit.partition:
+        if header.topic_id_partition != commit.topic_id_partition:
             continue
         previous = next(
             (e.leader_epoch for e in checker.entries(commit.log, header.base_offset - 1, header.base_offset)), -1
         )
         for offset, value in enumerate(batch.values, header.base_offset):
-            key = (commit.partition, offset, header.leader_epoch)
+            key = (commit.topic_id_partition, offset, header.leader_epoch)
             known = checker.values.setdefault(key, value)
             is_first = previous < 0 < offset  # what came before it has been deleted
             before = previous if is_first else checker.previous_epochs.setdefault(key, previous)
@@ -75,10 +75,10 @@ def one_record_at_an_offset_of_an_epoch(checker: HistoryFacts, commit: LogCommit
 
 def only_committed_is_deleted(checker: HistoryFacts, commit: LogCommit) -> None:
     """A leader's log start rises to no more than what is committed, and so far others may follow."""
-    start = commit.change.log_starts.get(commit.partition)
+    start = commit.change.log_starts.get(commit.topic_id_partition)
     if start is None or not commit.before.role.is_leader:
         return
-    branch = checker.branch(commit.partition, commit.before.role.leader_epoch)
+    branch = checker.branch(commit.topic_id_partition, commit.before.role.leader_epoch)
     committed = len(checker.committed[branch])
     if start > committed or start < commit.before.log_start_offset:
         raise Violation("only_committed_is_deleted", f"{commit.name}: starts at {start}, {committed} are committed")
@@ -88,7 +88,7 @@ def only_committed_is_deleted(checker: HistoryFacts, commit: LogCommit) -> None:
 def log_starts_follow_deletions(checker: HistoryFacts, commit: LogCommit) -> None:
     """No log starts where nobody has deleted to, nor above its own end."""
     start = commit.log.log_start_offset
-    deleted = max((end for (p, _), end in checker.deleted.items() if p == commit.partition), default=0)
+    deleted = max((end for (p, _), end in checker.deleted.items() if p == commit.topic_id_partition), default=0)
     if start > min(deleted, commit.log.log_end_offset):
         text = f"{commit.name}: starts at {start} and ends at {commit.log.log_end_offset}, deleted is up to {deleted}"
         raise Violation("log_starts_follow_deletions", text)
@@ -98,8 +98,8 @@ def records_begin_under_an_open_epoch(checker: HistoryFacts, commit: LogCommit) 
     """A record that no log has had before is appended by a leader, under the very epoch that its log is open at."""
     for batch in commit.change.adds:
         header, role = batch.header, commit.before.role
-        key = (commit.partition, header.base_offset, header.leader_epoch)
-        is_new = header.topic_id_partition == commit.partition and key not in checker.values
+        key = (commit.topic_id_partition, header.base_offset, header.leader_epoch)
+        is_new = header.topic_id_partition == commit.topic_id_partition and key not in checker.values
         if is_new and not role.leads_at(header.leader_epoch):
             text = f"{commit.name}: {batch.values} appended under epoch {header.leader_epoch}, the log is {role}"
             raise Violation("records_begin_under_an_open_epoch", text)
@@ -107,10 +107,10 @@ def records_begin_under_an_open_epoch(checker: HistoryFacts, commit: LogCommit) 
 
 def one_log_opens_an_epoch(checker: HistoryFacts, commit: LogCommit) -> None:
     """At most one log ever opens a leader epoch."""
-    role = commit.change.roles.get(commit.partition)
+    role = commit.change.roles.get(commit.topic_id_partition)
     if role is None or not role.is_leader:
         return
-    opener = checker.openers.setdefault((commit.partition, role.leader_epoch), commit.broker)
+    opener = checker.openers.setdefault((commit.topic_id_partition, role.leader_epoch), commit.broker)
     if opener != commit.broker:
         raise Violation("one_log_opens_an_epoch", f"{commit.name}: epoch {role.leader_epoch} was opened by {opener}")
 
@@ -124,33 +124,37 @@ def roles_never_go_back(_: HistoryFacts, commit: LogCommit) -> None:
 
 def a_leader_truncates_nothing(_: HistoryFacts, commit: LogCommit) -> None:
     """A log that is open loses nothing."""
-    if commit.partition in commit.change.drops and commit.before.role.is_leader:
+    if commit.topic_id_partition in commit.change.drops and commit.before.role.is_leader:
         raise Violation("a_leader_truncates_nothing", f"{commit.name}: truncated while {commit.before.role}")
 
 
 def members_of_the_isr_keep_what_is_committed(checker: HistoryFacts, commit: LogCommit) -> None:
     """A truncation leaves what is committed to a member of the ISR."""
-    registration = checker.registration(commit.partition)
-    if commit.partition in commit.change.drops and registration and commit.broker in registration.isr:
+    registration = checker.registration(commit.topic_id_partition)
+    if commit.topic_id_partition in commit.change.drops and registration and commit.broker in registration.isr:
         holds_committed(checker, commit.broker, commit.log, registration)
 
 
 def no_row_claims_what_is_truncated(checker: HistoryFacts, commit: LogCommit) -> None:
     """While a row says that its replica is Fetching, its log has what it says."""
-    if commit.partition not in commit.change.drops:
+    if commit.topic_id_partition not in commit.change.drops:
         return
     table = checker.world.replicas[commit.broker]
-    row = table.at(table.newest).replicas.get(commit.partition)
+    row = table.at(table.newest).replicas.get(commit.topic_id_partition)
     if row is not None and row.leader_epoch == commit.log.role.leader_epoch:
         row_is_true(row, commit.log)
 
 
 def leaders_have_what_was_promised(checker: HistoryFacts, commit: LogCommit) -> None:
     """Who begins to lead by a clean election has what was acknowledged, committed and read before."""
-    role = commit.change.roles.get(commit.partition)
+    role = commit.change.roles.get(commit.topic_id_partition)
     if role is None or not role.is_leader:
         return
-    partition, epoch, where = commit.partition, role.leader_epoch, f"{commit.name} leads at epoch {role.leader_epoch}"
+    partition, epoch, where = (
+        commit.topic_id_partition,
+        role.leader_epoch,
+        f"{commit.name} leads at epoch {role.leader_epoch}",
+    )
     branch = checker.branch(partition, epoch)
     for promise in checker.acknowledged[branch]:
         if promise.granted < epoch:

@@ -82,12 +82,13 @@ class LeaderDuties(BrokerThread):
             epochs = {broker: row.broker_epoch for broker, row in registry.items()}
             found = metadata.partitions
             outcomes = {
-                c.partition: self.rules.alter_partition(found.get(c.partition), c, epochs) for c in step.changes
+                c.topic_id_partition: self.rules.alter_partition(found.get(c.topic_id_partition), c, epochs)
+                for c in step.changes
             }
             applied = {p: r for p, (outcome, r) in outcomes.items() if r and outcome is AlterIsrOutcome.APPLIED}
             return metadata._replace(partitions={**found, **applied}) if applied else None
 
-        words = ", ".join(f"ISR of {c.partition}: {c.isr}" for c in step.changes)
+        words = ", ".join(f"ISR of {c.topic_id_partition}: {c.isr}" for c in step.changes)
         yield from self.transact(self.world.metadata, decide, words)
         for partition, (outcome, _) in outcomes.items():
             self.say("ISR of %s: %s", str(partition), outcome.value)

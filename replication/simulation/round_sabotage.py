@@ -57,9 +57,9 @@ class _TakesNoAnswerForDone(LeaderRound):
                 if not isinstance(step, AlterPartitions):
                     raise
             for change in step.changes:
-                hosted = memory.hosted[change.partition]
+                hosted = memory.hosted[change.topic_id_partition]
                 after = replace(hosted.registration, isr=change.isr)
-                memory.hosted[change.partition] = replace(hosted, registration=after, pending=None)
+                memory.hosted[change.topic_id_partition] = replace(hosted, registration=after, pending=None)
             return {}
 
         return bool((yield from carried_out(super().run(memory), instead)))

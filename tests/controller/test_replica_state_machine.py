@@ -90,4 +90,4 @@ def test_bu_01_bd_02_replicas_on_brokers():
     decision = Decision(context(partition((1, 2)), partition((2, 3), number=1), partition((3, 1), number=2)), "a test")
     assert replicas_on(decision, (3, 1)) == [replica(1), replica(3, 1), replica(1, 2), replica(3, 2)]
     assert replicas_on(decision, ()) == []
-    assert tp(1) == replicas_on(decision, (2,))[1].partition
+    assert tp(1) == replicas_on(decision, (2,))[1].topic_id_partition

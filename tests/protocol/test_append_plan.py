@@ -18,7 +18,7 @@ def batch(base, last, segment="a", partition=P, size=10, epoch=0, payload=0, pre
 
 
 def planned(plan):
-    return [(b.partition.partition, b.segment, b.base_offset, b.last_offset + 1) for b in plan.batches]
+    return [(b.topic_id_partition.partition, b.segment, b.base_offset, b.last_offset + 1) for b in plan.batches]
 
 
 def offsets(plan):

@@ -201,8 +201,8 @@ class FetchRound:
             self._states.fell_behind(ends)
         sound = {p: end for p, end in ends.items() if p not in found.failed}
         may_append = self._rules.may_append
-        wanted = [b for b in found.batches if b.partition in sound]
-        kept = [b for b in wanted if may_append(b, leaders[b.partition], sound[b.partition].offset)]
+        wanted = [b for b in found.batches if b.topic_id_partition in sound]
+        kept = [b for b in wanted if may_append(b, leaders[b.topic_id_partition], sound[b.topic_id_partition].offset)]
         most = self._limits
         plan = self._rules.plan_appends(kept, sound, most.response_max_bytes, most.partition_max_bytes, limits)
         with self._states.held(removals):

@@ -50,7 +50,7 @@ class SegmentCopier:
             errors: dict[TopicIdPartition, LakelogException] = {}
             for name, outcome in self._copy_each(todo):
                 if isinstance(outcome, LakelogException):
-                    errors.update(dict.fromkeys((batch.partition for batch in todo[name]), outcome))
+                    errors.update(dict.fromkeys((batch.topic_id_partition for batch in todo[name]), outcome))
                 else:
                     done[name] = todo[name], outcome
             if not errors:
@@ -98,12 +98,14 @@ class _CopyJob:
 
 
 def _is_all_of(segment: Segment, batches: Sequence[FetchedBatch]) -> bool:
-    wanted = {(batch.partition, batch.chain) for batch in batches}
+    wanted = {(batch.topic_id_partition, batch.chain) for batch in batches}
     return wanted == {(header.topic_id_partition, header.chain) for header in segment.headers}
 
 
 def _leave_out(
     wanted: Mapping[str, list[FetchedBatch]], failed: Mapping[TopicIdPartition, LakelogException]
 ) -> dict[str, list[FetchedBatch]]:
-    kept = {name: [batch for batch in batches if batch.partition not in failed] for name, batches in wanted.items()}
+    kept = {
+        name: [batch for batch in batches if batch.topic_id_partition not in failed] for name, batches in wanted.items()
+    }
     return {name: batches for name, batches in kept.items() if batches}

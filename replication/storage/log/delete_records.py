@@ -118,7 +118,9 @@ def _producers(state: LogState, kept: Mapping[str, Kept], forget_before_us: int)
     """What is to be remembered of producers: what was, and what the batches tell that go now; of partitions that are
     still here."""
     entries: dict[tuple[TopicIdPartition, int], tuple[ProducerEntry | None, int]] = {
-        (p.partition, p.producer_id): (p.entry, p.max_timestamp) for s in snapshots_of(state) for p in s.producers
+        (p.topic_id_partition, p.producer_id): (p.entry, p.max_timestamp)
+        for s in snapshots_of(state)
+        for p in s.producers
     }
     for header in _going(state, kept):
         key = header.topic_id_partition, header.producer_id

@@ -66,7 +66,7 @@ def batch_ends_from(
     batches, failed = batches_from(log, wanted, topics)
     ends: dict[TopicIdPartition, list[LogEnd]] = {partition: [] for partition in wanted if partition not in failed}
     for batch in batches:
-        ends[batch.partition].append(LogEnd(batch.last_offset + 1, batch.chain))
+        ends[batch.topic_id_partition].append(LogEnd(batch.last_offset + 1, batch.chain))
     return {partition: sorted(found) for partition, found in ends.items()}, failed
 
 

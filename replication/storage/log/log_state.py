@@ -228,7 +228,7 @@ class LogState:
                 names_of.setdefault(header.topic_id_partition, set()).add(segment.name)
         for partition, gone in names_of.items():
             self.known(partition).drop(gone)
-        for partition in {p.partition for segment in removed for p in segment.producers}:
+        for partition in {p.topic_id_partition for segment in removed for p in segment.producers}:
             self.known(partition).remember({})
         return set(names_of)
 

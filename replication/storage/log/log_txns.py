@@ -63,7 +63,7 @@ def touched_partitions(commit: Commit, segments: Iterable[object]) -> set[TopicI
     known = [segment for segment in segments if isinstance(segment, Segment)]
     return {
         *(header.topic_id_partition for segment in known for header in segment.headers),
-        *(remembered.partition for segment in known for remembered in segment.producers),
+        *(remembered.topic_id_partition for segment in known for remembered in segment.producers),
         *(partition for partition in map(partition_of, commit.txns) if partition is not None),
     }
 

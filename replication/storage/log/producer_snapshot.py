@@ -21,7 +21,7 @@ SNAPSHOT_KEY = b"lakelog.producers.v1"
 class RememberedProducer(NamedTuple):
     """What one partition still knows of one producer. `max_timestamp`: of its last record that is gone, in µs."""
 
-    partition: TopicIdPartition
+    topic_id_partition: TopicIdPartition
     producer_id: int
     entry: ProducerEntry
     max_timestamp: int
@@ -29,7 +29,9 @@ class RememberedProducer(NamedTuple):
 
 def to_json(producers: Iterable[RememberedProducer]) -> bytes:
     """The snapshot as it stands in a footer."""
-    rows = [[*p.partition, p.producer_id, p.entry.producer_epoch, p.max_timestamp, p.entry.runs] for p in producers]
+    rows = [
+        [*p.topic_id_partition, p.producer_id, p.entry.producer_epoch, p.max_timestamp, p.entry.runs] for p in producers
+    ]
     return json.dumps(rows, separators=(",", ":")).encode()
 
 
@@ -48,5 +50,5 @@ def by_partition(producers: Iterable[RememberedProducer]) -> Mapping[TopicIdPart
     """The entries of each partition, by producer id."""
     grouped: dict[TopicIdPartition, dict[int, ProducerEntry]] = {}
     for remembered in producers:
-        grouped.setdefault(remembered.partition, {})[remembered.producer_id] = remembered.entry
+        grouped.setdefault(remembered.topic_id_partition, {})[remembered.producer_id] = remembered.entry
     return grouped

@@ -87,5 +87,5 @@ def _below(segment: Segment, offsets: Mapping[TopicIdPartition, int]) -> Kept:
 def without_producers(state: LogState, partitions: Collection[TopicIdPartition]) -> Producers | None:
     """What is remembered of producers without those of some partitions; None if nothing is remembered of them."""
     remembered = [p for segment in snapshots_of(state) for p in segment.producers]
-    kept = tuple(p for p in remembered if p.partition not in partitions)
+    kept = tuple(p for p in remembered if p.topic_id_partition not in partitions)
     return kept if len(kept) < len(remembered) else None

@@ -71,7 +71,9 @@ class MetadataTable(ControlledTable[Partitions]):
         def change(_: list[Row]) -> list[Row] | None:
             found = self.partitions
             epochs = broker_epochs()
-            outcomes.update({c.partition: alter_partition(found.get(c.partition), c, epochs) for c in wanted})
+            outcomes.update(
+                {c.topic_id_partition: alter_partition(found.get(c.topic_id_partition), c, epochs) for c in wanted}
+            )
             applied = {p: r for p, (outcome, r) in outcomes.items() if r and outcome is AlterIsrOutcome.APPLIED}
             return self._encode({**found, **applied}) if applied else None
 

@@ -114,7 +114,7 @@ class World:
             case AppendFetched(plan, _):
                 for batch in plan.batches:
                     found = next(b for b in self.leader.batches if b.segment == batch.segment)
-                    self.own[batch.partition].add(found.header, batch.segment)
+                    self.own[batch.topic_id_partition].add(found.header, batch.segment)
             case TruncateLogs(truncations):
                 for partition, truncation in truncations.items():
                     log = self.own[partition]
@@ -124,7 +124,7 @@ class World:
         return {}
 
     def fetched(self, partition, placed):
-        return FetchedBatch.of(placed.header, placed.segment, 10)._replace(partition=partition)
+        return FetchedBatch.of(placed.header, placed.segment, 10)._replace(topic_id_partition=partition)
 
 
 def truncating(*after):

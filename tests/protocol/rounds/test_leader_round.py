@@ -64,7 +64,7 @@ class World:
             case AlterPartitions((change,)):
                 outcome, now = alter_partition(self.current, change, EPOCHS)
                 self.current = now if outcome is AlterIsrOutcome.APPLIED else self.current
-                return {change.partition: (outcome, now)}
+                return {change.topic_id_partition: (outcome, now)}
 
     def later(self, seconds):
         self.clock.now += seconds

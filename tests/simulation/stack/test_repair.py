@@ -42,7 +42,7 @@ def before_it_joins(member, act):
 
     def alter(cache, changes, who):
         found = list(changes)
-        if due and any(c.partition == P0 and member in c.joiners for c in found):
+        if due and any(c.topic_id_partition == P0 and member in c.joiners for c in found):
             due.pop()()
         return real(cache, found, who)
 

@@ -104,7 +104,7 @@ def test_ap_06_snapshots_are_joined_and_there_is_only_one(log):
     start(log, P1, 5)
     clean(log)
     snapshots = [s for s in log.current().segments.values() if s.producers]
-    assert [sorted((p.partition, p.producer_id) for p in s.producers) for s in snapshots] == [
+    assert [sorted((p.topic_id_partition, p.producer_id) for p in s.producers) for s in snapshots] == [
         [(P0, PRODUCER), (P1, PRODUCER)]
     ]
     assert log.current().partition(P0).forgotten[PRODUCER].runs == (SequenceRun(0, 11, 0),)
@@ -146,7 +146,7 @@ def test_sr_02_a_deleted_partition_takes_the_memory_of_its_producers_along(log):
     clean(log)
     log.become({P0: Role(2, STOPPED)}, "test")
     delete_logs(log, [P0], "test")
-    assert [p.partition for s in log.current().segments.values() for p in s.producers] == [P1]
+    assert [p.topic_id_partition for s in log.current().segments.values() for p in s.producers] == [P1]
     assert is_same_when_opened_anew(log)
 
 

@@ -36,7 +36,7 @@ def opened(monkeypatch):
 
 def found(log, wanted):
     batches, _ = batches_from(log.root, wanted, TOPICS)
-    return sorted((batch.partition.partition, batch.base_offset, batch.last_offset) for batch in batches)
+    return sorted((batch.topic_id_partition.partition, batch.base_offset, batch.last_offset) for batch in batches)
 
 
 @pytest.mark.parametrize(
