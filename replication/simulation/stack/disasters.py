@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager
 from random import Random
 from typing import Protocol
 
-from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.simulation.stack.faulty_store import FaultyStore
@@ -34,7 +33,6 @@ from lakelog.replication.simulation.stack.rates import (
     Rates,
 )
 from lakelog.replication.storage.cluster import Cluster, format_broker
-from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.memory.store import File, MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.schemas import LOG, REPLICAS
@@ -185,9 +183,9 @@ class Disasters:
         with self._world.acting(None):
             is_new = node.number in self._formatted_anew
             if node.number in self.damaged:
-                may_replace = node.cannot_be_read or (is_new and _has_gap(node))
+                may_replace = node.cannot_be_read or (is_new and node.log_has_gap)
             else:
-                may_replace = is_new and _has_gap(node) and self._may_lose(node)
+                may_replace = is_new and node.log_has_gap and self._may_lose(node)
         if may_replace:
             self._replace_root(node)
 
@@ -247,12 +245,3 @@ class Disasters:
         for number, epoch in list(self.damaged.items()):
             if all(number in r.isr and r.isr_epoch(number) > epoch for r in registrations):
                 del self.damaged[number]
-
-
-def _has_gap(node: StackBroker) -> bool:
-    """Whether nobody can open its log any more, though its own process may go on with the handle that it has."""
-    try:
-        ReplicaLog.open(node.root.child(LOG.name))
-    except LakelogException as error:
-        return "found gap" in str(error)
-    return False

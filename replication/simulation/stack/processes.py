@@ -19,6 +19,8 @@ from lakelog.replication.simulation.stack.one_thread import InlineFetcher, OneRo
 from lakelog.replication.simulation.stack.producers import StackProducer
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.schemas import LOG
 
 _BROKEN = "CorruptRecord", "torn", "found gap"  # what only an operator mends
 _NEWEST = 0.6  # how often the newest process goes on, where there are older ones
@@ -73,6 +75,15 @@ class StackBroker:
         if self.broker is not None and self.runs and self.broker.session is None:
             error = self.broker._registration.storage_error
         return error is not None and self.root.uri in error and any(word in error for word in _BROKEN)
+
+    @property
+    def log_has_gap(self) -> bool:
+        """Whether nobody can open its log any more, though its own process may go on with the handle that it has."""
+        try:
+            ReplicaLog.open(self.root.child(LOG.name))
+        except LakelogException as error:
+            return "found gap" in str(error)
+        return False
 
     def may_write(self, uri: str) -> bool:
         """Its own root, and the cluster's."""

@@ -51,7 +51,7 @@ _BY_STORMS = (
 )  # fmt: skip
 _DIRECTED: dict[str, DirectedHistory] = {
     "followers_append_in_any_role": followers.fetch_that_lands_when_its_broker_leads,
-    "cuts_in_any_role": followers.cut_that_is_made_when_its_broker_leads,
+    "truncates_in_any_role": followers.truncation_that_is_made_when_its_broker_leads,
     "follows_the_tail_over_gaps": followers.send_of_which_little_is_fetched_at_once,
     "takes_no_answer_for_appended": followers.append_without_an_answer,
     "joins_below_the_epoch_start": leaders.join_before_the_high_watermark_is_known,
@@ -74,9 +74,9 @@ DIRECTED_WITHOUT_CHAIN: dict[str, DirectedHistory] = {
     "appends_are_not_fenced": leaders.append_to_one_that_follows,
     "high_watermark_from_any_row": leaders.row_of_an_older_leadership,
     "joins_by_any_row": leaders.row_of_one_that_has_left,
-    "everything_may_be_appended": followers.headers_of_what_was_cut,
-    "row_before_the_cut": followers.look_before_the_cut,
-    "takes_no_answer_for_cut": followers.cut_without_an_answer,
+    "everything_may_be_appended": followers.headers_of_what_was_truncated,
+    "row_before_the_truncation": followers.look_before_the_truncation,
+    "takes_no_answer_for_truncation": followers.truncation_without_an_answer,
     "goes_on_after_removals": followers.truncation_of_a_role_that_is_over,
     "acknowledges_by_offset": followers.records_of_a_leader_before,
 }

@@ -67,7 +67,7 @@ def fetch_that_lands_when_its_broker_leads(world: StackWorld) -> None:
         world.run(two)
 
 
-def cut_that_is_made_when_its_broker_leads(world: StackWorld) -> None:
+def truncation_that_is_made_when_its_broker_leads(world: StackWorld) -> None:
     """A follower is about to truncate its log when its leader goes, and it leads and gets records."""
     (_, other), (_, two, three) = world.clients, world.nodes.values()
     _tail_of_broker_3(world)
@@ -79,7 +79,7 @@ def cut_that_is_made_when_its_broker_leads(world: StackWorld) -> None:
             changes.change(world, "interrupt", lambda: its_own_thread(world, three))
             other.send({0: 1}, 5000)
 
-    with meanwhile(fetch_runner, "cut_logs", lead):
+    with meanwhile(fetch_runner, "truncate_logs", lead):
         world.run(three)
 
 
@@ -116,7 +116,7 @@ def _tail_below_what_is_committed(world: StackWorld) -> None:
     thaw(three)
 
 
-def cut_without_an_answer(world: StackWorld) -> None:
+def truncation_without_an_answer(world: StackWorld) -> None:
     """A follower cannot truncate its log, and then its leader is gone."""
     (_, two, three) = world.nodes.values()
     _tail_below_what_is_committed(world)
@@ -125,14 +125,14 @@ def cut_without_an_answer(world: StackWorld) -> None:
         raise KafkaStorageException("nobody has answered")
 
     with Changes() as changes:
-        changes.change(fetch_runner, "cut_logs", fails)
+        changes.change(fetch_runner, "truncate_logs", fails)
         world.run(three)
         world.run(two)
     kill(world, two)
     try_to_elect(world, 3)
 
 
-def look_before_the_cut(world: StackWorld) -> None:
+def look_before_the_truncation(world: StackWorld) -> None:
     """A leader looks when a follower is about to truncate its log, and then is gone."""
     (_, two, three) = world.nodes.values()
     _tail_below_what_is_committed(world)
@@ -141,7 +141,7 @@ def look_before_the_cut(world: StackWorld) -> None:
         world.run(two)
         kill(world, two)
 
-    with meanwhile(fetch_runner, "cut_logs", look):
+    with meanwhile(fetch_runner, "truncate_logs", look):
         world.run(three)
     try_to_elect(world, 3)
 
@@ -195,7 +195,7 @@ def records_of_a_leader_before(world: StackWorld) -> None:
         client.send({0: 1}, 8000)
 
 
-def headers_of_what_was_cut(world: StackWorld) -> None:
+def headers_of_what_was_truncated(world: StackWorld) -> None:
     """The stream of a follower brings headers late, of records that its leader has truncated before it led."""
     (client, other), (one, two, three) = world.clients, world.nodes.values()
     freeze(three)
