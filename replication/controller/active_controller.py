@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from lakelog.replication.controller.admin_requests import AdminRequests
+from lakelog.replication.controller.cluster_changes import cluster_changes
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
 from lakelog.replication.controller.decide import decide
 from lakelog.replication.controller.decision import Decision, uninterrupted
@@ -44,6 +47,8 @@ from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.metadata_history import requests_carried_out
 
+logger = logging.getLogger(__name__)
+
 _FIRST_REBALANCE_SECONDS = 5.0
 
 
@@ -64,6 +69,9 @@ class ActiveController:
         self._offsets = OffsetRetention(cluster, self._epoch, clock)
         self._producers = ProducerExpiration(cluster, self._epoch, clock)
         self._rebalance_at = clock() + _FIRST_REBALANCE_SECONDS
+        self._storage_errors: Mapping[int, str] = {}
+        self._brokers_before: Mapping[int, BrokerView] = {}
+        self._logged: ControllerContext | None = None  # the cluster as the log has it
         self._term = Term(ControllerContext(self._epoch, cluster.config), self._decide, self._log, clock)
         self._handlers: dict[type, Handler] = {
             ClaimTables: lambda _: self._claim_tables(),
@@ -89,6 +97,7 @@ class ActiveController:
 
     def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> None:
         """Begins: see `Term.fail_over`."""
+        self._brokers_before = brokers_before
         carry_out(self._term.fail_over(brokers_before), self._handlers)
 
     def release(self) -> None:
@@ -104,8 +113,14 @@ class ActiveController:
     def _decide(self, context: ControllerContext, event: Event) -> Decision:
         return decide(context, event, self._keep_office)
 
-    def _log(self, _: Event, decision: Decision, *__: ControllerContext) -> None:
+    def _log(self, _: Event, decision: Decision, before: ControllerContext, after: ControllerContext) -> None:
+        """In detail to the log of state changes, and in one line to that of the controller."""
         decision.log()
+        logged = self._logged or replace(before, brokers=self._brokers_before or before.brokers)
+        self._logged = after
+        if logger.isEnabledFor(logging.INFO):
+            for line in cluster_changes(logged, after, decision.why, self._storage_errors):
+                logger.info("controller epoch %d: %s", self._epoch, line)
 
     def _claim_tables(self) -> None:
         for table in (self._cluster.metadata, self._cluster.topics, self._cluster.admin, self._cluster.configs):
@@ -125,8 +140,8 @@ class ActiveController:
 
     def _read_brokers(self) -> BrokersSeen:
         found = self._cluster.refresh_brokers()
-        errors = {broker: r.storage_error for broker, r in found.items() if r.storage_error}
-        return BrokersSeen(views(found, self._liveness), frozenset(found), errors)
+        self._storage_errors = {broker: r.storage_error for broker, r in found.items() if r.storage_error}
+        return BrokersSeen(views(found, self._liveness), frozenset(found), self._storage_errors)
 
     def _is_balance_due(self) -> bool:
         config, now = self._cluster.config, self._clock()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from lakelog.replication.controller.active_controller import ActiveController, views
+from lakelog.replication.controller.cluster_changes import overview
 from lakelog.replication.controller.controller_context import BrokerView
 from lakelog.replication.controller.decision import DecisionInterrupted
 from lakelog.replication.errors import ControllerMovedException, LakelogException
@@ -91,6 +92,7 @@ class Controller:
             try:
                 self._release()
                 self._cluster.lease.resign(self._held)
+                logger.info("controller %s has resigned", self.controller_id)
             except LakelogException as error:
                 logger.warning("controller %s: has not resigned: %s", self.controller_id, error)
             self._stand_down()
@@ -157,7 +159,10 @@ class Controller:
             self._cluster.lease.resign(held)
             raise
         self._active = active
-        logger.info("controller %s is active under controller epoch %d", self.controller_id, held.controller_epoch)
+        logger.info(
+            "controller %s is active under controller epoch %d: %s",
+            self.controller_id, held.controller_epoch, overview(active.context),
+        )  # fmt: skip
 
     def _serve(self, held: Lease, active: ActiveController) -> None:
         if self._is_renewal_due():

@@ -1,0 +1,64 @@
+"""What has happened to the cluster, in lines for the controller's log: brokers, leaders, ISRs.
+
+All of it is the difference between two contexts: the one that was told of last, and the one after a commit has landed.
+So a change is told once, also if the answer to its commit was lost or a leader has made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lakelog.replication.controller.controller_context import ControllerContext
+from lakelog.replication.protocol.partition_changes import partition_changes
+from lakelog.replication.protocol.partition_registration import NO_LEADER
+
+
+def cluster_changes(
+    before: ControllerContext, after: ControllerContext, why: str, storage_errors: Mapping[int, str]
+) -> list[str]:
+    """A line for each broker that has come, gone or begun to stop, and one for all partitions.
+
+    A single broker's line also has its partitions: then it is their cause. Otherwise `why`, the event, is.
+    """
+    known = sorted(before.brokers.keys() | after.brokers.keys())
+    brokers = [line for b in known if (line := _broker_change(b, before, after, storage_errors)) is not None]
+    partitions = partition_changes(before.partitions, after.partitions)
+    if not partitions:
+        return brokers
+    if len(brokers) == 1:
+        return [f"{brokers[0]}: {partitions}"]
+    return [*brokers, f"{why}: {partitions}"]
+
+
+def _broker_change(
+    broker: int, before: ControllerContext, after: ControllerContext, storage_errors: Mapping[int, str]
+) -> str | None:
+    was, now = before.brokers.get(broker), after.brokers.get(broker)
+    if now is None:
+        if was is not None and was.shutting_down:
+            return f"broker {broker} has stopped"
+        seconds = after.config.broker_session_timeout_ms / 1000
+        error = storage_errors.get(broker)
+        return f"broker {broker} is lost ({f'its storage fails: {error}' if error else f'no heartbeat for {seconds:g} s'})"
+    if was is None:
+        verb = "is back" if broker in before.registered else "has registered"
+        return f"broker {broker} {verb} under broker epoch {now.broker_epoch}"
+    if was.broker_epoch != now.broker_epoch:
+        return f"broker {broker} has started again under broker epoch {now.broker_epoch}"
+    if now.shutting_down and not was.shutting_down:
+        return f"broker {broker} is shutting down"
+    return None
+
+
+def overview(context: ControllerContext) -> str:
+    """The cluster as a controller finds it."""
+    dead = sorted(context.registered - context.brokers.keys())
+    offline = sum(registration.leader == NO_LEADER for registration in context.partitions.values())
+    return (
+        f"alive are brokers {_numbers(sorted(context.brokers))}, dead are {_numbers(dead)}; "
+        f"{len(context.partitions)} partitions, {offline} of them offline"
+    )
+
+
+def _numbers(brokers: list[int]) -> str:
+    return ", ".join(map(str, brokers)) or "none"
