@@ -232,6 +232,7 @@ class Broker:
 
         `controlled`: wait for a controller to move its leaderships; without one that would be in vain.
         """
+        logger.info("broker %d is stopping", self.broker_id)
         self._is_leaving = True
         session, enabled = self.session, self._config.controlled_shutdown_enable
         if controlled and enabled and session and self.is_running() and self._failure is None:
@@ -243,3 +244,4 @@ class Broker:
             (self.session.close if self._failure else self.session.stop)()
         if self._failure is None:
             self._registration.shutting_down(self.session.log_identity if self.session else None)
+        logger.info("broker %d has stopped", self.broker_id)

@@ -50,7 +50,7 @@ from lakelog.replication.server.leader_reads import LeaderReads
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
-from lakelog.replication.server.state_change_log import log_isr_change, log_offline, log_roles
+from lakelog.replication.server.state_change_log import log_isr_changes, log_offline, log_roles
 from lakelog.replication.storage.log.repair import repair_logs
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.truncate import delete_logs
@@ -179,8 +179,7 @@ class ReplicaManager:
         except KafkaStorageException as error:
             logger.warning("broker %d: what became of a change of the ISR is not known: %s", self._broker_id, error)
             raise
-        for partition, (outcome, current) in outcomes.items():
-            log_isr_change(self._broker_id, partition, outcome, current)
+        log_isr_changes(self._broker_id, outcomes, {p: hosted.registration for p, hosted in self._hosted.items()})
         return outcomes
 
     def leads(self) -> list[PartitionRegistration]:

@@ -1,15 +1,19 @@
-"""The log of a broker's state changes, under the name that Kafka gives to it. [BL-12]"""
+"""What a broker logs of its state changes: each one under the name that Kafka gives to this log, and their numbers in
+one line of the broker's own log. [BL-12]"""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 
-from lakelog.replication.protocol.isr import AlterIsrOutcome
+from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrOutcomes
+from lakelog.replication.protocol.partition_changes import partition_changes
 from lakelog.replication.protocol.partition_log import Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 
+logger = logging.getLogger(__name__)
 state_changes = logging.getLogger("state.change.logger")
 
 
@@ -17,6 +21,10 @@ def log_roles(
     broker_id: int, roles: Mapping[TopicIdPartition, Role], metadata: Mapping[TopicIdPartition, PartitionRegistration]
 ) -> None:
     """Says which roles have been recorded, and by which controller's decision. [BL-12]"""
+    counts = Counter(role.name for role in roles.values())
+    if counts:
+        numbers = ", ".join(f"{name} of {count}" for name, count in sorted(counts.items()))
+        logger.info("broker %d: partitions with a new role: %d (%s)", broker_id, len(roles), numbers)
     for partition, role in roles.items():
         registration = metadata.get(partition)
         name = registration.name if registration else str(partition)
@@ -27,10 +35,21 @@ def log_roles(
         )  # fmt: skip
 
 
-def log_isr_change(
+def log_isr_changes(
+    broker_id: int, outcomes: IsrOutcomes, before: Mapping[TopicIdPartition, PartitionRegistration]
+) -> None:
+    """Says what has become of a leader's changes of ISRs. `before`: the partitions as the leader knew them."""
+    current = {p: registration for p, (_, registration) in outcomes.items() if registration is not None}
+    changes = partition_changes(before, current)
+    if changes:
+        logger.info("broker %d: %s", broker_id, changes)
+    for partition, (outcome, registration) in outcomes.items():
+        _log_isr_change(broker_id, partition, outcome, registration)
+
+
+def _log_isr_change(
     broker_id: int, partition: TopicIdPartition, outcome: AlterIsrOutcome, current: PartitionRegistration | None
 ) -> None:
-    """Says what has become of a leader's change of an ISR."""
     isr = current.isr if current else "gone"
     state_changes.info("broker %d: ISR of %s: %s, now %s", broker_id, partition, outcome.value, isr)
 

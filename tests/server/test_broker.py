@@ -1,5 +1,6 @@
 """A broker's start: whose id it is, and whose root."""
 
+import logging
 import threading
 
 import pytest
@@ -38,7 +39,8 @@ def broker(spark, cluster, root):
     return Broker(spark, cluster.root.uri, f"{root}/broker-1", Config.from_properties(SHORT))
 
 
-def test_bc_01_an_id_whose_heartbeat_stands_still_may_move_to_another_root(spark, cluster, elsewhere, root):
+def test_bc_01_an_id_whose_heartbeat_stands_still_may_move_to_another_root(spark, cluster, elsewhere, root, caplog):
+    caplog.set_level(logging.INFO, "lakelog.replication.server.broker")
     started = broker(spark, cluster, root)
     started.start()
     try:
@@ -49,6 +51,8 @@ def test_bc_01_an_id_whose_heartbeat_stands_still_may_move_to_another_root(spark
         started.stop()
     elsewhere.refresh()
     assert elsewhere.registration.shutting_down
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert said == ["broker 1 is registered under epoch 8", "broker 1 is stopping", "broker 1 has stopped"]
 
 
 def test_bc_01_an_id_that_is_at_work_elsewhere_is_refused(spark, cluster, elsewhere, root, monkeypatch):
