@@ -37,9 +37,9 @@ def _broker_change(
     if now is None:
         if was is not None and was.shutting_down:
             return f"broker {broker} has stopped"
-        seconds = after.config.broker_session_timeout_ms / 1000
+        silence = f"no heartbeat for {after.config.broker_session_timeout_ms / 1000:g} s"
         error = storage_errors.get(broker)
-        return f"broker {broker} is lost ({f'its storage fails: {error}' if error else f'no heartbeat for {seconds:g} s'})"
+        return f"broker {broker} is lost ({f'its storage fails: {error}' if error else silence})"
     if was is None:
         verb = "is back" if broker in before.registered else "has registered"
         return f"broker {broker} {verb} under broker epoch {now.broker_epoch}"

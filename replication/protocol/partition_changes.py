@@ -58,6 +58,4 @@ def _memberships(verb: str, moves: Iterable[tuple[set[int], PartitionRegistratio
     for brokers, registration in moves:
         for broker in brokers:
             by_broker.setdefault(broker, []).append(name_of(registration))
-    return [
-        f"broker {broker} {verb} {_clause('1 ISR', 'ISRs', names)}" for broker, names in sorted(by_broker.items())
-    ]
+    return [f"broker {broker} {verb} {_clause('1 ISR', 'ISRs', names)}" for broker, names in sorted(by_broker.items())]

@@ -1,4 +1,4 @@
-"""What the active controller's log says: a line for a broker that comes or goes, with what its partitions made of it."""
+"""The lines of the active controller's log: one for a broker that comes or goes, with what that did to partitions."""
 
 import logging
 from dataclasses import replace

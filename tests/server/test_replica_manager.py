@@ -12,7 +12,7 @@ from lakelog.replication.errors import KafkaStorageException, NotLeaderOrFollowe
 from lakelog.replication.protocol import fetch_state
 from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
-from lakelog.replication.protocol.isr import AlterIsrOutcome, fence_isr_changes
+from lakelog.replication.protocol.isr import fence_isr_changes
 from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -226,22 +226,6 @@ def test_bl_12_every_change_of_a_role_is_logged(world, caplog):
         "broker 1: flights-0 is leader under leader epoch 0 (controller epoch 0, leader 1)",
         "broker 1: flights-1 is follower under leader epoch 0 (controller epoch 0, leader 2)",
         f"broker 1: {TopicIdPartition('flights-id', 1)} is stopped under leader epoch 0 (controller epoch -, leader -)",
-    ]
-
-
-def test_bl_12_roles_and_isrs_that_change_are_a_line_each_time(world, caplog):
-    caplog.set_level(logging.INFO, "lakelog.replication.server.state_change_log")
-    world.tell(dataclasses.replace(LED, isr=(1, 2)), FOLLOWED)
-    world.manager.apply()
-    world.manager.apply()
-    world.cache.alter_partitions = lambda changes, _who: {
-        P0: (AlterIsrOutcome.APPLIED, dataclasses.replace(LED, isr=(1,), partition_epoch=1))
-    }
-    world.clock.now += 20.0
-    world.manager.lead()
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.INFO] == [
-        "broker 1: partitions with a new role: 2 (follower of 1, leader of 1)",
-        "broker 1: broker 2 leaves 1 ISR (flights-0)",
     ]
 
 

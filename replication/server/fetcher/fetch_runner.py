@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.replication.config import Config
-from lakelog.replication.errors import LakelogException
+from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol.fetch_state import FollowerState, PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
+from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
@@ -34,6 +35,7 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     TruncateLogs,
 )
 from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
+from lakelog.replication.server.fetcher.error_line import error_line
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.server.pause_point import PausePoint
@@ -125,14 +127,28 @@ class FetchRunner:
         self._context.pause_point.pass_through()
         yield
 
+    def delay_all(self, error: str) -> None:
+        """Delays all partitions and publishes why: nothing is fetched, as the query does not run. [FT-06, FT-15]"""
+        for partition in self._states.all():
+            self._states.delay(partition, error, self._limits.backoff_ms)
+        with suppress(KafkaStorageException):  # the broker publishes it when it can
+            self._context.publish("delayed")
+
     def _log_delays(self, before: Mapping[TopicIdPartition, PartitionFetchState]) -> None:
-        """Each error once, however often it comes again."""
+        """A line for each new error, with all partitions that have it: however often it comes again."""
+        delayed: dict[str, list[str]] = {}
+        topics = self._context.log.current().topics
         for partition, state in self._states.all().items():
             last = before.get(partition)
             is_new = state.error is not None and (last is None or last.error != state.error)
-            if is_new and state.shown_state == FollowerState.DELAYED:
-                level = logging.ERROR if state.error == LOST_END else logging.WARNING
-                logger.log(level, "%s: %s-%d is delayed: %s", self._context.name, *partition, state.error)
+            if is_new and state.error is not None and state.shown_state == FollowerState.DELAYED:
+                delayed.setdefault(state.error, []).append(
+                    f"{topics.get(partition.topic_id, partition.topic_id)}-{partition.partition}"
+                )
+        for error, names in delayed.items():
+            level = logging.ERROR if error == LOST_END else logging.WARNING
+            verb = "is" if len(names) == 1 else "are"
+            logger.log(level, "%s: %s %s delayed: %s", self._context.name, first_names(names), verb, error_line(error))
 
     def _leader_rows(self, _: ReadLeaderRows) -> Mapping[TopicIdPartition, Replica]:
         table = self._context.leader_replicas()

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from lakelog.replication.protocol.fetch_state import PartitionFetchState
+from lakelog.replication.protocol.fetch_state import NEVER, PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.server.fetcher.backoff import backoff_ms as grown
 
 
 class SharedFetchStates(FetchStates):
     """`FetchStates` under locks. `remove` waits for the block in which a round writes, but only if it has one of the
-    partitions."""
+    partitions.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    A partition that fails again and again waits longer each time, until it has been fetched. `draw`: a random number
+    from 0 to 1. It is drawn once a fetcher: so fetchers part, and partitions that have failed together stay together.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, draw: Callable[[], float] = random.random
+    ) -> None:  # fmt: skip
         super().__init__(clock)
+        self._drawn = draw()
+        self._failures: dict[TopicIdPartition, int] = {}  # in a row
         self._lock = threading.Lock()
         self._writing = threading.RLock()
 
@@ -40,6 +50,26 @@ class SharedFetchStates(FetchStates):
         if here:
             with self._writing, self._lock:
                 super().remove(here)
+                for partition in here:
+                    self._failures.pop(partition, None)
+
+    def delay(self, partition: TopicIdPartition, error: str | None, backoff_ms: float) -> None:
+        if error is not None and backoff_ms != NEVER:
+            with self._lock:
+                backoff_ms = self._grown(partition, backoff_ms)
+        super().delay(partition, error, backoff_ms)
+
+    def _grown(self, partition: TopicIdPartition, backoff_ms: float) -> float:
+        """A second error while the partition waits is no failure of its own: nothing was fetched."""
+        state = self._states.get(partition)
+        if state is not None and state.delayed_until is None:
+            self._failures[partition] = self._failures.get(partition, 0) + 1
+        return grown(backoff_ms, self._failures.get(partition, 1), self._drawn)
+
+    def advanced(self, partition: TopicIdPartition, offset: int, leader_high_watermark: int | None = None) -> None:
+        with self._lock:
+            self._failures.pop(partition, None)
+        super().advanced(partition, offset, leader_high_watermark)
 
     def _move(
         self, partition: TopicIdPartition, transition: Callable[[PartitionFetchState], PartitionFetchState]

@@ -7,6 +7,7 @@ checkpoint is not: it is thrown away at every start, whatever state it is in. [F
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 import uuid
@@ -20,6 +21,8 @@ from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.server.fetcher.backoff import backoff_ms
+from lakelog.replication.server.fetcher.error_line import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.offset_log import OffsetLog
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
@@ -58,7 +61,7 @@ class ReplicaFetcher:
         self._ending: threading.Thread | None = None
         self._query: StreamingQuery | None = None
         self._wakes = 0
-        self._failed_at: float | None = None
+        self._failures, self._restart_at = 0, 0.0  # of the query in a row; when it may be started again
         self._has_begun = False
         self._thread = PeriodicTask(
             f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, pause_point, self.keep_running
@@ -115,6 +118,7 @@ class ReplicaFetcher:
                 self._has_begun = True
                 self._states.fell_behind(self._states.all())  # the stream has nothing of what came before it began
             self._fetch(headers if self._offsets.has_headers(batch_id) else None)
+            self._failures = 0
 
     def _fetch(self, headers: DataFrame | None) -> None:
         with self._round_lock:
@@ -136,15 +140,24 @@ class ReplicaFetcher:
             self.wake()
 
     def _restart(self, query: StreamingQuery | None) -> None:
-        now = time.monotonic()
-        if query is not None and self._failed_at is None:
-            self._failed_at = now
-            logger.error("%s: the query has ended: %s", self.name, query.exception())
-        elif self._failed_at is None or (now - self._failed_at) * 1000 >= self._config.replica_fetch_backoff_ms:
-            self._failed_at = now  # should it not start: then after another backoff
+        if query is not None:
+            self._query = None
+            self._has_failed(f"its query has ended: {error_line(query.exception() or 'somebody has stopped it')}")
+        elif time.monotonic() >= self._restart_at:
             self._states.fell_behind(self._states.all())
-            self._start_query()
-            self._failed_at = None
+            try:
+                self._start_query()
+            except Exception as error:  # of Spark, of its workers, or of the folder of its checkpoint
+                self._has_failed(f"its query does not start: {error_line(error)}")
+
+    def _has_failed(self, why: str) -> None:
+        """Says so once, delays all partitions, and lets the next start wait: longer each time, until one runs."""
+        self._failures += 1
+        wait = backoff_ms(self._config.replica_fetch_backoff_ms, self._failures, random.random()) / 1000
+        self._restart_at = time.monotonic() + wait
+        logger.error("%s: %s; the next start is in %.1f s", self.name, why, wait)
+        with self._round_lock:
+            self._round.delay_all(why)
 
     def shutdown(self, seconds: float | None = None) -> None:
         """Ends the query, after the micro-batch that is running. [BR-04]

@@ -1,7 +1,11 @@
 """The fetch states of one fetcher, between the thread of its query and those of its broker."""
 
+import pytest
+
+from lakelog.replication.protocol.fetch_state import NEVER
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.server.fetcher.backoff import backoff_ms
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from tests.clock import Clock
 from tests.hanging import ends, in_background
@@ -9,8 +13,8 @@ from tests.hanging import ends, in_background
 P0, P1 = TopicIdPartition("t", 0), TopicIdPartition("t", 1)
 
 
-def assigned(*partitions):
-    states = SharedFetchStates(Clock())
+def assigned(*partitions, clock=None, drawn=0.5):
+    states = SharedFetchStates(clock or Clock(), lambda: drawn)
     states.assign({p: InitialFetchState("t", 1, 0, 0) for p in partitions})
     return states
 
@@ -32,3 +36,76 @@ def test_fm_07_who_has_none_of_the_partitions_is_not_waited_for():
         assert ends(in_background(lambda: states.remove([P0])))
     with states.held(0):
         pass
+
+
+@pytest.mark.parametrize(
+    ("failures", "drawn", "wait"),
+    [
+        (1, 0.5, 1000), (2, 0.5, 2000), (3, 0.5, 4000), (4, 0.5, 8000), (5, 0.5, 10_000), (10**6, 0.5, 10_000),
+        (1, 0.0, 800), (1, 1.0, 1200), (3, 0.0, 3200), (5, 0.0, 8000), (5, 1.0, 10_000),
+    ],
+)  # fmt: skip
+def test_ft_13_a_backoff_doubles_up_to_ten_times_the_first_with_a_fifth_of_jitter(failures, drawn, wait):
+    assert backoff_ms(1000, failures, drawn) == pytest.approx(wait)
+
+
+def waits(states, clock, error="error", backoff=1000):
+    """How long the partition waits after a failure; then the wait is over."""
+    states.delay(P0, error, backoff)
+    seconds = states.get(P0).delayed_until - clock.now
+    clock.now += seconds
+    assert states.end_delays()
+    return seconds
+
+
+def test_ft_13_a_partition_that_fails_in_a_row_waits_longer_until_it_has_been_fetched():
+    clock = Clock()
+    states = assigned(P0, P1, clock=clock)
+    states.truncated(P0, 0)
+    assert [waits(states, clock) for _ in range(5)] == [1, 2, 4, 8, 10]
+    states.advanced(P0, 0)
+    assert waits(states, clock) == 1
+
+
+def test_ft_13_a_partition_that_follows_another_epoch_begins_with_the_first_backoff():
+    clock = Clock()
+    states = assigned(P0, clock=clock)
+    assert [waits(states, clock) for _ in range(2)] == [1, 2]
+    states.remove([P0])
+    states.assign({P0: InitialFetchState("t", 1, 1, 0)})
+    assert waits(states, clock) == 1
+
+
+def test_ft_13_an_error_while_it_waits_is_no_failure_of_its_own():
+    clock = Clock()
+    states = assigned(P0, clock=clock)
+    states.delay(P0, "first", 1000)
+    states.delay(P0, "second", 1000)
+    assert states.get(P0).delayed_until == clock.now + 1
+    clock.now += 1
+    states.end_delays()
+    assert waits(states, clock) == 2
+
+
+def test_th_01_what_a_quota_holds_back_has_not_failed():
+    clock = Clock()
+    states = assigned(P0, clock=clock, drawn=0.0)
+    assert [waits(states, clock, None, 3000) for _ in range(3)] == [3, 3, 3]
+    assert waits(states, clock) == pytest.approx(0.8)
+
+
+def test_ft_14_who_waits_for_another_epoch_waits_for_ever():
+    states = assigned(P0, drawn=0.0)
+    states.delay(P0, "fenced", NEVER)
+    assert states.get(P0).delayed_until == NEVER
+
+
+def test_ft_13_fetchers_that_fail_together_come_back_one_after_the_other():
+    due = set()
+    for drawn in (0.0, 0.3, 0.9):
+        states = assigned(P0, P1, drawn=drawn)
+        for partition in (P0, P1):
+            states.delay(partition, "error", 1000)
+        due.add(tuple({state.delayed_until for state in states.all().values()}))
+    assert [len(together) for together in due] == [1, 1, 1]
+    assert len(due) == 3

@@ -68,8 +68,16 @@ def test_ft_06_a_fetch_that_fails_delays_all_its_partitions_and_tells(fetch, mon
     said = f"{type(error).__name__}: {error}"
     assert {(s.shown_state, s.error) for s in fetch.states.all().values()} == {(FollowerState.DELAYED, said)}
     assert fetch.published == ["delayed"] * 2
-    lines = [f"broker-2: {p.topic_id}-{p.partition} is delayed: {said}" for p in (P0, P1)]
-    assert [record.getMessage() for record in caplog.records] == lines, "once, not in each round"
+    line = f"broker-2: {P0.topic_id}-0, {P1.topic_id}-1 are delayed: {said}"
+    assert [record.getMessage() for record in caplog.records] == [line], "once, not in each round"
+
+
+def test_ft_13_a_line_of_the_log_has_the_topic_and_no_stack_trace(fetch, monkeypatch, caplog):
+    fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
+    fetch.log.refresh().learn({P0.topic_id: "flights"})
+    monkeypatch.setattr(ReplicaTable, "refresh", raises(OSError("away\n\tat java.lang.Thread.run(Thread.java:840)")))
+    fetch.round.run(None)
+    assert caplog.messages == ["broker-2: flights-0 is delayed: OSError: away"]
 
 
 def test_a_fetcher_of_a_broker_that_was_killed_does_nothing_more(fetch):
@@ -135,13 +143,25 @@ class Round:
     """A round that answers, or raises, what it is told to."""
 
     def __init__(self):
-        self.answer, self.runs = False, []
+        self.answer, self.runs, self.delayed = False, [], []
+
+    def delay_all(self, error):
+        self.delayed.append(error)
 
     def run(self, headers):
         self.runs.append(headers)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+
+class Elapsed:
+    """Stands for the module `time`: the test moves it."""
+
+    now = 1000.0
+
+    def monotonic(self):
+        return self.now
 
 
 def fetcher_of(root, states, work, config=None):
@@ -155,11 +175,15 @@ def fetcher(root, monkeypatch):
     """A fetcher whose query is the test's, and whose thread has not been started."""
     home, writer, work, states = StorageRoot.of(root), Writer(), Round(), SharedFetchStates(Clock())
     monkeypatch.setattr(replica_fetcher, "read_headers", lambda _spark, _stream: writer)
-    config = Config.from_properties({"replica.fetch.backoff.ms": 0})
-    made = fetcher_of(root, states, work, config)
+    time = Elapsed()
+    monkeypatch.setattr(replica_fetcher, "time", time)
+    monkeypatch.setattr(replica_fetcher, "random", SimpleNamespace(random=lambda: 0.5))
+    made = fetcher_of(root, states, work)
     made.keep_running()
     wakes = home.child("checkpoints", "ReplicaFetcherThread-0-1")
-    return SimpleNamespace(it=made, writer=writer, work=work, states=states, wakes=lambda: int(wakes.read("wake")))
+    return SimpleNamespace(
+        it=made, writer=writer, work=work, states=states, time=time, wakes=lambda: int(wakes.read("wake"))
+    )
 
 
 @pytest.mark.parametrize(("again", "wakes"), [(False, 0), (True, 1)])
@@ -198,9 +222,13 @@ def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again
     with pytest.raises(ZeroDivisionError):
         fetcher.writer.process(None, 0)
     fetcher.writer.queries[0].isActive = False
-    fetcher.it.keep_running()
-    assert len(fetcher.writer.queries) == 1, "first a backoff"
-    assert "the query has ended: it ended" in caplog.text
+    for _ in range(2):
+        fetcher.it.keep_running()
+        assert len(fetcher.writer.queries) == 1, "first a backoff"
+        fetcher.time.now += 0.9
+    assert caplog.messages == [
+        "broker-2:ReplicaFetcherThread-0-1: its query has ended: it ended; the next start is in 1.0 s"
+    ]
     fetcher.it.keep_running()
     assert len(fetcher.writer.queries) == 2
     fetcher.work.answer = False
@@ -208,21 +236,49 @@ def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again
     assert len(fetcher.writer.queries) == 2, "it runs"
 
 
-def test_ft_01_a_query_that_does_not_start_is_tried_again(fetcher):
-    fetcher.writer.queries[0].isActive, fetcher.writer.error = False, ZeroDivisionError("no worker")
-    fetcher.it.keep_running()
-    for _ in range(2):
-        with pytest.raises(ZeroDivisionError):
-            fetcher.it.keep_running()
+def test_ft_01_ft_15_a_query_that_does_not_start_is_tried_again_later_each_time_and_the_rows_say_why(fetcher, caplog):
+    fetcher.writer.queries[0].isActive, fetcher.writer.error = False, ZeroDivisionError("no worker\nat java.lang")
+    waits, began = [], fetcher.time.now
+    for _ in range(300):
+        fetcher.it.keep_running()
+        if len(fetcher.work.delayed) > len(waits):
+            waits.append(fetcher.time.now - began)
+            began = fetcher.time.now
+        fetcher.time.now += 0.125
+    assert waits == [0, 1, 2, 4, 8, 10, 10]
+    assert fetcher.work.delayed == ["its query has ended: it ended"] + ["its query does not start: no worker"] * 6
+    assert len(caplog.messages) == 7, "a line a failure"
     fetcher.writer.error = None
+    fetcher.time.now += 10
     fetcher.it.keep_running()
     assert [query.isActive for query in fetcher.writer.queries] == [False, True]
+
+
+def test_ft_01_a_query_that_has_run_begins_with_the_first_backoff_again(fetcher, caplog):
+    for number in range(3):
+        fetcher.writer.queries[-1].isActive = False
+        fetcher.it.keep_running()
+        fetcher.time.now += 10
+        fetcher.it.keep_running()
+        if number == 1:
+            fetcher.writer.process(None, 0)
+    assert [line.rpartition("in ")[2] for line in caplog.messages] == ["1.0 s", "2.0 s", "1.0 s"]
+
+
+def test_ft_06_ft_15_what_the_query_fails_with_delays_all_partitions_and_is_published(fetch):
+    fetch.states.assign({p: InitialFetchState("flights", 1, 0, 0) for p in (P0, P1)})
+    fetch.round.delay_all("its query has ended: no worker")
+    found = {(s.shown_state, s.error) for s in fetch.states.all().values()}
+    assert found == {(FollowerState.DELAYED, "its query has ended: no worker")}
+    assert fetch.published == ["delayed"]
 
 
 def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fetcher):
     """Its broker has to lead, and waits for no query."""
     fetcher.it.start()
     fetcher.writer.queries[0].isActive = False
+    wait_until(lambda: fetcher.work.delayed, "the end of the query is found")
+    fetcher.time.now += 10
     wait_until(lambda: len(fetcher.writer.queries) == 2, "the query is started again")
     fetcher.it.shutdown()
     assert [query.isActive for query in fetcher.writer.queries] == [False, False]
