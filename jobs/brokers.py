@@ -1,26 +1,39 @@
-"""`lakelog brokers`: the brokers that have registered. A heartbeat that does not move is that of a dead one."""
+"""`lakelog brokers`: shows the brokers that have registered, and whether they are alive.
+
+`state` is alive, stopping, stopped, dead or storage error. `heartbeat_age_s` is the time since the last heartbeat, by
+the clock of the store that holds the cluster's root. A broker that looks dead is looked at twice.
+"""
 
 import argparse
 
-from lakelog.jobs.cli.console import OK, Row, run, show
-from lakelog.jobs.cli.options import FORMS, admin_client, admin_parser
-from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.jobs.admin.heartbeats import SeenBroker, observe_brokers
+from lakelog.jobs.cli.console import OK, Row, add_all, run, show
+from lakelog.jobs.cli.options import FORMS, admin_parser
+from lakelog.jobs.cli.settings import settings
+from lakelog.replication.storage.cluster import Cluster
+
+_COLUMNS = ("broker", "state", "heartbeat_age_s", "rack", "root", "storage_error")
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    return run(admin_parser("brokers", __doc__, FORMS), _brokers, argv)
+    parser = admin_parser("brokers", __doc__, FORMS)
+    add_all(parser)
+    return run(parser, _brokers, argv)
 
 
 def _brokers(args: argparse.Namespace) -> int:
-    found = admin_client(args, "brokers").describe_brokers()
-    show([_row(registration) for registration in found.values()], args.output)
+    found = observe_brokers(Cluster.open(args.cluster, settings(args.command_config)))
+    show([_row(broker) for broker in found.values()], args.output, () if args.all else _COLUMNS)
     return OK
 
 
-def _row(registration: BrokerRegistration) -> Row:
+def _row(broker: SeenBroker) -> Row:
+    registration = broker.registration
     return {
         "broker": registration.broker_id,
+        "state": broker.state,
+        "heartbeat_age_s": round(broker.age, 1),
         "root": registration.root,
         "rack": registration.rack,
         "epoch": registration.broker_epoch,

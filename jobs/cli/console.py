@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from rich import box
 from rich.console import Console
@@ -16,7 +17,7 @@ from lakelog.replication.errors import LakelogException
 OK, FAILED, INTERRUPTED = 0, 1, 130
 TABLE, JSON = "table", "json"
 
-# Lines of a table that nobody sees on a screen are not broken: what reads them wants a row a line.
+# Without a screen, and without COLUMNS, the lines of a table are not broken: programs want a row a line.
 _NO_SCREEN = 10_000
 
 Row = Mapping[str, object]
@@ -56,20 +57,37 @@ def say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
 
 
-def show(rows: Sequence[Row], output: str = TABLE) -> None:
-    """Rows as a table, or as JSON: a list of objects. The keys of the first row are the columns."""
+def add_all(parser: argparse.ArgumentParser) -> None:
+    """The option of verbs whose tables have more columns than fit on 80 characters."""
+    parser.add_argument("--all", action="store_true", help="show all columns of a table; JSON always has them all")
+
+
+def show(rows: Sequence[Row], output: str = TABLE, columns: Sequence[str] = ()) -> None:
+    """Rows as a table, or as JSON: a list of objects. The keys of the first row are the columns.
+
+    `columns`: those that the table shows, if it is not to show them all.
+    """
     if output == JSON:
         print(json.dumps(rows, indent=2))
     elif rows:
-        Console(width=None if sys.stdout.isatty() else _NO_SCREEN).print(_table(rows))
+        Console(width=_width()).print(_table(rows, columns or list(rows[0])))
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _width() -> int | None:
+    """The width of the screen; None if rich is to find out."""
+    if sys.stdout.isatty():
+        return None
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) > 0 else _NO_SCREEN
+
+
+def _table(rows: Sequence[Row], columns: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name, value in rows[0].items():
-        table.add_column(name.replace("_", " "), justify="right" if _is_number(value) else "left")
+    for name in columns:
+        justify: Literal["left", "right"] = "right" if any(_is_number(row[name]) for row in rows) else "left"
+        table.add_column(name.replace("_", " "), justify=justify, overflow="fold")
     for row in rows:
-        table.add_row(*map(_cell, row.values()))
+        table.add_row(*(_cell(row[name]) for name in columns))
     return table
 
 

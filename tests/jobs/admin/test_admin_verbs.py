@@ -160,20 +160,6 @@ def test_settings_are_altered_and_described(on_t: Run) -> None:
     assert (status, "min.insync.replicas is '0'" in err) == (1, True)
 
 
-def test_brokers_are_shown(lakelog: Run, cluster: str) -> None:
-    status, out, _ = lakelog(brokers, "--cluster", cluster, "-o", "json")
-    assert (status, json.loads(out)[1]) == (
-        0,
-        {
-            "broker": 2, "root": "/nowhere/2", "rack": None, "epoch": 1, "heartbeat": 0, "metadata_version": -1,
-            "shutting_down": False, "storage_error": None,
-            "offline_partitions": [], "leader_replication_rate": None, "leader_replication_quota": None,
-            "follower_replication_rate": None, "follower_replication_quota": None, "divergences": None,
-        },
-    )  # fmt: skip
-    assert [line.split()[0] for line in lakelog(brokers, "--cluster", cluster)[1].splitlines()[2:]] == ["1", "2", "3"]
-
-
 def test_ce_02_who_controls_is_shown(lakelog: Run, controlled: str) -> None:
     (row,) = json.loads(lakelog(controller, "--cluster", controlled, "--describe", "-o", "json")[1])
     assert (row["controller"], row["controller_epoch"], row["resigned"]) == ("test", 1, False)

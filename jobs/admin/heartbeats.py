@@ -1,0 +1,143 @@
+"""Whether brokers and the controller are alive, as a command sees it that has not watched them so far.
+
+Each of them commits to a table of its own as long as it lives. Controllers watch these commits and judge by their own
+monotonic clock. A command has only just begun, so it takes the age of the newest commit, by the clock of the store that
+holds the cluster's root: one clock for all. That clock and the command's own may differ, and nobody is called dead
+because of that. Where the newest commit looks old, the command looks again half a session time-out later: a broker that
+has committed since is alive.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from lakelog.jobs.cli.console import say
+from lakelog.jobs.cli.waiting import let_pass
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.commit_reader import is_commit
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.schemas import BROKERS, CONTROLLER
+
+ALIVE, DEAD, STOPPING, STOPPED, STORAGE_ERROR = "alive", "dead", "stopping", "stopped", "storage error"
+ACTIVE, GONE, RESIGNED, NEVER_ELECTED = "active", "gone", "resigned", "never elected"
+
+_CONTROLLER = "the controller"
+
+
+class Heartbeats(NamedTuple):
+    """A table that its owner commits to as long as it lives, and the seconds after which a silent one is dead."""
+
+    root: StorageRoot
+    session_timeout: float
+
+
+class Pulse(NamedTuple):
+    """Whether an owner lives, and the seconds since its newest commit, by the store's clock."""
+
+    is_live: bool
+    age: float
+
+
+class SeenBroker(NamedTuple):
+    """A registered broker, its state, and the seconds since its last heartbeat."""
+
+    registration: BrokerRegistration
+    state: str
+    age: float
+
+
+class SeenController(NamedTuple):
+    """The lease, its state, and the seconds since it was renewed; None and 0 if nobody was ever elected."""
+
+    lease: Lease | None
+    state: str
+    age: float
+
+
+def observe(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> tuple[dict[int, SeenBroker], SeenController]:
+    """All brokers, and the controller. Waits only if one of them looks dead."""
+    timeout = cluster.config.controller_session_timeout_ms / 1000
+    tables = _of_brokers(cluster)
+    lease = cluster.lease.read()
+    if lease is not None and not lease.resigned:
+        tables[_CONTROLLER] = Heartbeats(cluster.root.child(CONTROLLER.name), timeout)
+    found = pulses(tables, wait)
+    lease, pulse = cluster.lease.read(), found.get(_CONTROLLER, Pulse(False, 0.0))
+    return _seen(cluster, found), SeenController(lease, controller_state(lease, pulse.is_live), pulse.age)
+
+
+def observe_brokers(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> dict[int, SeenBroker]:
+    """All brokers that have registered. Waits only if one of them looks dead."""
+    return _seen(cluster, pulses(_of_brokers(cluster), wait))
+
+
+def _of_brokers(cluster: Cluster) -> dict[str, Heartbeats]:
+    timeout = cluster.config.broker_session_timeout_ms / 1000
+    folder = cluster.root.child(BROKERS.name)
+    return {_name(broker): Heartbeats(folder.child(str(broker)), timeout) for broker in cluster.refresh_brokers()}
+
+
+def _seen(cluster: Cluster, found: Mapping[str, Pulse]) -> dict[int, SeenBroker]:
+    """With the registrations as they are after the last look."""
+    there = {b: (r, found[_name(b)]) for b, r in cluster.refresh_brokers().items() if _name(b) in found}
+    return {b: SeenBroker(r, broker_state(r, pulse.is_live), pulse.age) for b, (r, pulse) in there.items()}
+
+
+def _name(broker: int) -> str:
+    return f"broker {broker}"
+
+
+def pulses(tables: Mapping[str, Heartbeats], wait: Callable[[float], None]) -> dict[str, Pulse]:
+    """Looks at all tables once, and once more if the newest commit of one looks old."""
+    first = {name: _newest(table.root) for name, table in tables.items()}
+    doubtful = [name for name, (_, age) in first.items() if not _is_recent(age, tables[name].session_timeout)]
+    if not doubtful:
+        return {name: Pulse(True, max(0.0, age)) for name, (_, age) in first.items()}
+    seconds = max(tables[name].session_timeout for name in doubtful) / 2
+    say(f"No sign of life of late from {', '.join(doubtful)}: looking again in {seconds:g} s")
+    wait(seconds)
+    second = {name: _newest(table.root) for name, table in tables.items()}
+    return {
+        name: Pulse(commit != first[name][0] or name not in doubtful, max(0.0, age))
+        for name, (commit, age) in second.items()
+    }
+
+
+def _is_recent(age: float, session_timeout: float) -> bool:
+    """A commit from the future is no proof: the clocks differ."""
+    return abs(age) < session_timeout
+
+
+def _newest(root: StorageRoot) -> tuple[str, float]:
+    """The newest commit of a table, and the seconds since it was written; by the store's clock, from one listing."""
+    written = {name: at for name, at in root.child("_delta_log").modified().items() if is_commit(name)}
+    newest = max(written, default="")
+    return newest, time.time() - written.get(newest, 0.0)
+
+
+def broker_state(registration: BrokerRegistration, is_live: bool) -> str:
+    """The state of a broker; one that has said that it stops, and is silent since, has stopped."""
+    if not is_live:
+        return STOPPED if registration.shutting_down else DEAD
+    if registration.storage_error is not None:
+        return STORAGE_ERROR
+    return STOPPING if registration.shutting_down else ALIVE
+
+
+def controller_state(lease: Lease | None, is_live: bool) -> str:
+    """The state of the controller that was elected last."""
+    if lease is None:
+        return NEVER_ELECTED
+    if lease.resigned:
+        return RESIGNED
+    return ACTIVE if is_live else GONE
+
+
+def ago(seconds: float) -> str:
+    """A time span for people: 4 s, 3 min, 2 h, 5 d."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

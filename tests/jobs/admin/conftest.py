@@ -1,0 +1,18 @@
+"""For tests of verbs that look at heartbeats: their clock is the test's, and nothing waits."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from lakelog.jobs.admin import heartbeats
+from tests.jobs.admin.seen import NOW
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the command has waited each time, without waiting. Its clock stands still."""
+    waited: list[float] = []
+    monkeypatch.setattr(heartbeats, "time", SimpleNamespace(time=lambda: NOW))
+    for look in (heartbeats.observe, heartbeats.observe_brokers):
+        monkeypatch.setattr(look, "__defaults__", (waited.append,))
+    return waited

@@ -1,0 +1,52 @@
+"""`lakelog brokers`: the table on 80 characters, and all of it as JSON."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lakelog.jobs import brokers
+from tests.jobs.admin.seen import beat
+
+Run = Any  # what a verb has answered: (status, stdout, stderr)
+
+
+@pytest.fixture
+def show(lakelog: Run, cluster: str, waits: list[float]) -> Run:
+    """Broker 1 is alive, 2 is dead, the storage of 3 fails."""
+    assert waits == []
+    beat(cluster, 1, 1.0)
+    beat(cluster, 2, 312.0)
+    beat(cluster, 3, 0.0, storage_error="KafkaStorageException: disk full")
+    return lambda *words: lakelog(brokers, "--cluster", cluster, *words)
+
+
+def test_json_has_all_that_a_broker_says(show: Run) -> None:
+    status, out, _ = show("-o", "json")
+    assert (status, json.loads(out)[1]) == (
+        0,
+        {
+            "broker": 2, "state": "dead", "heartbeat_age_s": 312.0, "root": "/nowhere/2", "rack": None, "epoch": 1,
+            "heartbeat": 1, "metadata_version": -1, "shutting_down": False, "storage_error": None,
+            "offline_partitions": [], "leader_replication_rate": None, "leader_replication_quota": None,
+            "follower_replication_rate": None, "follower_replication_quota": None, "divergences": None,
+        },
+    )  # fmt: skip
+    assert [row["state"] for row in json.loads(out)] == ["alive", "dead", "storage error"]
+
+
+def test_a_table_has_six_columns_on_80_characters_and_all_of_them_on_demand(
+    show: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = show()[1].splitlines()
+    assert [line.split() for line in lines[2:]] == [
+        ["1", "alive", "1.0", "/nowhere/1"],
+        ["2", "dead", "312.0", "/nowhere/2"],
+        ["3", "storage", "error", "0.0", "/nowhere/3", "KafkaStorageException:", "disk", "full"],
+    ]
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = show()[1]
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "follower" not in narrow
+    monkeypatch.delenv("COLUMNS")
+    assert "follower replication rate" in show("--all")[1]
