@@ -3,11 +3,12 @@
 import argparse
 
 from lakelog.jobs.admin.topic_command import ACTIONS, FILTERS, assignment, config_pair
-from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.console import add_all, run
 from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
 
 _GOES_WITH = {
     "topic": ("create", "describe", "alter", "delete"),
+    "all": ("describe",),
     "partitions": ("create", "alter"),
     "replica_assignment": ("create", "alter"),
     "replication_factor": ("create",),
@@ -29,6 +30,7 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = admin_parser("topics", __doc__)
     add_actions(parser, ACTIONS)
+    add_all(parser)
     parser.add_argument("--topic", metavar="NAME", help="the topic; --describe without it describes all")
     parser.add_argument("--if-exists", action="store_true", help="a topic that there is not is no error")
     only = parser.add_argument_group("with --describe").add_mutually_exclusive_group()

@@ -5,12 +5,12 @@ import json
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from lakelog.jobs.admin.heartbeats import DEAD, STOPPED, SeenBroker, ago, observe_brokers
 from lakelog.jobs.admin.log_histories import DIFFERS, same_history
 from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.settings import settings
 from lakelog.replication.errors import BrokerNotAvailableException, CorruptRecordException, LakelogException
-from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
@@ -23,6 +23,7 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
 _UNKNOWN_LAG = -1
+_COLUMNS = ("broker", "topic", "partition", "size", "lag", "note")
 
 
 class ReplicaInfo(NamedTuple):
@@ -52,9 +53,14 @@ _NOTHING = dict.fromkeys(ReplicaInfo._fields)
 
 
 class LogDir(NamedTuple):
-    """The root of a broker: what is wrong with it, and what lies in it. `logs` has the logs that are whole."""
+    """The root of a broker: what is wrong with it, and what lies in it. `logs` has the logs that are whole.
+
+    Rows of a broker that is dead or stopped are stale: they have what it published last, `heartbeat_age` seconds ago.
+    """
 
     broker: int
+    state: str
+    heartbeat_age: float
     root: str
     error: str | None
     replicas: list[ReplicaInfo]
@@ -67,15 +73,15 @@ def describe(args: argparse.Namespace) -> int:
     Raises BrokerNotAvailableException if one of the brokers has never registered.
     """
     cluster = Cluster.open(args.cluster, settings(args.command_config))
-    brokers = _chosen(cluster.refresh_brokers(), args.broker_list)
+    brokers = _chosen(observe_brokers(cluster), args.broker_list)
     say("Querying brokers for log directories information")
-    found = _compared([_log_dir(cluster, registration, args.topic_list) for registration in brokers.values()])
+    found = _compared([_log_dir(cluster, broker, args.topic_list) for broker in brokers.values()])
     say(f"Received log directory information from brokers {','.join(map(str, brokers))}")
+    rows = [row for log_dir in found for row in _rows(log_dir)]
     if args.output == TEXT:
         print(json.dumps({"version": 1, "brokers": [_object(log_dir) for log_dir in found]}), flush=True)
     else:
-        show([row for log_dir in found for row in _rows(log_dir)], args.output)
-    rows = [row for log_dir in found for row in _rows(log_dir)]
+        show(rows, args.output, () if args.all else _COLUMNS)
     differ = sorted({f"{row['topic']}-{row['partition']}" for row in rows if row["history"] == DIFFERS})
     if args.verify:
         say(f"replicas with another history than their leader's: {', '.join(differ) or 'none'}")
@@ -94,7 +100,7 @@ def _compared(found: list[LogDir]) -> list[LogDir]:
     return [d._replace(replicas=[compared(d.broker, replica) for replica in d.replicas]) for d in found]
 
 
-def _chosen(known: Mapping[int, BrokerRegistration], wanted: list[int] | None) -> Mapping[int, BrokerRegistration]:
+def _chosen(known: Mapping[int, SeenBroker], wanted: list[int] | None) -> Mapping[int, SeenBroker]:
     for broker in wanted or ():
         if broker not in known:
             there = ", ".join(map(str, known)) or "none"
@@ -102,17 +108,17 @@ def _chosen(known: Mapping[int, BrokerRegistration], wanted: list[int] | None) -
     return {broker: known[broker] for broker in wanted or known}
 
 
-def _log_dir(cluster: Cluster, registration: BrokerRegistration, topics: Collection[str] | None) -> LogDir:
+def _log_dir(cluster: Cluster, seen: SeenBroker, topics: Collection[str] | None) -> LogDir:
     """With what its broker says is wrong with it, or what is found to be."""
-    broker, uri = registration.broker_id, registration.root
+    broker, uri = seen.registration.broker_id, seen.registration.root
     try:
         root = cluster.storage_of(broker, uri)
         check_identity(root, cluster.cluster_id, broker)
         replicas, logs = _replicas(root)
     except LakelogException as error:
-        return LogDir(broker, uri, f"{type(error).__name__}: {error}", [], {})
+        return LogDir(broker, seen.state, seen.age, uri, f"{type(error).__name__}: {error}", [], {})
     chosen = [replica for replica in replicas if not topics or replica.topic in topics]
-    return LogDir(broker, uri, registration.storage_error, chosen, logs)
+    return LogDir(broker, seen.state, seen.age, uri, seen.registration.storage_error, chosen, logs)
 
 
 def _replicas(root: StorageRoot) -> tuple[list[ReplicaInfo], Mapping[TopicIdPartition, PartitionLog]]:
@@ -162,17 +168,30 @@ def _lag(row: Replica | None) -> int | None:
 def _rows(log_dir: LogDir) -> list[Row]:
     """A row a replica, with its own error or that of its root; a root without any is a row as well."""
     replicas = [replica._asdict() for replica in log_dir.replicas] or [_NOTHING]
+    of_broker = {
+        "broker": log_dir.broker, "broker_state": log_dir.state, "heartbeat_age_s": round(log_dir.heartbeat_age, 1),
+        "root": log_dir.root,
+    }  # fmt: skip
     return [
-        {"broker": log_dir.broker, "root": log_dir.root, **row, "error": row["error"] or log_dir.error}
+        {**of_broker, **row, "error": row["error"] or log_dir.error, "note": _note(log_dir, row["error"])}
         for row in replicas
     ]
 
 
+def _note(log_dir: LogDir, error: object) -> str | None:
+    """Why a row is not to be trusted, or the error."""
+    is_stale = log_dir.state in (DEAD, STOPPED)
+    stale = f"stale: its broker is {log_dir.state} for {ago(log_dir.heartbeat_age)}" if is_stale else None
+    return "; ".join(str(note) for note in (error or log_dir.error, stale) if note) or None
+
+
 def _object(log_dir: LogDir) -> dict[str, object]:
-    """As kafka-log-dirs.sh has it: a broker has one root."""
+    """As kafka-log-dirs.sh has it, and whether the broker is alive: a broker has one root."""
     partitions = list(map(_partition_object, log_dir.replicas))
     return {
         "broker": log_dir.broker,
+        "brokerState": log_dir.state,
+        "heartbeatAgeSeconds": round(log_dir.heartbeat_age, 1),
         "logDirs": [{"partitions": partitions, "error": log_dir.error, "logDir": log_dir.root}],
     }
 

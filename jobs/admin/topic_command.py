@@ -22,6 +22,9 @@ FILTERS: dict[str, tuple[str, Callable[[PartitionRegistration, int], bool]]] = {
 }
 
 
+_COLUMNS = ("topic", "partition", "leader", "leader_epoch", "replicas", "isr")
+
+
 def assignment(text: str) -> dict[int, tuple[int, ...]]:
     """Kafka's syntax: a list of brokers for each partition, `1:2:3,2:3:1`."""
     try:
@@ -88,10 +91,11 @@ def _list(admin: AdminClient, args: argparse.Namespace) -> int:
 def _describe(admin: AdminClient, args: argparse.Namespace) -> int:
     found = _described(admin, args)
     chosen = [rule for name, (_, rule) in FILTERS.items() if getattr(args, name)]
+    columns = () if args.all else _COLUMNS
     if not chosen:
-        return _show(found, args.output)
+        return _show(found, args.output, columns)
     kept = [_where(topic, chosen[0], admin.settings_of(topic.topic).min_insync_replicas) for topic in found]
-    return _show([topic for topic in kept if topic.partitions], args.output, with_heads=False)
+    return _show([topic for topic in kept if topic.partitions], args.output, columns, with_heads=False)
 
 
 ACTIONS: dict[str, Callable[[AdminClient, argparse.Namespace], int]] = {
@@ -120,7 +124,9 @@ def _outcome(args: argparse.Namespace, message: str) -> int:
     return show_outcomes("topic", {args.topic: Outcome(None, message)}, args)
 
 
-def _show(topics: Iterable[TopicDescription], output: str, with_heads: bool = True) -> int:
+def _show(
+    topics: Iterable[TopicDescription], output: str, columns: Sequence[str] = _COLUMNS, with_heads: bool = True
+) -> int:
     """As Kafka does it, without the lines of topics where only some partitions are asked for."""
     if output == TEXT:
         lines = [line for topic in topics for line in _lines(topic)[0 if with_heads else 1 :]]
@@ -128,7 +134,7 @@ def _show(topics: Iterable[TopicDescription], output: str, with_heads: bool = Tr
     elif output == JSON:
         show([_object(topic) for topic in topics], JSON)
     else:
-        show([_row(r) for topic in topics for r in topic.partitions])
+        show([_row(r) for topic in topics for r in topic.partitions], columns=columns)
     return OK
 
 

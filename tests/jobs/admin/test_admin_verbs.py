@@ -97,6 +97,15 @@ def test_only_partitions_in_trouble(
         assert found == partitions, flag
 
 
+def test_a_table_of_partitions_fits_on_80_characters(on_t: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    head, *rows = on_t(topics, "--describe", "-o", "table")[1].splitlines()
+    assert head.split() == ["topic", "partition", "leader", "leader", "epoch", "replicas", "isr"]
+    assert [row.split()[:2] for row in rows[1:]] == [["t", "0"], ["t", "1"]]
+    assert max(map(len, rows)) <= 80
+    assert "removing" in on_t(topics, "--describe", "-o", "table", "--all")[1]
+
+
 # --- leader-election ---
 
 

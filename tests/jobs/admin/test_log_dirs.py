@@ -11,6 +11,7 @@ import pytest
 from lakelog.jobs import log_dirs
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clients.world import World
+from tests.jobs.admin.seen import beat, written
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, chain, fill, records, request, send, start_at
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
@@ -33,8 +34,11 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def show(lakelog: Run, world: World) -> Run:
-    """Runs the verb on the cluster."""
+def show(lakelog: Run, world: World, waits: list[float]) -> Run:
+    """Runs the verb on the cluster. The brokers are alive."""
+    for broker in (1, 2):
+        beat(world.uri, broker)
+    assert waits == []
     return lambda *words: lakelog(log_dirs, "--cluster", world.uri, "--describe", *words)
 
 
@@ -54,6 +58,7 @@ def test_a_partition_has_its_share_of_the_files_that_it_lies_in(show: Run, world
         "broker": 1, "root": world.roots[1].uri, "topic": TOPIC, "partition": 0, "topic_id": TOPIC_ID,
         "size": both * 15 // 25 + one, "files": 2, "log_start_offset": 1, "log_end_offset": 5, "high_watermark": 4,
         "lag": 0, "role": "leader", "chain": chain(world.logs[1]), "history": "same", "error": None,
+        "broker_state": "alive", "heartbeat_age_s": 1.0, "note": None,
     }  # fmt: skip
     assert (rows[1, 1]["size"], rows[1, 1]["files"]) == (both * 10 // 25, 1)
     facts = ("size", "files", "log_end_offset", "high_watermark", "lag", "role")
@@ -155,6 +160,31 @@ def test_ol_02_what_a_broker_says_is_wrong_with_its_root_is_told(show: Run, worl
     assert [(row["broker"], row["error"], row["partition"]) for row in json.loads(out)] == [
         (1, None, 0), (1, None, 1), (2, "disk full", 0), (2, "disk full", 1),
     ]  # fmt: skip
+
+
+def test_rows_of_a_dead_broker_are_marked_as_stale(show: Run, world: World) -> None:
+    beat(world.uri, 2, 312.0, shutting_down=False)
+    status, out, err = show("-o", "json")
+    notes = [(row["broker"], row["broker_state"], row["note"]) for row in json.loads(out)]
+    stale = "stale: its broker is dead for 5 min"
+    assert (status, notes) == (0, [(1, "alive", None)] * 2 + [(2, "dead", stale)] * 2)
+    assert err.startswith("No sign of life of late from broker 2: looking again in 3 s\n")
+    states = [(b["broker"], b["brokerState"], b["heartbeatAgeSeconds"]) for b in json.loads(show()[1])["brokers"]]
+    assert states == [(1, "alive", 1.0), (2, "dead", 312.0)]
+    beat(world.uri, 2, 312.0, shutting_down=True, storage_error="disk full")
+    assert json.loads(show("-o", "json")[1])[-1]["note"] == "disk full; stale: its broker is stopped for 5 min"
+
+
+def test_a_table_fits_on_80_characters_and_has_all_columns_on_demand(
+    show: Run, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(f"{world.uri}/brokers/2", 312.0)
+    heads = show("-o", "table")[1].splitlines()[0].split()
+    assert heads == ["broker", "topic", "partition", "size", "lag", "note"]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, show("-o", "table")[1].splitlines())) <= 80
+    monkeypatch.delenv("COLUMNS")
+    assert "log end offset" in show("-o", "table", "--all")[1]
 
 
 def test_a_broker_that_there_is_not(show: Run) -> None:

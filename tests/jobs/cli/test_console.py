@@ -1,0 +1,50 @@
+"""Tables: on a pipe, on 80 characters, and with some of their columns."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lakelog.jobs.cli.console import show
+
+ROWS: list[dict[str, Any]] = [
+    {"broker": 1, "root": "/lake/" + "a" * 100, "is_alive": True, "isr": [1, 2], "error": None},
+    {"broker": 12, "root": "/b", "is_alive": False, "isr": [], "error": "gone"},
+]
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The lines of the table, with COLUMNS as it is told."""
+
+    def call(width: str | None, *words: Any) -> list[str]:
+        monkeypatch.delenv("COLUMNS", raising=False)
+        if width is not None:
+            monkeypatch.setenv("COLUMNS", width)
+        show(ROWS, *words)
+        return capsys.readouterr().out.splitlines()
+
+    return call
+
+
+@pytest.mark.parametrize("width", [None, "", "wide", "0", "-80"])
+def test_a_pipe_gets_a_row_a_line(shown: Any, width: str | None) -> None:
+    head, _, first, second = shown(width)
+    assert head.split() == ["broker", "root", "is", "alive", "isr", "error"]
+    assert first.split() == ["1", ROWS[0]["root"], "yes", "1,", "2"]
+    assert second.split() == ["12", "/b", "no", "gone"]
+
+
+def test_columns_holds_for_a_pipe_and_nothing_is_left_out(shown: Any) -> None:
+    lines = shown("60")
+    assert max(map(len, lines)) <= 60
+    assert "".join("".join(lines).split()).count("a" * 5) > 0
+    assert sum(line.count("a") for line in lines[2:]) == 100 + len("lake") - 3, "folded, not cut off"
+
+
+def test_a_table_has_the_columns_that_it_is_told_in_that_order(shown: Any) -> None:
+    assert [line.split() for line in shown(None, "table", ("error", "broker"))[::2]] == [["error", "broker"], ["1"]]
+
+
+def test_json_has_them_all(shown: Any) -> None:
+    assert json.loads("\n".join(shown("20", "json", ("broker",)))) == ROWS
