@@ -44,7 +44,8 @@ VERBS = {
     "dump-log": Verb(
         "lakelog.jobs.dump_log", False, "show the batches of a broker's log, its records too; check its files"
     ),
-    "brokers": Verb("lakelog.jobs.brokers", False, "show the brokers that have registered"),
+    "brokers": Verb("lakelog.jobs.brokers", False, "show the brokers, and whether they are alive"),
+    "status": Verb("lakelog.jobs.status", False, "show what is wrong with a cluster, and what to do about it"),
     "bench": Verb(
         "lakelog.jobs.bench", True, "measure against a plain stream and a file copy, in the same run", ("controller",)
     ),

@@ -1,0 +1,221 @@
+"""The health of a cluster, from what its tables say: figures, and problems with what to do about each."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from lakelog.jobs.admin.heartbeats import ACTIVE, ALIVE, DEAD, STORAGE_ERROR, SeenBroker, SeenController, ago
+from lakelog.replication.protocol.fetch_state import FollowerState
+from lakelog.replication.protocol.partition_changes import first_names, name_of
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import FOLLOWER_ROLE, Replica
+
+SHOWN = 10  # names of one problem
+
+
+class Partition(NamedTuple):
+    """A partition of a topic that nobody deletes, and its topic's min.insync.replicas."""
+
+    registration: PartitionRegistration
+    min_insync_replicas: int
+
+    @property
+    def replicas(self) -> set[int]:
+        """Without those that a reassignment adds: they are not in sync yet."""
+        return set(self.registration.replicas) - set(self.registration.adding_replicas)
+
+    @property
+    def out_of_sync(self) -> set[int]:
+        """The brokers whose replicas are not in the ISR."""
+        return self.replicas - set(self.registration.isr)
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether it has no leader."""
+        return self.registration.leader < 0
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """Whether its leader refuses acks=all."""
+        least = min(self.min_insync_replicas, len(self.replicas))
+        return not self.is_offline and len(self.registration.isr) < least
+
+
+class ClusterState(NamedTuple):
+    """What was read. `rows`: the replicas of each broker that is alive, or why they cannot be read."""
+
+    controller: SeenController
+    brokers: Mapping[int, SeenBroker]
+    partitions: Sequence[Partition]
+    rows: Mapping[int, Mapping[TopicIdPartition, Replica] | str]
+
+
+class Problem(NamedTuple):
+    """Something that an operator has to see to, and the first thing to do. `names`: the partitions, all of them."""
+
+    what: str
+    names: tuple[str, ...]
+    do: str
+
+
+class BrokerFigures(NamedTuple):
+    """A broker at work. `lag`: committed records that its followers lack, None where that is not known. `failing`: its
+    replicas that report an error."""
+
+    broker: int
+    state: str
+    heartbeat_age_s: float
+    leads: int
+    follows: int
+    lag: int | None
+    failing: int
+
+
+def broker_figures(state: ClusterState) -> list[BrokerFigures]:
+    """A row for each broker."""
+    leads = Counter(partition.registration.leader for partition in state.partitions)
+    held = Counter(broker for partition in state.partitions for broker in partition.registration.replicas)
+    return [
+        BrokerFigures(
+            broker, seen.state, round(seen.age, 1), leads[broker], held[broker] - leads[broker],
+            _lag(_replicas(state, broker)), sum(row.error is not None for row in _replicas(state, broker) or ()),
+        )
+        for broker, seen in state.brokers.items()
+    ]  # fmt: skip
+
+
+def _replicas(state: ClusterState, broker: int) -> list[Replica] | None:
+    """The rows of partitions that are assigned to the broker; None if its rows are not known."""
+    rows = state.rows.get(broker, "")
+    if isinstance(rows, str):
+        return None
+    assigned = [p.registration for p in state.partitions if broker in p.registration.replicas]
+    return [rows[r.topic_id_partition] for r in assigned if r.topic_id_partition in rows]
+
+
+def _lag(rows: Sequence[Replica] | None) -> int | None:
+    lags = [row.lag for row in rows or () if row.role == FOLLOWER_ROLE]
+    known = [lag for lag in lags if lag is not None]
+    return None if rows is None or len(known) < len(lags) else sum(known)
+
+
+def problems(state: ClusterState) -> list[Problem]:
+    """All that is wrong, the causes first."""
+    return [
+        *_of_controller(state.controller),
+        *(problem for seen in state.brokers.values() for problem in _of_broker(seen)),
+        *_of_partitions(state),
+        *(problem for broker in state.rows for problem in _of_replicas(state, broker)),
+    ]
+
+
+def _of_controller(seen: SeenController) -> list[Problem]:
+    if seen.state == ACTIVE:
+        return []
+    said = "no controller was ever elected"
+    if seen.lease is not None:
+        said = f"no controller is active: {seen.lease.controller_id} is {seen.state}"
+    do = "start one: `lakelog controller`. Until then nobody elects leaders, and no request is carried out"
+    return [Problem(said, (), do)]
+
+
+def _of_broker(seen: SeenBroker) -> list[Problem]:
+    registration = seen.registration
+    broker, root = registration.broker_id, registration.root
+    if seen.state == DEAD:
+        said = f"broker {broker} is dead: its last heartbeat was {ago(seen.age)} ago"
+        return [Problem(said, (), f"start it again: `lakelog broker --broker-id {broker} --root {root}`")]
+    if seen.state == STORAGE_ERROR:
+        do = f"make {root} work again; then the broker goes on by itself"
+        return [Problem(f"broker {broker}: its storage fails: {registration.storage_error}", (), do)]
+    return []
+
+
+def _of_partitions(state: ClusterState) -> list[Problem]:
+    partitions = state.partitions
+    offline = [p for p in partitions if p.is_offline]
+    under_min = [p for p in partitions if p.is_under_min_isr]
+    under_replicated = [p for p in partitions if not p.is_offline and p.out_of_sync]
+    found = [
+        (offline, "offline", _advice_if_offline(state, offline)),
+        (under_min, "under min ISR", f"they refuse acks=all until {_absent(under_min)} is in sync again"),
+        (under_replicated, "under-replicated", f"{_absent(under_replicated)} is not in sync: start it if it is dead"),
+    ]
+    return [
+        Problem(f"{len(those)} partition{'s are' if len(those) > 1 else ' is'} {word}", _names(those), do)
+        for those, word, do in found
+        if those
+    ]
+
+
+def _advice_if_offline(state: ClusterState, offline: Sequence[Partition]) -> str:
+    """Only a replica that was in sync last has all records."""
+    last = {broker for p in offline for broker in p.registration.isr}
+    silent = {broker for broker in last if broker not in state.rows}
+    unclean = "`lakelog leader-election --election-type unclean` elects another replica, and loses records"
+    if silent:
+        return f"start {_brokers(silent)}: the last in sync. If that is lost for good, {unclean}"
+    return (
+        f"{_brokers(last)} was in sync last, and has lost its log or waits for a controller. Without its log, {unclean}"
+    )
+
+
+def _of_replicas(state: ClusterState, broker: int) -> list[Problem]:
+    """The replicas of a broker that fail, by their errors."""
+    rows = state.rows[broker]
+    if isinstance(rows, str):
+        do = f"check that this machine may read it, with the settings LAKELOG_STORAGE_{broker}_…"
+        return [Problem(f"the root of broker {broker} cannot be read here: {rows}", (), do)]
+    failing: dict[tuple[str, str], list[str]] = {}
+    for row in _replicas(state, broker) or ():
+        if row.error is not None:
+            failing.setdefault((row.state, row.error), []).append(f"{row.topic}-{row.partition}")
+    return [
+        Problem(f"replicas of broker {broker} are {shown}: {error}", tuple(names), _advice(broker, shown))
+        for (shown, error), names in failing.items()
+    ]
+
+
+def _advice(broker: int, state: str) -> str:
+    if state == FollowerState.OFFLINE:
+        return f"broker {broker} fetches a broken file from another replica; `lakelog dump-log --verify` names it"
+    return f"broker {broker} tries again by itself; see in its log whether it can read the root of its leader"
+
+
+def _brokers(brokers: set[int]) -> str:
+    return f"broker{'s' if len(brokers) > 1 else ''} {' and '.join(map(str, sorted(brokers)))}"
+
+
+def _absent(partitions: Sequence[Partition]) -> str:
+    return _brokers({broker for p in partitions for broker in p.out_of_sync})
+
+
+def _names(partitions: Sequence[Partition]) -> tuple[str, ...]:
+    return tuple(name_of(p.registration) for p in partitions)
+
+
+def summary(state: ClusterState) -> dict[str, str]:
+    """The figures of the first lines of the screen."""
+    lease, partitions = state.controller.lease, state.partitions
+    controller = state.controller.state
+    if lease is not None:
+        renewed = f", lease renewed {ago(state.controller.age)} ago" if controller == ACTIVE else ""
+        controller += f": {lease.controller_id}, controller epoch {lease.controller_epoch}{renewed}"
+    others = [f"{b} is {seen.state}" for b, seen in state.brokers.items() if seen.state != ALIVE]
+    alive = len(state.brokers) - len(others)
+    counts = {
+        "offline": sum(p.is_offline for p in partitions),
+        "under-replicated": sum(not p.is_offline and bool(p.out_of_sync) for p in partitions),
+        "under min ISR": sum(p.is_under_min_isr for p in partitions),
+    }
+    return {
+        "controller": controller,
+        "brokers": f"{alive} of {len(state.brokers)} alive" + "".join(f", {other}" for other in others),
+        "partitions": f"{len(partitions)}, " + ", ".join(f"{count} {word}" for word, count in counts.items()),
+    }
+
+
+def line_of(problem: Problem) -> str:
+    """A problem with the names of its first partitions."""
+    return f"{problem.what}: {first_names(problem.names, SHOWN)}" if problem.names else problem.what

@@ -1,0 +1,91 @@
+"""What `lakelog status` reads and prints."""
+
+import argparse
+import json
+from collections.abc import Mapping
+
+from lakelog.jobs.admin.cluster_status import (
+    ClusterState,
+    Partition,
+    Problem,
+    broker_figures,
+    line_of,
+    problems,
+    summary,
+)
+from lakelog.jobs.admin.heartbeats import DEAD, STOPPED, SeenBroker, observe
+from lakelog.jobs.cli.console import FAILED, JSON, OK, show
+from lakelog.jobs.cli.settings import settings
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.storage.cluster import Cluster, check_identity
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+
+
+def status(args: argparse.Namespace) -> int:
+    """Prints the health of the cluster; FAILED if something is wrong. It only reads tables, and asks nobody."""
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    state = _state(cluster)
+    found = problems(state)
+    if args.output == JSON:
+        print(json.dumps(_object(cluster, state, found), indent=2))
+    else:
+        _print(cluster, state, found)
+    return FAILED if found else OK
+
+
+def _state(cluster: Cluster) -> ClusterState:
+    brokers, controller = observe(cluster)
+    cluster.topics.refresh()
+    cluster.metadata.refresh()
+    rows = {b: _rows(cluster, seen) for b, seen in brokers.items() if seen.state not in (DEAD, STOPPED)}
+    return ClusterState(controller, brokers, _partitions(cluster), rows)
+
+
+def _partitions(cluster: Cluster) -> list[Partition]:
+    """By name; without topics that are being deleted."""
+    topics = {topic.topic_id: topic for topic in cluster.topics.topics.values() if not topic.deleting}
+    least = {
+        topic_id: cluster.config.topic_as_far_as_known(topic.configs)[0].min_insync_replicas
+        for topic_id, topic in topics.items()
+    }
+    known = [r for r in cluster.metadata.partitions.values() if r.topic_id in topics]
+    return [Partition(r, least[r.topic_id]) for r in sorted(known, key=lambda r: (r.topic, r.partition))]
+
+
+def _rows(cluster: Cluster, seen: SeenBroker) -> Mapping[TopicIdPartition, Replica] | str:
+    registration = seen.registration
+    try:
+        root = cluster.storage_of(registration.broker_id, registration.root)
+        check_identity(root, cluster.cluster_id, registration.broker_id)
+        return ReplicaTable.open(root).replicas
+    except LakelogException as error:
+        return f"{error.name}: {error}"
+
+
+def _object(cluster: Cluster, state: ClusterState, found: list[Problem]) -> dict[str, object]:
+    """All of it, with the names of all partitions."""
+    lease = state.controller.lease
+    return {
+        "ok": not found,
+        "cluster": cluster.root.uri,
+        "controller": {
+            "controller": None if lease is None else lease.controller_id,
+            "controller_epoch": None if lease is None else lease.controller_epoch,
+            "state": state.controller.state,
+            "lease_age_s": None if lease is None else round(state.controller.age, 1),
+        },
+        "brokers": [figures._asdict() for figures in broker_figures(state)],
+        "partitions": len(state.partitions),
+        "problems": [problem._asdict() for problem in found],
+    }
+
+
+def _print(cluster: Cluster, state: ClusterState, found: list[Problem]) -> None:
+    heads = {"cluster": cluster.root.uri, **summary(state)}
+    print("".join(f"{name:<12}{words}\n" for name, words in heads.items()))
+    show([figures._asdict() for figures in broker_figures(state)])
+    print("\nNothing is wrong." if not found else f"\nProblems: {len(found)}")
+    for problem in found:
+        print(f"- {line_of(problem)}\n  To do: {problem.do}.")

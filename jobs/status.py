@@ -1,0 +1,20 @@
+"""`lakelog status`: shows the health of a cluster on one screen: controller, brokers, partitions, lag, problems.
+
+The exit status is for monitors: 0 if nothing is wrong, 1 if something is, 2 for wrong usage. It only reads tables, so
+that it answers without a controller too. If a broker or the controller looks dead, it looks again 3 seconds later.
+"""
+
+import argparse
+
+from lakelog.jobs.admin.status_command import status
+from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.options import FORMS, admin_parser
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    return run(_parser(), status, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    return admin_parser("status", __doc__, FORMS)

@@ -1,0 +1,166 @@
+"""`lakelog status` on real tables whose brokers do not run: what they would say is written by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog.jobs import status
+from lakelog.replication.clients.controller_channel import ControllerChannel
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from tests.clients.world import World
+from tests.hanging import raises
+from tests.jobs.admin.seen import beat, written
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID
+
+Run = Any  # what a verb has answered: (status, stdout, stderr)
+
+
+@pytest.fixture
+def world(tmp_path: Path, waits: list[float]) -> World:
+    """Two brokers that are alive and in sync, and an active controller."""
+    assert waits == []
+    world = World(str(tmp_path))
+    for partition in (P0, P1):
+        world.say(0, partition)
+        world.say(0, partition, broker=2, lag=0)
+    world.cluster.lease.elect("c", None)
+    written(f"{world.uri}/controller", 1.0)
+    for broker in (1, 2):
+        beat(world.uri, broker)
+    return world
+
+
+@pytest.fixture
+def show(lakelog: Run, world: World) -> Run:
+    """Runs the verb on the cluster."""
+    return lambda *words: lakelog(status, "--cluster", world.uri, *words)
+
+
+HEALTHY = """\
+cluster     {uri}
+controller  active: c, controller epoch 1, lease renewed 1 s ago
+brokers     2 of 2 alive
+partitions  2, 0 offline, 0 under-replicated, 0 under min ISR
+
+broker   state   heartbeat age s   leads   follows   lag   failing
+──────────────────────────────────────────────────────────────────
+     1   alive               1.0       2         0     0         0
+     2   alive               1.0       0         2     0         0
+
+Nothing is wrong.
+"""
+
+
+def lines(out: str) -> list[str]:
+    return [line.rstrip() for line in out.splitlines()]
+
+
+def test_a_healthy_cluster_is_status_0(show: Run, world: World, waits: list[float]) -> None:
+    code, out, err = show()
+    assert (code, lines(out), err) == (0, HEALTHY.format(uri=world.uri).splitlines(), "")
+    assert waits == []
+
+
+def test_what_is_wrong_is_status_1_and_has_what_to_do(show: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    world.change(P0, leader=-1, isr=(1,), leader_epoch=1, partition_epoch=1)
+    world.change(P1, leader=2, isr=(2,), leader_epoch=1, partition_epoch=1)
+    written(f"{world.uri}/brokers/1", 312.0)
+    written(f"{world.uri}/controller", 60.0)
+    world.say(0, P1, broker=2, state="Delayed", error="OSError: away")
+    code, out, err = show()
+    assert (code, err) == (1, "No sign of life of late from broker 1, the controller: looking again in 3 s\n")
+    assert lines(out)[1:4] == [
+        "controller  gone: c, controller epoch 1",
+        "brokers     1 of 2 alive, 1 is dead",
+        "partitions  2, 1 offline, 1 under-replicated, 0 under min ISR",
+    ]
+    assert [line for line in lines(out) if line.startswith("- ")] == [
+        "- no controller is active: c is gone",
+        "- broker 1 is dead: its last heartbeat was 5 min ago",
+        f"- 1 partition is offline: {TOPIC}-0",
+        f"- 1 partition is under-replicated: {TOPIC}-1",
+        f"- replicas of broker 2 are Delayed: OSError: away: {TOPIC}-1",
+    ]
+    assert sum(line.startswith("  To do: ") for line in lines(out)) == 5
+    assert "Problems: 5" in lines(out)
+
+
+def test_json_has_all_of_it(show: Run, world: World) -> None:
+    healthy = json.loads(show("-o", "json")[1])
+    assert healthy == {
+        "ok": True,
+        "cluster": world.uri,
+        "controller": {"controller": "c", "controller_epoch": 1, "state": "active", "lease_age_s": 1.0},
+        "brokers": [
+            {"broker": 1, "state": "alive", "heartbeat_age_s": 1.0, "leads": 2, "follows": 0, "lag": 0, "failing": 0},
+            {"broker": 2, "state": "alive", "heartbeat_age_s": 1.0, "leads": 0, "follows": 2, "lag": 0, "failing": 0},
+        ],
+        "partitions": 2,
+        "problems": [],
+    }
+    world.change(P1, isr=(1,), partition_epoch=1)
+    code, out, _ = show("-o", "json")
+    assert (code, json.loads(out)["ok"]) == (1, False)
+    assert json.loads(out)["problems"] == [
+        {
+            "what": "1 partition is under-replicated", "names": [f"{TOPIC}-1"],
+            "do": "broker 2 is not in sync: start it if it is dead",
+        }
+    ]  # fmt: skip
+
+
+def test_without_a_controller_it_asks_nobody_and_says_so(
+    lakelog: Run, cluster: str, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As right after `format`: there is nothing to wait for."""
+    monkeypatch.setattr(ControllerChannel, "ask", raises(AssertionError("nobody is asked")))
+    for broker in (1, 2, 3):
+        beat(cluster, broker)
+    code, out, err = lakelog(status, "--cluster", cluster)
+    assert (code, err, waits) == (1, "", [])
+    assert "- no controller was ever elected" in lines(out)
+    assert "- the root of broker 1 cannot be read here" in out
+
+
+def test_a_dead_brokers_root_is_not_read(show: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hang, or be away with its broker; and what it says is old."""
+    written(f"{world.uri}/brokers/2", 60.0)
+    read, of_2 = StorageRoot.read_buffer, world.roots[2].uri
+    monkeypatch.setattr(
+        StorageRoot, "read_buffer",
+        lambda root, name: raises(AssertionError(root.uri))() if root.uri.startswith(of_2) else read(root, name),
+    )  # fmt: skip
+    found = json.loads(show("-o", "json")[1])
+    assert [(row["broker"], row["lag"]) for row in found["brokers"]] == [(1, 0), (2, None)]
+
+
+def test_td_05_topics_that_are_being_deleted_are_nobodys_trouble(show: Run, world: World) -> None:
+    world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, deleting=True)], (), {"who": "test"})
+    world.change(P0, leader=-2, isr=(), leader_epoch=1, partition_epoch=1)
+    assert (show()[0], json.loads(show("-o", "json")[1])["partitions"]) == (0, 0)
+
+
+def test_min_insync_replicas_is_the_topics(show: Run, world: World) -> None:
+    world.cluster.topics.change(
+        [Topic(TOPIC, TOPIC_ID, 2, {"min.insync.replicas": "2", "nonsense": "1"})], (), {"who": "test"}
+    )
+    assert show()[0] == 0
+    world.change(P0, isr=(1,), partition_epoch=1)
+    assert f"- 1 partition is under min ISR: {TOPIC}-0" in lines(show()[1])
+
+
+@pytest.mark.parametrize("words", [["-o", "text"], ["--all"], ["now"]])
+def test_wrong_usage_is_status_2(show: Run, words: list[str]) -> None:
+    code, out, err = show(*words)
+    assert (code, out) == (2, "")
+    assert "usage: lakelog status" in err
+
+
+def test_what_is_no_cluster_is_one_sentence(lakelog: Run, tmp_path: Path) -> None:
+    code, out, err = lakelog(status, "--cluster", tmp_path)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("lakelog: InconsistentClusterIdException: ")
