@@ -1,7 +1,8 @@
-"""`lakelog brokers`: shows the brokers that have registered, and whether they are alive.
+"""Shows the brokers that have registered, and whether they are alive.
 
 `state` is alive, stopping, stopped, dead or storage error. `heartbeat_age_s` is the time since the last heartbeat, by
-the clock of the store that holds the cluster's root. A broker that looks dead is looked at twice.
+the clock of the store that holds the cluster's root. A broker that looks dead is looked at twice. If the brokers have
+another broker.session.timeout.ms than the default, give it in the --command-config file.
 """
 
 import argparse
@@ -17,9 +18,14 @@ _COLUMNS = ("broker", "state", "heartbeat_age_s", "rack", "root", "storage_error
 
 def main(argv: list[str]) -> int:
     """The verb."""
+    return run(make_parser(), _brokers, argv)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The arguments."""
     parser = admin_parser("brokers", __doc__, FORMS)
     add_all(parser)
-    return run(parser, _brokers, argv)
+    return parser
 
 
 def _brokers(args: argparse.Namespace) -> int:

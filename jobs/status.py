@@ -1,7 +1,8 @@
-"""`lakelog status`: shows the health of a cluster on one screen: controller, brokers, partitions, lag, problems.
+"""Shows the health of a cluster on one screen: controller, brokers, partitions, lag, problems.
 
 The exit status is for monitors: 0 if nothing is wrong, 1 if something is, 2 for wrong usage. It only reads tables, so
-that it answers without a controller too. If a broker or the controller looks dead, it looks again 3 seconds later.
+that it answers without a controller too. If a broker or the controller looks dead, it looks again 3 seconds later. If
+they have other session time-outs than the defaults, give these in the --command-config file.
 """
 
 import argparse
@@ -13,8 +14,9 @@ from lakelog.jobs.cli.options import FORMS, admin_parser
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    return run(_parser(), status, argv)
+    return run(make_parser(), status, argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The arguments."""
     return admin_parser("status", __doc__, FORMS)

@@ -115,7 +115,8 @@ def _of_controller(seen: SeenController) -> list[Problem]:
         return []
     said = "no controller was ever elected"
     if seen.lease is not None:
-        said = f"no controller is active: {seen.lease.controller_id} is {seen.state}"
+        ended = "has resigned" if seen.lease.resigned else f"renewed its lease {ago(seen.age)} ago"
+        said = f"no controller is active: {seen.lease.controller_id} {ended}"
     do = "start one: `lakelog controller`. Until then nobody elects leaders, and no request is carried out"
     return [Problem(said, (), do)]
 

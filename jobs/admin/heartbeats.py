@@ -4,7 +4,8 @@ Each of them commits to a table of its own as long as it lives. Controllers watc
 monotonic clock. A command has only just begun, so it takes the age of the newest commit, by the clock of the store that
 holds the cluster's root: one clock for all. That clock and the command's own may differ, and nobody is called dead
 because of that. Where the newest commit looks old, the command looks again half a session time-out later: a broker that
-has committed since is alive.
+has committed since is alive. Session time-outs are settings of the processes, which the tables do not have: the command
+takes those of its own settings.
 """
 
 import time

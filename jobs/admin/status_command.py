@@ -83,9 +83,12 @@ def _object(cluster: Cluster, state: ClusterState, found: list[Problem]) -> dict
 
 
 def _print(cluster: Cluster, state: ClusterState, found: list[Problem]) -> None:
-    heads = {"cluster": cluster.root.uri, **summary(state)}
-    print("".join(f"{name:<12}{words}\n" for name, words in heads.items()))
-    show([figures._asdict() for figures in broker_figures(state)])
-    print("\nNothing is wrong." if not found else f"\nProblems: {len(found)}")
+    for name, words in {"cluster": cluster.root.uri, **summary(state)}.items():
+        print(f"{name:<12}{words}")
+    print()
+    if state.brokers:
+        show([figures._asdict() for figures in broker_figures(state)])
+        print()
+    print(f"Problems: {len(found)}" if found else "Nothing is wrong.")
     for problem in found:
         print(f"- {line_of(problem)}\n  To do: {problem.do}.")

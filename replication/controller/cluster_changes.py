@@ -55,8 +55,8 @@ def overview(context: ControllerContext) -> str:
     dead = sorted(context.registered - context.brokers.keys())
     offline = sum(registration.leader == NO_LEADER for registration in context.partitions.values())
     return (
-        f"alive are brokers {_numbers(sorted(context.brokers))}, dead are {_numbers(dead)}; "
-        f"{len(context.partitions)} partitions, {offline} of them offline"
+        f"brokers alive: {_numbers(sorted(context.brokers))}; dead: {_numbers(dead)}; "
+        f"partitions: {len(context.partitions)}, {offline} of them offline"
     )
 
 

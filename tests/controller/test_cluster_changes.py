@@ -69,8 +69,8 @@ def test_ol_02_a_broker_whose_storage_fails_is_lost_for_that_reason():
 
 def test_what_a_controller_finds_is_one_line():
     found = seen(OFFLINE, LEADS_2, live=(2, 3))
-    assert overview(found) == "alive are brokers 2, 3, dead are 1; 2 partitions, 1 of them offline"
-    assert overview(seen()) == "alive are brokers 1, 2, 3, dead are none; 0 partitions, 0 of them offline"
+    assert overview(found) == "brokers alive: 2, 3; dead: 1; partitions: 2, 1 of them offline"
+    assert overview(seen()) == "brokers alive: 1, 2, 3; dead: none; partitions: 0, 0 of them offline"
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from lakelog.replication.protocol.fetch_state import NEVER, PartitionFetchState
+from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
@@ -54,7 +54,7 @@ class SharedFetchStates(FetchStates):
                     self._failures.pop(partition, None)
 
     def delay(self, partition: TopicIdPartition, error: str | None, backoff_ms: float) -> None:
-        if error is not None and backoff_ms != NEVER:
+        if error is not None:
             with self._lock:
                 backoff_ms = self._grown(partition, backoff_ms)
         super().delay(partition, error, backoff_ms)

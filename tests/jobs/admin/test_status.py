@@ -79,7 +79,7 @@ def test_what_is_wrong_is_status_1_and_has_what_to_do(show: Run, world: World, m
         "partitions  2, 1 offline, 1 under-replicated, 0 under min ISR",
     ]
     assert [line for line in lines(out) if line.startswith("- ")] == [
-        "- no controller is active: c is gone",
+        "- no controller is active: c renewed its lease 60 s ago",
         "- broker 1 is dead: its last heartbeat was 5 min ago",
         f"- 1 partition is offline: {TOPIC}-0",
         f"- 1 partition is under-replicated: {TOPIC}-1",
@@ -124,6 +124,13 @@ def test_without_a_controller_it_asks_nobody_and_says_so(
     assert (code, err, waits) == (1, "", [])
     assert "- no controller was ever elected" in lines(out)
     assert "- the root of broker 1 cannot be read here" in out
+
+
+def test_a_root_of_another_broker_is_a_problem(show: Run, world: World) -> None:
+    """Its rows would else count for the broker that is registered there."""
+    beat(world.uri, 2, root=world.roots[1].uri)
+    (line,) = [line for line in lines(show()[1]) if line.startswith("- ")]
+    assert line.startswith("- the root of broker 2 cannot be read here: InconsistentClusterIdException: ")
 
 
 def test_a_dead_brokers_root_is_not_read(show: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
