@@ -1,6 +1,7 @@
-"""The commits of a Delta table as files: read by hand, one version at a time, in order.
+"""Reads the commits of a Delta table from their files: one version at a time, in order.
 
-No call of delta-rs gives the actions of one version, and a streaming source that only tails a log need not load it.
+delta-rs has no call that returns the actions of one version, and a streaming source that only tails a log should not
+have to load delta-rs.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from typing import Any
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
-ACTIONS = "lakelog.actions"  # how many of each kind a commit has: one that is torn between two lines has fewer
+# The number of actions of each kind in a commit. A commit that was torn between two lines has fewer.
+ACTIONS = "lakelog.actions"
 
 _COMMIT = re.compile(r"\d{20}\.json")
 
 
 class LogGap(Exception):
-    """Commits that were not read yet have been cleaned up: build the state from the active files."""
+    """A clean-up deleted commits that were not read yet: rebuild the state from the active files."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
     """A data file of a commit: name relative to the table, size in bytes, Delta's statistics as JSON.
 
-    `data_change`: of one that is added, whether it brings rows that the table did not have, and of one that is removed,
-    whether rows go with it. A compaction does neither; what is written again of a segment brings none.
+    `data_change` of an added file: whether it brings rows that the table did not have. Of a removed file: whether rows
+    go with it. Both are false in a compaction. A rewritten segment brings no new rows.
     """
 
     name: str
@@ -39,7 +41,7 @@ class AddedFile:
 
 @dataclass(frozen=True)
 class Commit:
-    """What one version of a table has changed."""
+    """The changes that one version of a table made."""
 
     version: int
     adds: tuple[AddedFile, ...] = ()
@@ -54,15 +56,15 @@ def commit_name(version: int) -> str:
 
 
 def is_commit(name: str) -> bool:
-    """Whether a file of `_delta_log` is one."""
+    """Whether a file of `_delta_log` is a commit."""
     return _COMMIT.fullmatch(name) is not None
 
 
 def read_commit(root: StorageRoot, version: int) -> Commit:
-    """One commit, its files in the order they were given.
+    """One commit, its files in the order of its actions.
 
-    Raises FileNotFoundError; CorruptRecordException, naming the file, for one that is empty or torn, as a power cut
-    may leave it.
+    Raises FileNotFoundError if the commit does not exist, and CorruptRecordException, naming the file, if it is empty
+    or torn. A power cut can leave such a file.
     """
     content = root.read(commit_name(version))
     try:
@@ -72,7 +74,7 @@ def read_commit(root: StorageRoot, version: int) -> Commit:
 
 
 def torn_commit(root: StorageRoot, version: int, found: str) -> str:
-    """What to say of a commit that is not whole: nothing may be built on it, as it is not known what it did."""
+    """The error text for a commit that is not whole. Nothing may build on it, because its actions are unknown."""
     return (
         f"{root.path(commit_name(version))}: this commit is empty or torn ({found}); restore the file, or give the "
         f"table's owner an empty root, which the other replicas fill"
@@ -116,8 +118,11 @@ def _count(value: object) -> int:
 
 
 def check_commits(root: StorageRoot, looked_at: int = 16) -> None:
-    """Raises KafkaStorageException, naming the file, if one of the newest commits of a table is torn, or any commit
-    that is still there is empty: delta-rs reads that as one that has changed nothing."""
+    """Checks the `looked_at` newest commits of a table, and the size of every commit that is still there.
+
+    Raises KafkaStorageException, naming the file, if one of the newest commits is torn or any commit is empty. delta-rs
+    reads an empty commit as one without changes.
+    """
     sizes = root.child("_delta_log").sizes_listed()
     versions = sorted(int(name[:20]) for name in sizes if is_commit(name))
     for version in versions:
@@ -126,22 +131,23 @@ def check_commits(root: StorageRoot, looked_at: int = 16) -> None:
     for version in versions[-looked_at:]:
         try:
             read_commit(root, version)
-        except FileNotFoundError:  # it has been cleaned up meanwhile
+        except FileNotFoundError:  # a clean-up has deleted it meanwhile
             continue
         except CorruptRecordException as error:
             raise KafkaStorageException(str(error)) from error
 
 
 def last_version(root: StorageRoot) -> int:
-    """The newest version, by a listing of the log; -1 if there is no table."""
+    """The newest version, from a listing of the log; -1 if there is no table. Raises KafkaStorageException."""
     names = [name for name in root.child("_delta_log").list() if is_commit(name)]
     return max((int(name[:20]) for name in names), default=-1)
 
 
 def drop_commits_before(root: StorageRoot, version: int) -> None:
-    """Deletes older commits, the oldest first, and then their checkpoints; a newer checkpoint has all they say.
+    """Deletes the commits before `version`, the oldest first, and then their checkpoints.
 
-    So a commit that is still there tells that none after it has been deleted.
+    A newer checkpoint has all that they say. Because the oldest go first, a commit that still exists proves that no
+    later commit was deleted.
     """
     names = sorted(name for name in root.child("_delta_log").list() if name[:20].isdigit())
     old = [name for name in names if int(name[:20]) < version]

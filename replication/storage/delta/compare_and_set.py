@@ -1,4 +1,4 @@
-"""The loop around every compare-and-set: who loses replays and decides again, with jitter."""
+"""The loop around every compare-and-set: after a lost one it replays and decides again, with jitter."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _LONGEST_PAUSE_SECONDS = 0.1
 
 
 def compare_and_set(table: str, attempt: Callable[[], int | None], deadline: float | None = None) -> int | None:
-    """Calls `attempt`, which reads, decides and commits, until it has not lost to another; answers what it answers.
+    """Calls `attempt`, which reads, decides and commits, until it wins, and returns its result.
 
-    An outcome that cannot be told is attempted anew: `attempt` must know its own work when it sees it. Raises
-    KafkaStorageException, naming the table, where outcomes stay unknown, as on a disk that cannot be written, and
-    TimeoutException where others have won until `deadline`, of the monotonic clock. One attempt is always made.
+    After an unknown outcome it calls `attempt` again, so `attempt` must recognise its own commit. Raises
+    KafkaStorageException, naming the table, if outcomes stay unknown, as on a disk that cannot be written, and
+    TimeoutException if others win until `deadline`, in seconds of the monotonic clock. It always makes at least one
+    attempt.
     """
     unknown, pause = 0, threading.Event()
     for number in range(MAX_ATTEMPTS):

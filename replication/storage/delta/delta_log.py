@@ -1,8 +1,8 @@
-"""The commits of one Delta table: strict compare-and-set by delta-rs, and what each commit did, read by hand.
+"""The commits of one Delta table: delta-rs writes them with a strict compare-and-set, and Lakelog reads their actions.
 
-delta-rs checks almost nothing and rebases a stale append silently unless told not to, so every rule of a safe commit
-stands here: the expected version is pinned, nothing is retried, a refusal is not believed before version N+1 has been
-looked at, and a commit that took longer than a part of the log retention is not believed either.
+delta-rs checks almost nothing, and by default it silently rebases a stale append. So this module has every rule of a
+safe commit: it pins the expected version and retries nothing. It believes a refusal only after it has read version N+1,
+and checks a commit again that took longer than a part of the log retention.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
 from lakelog.schemas import Table
 
-# A commit that was slower may have landed in the hole that a log clean-up has left; retention is an hour at least.
+# A slower commit may have landed in the gap that a log clean-up left. The retention is at least one hour.
 SLOW_COMMIT_SECONDS = 300.0
 CHECKPOINT_COMMITS = 100
 NONCE = "lakelog.commit"
@@ -41,15 +41,15 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 
 
 class CommitConflict(Exception):
-    """Somebody else has committed the expected version: replay, decide again."""
+    """Another writer committed the expected version: replay and decide again."""
 
 
 class CommitUnknown(Exception):
-    """Whether the commit has landed cannot be told: look for what it would have written."""
+    """The outcome of the commit is unknown: look for the rows that it would have written."""
 
 
 class DeltaLog:
-    """A handle on one table. Not for use by two threads at once: its owner locks."""
+    """A handle on one table. It is not thread-safe: its owner locks."""
 
     def __init__(self, root: StorageRoot, handle: TableHandle) -> None:
         self.root = root
@@ -61,7 +61,7 @@ class DeltaLog:
 
     @classmethod
     def create(cls, root: StorageRoot, table: Table) -> DeltaLog:
-        """Makes an empty table. Raises InconsistentClusterIdException if there is one."""
+        """Creates an empty table. Raises InconsistentClusterIdException if one exists, KafkaStorageException."""
         root.create_folder()
         described = zip(Schema.from_arrow(table.arrow).fields, table.columns, strict=True)
         columns = [Field(f.name, f.type, nullable=f.nullable, metadata={"comment": c.comment}) for f, c in described]
@@ -78,11 +78,11 @@ class DeltaLog:
     def open(cls, root: StorageRoot) -> DeltaLog:
         """A handle on an existing table.
 
-        Raises InconsistentClusterIdException if there is none, KafkaStorageException where that cannot be told.
+        Raises InconsistentClusterIdException if no table exists, KafkaStorageException if the store does not say.
         """
         try:
             return cls(root, root.open_table())
-        except TableNotFoundError as error:  # delta-rs says so too of a folder that may not be read, and of a file
+        except TableNotFoundError as error:  # delta-rs raises this for an unreadable folder and for a file, too
             root.child("_delta_log").list()
             raise InconsistentClusterIdException(f"{root.uri}: no Lakelog table is there") from error
         except (DeltaError, OSError) as error:
@@ -96,17 +96,17 @@ class DeltaLog:
 
     @property
     def table_id(self) -> str:
-        """Delta's id of the table: a table that was made again has another."""
+        """Delta's id of the table. A table that was created again has another id."""
         return str(self._handle.metadata().id)
 
     def transaction_version(self, app_id: str) -> int | None:
-        """The version that `app_id` last committed, None if it never did; it survives checkpoints and clean-up.
+        """The version that `app_id` last committed, None if it never did. It survives checkpoints and clean-ups.
 
-        Raises KafkaStorageException: what is asked for the first time is read from the table.
+        Raises KafkaStorageException, because the first call for an `app_id` reads the table.
         """
         try:
             return self._handle.transaction_version(app_id)
-        except (DeltaError, OSError):  # commits of the handle have been cleaned up; a checkpoint now has what they said
+        except (DeltaError, OSError):  # a clean-up deleted commits of the handle; a newer checkpoint has their content
             return self._reopened().transaction_version(app_id)
 
     def _reopened(self) -> TableHandle:
@@ -119,12 +119,13 @@ class DeltaLog:
     def has_moved(self) -> bool:
         """Whether there are commits after `version`: two cheap look-ups, no listing.
 
-        A version that has vanished, or is another one now, was cleaned up, so the table has moved on far.
+        If that version is gone, or is another commit now, a clean-up has deleted it: the table has moved on far.
         """
         return not self._commits.is_newest(self.version)
 
     def move(self) -> None:
-        """Moves the handle to the newest version. Raises KafkaStorageException if that is an empty or torn commit."""
+        """Moves the handle to the newest version. Raises KafkaStorageException if a commit on the way is empty or
+        torn."""
         try:
             if self._commits.is_there(self.version):
                 self._handle.update_incremental()
@@ -136,10 +137,11 @@ class DeltaLog:
         self._commits.arrive(self.version)
 
     def commits_after(self, known: int) -> Iterator[Commit]:
-        """The commits after version `known`, up to that of the handle.
+        """The commits after version `known`, up to the handle's version.
 
-        Raises LogGap if one of them has been cleaned up, also after some were told. What lies in the hole that a
-        clean-up has left is nobody's commit: since the oldest go first, there is no hole as long as `known` is there.
+        Raises LogGap if a clean-up has deleted one of them, possibly after some were returned, and
+        KafkaStorageException if one is torn. A clean-up deletes the oldest commits first, so there is no gap while
+        `known` exists. A commit that a slow writer puts into such a gap does not count.
         """
         self._check_is_there(known)
         for version in range(known + 1, self.version + 1):
@@ -148,7 +150,7 @@ class DeltaLog:
             except FileNotFoundError as error:
                 raise LogGap(f"{self.root.uri}: version {version} has been cleaned up") from error
             except CorruptRecordException as error:
-                self._commits.doubt(self.version)  # delta-rs may have read it, as one that has changed less
+                self._commits.doubt(self.version)  # delta-rs may have read the torn commit as one with fewer actions
                 raise KafkaStorageException(str(error)) from error
         self._check_is_there(known)
 
@@ -157,10 +159,11 @@ class DeltaLog:
             raise LogGap(f"{self.root.uri}: version {known} has been cleaned up")
 
     def checkpoint_if_due(self, commits_kept: int | None = None) -> None:
-        """Writes a checkpoint when enough commits have come since the last one, and drops commits beyond retention.
+        """Writes a checkpoint after CHECKPOINT_COMMITS commits, and drops commits beyond the log retention.
 
-        Outside the commit path, and by the table's owner alone: to open a table means to read what no checkpoint has.
-        `commits_kept`: on a local disk no more are kept, since a commit there lists all that are.
+        Only the table's owner calls this, outside the commit path: who opens a table reads all commits since the
+        checkpoint. On a local disk at most `commits_kept` commits stay, since each commit there lists all of them.
+        Raises KafkaStorageException.
         """
         if self.version - self._checkpointed < CHECKPOINT_COMMITS:
             return
@@ -180,7 +183,7 @@ class DeltaLog:
         return [AddedFile(path, size) for path, size in zip(paths, sizes, strict=True)]
 
     def statistics(self) -> list[dict[str, Any]]:
-        """All data files of the version that the handle has read, with `min.<column>` and `max.<column>` of each."""
+        """One row a data file of the handle's version, with the columns `min.<column>` and `max.<column>`."""
         return add_actions(self._handle, flatten=True).to_pylist()
 
     def commit(
@@ -193,10 +196,10 @@ class DeltaLog:
         overwrite: bool = False,
         data_change: bool = True,
     ) -> int:
-        """Commits version + 1 or nothing, and returns that version; the handle stays where it was.
+        """Commits version + 1 or nothing, and returns that version; the handle keeps its own version.
 
-        `cause` goes into the commit's metadata: who, and why. `overwrite` drops every file that is not in `adds`.
-        Raises CommitConflict when another commit has won, CommitUnknown when it cannot be told.
+        `cause` goes into the commit's metadata: the writer and its reason. `overwrite` drops every file that is not in
+        `adds`. Raises CommitConflict if another commit won, CommitUnknown if the outcome cannot be read.
         """
         expected, nonce, started = self.version + 1, uuid.uuid4().hex, time.monotonic()
         counts = {"add": len(adds), "txn": len(txns or {}), **({} if overwrite else {"remove": len(removes)})}
@@ -220,15 +223,16 @@ class DeltaLog:
         return expected
 
     def _settle(self, expected: int, nonce: str, error: Exception) -> None:
-        """Tells what became of a commit that failed or was slow: returns if it has landed after all.
+        """Finds the outcome of a commit that failed or was slow. Returns if it landed, otherwise raises.
 
-        It has landed if the version holds its nonce and the one before is still there: else a clean-up may have made
-        the hole that it fell into. A lost reply of an object store looks like a refusal, so every refusal comes here.
+        The commit landed if the version has its nonce and the version before still exists. Without that version, the
+        commit may have fallen into a gap that a clean-up left. A lost reply of an object store looks like a refusal, so
+        every refusal comes here.
         """
         try:
             landed = read_commit(self.root, expected).info.get(NONCE)
             follows = self._commits.is_there(expected - 1)
-        except (FileNotFoundError, KafkaStorageException, CorruptRecordException):  # nothing can be told from it now
+        except (FileNotFoundError, KafkaStorageException, CorruptRecordException):  # the outcome is unreadable now
             raise CommitUnknown(f"{self.root.uri}: version {expected}: {reason(error)}") from error
         if landed != nonce:
             raise CommitConflict(f"{self.root.uri}: version {expected} is somebody else's") from error
@@ -239,8 +243,8 @@ class DeltaLog:
 def _actions(
     adds: Sequence[AddedFile], removes: Sequence[AddedFile], data_change: bool
 ) -> list[AddAction | RemoveAction]:
-    """A commit that removes files adds none with new rows: what it adds was in them. To say otherwise would end every
-    stream of Spark's that ignores deletes."""
+    """The actions of a commit. A commit that removes files only rewrites rows, so its added files bring no new ones.
+    Marking them as new would end every Spark stream that ignores deletes."""
     now, has_new_rows = int(time.time() * 1000), data_change and not removes
     removed = [RemoveAction(f.name, data_change, now, f.size, {}) for f in removes]
     return [*removed, *(AddAction(f.name, f.size, {}, now, has_new_rows, f.stats) for f in adds)]

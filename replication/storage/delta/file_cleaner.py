@@ -1,12 +1,12 @@
-"""Deleting the data files of a table that no version needs any more: by the table's owner alone, long after.
+"""Deletes data files that no version of a table needs any more. Only the table's owner does it, after a long delay.
 
-A file that a commit has removed outlives it, for those who still read an older version. A file that no version knows
-may be about to be committed by a slow writer, so it has to be a day old; a crash between a write and its commit leaves
-such files. Kafka: `file.delete.delay.ms`. Delta: `VACUUM`.
+A file stays for a while after the commit that removed it, for readers of an older version. A file that no version knows
+may belong to a slow writer's next commit, so it must be a day old. A crash between a write and its commit leaves such
+files. Kafka: `file.delete.delay.ms`. Delta: `VACUUM`.
 
-No clock is trusted to make a delay shorter: that of this machine may be a day ahead of the store's. So every delay
-also runs by the observer's own monotonic clock, from when it first saw that a file is not needed, as liveness does; a
-process that starts anew has seen nothing yet, and waits again.
+No clock may shorten a delay: this machine's clock may be a day ahead of the store's. So every delay also runs on the
+owner's monotonic clock, from the moment it first saw that a file is not needed, as liveness does. A new process has
+seen nothing yet, and waits the whole delay again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SWEEP_SECONDS = 300.0
 
 
 class FileCleaner:
-    """Remembers which files have been removed, and when; not for use by two threads at once."""
+    """Remembers which files were removed, and when. It is not thread-safe. `delete_delay` is in seconds."""
 
     def __init__(
         self, root: StorageRoot, delete_delay: float = DELETE_DELAY_SECONDS,
@@ -35,19 +35,19 @@ class FileCleaner:
         self._clock = clock
         self._wall_clock = wall_clock
         self._removed: deque[tuple[float, str]] = deque()
-        self._first_seen: dict[str, float] = {}  # what no version knew at the last sweep
+        self._first_seen: dict[str, float] = {}  # files that no version knew at the last sweep
         self._swept_at = clock()
 
     def removed(self, names: Iterable[str]) -> None:
-        """A commit has removed these files just now."""
+        """Notes that a commit has just removed these files."""
         now = self._clock()
         self._removed.extend((now, name) for name in sorted(names))
 
     def clean(self, active: Callable[[], Collection[str]]) -> int:
-        """Deletes what nobody needs any more, and returns how many files. `active` answers the files of the newest
-        version: it is asked only when files are about to go, and after these were found.
+        """Deletes the files that nobody needs any more, and returns their number.
 
-        Raises KafkaStorageException.
+        `active` returns the files of the newest version. It is called only if a deletion is due, and after the
+        candidates were found. Raises KafkaStorageException.
         """
         now = self._clock()
         is_removed_due = bool(self._removed) and now - self._removed[0][0] >= self._delete_delay
@@ -66,14 +66,14 @@ class FileCleaner:
         count = 0
         while self._removed and now - self._removed[0][0] >= self._delete_delay:
             name = self._removed[0][1]
-            if name not in active and may_be_deleted(name):  # a commit may have brought it back, and name any file
+            if name not in active and may_be_deleted(name):  # a later commit may have added it again or name any file
                 self._root.delete(name)
                 count += 1
             self._removed.popleft()
         return count
 
     def _sweep(self, now: float, active: Collection[str], modified: Mapping[str, float]) -> int:
-        """Deletes files that no version knows, and those that were removed before this process began."""
+        """Deletes files that no version knows, and files that were removed before this process started."""
         known = {*active, *(name for _, name in self._removed)}
         unknown = [name for name in modified if name not in known and may_be_deleted(name)]
         self._first_seen = {name: self._first_seen.get(name, now) for name in unknown}

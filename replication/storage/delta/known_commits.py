@@ -1,8 +1,8 @@
-"""Telling the commits of a table from ghosts of theirs.
+"""Tells the commits of a table from late files with the same names.
 
-A writer that was frozen for long may put its commit into the hole that a clean-up has left. The file then has the name
-of a commit that is gone, and looks like the newest one to whoever has read no further. So a commit that was seen is
-known by what its file was like, and not by its name alone.
+A writer that was frozen for long may put its commit into a gap that a clean-up left. The file then has the name of a
+deleted commit, and looks like the newest one to a reader that has not read further. So a reader recognises a commit by
+the size and time of its file, not only by its name.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _NO_STAMP = (-1, -1)
 
 
 class KnownCommits:
-    """The commits of one table that one reader or writer has seen; not for use by two threads at once."""
+    """The commits of one table that one reader or writer has seen. It is not thread-safe."""
 
     def __init__(self, root: StorageRoot) -> None:
         self._root = root
         self._seen: dict[int, Stamp] = {}
 
     def arrive(self, version: int) -> None:
-        """Remembers a commit that has been read as it is now.
+        """Remembers the file of a commit that was just read.
 
-        Raises KafkaStorageException if it is empty: delta-rs reads that as one that has changed nothing, so that what
-        it has lost would be written over.
+        Raises KafkaStorageException if it is empty. delta-rs reads an empty commit as one without changes, and a later
+        commit would overwrite what was lost.
         """
         (stamp,) = self._root.stamps([commit_name(version)])
         self._remember(version, stamp)
@@ -34,7 +34,7 @@ class KnownCommits:
             raise KafkaStorageException(torn_commit(self._root, version, "0 bytes"))
 
     def doubt(self, version: int) -> None:
-        """What was read of a commit does not hold: whatever is there counts as another one."""
+        """Forgets the file of a commit that was read wrongly: any file under its name counts as another commit."""
         self._remember(version, _NO_STAMP)
 
     def _remember(self, version: int, stamp: Stamp | None = None) -> None:
@@ -44,7 +44,7 @@ class KnownCommits:
                 del self._seen[min(self._seen)]
 
     def is_there(self, version: int) -> bool:
-        """Whether a commit is still there: the one that was seen, if it was, and no other under its name."""
+        """Whether a commit still exists. If it was seen, its file must be the one that was seen."""
         (stamp,) = self._root.stamps([commit_name(version)])
         return self._is_known(version, stamp)
 
@@ -52,15 +52,15 @@ class KnownCommits:
         return stamp is not None and self._seen.get(version, stamp) == stamp
 
     def is_newest(self, version: int) -> bool:
-        """Whether a commit is still there and none follows: two look-ups, no listing. If it is gone, any number of
-        commits may have come and gone since."""
+        """Whether a commit still exists and none follows: two look-ups, no listing. If it is gone, many commits may
+        have followed."""
         following, current = self._root.stamps([commit_name(version + 1), commit_name(version)])
         return following is None and self._is_known(version, current)
 
     def newest(self, known: int) -> int:
-        """The newest version of the table, looked for from `known` on: two look-ups if it has not moved.
+        """The newest version of the table, searched from `known` on: two look-ups if the table has not moved.
 
-        Lists the log only where `known` is -1 or has vanished: what follows it may lie in the hole of a clean-up.
+        Lists the log only if `known` is -1 or gone, because the next file may then be a late one in a clean-up's gap.
         """
         while known >= 0:
             following, current = self._root.stamps([commit_name(known + 1), commit_name(known)])

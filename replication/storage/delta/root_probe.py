@@ -1,4 +1,4 @@
-"""Whether a broker's root can be read and written now: asked where an error has made that doubtful. [OL-02]"""
+"""Checks whether a broker can read and write its root now, after an error has made that doubtful. [OL-02]"""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _NAME, _CONTENT = "storage-probe", b"written to find out whether this root can b
 def prepare_root(cluster: Cluster, broker_id: int, uri: str) -> None:
     """Formats a broker's root if it is empty, before the broker starts.
 
-    A broker that has registered before starts also where its root does not work, and says so in its row. Raises
-    InconsistentClusterIdException for a root that holds something else, KafkaStorageException.
+    A broker that has registered before also starts if its root does not work, and says so in its row. Raises
+    InconsistentClusterIdException if the root holds something else, KafkaStorageException if it cannot be read and
+    written.
     """
     root = cluster.storage_of(broker_id, uri)
     try:
@@ -26,7 +27,7 @@ def prepare_root(cluster: Cluster, broker_id: int, uri: str) -> None:
 
 
 def is_formatted(root: StorageRoot) -> bool:
-    """Whether the root has been formatted, as far as it can be read."""
+    """Whether the root is formatted; False if it cannot be read."""
     try:
         return last_version(root.child(CLUSTER.name)) >= 0
     except (KafkaStorageException, OSError):
@@ -34,12 +35,12 @@ def is_formatted(root: StorageRoot) -> bool:
 
 
 def probe_root(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
-    """Reads who the root belongs to and where its tables end, writes a small file and reads it back.
+    """Reads the root's owner and the newest commits of its tables, writes a small file and reads it back.
 
-    Raises KafkaStorageException, naming the root, if any of it fails, or a table ends with a torn commit;
-    InconsistentClusterIdException if the root is another broker's, or is not formatted. Kafka: `LogDirFailureChannel`.
+    Raises KafkaStorageException, naming the root, if a step fails or a table ends with a torn commit, and
+    InconsistentClusterIdException if the root is another broker's or not formatted. Kafka: `LogDirFailureChannel`.
     """
-    if not root.list():  # looked at first: opening a table could make the folder that is missing
+    if not root.list():  # first, because opening a table could create the missing folder
         raise KafkaStorageException(f"{root.uri}: is empty, or not there")
     check_identity(root, cluster_id, broker_id)
     for table in (LOG, REPLICAS):
@@ -50,7 +51,7 @@ def probe_root(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
 
 
 def works_as_before(root: StorageRoot) -> bool:
-    """A cheap look between two probes: what the last one has written is there, and can be written again."""
+    """A cheap check between two probes: the probe's file is still there and can be written again."""
     try:
         if not _reads_back(root):
             return False
@@ -68,7 +69,7 @@ def _reads_back(root: StorageRoot) -> bool:
 
 
 def storage_error(root: StorageRoot, cluster_id: str, broker_id: int) -> str | None:
-    """What is wrong with a root that has worked before, as text for the broker's row; None if it works."""
+    """The fault of a root that worked before, as text for the broker's row; None if it works."""
     try:
         probe_root(root, cluster_id, broker_id)
     except LakelogException as error:

@@ -1,4 +1,4 @@
-"""The URI of a storage root: which ones there are, and what is wrong with a text that is none."""
+"""The URI of a storage root: the allowed forms, and the errors for any other text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _EXAMPLES = "such as /data/lakelog or s3://bucket/lakelog"
 
 
 def normal_uri(uri: str) -> str:
-    """The one spelling of a root's URI: local paths are absolute, and none ends with a slash.
+    """The one spelling of a root's URI: local paths are absolute, and no URI ends with a slash.
 
-    Raises InvalidConfigurationException for a text that names no folder and no store, and for a path with `%20` and the
-    like in it: delta-rs takes that for a space.
+    Raises InvalidConfigurationException if the text names neither a folder nor a store, or if its path has an escape
+    such as `%20`, which delta-rs reads as a space.
     """
     if not uri.strip():
         raise InvalidConfigurationException(f"{uri!r} is no storage root: give a folder or a URI, {_EXAMPLES}")

@@ -1,7 +1,7 @@
-"""A storage root: the one place that knows whether files lie on a local disk, in an object store or in memory.
+"""A storage root: the only module that knows whether files are on a local disk, in an object store or in memory.
 
-A file that is not there is an answer: FileNotFoundError. Every other error of a store leaves this module as a
-KafkaStorageException that names the file.
+A missing file raises FileNotFoundError. Every other error of a store leaves this module as a KafkaStorageException that
+names the file.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from lakelog.replication.storage.delta.table_handle import TableHandle
 
 TIMEOUT_MS = 10_000
 _OTHER_ROOTS: dict[str, type[StorageRoot]] = {}
-Stamp = tuple[int, int]  # a file's size in bytes, and when it was written, in ns: what tells it from another one
+Stamp = tuple[int, int]  # a file's size in bytes and its time of writing in ns, which tell it from another file
 
 
 def use_root(scheme: str, kind: type[StorageRoot]) -> None:
-    """Roots whose URI begins with this scheme are of this kind from now on."""
+    """Registers the class of the roots whose URI begins with this scheme."""
     _OTHER_ROOTS[scheme] = kind
 
 
 @dataclass(frozen=True)
 class StorageRoot:
-    """A folder of some file system, by its URI: `/dir`, `file:///dir`, or whatever pyarrow and delta-rs both take.
+    """A folder in a file system, by its URI: `/dir`, `file:///dir`, or one that pyarrow and delta-rs both take.
 
-    `options` are credentials and endpoints under the names of delta-rs (`AWS_ENDPOINT_URL` …). `fsync` makes writes to
-    a local disk survive a power cut; like Kafka, Lakelog leaves that to replication unless told otherwise. An operation
-    on an object store ends within `timeout_ms`, or about that: each of its attempts has a part of the time.
+    `options` are credentials and endpoints under delta-rs's names (`AWS_ENDPOINT_URL` …). `fsync` makes local writes
+    survive a power cut; by default replication does that, as in Kafka. `timeout_ms` is the approximate limit in ms of
+    an operation on an object store, shared by its attempts.
     """
 
     uri: str
@@ -52,7 +52,7 @@ class StorageRoot:
     def of(
         cls, uri: str, options: Mapping[str, str] | None = None, fsync: bool = False, timeout_ms: int = TIMEOUT_MS
     ) -> StorageRoot:
-        """The root at `uri`, whatever way it is spelled. Raises InvalidConfigurationException, see `normal_uri`."""
+        """The root at `uri`, in any spelling. Raises InvalidConfigurationException, see `normal_uri`."""
         scheme, is_uri, _ = uri.partition("://")
         kind = _OTHER_ROOTS.get(scheme) if is_uri else None
         return (kind or cls)(uri.rstrip("/") if kind else normal_uri(uri), dict(options or {}), fsync, timeout_ms)
@@ -64,7 +64,7 @@ class StorageRoot:
 
     @property
     def spark_uri(self) -> str:
-        """The root as Spark spells it: Hadoop's S3 connector is `s3a`."""
+        """The root's URI for Spark: Hadoop's S3 connector is `s3a`."""
         return "s3a" + self.uri[2:] if self.uri.startswith("s3://") else self.uri
 
     def child(self, *names: str) -> StorageRoot:
@@ -72,21 +72,21 @@ class StorageRoot:
         return replace(self, uri="/".join((self.uri, *names)))
 
     def open_table(self, version: int | None = None) -> TableHandle:
-        """A handle on the Delta table here, at a version or the newest. Raises DeltaError if there is none, OSError."""
+        """A handle on the Delta table here, at a version or the newest. Raises DeltaError if none exists, OSError."""
         return DeltaTable(self.uri, version, storage_options=self.delta_options)
 
     def create_table(
         self, schema: Schema, name: str, description: str, configuration: Mapping[str, str]
     ) -> TableHandle:
-        """A handle on a Delta table that is made here. Raises as delta-rs does: DeltaError if there is one."""
+        """Creates a Delta table here and returns a handle. Raises DeltaError if one exists, OSError."""
         return DeltaTable.create(
             self.uri, schema, "error", None, name, description, dict(configuration), self.delta_options,
             commit_properties=CommitProperties(max_commit_retries=0),
-        )  # fmt: skip  # without retries: the second of two makers would put a table over the first one's
+        )  # fmt: skip  # no retries: the second of two creators would put its table over the first one's
 
     @property
     def delta_options(self) -> dict[str, str]:
-        """The options of the root as delta-rs takes them, with deadlines."""
+        """The options of the root for delta-rs, with time limits."""
         return {} if self.is_local else delta_options(self.options, self.timeout_ms)
 
     @cached_property
@@ -104,7 +104,7 @@ class StorageRoot:
 
     @property
     def filesystem(self) -> pafs.FileSystem:
-        """pyarrow's file system that the root lies in."""
+        """The pyarrow file system of the root. Raises InvalidConfigurationException."""
         return self._filesystem[0]
 
     def path(self, name: str = "") -> str:
@@ -119,7 +119,7 @@ class StorageRoot:
         return [stamp[0] if stamp else None for stamp in self.stamps(names)]
 
     def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
-        """What each file is like, None for one that does not exist."""
+        """The size and time of each file, None for a file that does not exist."""
         if self.is_local:
             return [self._local_stamp(name) for name in names]
         with reading(self._named(", ".join(names))):
@@ -139,15 +139,15 @@ class StorageRoot:
         return self.stamps([name]) != [None]
 
     def list(self) -> list[str]:
-        """Names of the files and folders right below this root; empty if it does not exist."""
+        """Names of the files and folders directly below this root; empty if it does not exist."""
         return sorted(info.base_name for info in self._infos())
 
     def sizes_listed(self) -> dict[str, int]:
-        """The files right below this root and their sizes in bytes, from one listing."""
+        """The files directly below this root and their sizes in bytes, from one listing."""
         return {info.base_name: info.size for info in self._infos() if info.type == pafs.FileType.File}
 
     def modified(self) -> dict[str, float]:
-        """The files right below this root, and when each was written, in seconds since the epoch."""
+        """The files directly below this root and their times of writing, in seconds since the epoch."""
         infos = self._infos()
         return {i.base_name: i.mtime_ns / 1e9 for i in infos if i.type == pafs.FileType.File and i.mtime_ns is not None}
 
@@ -156,54 +156,54 @@ class StorageRoot:
             return tuple(self.filesystem.get_file_info(pafs.FileSelector(self.path(), allow_not_found=True)))
 
     def read(self, name: str) -> bytes:
-        """The content of a file. Raises FileNotFoundError."""
+        """The content of a file. Raises FileNotFoundError, KafkaStorageException."""
         with reading(self._named(name)), self.filesystem.open_input_stream(self.path(name)) as stream:
             return bytes(stream.read())
 
     def read_buffer(self, name: str) -> pa.Buffer:
-        """The content of a file that may be large. Raises FileNotFoundError."""
+        """The content of a file that may be large. Raises FileNotFoundError, KafkaStorageException."""
         with reading(self._named(name)), self.filesystem.open_input_file(self.path(name)) as file:
             return file.read_buffer()
 
     def open(self, name: str) -> pa.NativeFile:
-        """A file to read parts of. Raises OSError as the store tells it: who reads Parquet names the file anyway."""
+        """Opens a file to read parts of it. Raises the store's OSError: readers of Parquet name the file anyway."""
         return self.filesystem.open_input_file(self.path(name))
 
     def check_is_handed_out(self, name: str) -> None:
-        """For who finds no sense in a file: raises KafkaStorageException where the store does not hand it out."""
+        """For readers that cannot parse a file: raises KafkaStorageException if the store does not return the file."""
         with suppress(FileNotFoundError):
             self.read(name)
 
     def write(self, name: str, content: bytes | pa.Buffer) -> None:
-        """Writes a file whole: a reader sees all of it or nothing. Its folder is made if it is not there."""
+        """Writes a file atomically and creates its folder. Raises KafkaStorageException."""
         self.create_folder()
         self.put(name, content)
 
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
-        """The same into a folder that must be there: a root that has gone is not made anew by what is written to it."""
+        """Like `write`, but the folder must exist: a write must not create a root again that has gone."""
         with _AtomicPath(self, name) as path, self.filesystem.open_output_stream(path) as stream:
             stream.write(content)
 
     def create_folder(self) -> None:
-        """Makes the folder, and those above it. Object stores have none: there it does nothing."""
+        """Creates the folder and its parents. In an object store it does nothing, as there are no folders."""
         if self.is_local:
             with writing(self.uri):
                 os.makedirs(self.uri, exist_ok=True)
 
     def rename(self, name: str, new_name: str) -> None:
-        """On a local disk: puts a file in the place of another, or under a name of its own."""
+        """On a local disk: renames a file, over another file if there is one."""
         self.sync_file(name)
         with writing(self._named(new_name)):
             os.replace(self.path(name), self.path(new_name))
         self.sync_folder()
 
     def delete(self, name: str) -> None:
-        """Deletes a file; one that is gone already is no error."""
+        """Deletes a file; a missing file is no error."""
         with writing(self._named(name)), suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(name))
 
     def delete_folder(self) -> None:
-        """Deletes this folder and all that is in it; one that is gone already is no error."""
+        """Deletes this folder and all files in it; a missing folder is no error."""
         with writing(self.uri), suppress(FileNotFoundError):
             self.filesystem.delete_dir(self.path())
 
@@ -227,8 +227,8 @@ class StorageRoot:
 
 
 class _AtomicPath:
-    """On a local disk: a temporary neighbour that is renamed at the end, so that a writer that was frozen in the middle
-    never truncates a file that somebody has committed since. An object store shows a file only when it is whole."""
+    """On a local disk: a temporary file that is renamed at the end. So a writer that was frozen never truncates a
+    committed file. An object store shows only complete files."""
 
     def __init__(self, root: StorageRoot, name: str) -> None:
         self._root, self._name = root, name
@@ -240,7 +240,7 @@ class _AtomicPath:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if error is not None:
             if self._temporary != self._name:
-                with suppress(KafkaStorageException):  # why the writing has failed is told below
+                with suppress(KafkaStorageException):  # the error below says why the write failed
                     self._root.delete(self._temporary)
             if isinstance(error, OSError):
                 raise KafkaStorageException(

@@ -1,4 +1,4 @@
-"""What the errors of a store are to Lakelog: a KafkaStorageException that names the place and says why, in one line."""
+"""Turns the errors of a store into a KafkaStorageException that names the place and says why, in one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLOURS_AND_ARROWS = re.compile(r"\x1b\[\d+m|↳")
 
 
 def reason(error: Exception) -> str:
-    """What an error of Python, pyarrow or delta-rs says; the last one spreads it over coloured lines."""
+    """The text of an error of Python, pyarrow or delta-rs in one line. delta-rs uses several lines with colours."""
     if isinstance(error, OSError) and error.errno and not isinstance(error, FileNotFoundError):
         return os.strerror(error.errno)
     return " ".join(_COLOURS_AND_ARROWS.sub("", str(error)).split())
@@ -23,7 +23,7 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def reading(where: str) -> Iterator[None]:
-    """A file that is not there is an answer, and stays a FileNotFoundError; every other error is the store's."""
+    """Turns each error of the store into a KafkaStorageException, except FileNotFoundError: that is an answer."""
     try:
         yield
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def reading(where: str) -> Iterator[None]:
 
 @contextmanager
 def writing(where: str) -> Iterator[None]:
-    """Also a file that is not there is an error of the store here: its folder has gone."""
+    """Turns each error of the store into a KafkaStorageException, also FileNotFoundError: the folder has gone."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:

@@ -1,6 +1,6 @@
-"""What delta-rs and pyarrow are told of an object store: credentials, endpoints, and how long an operation may take.
+"""The options for an object store in the forms of delta-rs and pyarrow: credentials, endpoints and time limits.
 
-A local disk or a network file system needs no options, and takes no deadline: a call that hangs there cannot be ended.
+A local disk or a network file system needs no options and has no time limit: a call that hangs there cannot be stopped.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-# Names that delta-rs and object_store give to options -> names of pyarrow's S3FileSystem.
+# Option names of delta-rs and object_store -> arguments of pyarrow's S3FileSystem.
 _S3_OPTIONS = {
     "AWS_ACCESS_KEY_ID": "access_key",
     "AWS_SECRET_ACCESS_KEY": "secret_key",
@@ -22,8 +22,8 @@ _ATTEMPTS = 3
 
 
 def delta_options(options: Mapping[str, str], timeout_ms: int) -> dict[str, str]:
-    """The options for delta-rs. An attempt may take half of the time, and none begins after that; options that the root
-    has of its own go before these."""
+    """The options for delta-rs. An attempt takes at most half of `timeout_ms` (ms), and none begins after that half.
+    The root's own options take precedence."""
     half = f"{timeout_ms // 2}ms"
     given = {name.lower() for name in options}
     deadlines = {"timeout": half, "connect_timeout": half, "retry_timeout": half}
@@ -31,7 +31,7 @@ def delta_options(options: Mapping[str, str], timeout_ms: int) -> dict[str, str]
 
 
 def s3_arguments(options: Mapping[str, str], timeout_ms: int) -> dict[str, Any]:
-    """The arguments of pyarrow's S3FileSystem: the attempts of an operation share the time."""
+    """The arguments of pyarrow's S3FileSystem. The attempts of an operation share `timeout_ms` (ms)."""
     arguments: dict[str, Any] = {_S3_OPTIONS[name]: value for name, value in options.items() if name in _S3_OPTIONS}
     endpoint = arguments.get("endpoint_override", "")
     if "://" in endpoint:

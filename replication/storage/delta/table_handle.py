@@ -1,4 +1,5 @@
-"""What Lakelog asks of a handle on one Delta table: delta-rs's `DeltaTable` is one, `storage.memory` has another."""
+"""The interface of a handle on one Delta table: delta-rs's `DeltaTable` has it, and so has the one in
+`storage.memory`."""
 
 from __future__ import annotations
 
@@ -10,16 +11,16 @@ from deltalake.transaction import AddAction, RemoveAction
 
 
 class TableMetadata(Protocol):
-    """Who a table is: one that was made again has another id."""
+    """The identity of a table."""
 
     @property
     def id(self) -> object:
-        """Delta's id of the table."""
+        """Delta's id of the table. A table that was created again has another id."""
 
 
 class TableHandle(Protocol):
-    """A table at one version, until it is moved on. Each method raises DeltaError or OSError, as delta-rs does; the
-    same tests hold both implementations to what is said here."""
+    """A table at one version, until it moves on. Each method raises DeltaError or OSError, as delta-rs does. The same
+    tests check both implementations."""
 
     def version(self) -> int:
         """The version that was read."""
@@ -28,37 +29,38 @@ class TableHandle(Protocol):
         """The table's columns."""
 
     def metadata(self) -> TableMetadata:
-        """Who the table is."""
+        """The identity of the table."""
 
     def transaction_version(self, app_id: str) -> int | None:
-        """The version that `app_id` last committed, up to the version that was read. It is looked for in the log each
-        time, the newest commit first. Raises where a commit on the way is gone: a handle on a checkpoint needs none."""
+        """The version that `app_id` last committed, up to the handle's version. It searches the log on each call, the
+        newest commit first. Raises if it meets a missing commit; a handle that was opened at a checkpoint does not."""
 
     def update_incremental(self) -> None:
-        """Moves on to the newest version, by way of a checkpoint if there is a newer one. An empty commit counts as one
-        that has changed nothing, and a log where all is gone as one with no news. Raises where a commit is torn or
-        missing, and where the version that was read is gone and older ones are there: then it stays where it was."""
+        """Moves to the newest version, from a newer checkpoint if there is one. An empty commit counts as one without
+        changes, and a log without any file as no news. Raises if a commit is torn or missing, or if the handle's
+        version is gone while older ones exist; then the handle stays where it was."""
 
     def get_add_actions(self, flatten: bool = False) -> Any:
-        """The data files of the version as an Arrow table, those of the newest commit first, paths in URLs' escapes;
-        with `flatten`, statistics as columns `min.<name>` …, which are there even if no file has any."""
+        """The data files of the version as an Arrow table, those of the newest commit first, with the columns `path`
+        (URL-escaped), `size_bytes` and `modification_time` (ms since the epoch). With `flatten`, statistics are columns
+        such as `min.<name>`, which exist even if no file has statistics."""
 
     def create_checkpoint(self) -> None:
-        """Writes all that the version says into one file. Raises where the log does not lead to that version."""
+        """Writes the whole state of the version into one file. Raises if the log does not lead to that version."""
 
     def cleanup_metadata(self) -> None:
-        """Deletes what lies before the last checkpoint that all commits within the table's retention, and the version
-        that was read, can be read from. One young commit before the first checkpoint keeps all of them."""
+        """Deletes all files before the last checkpoint from which the handle's version and all commits within the
+        table's retention can be read. One young commit before the first checkpoint keeps them all."""
 
     def create_write_transaction(
         self, actions: list[AddAction | RemoveAction], mode: str, schema: Schema, *,
         commit_properties: CommitProperties, post_commithook_properties: PostCommitHookProperties,
     ) -> None:  # fmt: skip
-        """Commits the version after the one that was read; the handle stays where it was. `overwrite` removes all files
-        of that version. Raises where the next version is there already, or the one that was read is not; ValueError for
-        actions that contradict each other. A commit whose statistics are no JSON has landed when it raises."""
+        """Commits the version after the handle's; the handle stays where it was. `overwrite` removes all files of the
+        handle's version. Raises if the next version exists or the handle's version does not, and ValueError if actions
+        contradict each other. If a commit's statistics are not JSON, it has landed when this raises."""
 
 
 def add_actions(handle: TableHandle, flatten: bool = False) -> pa.Table:
-    """The data files of a handle's version, as pyarrow has tables."""
+    """The data files of a handle's version as a pyarrow table, see `TableHandle.get_add_actions`."""
     return pa.table(handle.get_add_actions(flatten))

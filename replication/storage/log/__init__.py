@@ -1,1 +1,1 @@
-"""The log table of a broker: segments, what commits add up to, and each way in which a log changes."""
+"""The log table of a broker: its segments, the state that its commits add up to, and each operation that changes it."""

@@ -1,4 +1,4 @@
-"""A leader's append: records get their offsets from the log's end and land in one compare-and-set commit.
+"""A leader's append: records get their offsets from the log end and land in one compare-and-set commit.
 
 Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.appendAsLeader`, `ProducerStateManager`. [AP-06]
 """
@@ -27,23 +27,22 @@ from lakelog.schemas import LOG
 SEGMENT_BYTES = 32 * 1024 * 1024
 
 
-# Where to write, by partition.
+# The position of each partition's append.
 Positions = Mapping[TopicIdPartition, AppendPosition]
 
-# Writes the records that are new, from the given positions on, into segments that nobody sees yet. Asked again when
-# positions have moved: the records of a partition must have the same order each time.
+# Writes the new records, from the given positions on, into uncommitted segments. It is called again if positions move,
+# and must then write the records of a partition in the same order.
 SegmentWriter = Callable[[Positions], Sequence[Segment]]
 
 
 def append(
     log: ReplicaLog, appends: Sequence[PartitionAppend], write: SegmentWriter, who: str, deadline: float | None = None
 ) -> dict[TopicIdPartition, Appended | LakelogException]:
-    """Appends to the partitions that this log leads; answers offsets or the error of each, and commits once.
+    """Appends to partitions that this log leads, in one commit. Returns the offsets or the error of each.
 
-    `deadline` of the monotonic clock: a commit that others have overtaken is not attempted again after it.
-
-    Raises KafkaStorageException when the log cannot be written; records may then be in it or not, and the same append
-    sent again finds out: it adds nothing that is there already.
+    After `deadline` (seconds of the monotonic clock) it does not repeat a commit that lost to another. Raises
+    TimeoutException then, and KafkaStorageException if the log cannot be written. After a KafkaStorageException the
+    records may or may not be in the log; the caller may send the same append again, which adds no duplicates.
     """
     outcomes: dict[TopicIdPartition, Appended | LakelogException] = {}
     written: tuple[Positions, tuple[Segment, ...]] = ({}, ())
@@ -79,17 +78,18 @@ def append_as_follower(
     leader_epochs: Mapping[TopicIdPartition, int],
     who: str,
 ) -> int | None:
-    """Commits segments that were copied from a leader, all or none. Returns the version, None if they are there.
+    """Commits segments that were copied from a leader, all or none. Returns the version, None if they are there
+    already.
 
-    Each partition must still follow at its leader epoch and its log must end with the chain, in `starts`, that the
-    segments follow: raises FencedLeaderEpochException or OffsetOutOfRangeException.
+    Each partition must still follow at its leader epoch, and its log must end with its chain in `starts`. Otherwise
+    raises FencedLeaderEpochException or OffsetOutOfRangeException.
 
     Kafka: `UnifiedLog.appendAsFollower`. [FT-09, FT-10]
     """
 
     def decide(state: LogState) -> LogChange | None:
         if all(segment.name in state.segments for segment in segments):
-            return None  # our own commit, whose answer was lost
+            return None  # our own commit, whose reply was lost
         for partition, start in starts.items():
             check_follower_append(state.partition(partition), leader_epochs[partition], start, str(partition))
         return LogChange(adds=tuple(segments))
@@ -126,7 +126,10 @@ def arrow_writer(
     records: Mapping[TopicIdPartition, pa.Table],
     segment_bytes: int = SEGMENT_BYTES,
 ) -> SegmentWriter:
-    """Writes records that are in this process: `records` has key, value, timestamp and headers of each partition."""
+    """Writes records from memory. `records` has a table for each partition: key, value, timestamp, headers.
+
+    `segment_bytes` is the size of a segment in bytes.
+    """
 
     def write(positions: Positions) -> list[Segment]:
         placed = [
@@ -150,8 +153,8 @@ Batch = tuple[BatchHeader, pa.Table]
 def batches_of(
     request: PartitionAppend, records: pa.Table, position: AppendPosition, segment_bytes: int
 ) -> Iterator[Batch]:
-    """The new records as log rows with their headers, linked to the end of the log: one batch, or several if they
-    exceed a segment."""
+    """The new records as log rows with their headers, chained to the end of the log. They form one batch, or several if
+    they exceed `segment_bytes`. The rows have the columns of `schemas.LOG`."""
     rows, previous = max(1, records.num_rows * segment_bytes // max(1, records.nbytes)), position.chain
     base = position.base_offset - position.known
     for start in range(position.known, records.num_rows, rows):
@@ -196,7 +199,7 @@ def _log_rows(request: PartitionAppend, part: pa.Table, base: int) -> pa.Table:
 
 
 def packs_of(batches: Iterable[Batch], segment_bytes: int) -> Iterator[list[Batch]]:
-    """Batches in the order given, gathered into packs of about a segment's size."""
+    """Groups batches, in the given order, into packs of about `segment_bytes` bytes."""
     pack: list[Batch] = []
     size = 0
     for batch in batches:

@@ -1,7 +1,7 @@
-"""Segments of a log whose files are gone, or are not what their commits say, and the partitions that they may hold.
+"""Segments that are missing or do not match their commits, and the partitions that they may hold.
 
-One broken file must take only its own partitions with it. Which these are, its headers tell if they were read before it
-broke; otherwise the statistics of its commit do, which name a range. Kafka: a failed log directory. [OL-01]
+A broken file must affect only its own partitions. Its headers name them if they were read before it broke; otherwise
+the statistics of its commit give a range. Kafka: a failed log directory. [OL-01]
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _READERS = 8
 
 @dataclass(frozen=True)
 class BrokenSegment:
-    """A file, what is wrong with it, and the partitions that it holds; None where its headers were never read."""
+    """A file, its fault, and the partitions that it holds; None if its headers were never read."""
 
     file: AddedFile
     fault: str
     partitions: frozenset[TopicIdPartition] | None = None
 
     def may_hold(self, partition: TopicIdPartition, topic: str | None, offset: int = 0) -> bool:
-        """Whether the file may hold records of a partition, at or after an offset. `topic` is its topic's name, None if
-        that is not known.
+        """Whether the file may hold records of a partition at or after an offset. `topic` is the topic's name, None if
+        unknown.
 
-        One that only remembers producers holds none: without it a log knows less of repeats, and no fewer records.
+        A producer snapshot holds no records: without it a log forgets some duplicates, but loses no records.
         """
         if is_snapshot(self.file.name):
             return False
@@ -47,7 +47,7 @@ class BrokenSegment:
 
 
 def _lies_within(stats: Mapping[str, Any], column: str, value: Any) -> bool:
-    """By the range that a commit gives; a column without one, or with nonsense for one, may hold anything."""
+    """Whether the commit's range includes the value. A column without a valid range may hold any value."""
     least, most = (stats.get(end, {}).get(column) for end in ("minValues", "maxValues"))
     least, most = (limit if type(limit) is type(value) else None for limit in (least, most))
     return bool((least is None or least <= value) and (most is None or value <= most))
@@ -63,13 +63,13 @@ def _parsed(stats: str) -> dict[str, dict[str, Any]]:
 
 
 def ranges(file: Mapping[str, Any]) -> str:
-    """The ranges of a data file as a commit has them, from a row of Delta's flat table of added files."""
+    """A data file's ranges as a commit has them, as JSON, from a row of delta-rs's flattened add actions."""
     columns, ends = ("topic", "partition", "offset"), {"minValues": "min", "maxValues": "max"}
     return json.dumps({name: {c: file.get(f"{end}.{c}") for c in columns} for name, end in ends.items()})
 
 
 def read_segments(root: StorageRoot, files: Sequence[AddedFile]) -> list[Segment | BrokenSegment]:
-    """Committed segments, from their footers, several at a time; or what is wrong with them."""
+    """Reads committed segments from their footers, several at a time; a broken one comes with its fault."""
     if len(files) <= _READERS:
         return [read_or_broken(root, file) for file in files]
     with ThreadPoolExecutor(_READERS) as pool:
@@ -79,7 +79,7 @@ def read_segments(root: StorageRoot, files: Sequence[AddedFile]) -> list[Segment
 def with_statistics(
     segments: Sequence[Segment | BrokenSegment], statistics: Callable[[], Iterable[Mapping[str, Any]]]
 ) -> list[Segment | BrokenSegment]:
-    """Segments as they are, but broken ones with what the table says of their files; that is asked for only then."""
+    """Adds the table's statistics to broken segments. It calls `statistics` only if there is a broken segment."""
     if not any(isinstance(segment, BrokenSegment) for segment in segments):
         return list(segments)
     known = {file["path"]: ranges(file) for file in statistics()}
@@ -90,15 +90,15 @@ def with_statistics(
 
 
 def read_or_broken(root: StorageRoot, file: AddedFile) -> Segment | BrokenSegment:
-    """A committed segment, or what is wrong with it.
+    """Reads a committed segment; a broken one comes with its fault.
 
-    Broken is a file that is gone, has another size, or is handed out and makes no sense. Raises KafkaStorageException
-    where the store does not hand it out: that may pass.
+    A file is broken if it is missing, has another size, or cannot be parsed. Raises KafkaStorageException if the store
+    does not return the file, because that error may be temporary.
     """
     try:
         return read_segment(root, file)
     except CorruptRecordException as error:
-        if not is_data_file(file.name):  # it is not even looked for; none of our writers has put a record there
+        if not is_data_file(file.name):  # do not even look for it: no writer of Lakelog puts a record there
             return BrokenSegment(file, str(error), frozenset())
     try:
         return read_segment(root, file)
@@ -107,8 +107,8 @@ def read_or_broken(root: StorageRoot, file: AddedFile) -> Segment | BrokenSegmen
 
 
 def check_content(root: StorageRoot, file: AddedFile) -> None:
-    """Raises CorruptRecordException, naming the file, unless its bytes are those that were committed. One of another
-    tool tells no digest: its pages are read."""
+    """Raises CorruptRecordException, naming the file, unless its bytes are those that were committed. A file of another
+    tool has no digest, so its pages are read. Raises KafkaStorageException."""
     if named_digest(file.name) is None:
         read_records(root, file.name)
     else:
@@ -116,8 +116,8 @@ def check_content(root: StorageRoot, file: AddedFile) -> None:
 
 
 def read_again(root: StorageRoot, broken: BrokenSegment) -> Segment | None:
-    """A broken segment that can be read again, to its last byte: a footer alone may be in order all along. None if it
-    cannot, or cannot now."""
+    """A broken segment that can be read again up to its last byte, since a footer alone may have been whole all along.
+    None if it cannot be read now."""
     try:
         check_content(root, broken.file)
         found = read_or_broken(root, broken.file)
@@ -127,9 +127,10 @@ def read_again(root: StorageRoot, broken: BrokenSegment) -> Segment | None:
 
 
 def find_faults(root: StorageRoot, segments: Mapping[str, Segment]) -> dict[str, str]:
-    """What one listing of the folder says is wrong with segments of a log, by name: gone, or of another size.
+    """Finds missing segments and segments of a wrong size, with one listing of the folder. Returns the fault of each by
+    name.
 
-    Raises KafkaStorageException where the folder cannot be listed.
+    Raises KafkaStorageException if the folder cannot be listed.
     """
     sizes = root.sizes_listed()
     found = {name: size_fault(root, segment.file, sizes.get(name)) for name, segment in segments.items()}

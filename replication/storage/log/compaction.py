@@ -1,7 +1,7 @@
-"""Putting small segments together: the same batches, in files of one partition, in one commit that changes no data.
+"""Merges small segments: the same batches, in files of one partition, in one commit that changes no data.
 
-Whoever follows, reads or tails the log has nothing to do: offsets, batches and rows are what they were. Files are
-written before the log is asked, so that nobody waits for them; if an old one has gone by then, nothing is changed.
+Followers, readers and streams need not react: offsets, batches and rows stay the same. The files are written before the
+commit, so nobody waits for them. If an old file has gone by then, nothing changes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from lakelog.schemas import LOG
 
 
 def compact(log: ReplicaLog, segment_bytes: int, min_files: int, max_bytes: int, who: str) -> int:
-    """Merges the small files that are worth it, once; returns how many it has replaced.
+    """Merges the small files for which it pays off, once. Returns the number of files that it replaced.
 
-    Raises CorruptRecordException, naming the file, if one cannot be read, and KafkaStorageException.
+    `segment_bytes` and `max_bytes` are sizes in bytes. Raises CorruptRecordException, naming the file, if one cannot be
+    read, and KafkaStorageException.
     """
     segments = readable(log.refresh())
     small = [s for s in segments.values() if s.headers and size_class(s.file.size, segment_bytes) >= 0]
@@ -41,7 +42,7 @@ def _carry_out(log: ReplicaLog, plan: Compaction, sources: Sequence[Segment], wh
 
         def decide(state: LogState) -> LogChange | None:
             nonlocal has_landed
-            has_landed = all(segment.name in state.segments for segment in merged)  # a commit whose answer was lost
+            has_landed = all(segment.name in state.segments for segment in merged)  # our commit, whose reply was lost
             if has_landed or any(segment.name not in state.segments for segment in sources):
                 return None
             return new.offered(LogChange(adds=merged, removes=tuple(sources), data_change=False))
@@ -51,7 +52,7 @@ def _carry_out(log: ReplicaLog, plan: Compaction, sources: Sequence[Segment], wh
 
 
 def _merge(log: ReplicaLog, plan: Compaction, sources: Sequence[Segment]) -> Iterator[Segment]:
-    """The new segments, as they are written; every old one is read before that."""
+    """Yields the new segments as it writes them; it reads every old one first."""
     rows = {(segment.name, header): part for segment in sources for header, part in _batches(log, segment)}
     for pack in plan.packs:
         headers = [header for _, header in pack]
@@ -60,7 +61,7 @@ def _merge(log: ReplicaLog, plan: Compaction, sources: Sequence[Segment]) -> Ite
 
 
 def _batches(log: ReplicaLog, segment: Segment) -> Iterator[tuple[BatchHeader, pa.Table]]:
-    """Each batch with its rows: they lie in the order of the headers, but in a file that another tool has written."""
+    """Each batch with its rows. The rows have the order of the headers, except in a file of another tool."""
     try:
         records = read_records(log.root, segment.name).cast(LOG.arrow)
     except CorruptRecordException as error:

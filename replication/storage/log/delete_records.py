@@ -1,4 +1,4 @@
-"""Deleting records from the beginning of logs: log starts rise, and segments go that lie below them.
+"""Deletes records from the beginning of logs: raises log starts, and removes the segments below them.
 
 Kafka: `UnifiedLog.deleteOldSegments`, `LogManager.cleanupLogs`. [DR-01]
 """
@@ -18,16 +18,17 @@ from lakelog.replication.storage.log.producer_snapshot import RememberedProducer
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 
-# Asked for a partition's new log start by what its log now is.
+# Returns a partition's new log start for its current log.
 StartOf = Callable[[PartitionLog], int]
 
 
 def raise_log_starts(
     log: ReplicaLog, starts: Mapping[TopicIdPartition, StartOf], who: str, why: str, deadline: float | None = None
 ) -> dict[TopicIdPartition, int | LakelogException]:
-    """Raises log starts, in one commit that removes no file: that is for the log's broker to do.
+    """Raises log starts in one commit that removes no file; the log's broker removes files later.
 
-    Answers each partition's log start, or what `StartOf` has raised. Raises TimeoutException at the `deadline`.
+    Returns each partition's log start, or the error that its `StartOf` raised. Raises TimeoutException at the
+    `deadline` (seconds of the monotonic clock), and KafkaStorageException.
     """
     outcomes: dict[TopicIdPartition, int | LakelogException] = {}
 
@@ -50,7 +51,7 @@ def raise_log_starts(
 
 
 def follow_log_starts(log: ReplicaLog, starts: Mapping[TopicIdPartition, tuple[int, int]], who: str) -> None:
-    """Raises log starts as leaders have: `starts` has the leader epoch that is followed and the offset. [DR-02]"""
+    """Raises log starts to those of the leaders. `starts` has the followed leader epoch and the offset. [DR-02]"""
 
     def follow(leader_epoch: int, offset: int) -> StartOf:
         def start_of(known: PartitionLog) -> int:
@@ -62,11 +63,11 @@ def follow_log_starts(log: ReplicaLog, starts: Mapping[TopicIdPartition, tuple[i
 
 
 def delete_old_segments(log: ReplicaLog, forget_before_us: int, who: str) -> int | None:
-    """Removes the segments of which nothing is left to be read, in one commit. Returns its version, None without any.
+    """Removes the segments that no longer hold readable records, in one commit. Returns its version, None without any.
 
-    A segment of which less than half is left is written again without the rest, and so is one that holds what lies
-    before that: a partition's batches go from the beginning on. What the removed batches have told of producers is
-    kept, for those that have sent anything since `forget_before_us` (µs since the epoch).
+    It rewrites a segment if less than half of its records remain, and also a segment with earlier batches of the same
+    partitions, because a partition's batches must go in order. It keeps the state of producers that sent a record since
+    `forget_before_us` (µs since the epoch). Raises KafkaStorageException.
     """
 
     def plan(state: LogState) -> Removal | None:
@@ -110,13 +111,13 @@ def _holds_earlier(state: LogState, segment: Segment, last: Mapping[TopicIdParti
 
 
 def _alive(state: LogState, segment: Segment) -> Kept:
-    """The batches that are not wholly below the log start."""
+    """The batches of a segment that are not wholly below the log start."""
     return tuple(header for header in segment.headers if not _is_dead(state, header))
 
 
 def _producers(state: LogState, kept: Mapping[str, Kept], forget_before_us: int) -> Producers:
-    """What is to be remembered of producers: what was, and what the batches tell that go now; of partitions that are
-    still here."""
+    """The producer state to keep: the current state and that of the batches that go now, for partitions that are still
+    here."""
     entries: dict[tuple[TopicIdPartition, int], tuple[ProducerEntry | None, int]] = {
         (p.topic_id_partition, p.producer_id): (p.entry, p.max_timestamp)
         for s in snapshots_of(state)
@@ -134,7 +135,7 @@ def _producers(state: LogState, kept: Mapping[str, Kept], forget_before_us: int)
 
 
 def _going(state: LogState, kept: Mapping[str, Kept]) -> list[BatchHeader]:
-    """The batches of producers that lie in the segments and are not kept, in order of offsets."""
+    """The batches with a producer id that leave the log, in order of offsets."""
     left = {(h.topic_id_partition, h.base_offset) for headers in kept.values() for h in headers}
     headers = (h for name in kept for h in state.segments[name].headers if h.producer_id != NO_PRODUCER_ID)
     going = (h for h in headers if (h.topic_id_partition, h.base_offset) not in left)

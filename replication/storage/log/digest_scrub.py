@@ -1,7 +1,7 @@
-"""Reading a log's files again, so many bytes a second, to find those whose bytes are no longer what was committed.
+"""Reads a log's files again at a limited rate, to find files whose bytes differ from the committed ones.
 
-A disk forgets bits in silence, and a file may lie unread for long while others count on it. What is found broken goes
-offline at once, and is fetched again from another replica. [OL-01]
+A disk loses bits silently, and nobody may read a file for a long time while others rely on it. A broken file goes
+offline at once, and the broker fetches its records again from another replica. [OL-01]
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.log.broken_segments import check_content
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 
-_LONGEST_SECONDS = 60.0  # what was not read for longer, as of a process that was frozen, is not made up for
+_LONGEST_SECONDS = 60.0  # the most that it catches up on, for example after the process was frozen
 
 
 class DigestScrub:
-    """Goes around the files of one log in the order of their names, for one thread.
+    """Reads the files of one log in order of their names, again and again. Only one thread uses it.
 
-    It begins anywhere, as names are random: else who is often started again would only ever read the first ones.
+    It begins at a random name. Otherwise a broker that restarts often would only read the first files.
     """
 
     def __init__(self, log: ReplicaLog, bytes_per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,14 +33,15 @@ class DigestScrub:
         self._last = f"leader-{random.random():.9f}"
 
     def run_once(self) -> int:
-        """Reads what is due, each file once at most; returns how many are broken. Raises KafkaStorageException."""
+        """Reads the files that are due, each at most once. Returns the number of broken ones. Raises
+        KafkaStorageException."""
         now = self._clock()
         self._credit = min(self._credit + (now - self._looked_at) * self._rate, _LONGEST_SECONDS * self._rate)
         self._looked_at = now
         return sum(self._is_broken(name) for name in self._due())
 
     def _due(self) -> Sequence[str]:
-        """The files that follow the last one, as far as the credit goes: the last of them may go beyond it."""
+        """The next files that the credit allows; the last of them may exceed it."""
         state = self._log.current()
         segments = dict(state.segments)
         names = sorted(segments.keys() - state.broken.keys())
@@ -56,7 +57,7 @@ class DigestScrub:
     def _is_broken(self, name: str) -> bool:
         self._last = name
         segment = self._log.current().segments.get(name)
-        if segment is None:  # it has been removed meanwhile
+        if segment is None:  # another commit has removed it meanwhile
             return False
         try:
             check_content(self._log.root, segment.file)

@@ -1,7 +1,7 @@
-"""The data source by which Spark runs a stream of batch headers, and what the source knows of roots.
+"""The Spark data source of a stream of batch headers, and the storage roots that it knows.
 
-Options of a source stand in plans, and so in logs, in event logs and in Spark's UI: they name roots by their URIs and
-hold no credentials. Those are in what the source's class holds, which Spark sends to its workers as bytes.
+Options of a source appear in plans, logs, event logs and Spark's UI, so they name roots by URI and hold no credentials.
+The source's class holds the credentials, and Spark sends the class to its workers as bytes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from lakelog.schemas import RECORD_BATCHES
 
 FORMAT = "lakelog_record_batches"
 
-# The sources that each session has, by the roots that they know: Spark warns when one is registered twice.
+# The sources of each session, by their roots: Spark warns if a source is registered twice.
 _registered: WeakKeyDictionary[SparkSession, dict[frozenset[tuple[object, ...]], str]] = WeakKeyDictionary()
 _registering = threading.Lock()
 _numbers = count(1)
 
 
 def read_headers(spark: SparkSession, stream: HeaderStream) -> DataFrame:
-    """A streaming DataFrame of header rows (`schemas.RECORD_BATCHES`), from the newest commit on."""
+    """A streaming DataFrame of header rows, from the newest commit on. Columns: `schemas.RECORD_BATCHES`."""
     options = {
         "source": stream.source.uri,
         "leader": str(stream.leader),
@@ -45,7 +45,7 @@ def read_headers(spark: SparkSession, stream: HeaderStream) -> DataFrame:
 
 
 def _format_for(spark: SparkSession, roots: Sequence[StorageRoot]) -> str:
-    """The name of a source that has the credentials and deadlines of these roots, registered at its first use."""
+    """The name of a source with the credentials and time limits of these roots. It is registered at its first use."""
     known = {root.uri: root for root in roots if not root.is_local}
     key = frozenset((root.uri, root.timeout_ms, *sorted(root.options.items())) for root in known.values())
     with _registering:
@@ -58,7 +58,7 @@ def _format_for(spark: SparkSession, roots: Sequence[StorageRoot]) -> str:
 
 
 def _source_with(format_name: str, known: Mapping[str, StorageRoot]) -> type[RecordBatchSource]:
-    class Source(RecordBatchSource):  # of a function, so that it is pickled with what it holds, not by its name
+    class Source(RecordBatchSource):  # a local class, so that Spark pickles its content and not its name
         roots = known
 
         @classmethod
@@ -69,8 +69,8 @@ def _source_with(format_name: str, known: Mapping[str, StorageRoot]) -> type[Rec
 
 
 class RecordBatchSource(DataSource):
-    """`spark.readStream.format("lakelog_record_batches")`. Options: source, leader, cluster, wake, wakeName, maxBytes,
-    pollIntervalMs, waitMaxMs; `source`, `cluster` and `wake` are URIs, and `roots` has what else belongs to them."""
+    """`spark.readStream.format("lakelog_record_batches")`. Options: source, leader, cluster, wake, wakeName, maxBytes
+    (bytes), pollIntervalMs, waitMaxMs (ms). `source`, `cluster` and `wake` are URIs; `roots` has their options."""
 
     roots: ClassVar[Mapping[str, StorageRoot]] = {}
 
@@ -80,11 +80,11 @@ class RecordBatchSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """The header rows' columns as DDL."""
+        """The columns of the header rows as DDL."""
         return RECORD_BATCHES.types
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """The reader: headers are few and small, so that the driver reads them itself."""
+        """The reader. The driver reads the headers itself, because they are few and small."""
         options = self.options
         return RecordBatchReader(
             HeaderStream(

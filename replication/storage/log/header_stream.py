@@ -1,8 +1,8 @@
-"""The stream of batch headers, as it is read: the tail of the commits of a leader's log.
+"""Streams batch headers from the newest commits of a leader's log.
 
-Kafka: what a fetch request asks and a fetch response answers, without the records [FT-05]. The offset is where in
-the leader's log the stream stands, and the versions of `metadata`, of the leader's `replicas` and of a wake file: an
-idle stream calls nobody, so whatever a follower has to react to must move the offset.
+Kafka: a fetch request and its response, without the records [FT-05]. The offset has the stream's position in the
+leader's log, and the versions of `metadata`, of the leader's `replicas` and of a wake file. An idle stream makes no
+calls, so every change that a follower must react to has to move the offset.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ UNBOUNDED = 2**62
 
 @dataclass(frozen=True)
 class HeaderStream:
-    """What a header stream reads: a leader's root, and the tables whose movement is to wake its reader.
+    """The input of a header stream: a leader's root, and the tables whose changes wake the reader.
 
-    `wake` is a file of the follower that holds a counter. `max_bytes` bounds the segments of one micro-batch, of which
-    there is at least one. Tables are looked at every `poll_interval_ms` at most. A new HW alone waits up to
-    `wait_max_ms` for records that it can travel with, as the answer to a fetch in Kafka does [FT-05].
+    `wake` is the root of the follower's file with a counter. `max_bytes` limits the segments of a micro-batch in bytes;
+    it has at least one. The stream checks the tables at most every `poll_interval_ms`. A new high watermark alone waits
+    up to `wait_max_ms` for records, as Kafka's fetch response does [FT-05].
     """
 
     source: StorageRoot
@@ -50,8 +50,8 @@ Offset = dict[str, int]
 
 
 class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads header rows between two offsets: `log` is the last version read whole, `files` how many added files of
-    the next one have been read."""
+    """Reads header rows between two offsets. `log` is the last version that was read whole, `files` the number of added
+    files already read from the next version."""
 
     def __init__(self, stream: HeaderStream) -> None:
         self._stream = stream
@@ -61,15 +61,16 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         self._replicas = LeaderRowWatch(stream.source.child(REPLICAS.name), stream.wait_max_ms / 1000)
         self._target: Offset | None = None
         self._polled_at = float("-inf")
-        # How far commits without a header for us were read: what the leader itself follows must start no micro-batch.
+        # The last commit that was read without a header for us. Commits that the leader itself fetched must start no
+        # micro-batch.
         self._scanned: Offset = {"log": -1, "files": 0}
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
-        """The newest commit. Versions of the other tables are unknown, so that the first micro-batch comes at once."""
+        """The newest commit. Versions of the other tables are unknown (-1), so the first micro-batch starts at once."""
         return {"log": last_version(self._log), "files": 0, "metadata": -1, "replicas": -1, "wake": -1}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        """Everything up to now, and then no more."""
+        """Reads everything up to now, and then ends."""
         self._target = {**self._movements(self.initialOffset()), "log": last_version(self._log)}
 
     def read(self, start: Offset) -> tuple[Iterator[tuple[Any, ...]], Offset]:
@@ -84,7 +85,7 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         return iter(rows), {**(self._target or self._movements(start, bool(rows))), **end}
 
     def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[tuple[Any, ...]]:  # noqa: N802 (Spark's name)
-        """The same headers once more, after a restart."""
+        """Reads the same headers again after a restart."""
         newest = end["log"] + (1 if end["files"] else 0)
         rows, _ = self._headers(start, newest, UNBOUNDED, end["files"] or None)
         return iter(rows)
@@ -123,19 +124,19 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
                     return rows, {"log": version, "files": index}
                 found = self._header_rows(version + 1, files[index])
                 rows += found
-                size += files[index].size if found else 0  # else a read without rows might never get on
+                size += files[index].size if found else 0  # otherwise a read without rows might never advance
             version, skip = version + 1, 0
         if 0 <= start["log"] < version and not self._commits.is_there(start["log"]):
             return self._gap(newest)
         return rows, {"log": version, "files": 0}
 
     def _gap(self, newest: int, reason: str | None = None) -> tuple[list[tuple[Any, ...]], Offset]:
-        """Nothing of what was read counts: a late commit may have landed in the hole that a clean-up has left."""
+        """Discards all headers of this read: a late commit may have landed in a gap that a clean-up left."""
         reason = reason or f"commits up to {newest} of {self._log.uri} have been cleaned up"
         return [_gap_row(newest, reason)], {"log": newest, "files": 0}
 
     def _header_rows(self, version: int, file: Any) -> list[tuple[Any, ...]]:
-        """The headers of one added file; none of a file whose name says that another broker led."""
+        """The headers of one added file; none if the file's name says that another broker led."""
         if leader_of(file.name) not in (None, self._stream.leader):
             return []
         try:
@@ -158,7 +159,7 @@ def _gap_row(version: int, reason: str) -> tuple[Any, ...]:
 
 
 def read_counter(root: StorageRoot, name: str) -> int:
-    """The number in a wake file, 0 if there is none yet."""
+    """The number in a wake file, 0 if the file does not exist yet. Raises KafkaStorageException."""
     try:
         return int(root.read(name) or b"0")
     except FileNotFoundError:

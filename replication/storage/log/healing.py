@@ -1,6 +1,6 @@
-"""Rereads the broken files of a log now and then, on a thread of its own. [OL-01]
+"""Reads the broken files of a log again from time to time, on a thread of its own. [OL-01]
 
-A store that hangs holds up this thread, and neither heartbeats nor high watermarks nor producers.
+If the store hangs, only this thread waits; heartbeats, high watermarks and producers go on.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from lakelog.replication.errors import LakelogException
 
 logger = logging.getLogger(__name__)
 
-HEAL_SECONDS = 10.0  # how often a handle looks again at what it has found broken
+HEAL_SECONDS = 10.0  # the interval at which a handle reads its broken files again
 
 
 class Healing:
-    """The looks of one handle, one at a time. `look` is to read without a lock that others wait for."""
+    """The checks of one handle, one at a time. `look` must not hold a lock while it reads."""
 
     def __init__(self, name: str, look: Callable[[], object]) -> None:
         self._name = name
@@ -27,8 +27,8 @@ class Healing:
         self._is_under_way = False
 
     def begin_if_due(self) -> None:
-        """Starts a look, unless one is under way or `HEAL_SECONDS` have not passed since the last one began (at first:
-        since the first call). Called by one thread at a time."""
+        """Starts a check, unless one is running or `HEAL_SECONDS` have not passed since the last one began (at first:
+        since the first call). Not for two threads at once."""
         now = time.monotonic()
         if self._counted_from is None:
             self._counted_from = now
@@ -37,7 +37,7 @@ class Healing:
             self._counted_from, self._is_under_way = now, True
             try:
                 thread.start()
-            except RuntimeError as error:  # there are too many: another time
+            except RuntimeError as error:  # there are too many threads: try again later
                 self._is_under_way = False
                 logger.warning("%s: broken files could not be looked at again: %s", self._name, error)
 

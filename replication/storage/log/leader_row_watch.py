@@ -1,4 +1,4 @@
-"""When what a leader says as a leader has last changed: what wakes its followers, besides records."""
+"""Finds the last change of a leader's rows in `replicas`. Such a change wakes the followers, as new records do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_name import is_data_file
 
-# Role, epoch, lineage or log start: a follower must act on them. A high watermark it only has to hear of.
+# A follower must act on a new role, epoch, lineage or log start at once. A new high watermark can wait.
 _URGENT = ("topic_id", "partition", "leader_epoch", "log_start_offset", "epochs")
 _COLUMNS = ["role", "high_watermark", *_URGENT]
 
@@ -22,7 +22,7 @@ _Facts = list[dict[str, Any]]
 
 
 class LeaderRowWatch:
-    """Watches the `replicas` table of a leader. What it writes of partitions that it follows itself wakes nobody."""
+    """Watches the `replicas` table of a leader. Its rows as a follower wake nobody."""
 
     def __init__(self, table: StorageRoot, wait_max: float) -> None:
         self._table = table
@@ -34,9 +34,9 @@ class LeaderRowWatch:
         self._waiting_since: float | None = None
 
     def changed_at(self, known: int, tell_all: bool) -> int:
-        """The version at which the facts have changed since `known`, or `known` if nothing is to be told.
+        """The version of the last change since version `known`, or `known` if there is nothing to report.
 
-        A high watermark alone waits up to `wait_max` seconds, unless `tell_all`: then there is something to go with it.
+        A new high watermark alone waits up to `wait_max` seconds, unless `tell_all`: then records are reported with it.
         """
         newest = self._commits.newest(max(known, self._version))
         if newest != self._version:
@@ -60,7 +60,7 @@ class LeaderRowWatch:
         return now - self._waiting_since >= self._wait_max
 
     def _read(self, version: int) -> _Facts | None:
-        """The leader rows of a version; None if it is gone again already."""
+        """The leader rows of a version; None if the version is gone already."""
         try:
             names = [file.name for file in read_commit(self._table, version).adds if is_data_file(file.name)]
             files = [pa.BufferReader(self._table.read_buffer(name)) for name in names]

@@ -1,4 +1,4 @@
-"""What one commit on a log is to change, as whoever decides on the log's state answers it."""
+"""The changes of one commit on a log."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lakelog.replication.storage.log.segment import Segment, size_fault
 
 @dataclass(frozen=True)
 class LogChange:
-    """What one commit is to change: segments in and out, and facts that must last (`txn`).
+    """The changes of one commit: added and removed segments, and facts that must last (`txn`).
 
-    Without `data_change` the same batches lie in other segments from then on, and nobody who follows has to know. With
-    it, records go with the segments in `removes`, and those in `adds` bring none if there are any removes.
+    If `data_change` is false, the same batches move to other segments, and followers need not know. If it is true,
+    records go with the segments in `removes`; if there are any removes, `adds` bring no new records.
     """
 
     adds: tuple[Segment, ...] = ()
@@ -32,7 +32,7 @@ Decision = Callable[[LogState], LogChange | None]
 
 
 def start_chains(state: LogState, change: LogChange) -> dict[str, int]:
-    """The `txn`s by which a log knows the chain of what lay before its first batch, once that is gone."""
+    """The `txn`s that keep the chain of a log's start when its first batch goes."""
     kept = {header for segment in change.adds for header in segment.headers}
     going = {header for segment in change.removes for header in segment.headers} - kept
     txns: dict[str, int] = {}
@@ -45,10 +45,8 @@ def start_chains(state: LogState, change: LogChange) -> dict[str, int]:
 
 
 def check_change(root: StorageRoot, state: LogState, change: LogChange) -> None:
-    """What delta-rs does not look at: files that are there twice or not at all, and facts that would go back.
-
-    Raises CorruptRecordException.
-    """
+    """Checks what delta-rs does not: raises CorruptRecordException if a file is added twice or missing, or a fact goes
+    back."""
     names = [segment.name for segment in change.adds]
     doubled = [name for name in names if name in state.segments or names.count(name) > 1]
     unknown = [segment.name for segment in change.removes if segment.name not in state.segments]

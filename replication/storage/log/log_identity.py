@@ -1,7 +1,7 @@
-"""Which log a broker has registered, and whether one that is found there later is the same. [LI-04, BC-01]
+"""The identity of a broker's registered log, and the check whether the log found later is the same. [LI-04, BC-01]
 
-A table id and a version are not enough: a log whose last commits were lost keeps its id, and whoever appends to it next
-uses their versions again. So one commit is named by its unique id too.
+A table id and a version are not enough: a log that lost its last commits keeps its id, and later appends reuse the lost
+versions. So the identity also has the unique id of one commit.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 
 def identify(log: ReplicaLog) -> LogIdentity:
-    """The log as it was last replayed. Raises KafkaStorageException."""
+    """The identity of the log as last replayed. Raises KafkaStorageException."""
     version = log.current().version
     return LogIdentity(log.table_id, version, _commit_id(log.root, version) or "")
 
 
 def continues(log: ReplicaLog, known: LogIdentity) -> bool:
-    """Whether the log, as last replayed, has all that it had when it was known under that identity.
+    """Whether the log, as last replayed, still has everything that it had under that identity.
 
-    Producers may have appended to it since. The commit may have been cleaned up since: then a checkpoint has what it
-    did, which none but the log's own broker writes. Raises KafkaStorageException.
+    Producers may have appended to it since. If the commit was cleaned up, a checkpoint has its content; only the log's
+    own broker writes checkpoints. Raises KafkaStorageException.
     """
     if log.table_id != known.table_id or log.current().version < known.version:
         return False
@@ -34,7 +34,7 @@ def continues(log: ReplicaLog, known: LogIdentity) -> bool:
 
 
 def _commit_id(root: StorageRoot, version: int) -> str | None:
-    """The unique id of a commit, "" for one that has none, None if it is gone."""
+    """The unique id of a commit, "" if it has none, None if it is gone."""
     try:
         return str(read_commit(root, version).info.get(NONCE, ""))
     except FileNotFoundError:

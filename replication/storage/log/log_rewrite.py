@@ -1,8 +1,8 @@
-"""Taking records out of one's own log: what is left of a segment is written first, then one commit is made.
+"""Removes records from a broker's own log: it writes what remains of a segment first, then makes one commit.
 
-Nothing is read or written while the log is locked or a commit is awaited: heartbeats and high watermarks need that
-lock, and who writes for long at each attempt loses every attempt to a busy producer. What was written once is used
-again at the next attempt, and what was written in vain is deleted.
+It reads and writes nothing while the log is locked or a commit is running: heartbeats and high watermarks need that
+lock, and a slow attempt always loses to a busy producer. The next attempt uses the written files again, and unused
+files are deleted.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ logger = logging.getLogger(__name__)
 
 _MAX_ROUNDS = 100
 
-# The batches of a segment that stay.
+# The batches of a segment that remain.
 Kept = tuple[BatchHeader, ...]
 Producers = tuple[RememberedProducer, ...]
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What one commit is to take out of a log.
+    """The records that one commit removes from a log.
 
-    `kept` has the segments that go, by name, and what is written again of each. `producers` is what is remembered of
-    producers from then on; None if that stays as it is.
+    `kept` has the segments that go, by name, and the batches of each that are written again. `producers` is the new
+    producer state; None if it stays the same.
     """
 
     kept: Mapping[str, Kept] = field(default_factory=dict)
@@ -45,9 +45,9 @@ class Removal:
 
 
 class NewFiles:
-    """The files that were written for a commit: those that are in no commit when the block ends are deleted.
+    """The files that were written for a commit. At the end of the block it deletes those that are in no commit.
 
-    A file that was offered to a commit whose outcome is not known stays: it may be in the log all the same.
+    A file stays if it was offered to a commit with an unknown outcome, because it may be in the log.
     """
 
     def __init__(self, log: ReplicaLog) -> None:
@@ -59,12 +59,12 @@ class NewFiles:
         return self
 
     def add(self, segment: Segment) -> Segment:
-        """This one was written."""
+        """Notes that this segment was written."""
         self._names.add(segment.name)
         return segment
 
     def offered(self, change: LogChange) -> LogChange:
-        """This change is about to be committed."""
+        """Notes that this change is about to be committed."""
         self._offered.update(segment.name for segment in change.adds)
         return change
 
@@ -73,12 +73,12 @@ class NewFiles:
         for name in sorted(self._names.difference(kept)):
             try:
                 self._log.root.delete(name)
-            except OSError as error:  # the file cleaner finds it
+            except OSError as error:  # the file cleaner deletes it later
                 logger.warning("%s: cannot be deleted: %s", self._log.root.path(name), error)
 
 
 class _NotWritten(Exception):
-    """A commit needs segments that are not written yet."""
+    """A commit needs segments that are not yet written."""
 
     def __init__(self, removal: Removal) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class _NotWritten(Exception):
 
 
 class _Rewriter:
-    """What is left of segments, each written once; again only if something else is left of it by then."""
+    """Writes the remaining batches of each segment once, and again only if other batches remain by then."""
 
     def __init__(self, log: ReplicaLog, files: NewFiles) -> None:
         self._log, self._files = log, files
@@ -94,7 +94,7 @@ class _Rewriter:
         self._snapshot: tuple[Producers, Segment] | None = None
 
     def change(self, state: LogState, removal: Removal) -> LogChange:
-        """The change of a removal. Raises _NotWritten."""
+        """The change for a removal. Raises _NotWritten."""
         if self._missing(removal) or self._needs_snapshot(removal):
             raise _NotWritten(removal)
         removes = [state.segments[name] for name in removal.kept]
@@ -112,11 +112,11 @@ class _Rewriter:
         return bool(removal.producers) and (self._snapshot is None or self._snapshot[0] != removal.producers)
 
     def write(self, removal: Removal) -> None:
-        """Writes what is missing. A segment that cannot be read is reported: nobody plans with it any more."""
+        """Writes the missing files. It reports a segment that cannot be read, so no later plan uses it."""
         segments = self._log.current().segments
         for name, kept in self._missing(removal).items():
             if name not in segments:
-                continue  # it has gone meanwhile: the next plan knows
+                continue  # another commit has removed it: the next plan knows
             try:
                 segment = rewrite(self._log.root, segments[name], self._log.root, kept)
             except CorruptRecordException as error:
@@ -129,11 +129,11 @@ class _Rewriter:
 
 
 def take_out(log: ReplicaLog, cause: Mapping[str, Any], plan: Callable[[LogState], Removal | None]) -> int | None:
-    """Commits what `plan` wants taken out of the newest state; returns the version, None if there was nothing to do.
+    """Commits the removal that `plan` wants for the newest state. Returns the version, None if there is nothing to do.
 
-    `plan` is asked as often as another commit comes between, and plans with no segment that is broken. A segment that
-    turns out to be unreadable is reported as broken, so that its partitions go offline and the others are served.
-    [FT-12, OL-01] Raises what `plan` raises, and KafkaStorageException.
+    It calls `plan` again after each commit of others. `plan` must not use broken segments. An unreadable segment is
+    reported as broken: its partitions go offline and the others stay online. [FT-12, OL-01] Raises what `plan` raises,
+    and KafkaStorageException.
     """
     with NewFiles(log) as files:
         rewriter = _Rewriter(log, files)
@@ -147,20 +147,20 @@ def take_out(log: ReplicaLog, cause: Mapping[str, Any], plan: Callable[[LogState
                 return log.transact(cause, decide)
             except _NotWritten as wanted:
                 rewriter.write(wanted.removal)
-        raise KafkaStorageException(f"{log.root.uri}: what is to be written again has changed {_MAX_ROUNDS} times")
+        raise KafkaStorageException(f"{log.root.uri}: the records to rewrite have changed {_MAX_ROUNDS} times")
 
 
 def report_unreadable(log: ReplicaLog, segment: Segment, error: CorruptRecordException) -> None:
-    """A segment of one's own log has been read in vain: its partitions are refused until it can be read. [OL-01]"""
+    """Reports a segment of the own log that cannot be read. The log refuses its partitions until it can. [OL-01]"""
     log.report_broken(segment.name, str(error))
 
 
 def readable(state: LogState) -> dict[str, Segment]:
-    """The segments that are not broken, in a dictionary of the caller's own: an append changes the state's in place,
-    and whoever walks through that one meanwhile gets an error."""
+    """The segments that are not broken, in a new dictionary. An append changes the state's dictionary in place, which
+    breaks a loop over it."""
     return {name: segment for name, segment in dict(state.segments).items() if name not in state.broken}
 
 
 def snapshots_of(state: LogState) -> list[Segment]:
-    """The segments that hold what is remembered of producers: also one that has broken since it was read."""
+    """The segments with producer state, including one that broke after it was read."""
     return [segment for segment in dict(state.segments).values() if segment.producers]

@@ -1,4 +1,4 @@
-"""Fetch from an offset: which batches of a leader's log a follower needs that cannot follow the tail yet."""
+"""Fetch from an offset: the batches of a leader's log for a follower that cannot follow the newest commits yet."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _RANGES = ("min.partition", "max.partition", "max.offset")
 def batches_from(
     log: StorageRoot, wanted: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str]
 ) -> tuple[list[FetchedBatch], dict[TopicIdPartition, CorruptRecordException]]:
-    """All batches that end at or after the wanted offset of their partition, at the newest version of the log at `log`;
-    and the partitions that a broken segment may hold some of, each with an error that names the file. `topics` has the
-    names of their topics, as far as they are known. [FT-12, OL-01]
+    """All batches that end at or after the wanted offset of their partition, at the newest version of the log at `log`.
+    It also returns the partitions that a broken segment may hold records of, each with an error that names the file.
+    `topics` has the known names of their topics. [FT-12, OL-01]
 
-    Statistics tell which files may hold any; only their footers are read. Raises KafkaStorageException when the table
+    It reads only the footers of files that may match by their statistics. Raises KafkaStorageException if the table
     cannot be read.
     """
     if not wanted:
@@ -59,9 +59,10 @@ def batches_from(
 def batch_ends_from(
     log: StorageRoot, wanted: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str]
 ) -> tuple[dict[TopicIdPartition, list[LogEnd]], dict[TopicIdPartition, CorruptRecordException]]:
-    """Where the batches of `batches_from` end, with their chains, in order; and the partitions that cannot be told.
+    """The ends of the batches of `batches_from` with their chains, in order; and the partitions that failed, with
+    errors.
 
-    Raises KafkaStorageException when the table cannot be read. [TR-08]
+    Raises KafkaStorageException if the table cannot be read. [TR-08]
     """
     batches, failed = batches_from(log, wanted, topics)
     ends: dict[TopicIdPartition, list[LogEnd]] = {partition: [] for partition in wanted if partition not in failed}
@@ -72,7 +73,7 @@ def batch_ends_from(
 
 def _candidates(handle: TableHandle, wanted: Mapping[TopicIdPartition, int]) -> list[AddedFile]:
     files = add_actions(handle, flatten=True)
-    if not set(_RANGES) <= set(files.column_names):  # no file has statistics yet, or there is none
+    if not set(_RANGES) <= set(files.column_names):  # no file has statistics, or there is no file
         return _added(files)
     numbers = [partition.partition for partition in wanted]
     may_hold = pc.and_(

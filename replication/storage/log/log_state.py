@@ -1,7 +1,7 @@
-"""What the commits of a log table add up to: replayed commit by commit, by its broker, its producers, its readers.
+"""The state of a log table, replayed commit by commit by its broker, its producers and its readers.
 
-Everybody who writes to a log decides on this state and commits at the version it was replayed to; nobody changes it
-in another way than by replaying what has landed.
+Every writer of a log decides on this state and commits at the version that it has replayed. The state changes only by
+replaying commits.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def _refuse(_: TopicIdPartition, error: CorruptRecordException) -> None:
 class LogState:
     """All partitions of one log table at one version.
 
-    `broken` are segments that cannot be read; the partitions that they may hold are known in part only. `unsound` are
-    partitions whose batches do not make a log, and why. Both are replaced and never changed, as other threads look at
-    them. [OL-01]
+    `broken` has the segments that cannot be read; the log of a partition that they may hold is incomplete. `unsound`
+    has the partitions whose batches do not form a log, with the reason. Both are replaced and never changed in place,
+    because other threads read them. [OL-01]
     """
 
     def __init__(self, transaction_version: Callable[[str], int | None]) -> None:
@@ -46,9 +46,9 @@ class LogState:
         self._transaction_version = transaction_version
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog:
-        """The partition's log; an empty one if the table knows nothing of it.
+        """The partition's log; an empty one if the table has no record of it.
 
-        Raises CorruptRecordException, naming the file, where a broken segment may hold records of it, or a batch does
+        Raises CorruptRecordException, naming the file, if a broken segment may hold records of it, or if a batch does
         not follow the one before it. [OL-01]
         """
         fault = self.fault(partition)
@@ -57,12 +57,12 @@ class LogState:
         return self.known(partition)
 
     def known(self, partition: TopicIdPartition) -> PartitionLog:
-        """What is known of the partition's log, broken segments or not: its broker must be able to stop it."""
+        """The known part of the partition's log, also with broken segments: its broker must be able to stop it."""
         known = self._partitions.get(partition)
         return known if known is not None else self._recall(partition)
 
     def fault(self, partition: TopicIdPartition) -> str | None:
-        """What is wrong with the partition's segments, None if nothing is."""
+        """The fault of the partition's segments, None if they have none."""
         return self._broken_fault(partition, self.broken) or self.unsound.get(partition)
 
     def _broken_fault(self, partition: TopicIdPartition, broken: Mapping[str, BrokenSegment]) -> str | None:
@@ -70,27 +70,27 @@ class LogState:
         return next((b.fault for b in broken.values() if b.may_hold(partition, topic)), None)
 
     def faulty(self) -> frozenset[object]:
-        """The files and the partitions that something is wrong with: they change when anything of that does."""
+        """The files and partitions with a fault. This set changes whenever one of them does."""
         return frozenset(self.broken) | frozenset(self.unsound)
 
     def learn(self, topics: Mapping[str, str]) -> None:
-        """Names of topics by id. Headers tell them too, but not of a topic whose segments are all broken."""
+        """Adds names of topics by id. Headers have them too, but not for a topic whose segments are all broken."""
         self.topics.update(topics)
 
     def broken_for_nobody(self, hosted: Collection[TopicIdPartition] = ()) -> list[Segment]:
-        """The broken segments that hold only what has been stopped: they may go, as nothing of them is wanted."""
+        """The broken segments that hold only stopped partitions. They may go, as nobody needs them."""
         names = [n for n, broken in self.broken.items() if is_data_file(n) and not self.holders(broken, hosted)]
         return [self.segments[name] for name in names]
 
     def holders(self, broken: BrokenSegment, hosted: Collection[TopicIdPartition] = ()) -> set[TopicIdPartition]:
-        """The partitions, of `hosted` too, that are not stopped here and that a broken segment may hold records of."""
-        known = dict(self._partitions)  # other threads may be asking about new ones
+        """The partitions, also of `hosted`, that are not stopped here and may have records in a broken segment."""
+        known = dict(self._partitions)  # a copy: other threads may be adding new ones
         wanted = [p for p in {*known, *hosted} if self.known(p).role.kind != STOPPED]
         return {p for p in wanted if broken.may_hold(p, self.topics.get(p.topic_id))}
 
     def break_segments(self, faults: Mapping[str, str]) -> None:
-        """Takes note of segments that were read once and have broken since: what their headers say stays known. One
-        that is broken already is broken anew: a look that has begun before has not the last word."""
+        """Marks segments as broken that could be read before; the content of their headers stays known. A segment that
+        is broken already gets a new entry, so a check that began earlier cannot heal it."""
         for name, fault in faults.items():
             if name in self.segments:
                 held = frozenset(header.topic_id_partition for header in self.segments[name].headers)
@@ -98,22 +98,22 @@ class LogState:
                 self.broken = {**self.broken, name: replace(known, fault=fault)}
 
     def partitions(self) -> list[TopicIdPartition]:
-        """The partitions that the log has been asked about or holds records of."""
+        """The partitions that were looked up or have records in the log."""
         return sorted(self._partitions)
 
     def _recall(self, partition: TopicIdPartition) -> PartitionLog:
-        """A partition met for the first time: its facts outlive the commits that wrote them, as `txn`."""
+        """Loads a partition at its first use. Its facts outlive the commits that wrote them, as `txn`."""
         log = PartitionLog(start_chain=genesis(partition))
         for app_id in app_ids(partition):
             version = self._transaction_version(app_id)
             if version is not None:
                 record(log, app_id, version)
-        return self._partitions.setdefault(partition, log)  # whole, as other threads may be asking too
+        return self._partitions.setdefault(partition, log)  # complete, as other threads may look it up too
 
     def rebuild(
         self, version: int, segments: Iterable[Segment | BrokenSegment], asked: Iterable[TopicIdPartition] = ()
     ) -> None:
-        """Starts over from the active files of a version. `asked`: partitions that a broken segment may hold all of."""
+        """Starts over from the active files of a version. `asked`: partitions that may be in broken segments only."""
         self.segments, self.broken, self.unsound, self._partitions = {}, {}, {}, {}
         claimed = self._transaction_version(BROKER_EPOCH)
         self.broker_epoch = -1 if claimed is None else claimed
@@ -126,7 +126,7 @@ class LogState:
         self.unsound = {**self.unsound, partition: str(error)}
 
     def _check(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """What a broken segment may have been a part of has gaps, and is refused as a whole anyway."""
+        """Checks partitions without broken segments. One with a broken segment has gaps, and is refused anyway."""
         for partition in partitions:
             if self._broken_fault(partition, self.broken) is None:
                 try:
@@ -138,10 +138,10 @@ class LogState:
                     self.unsound = {p: fault for p, fault in self.unsound.items() if p != partition}
 
     def after(self, commit: Commit, added: Sequence[Segment | BrokenSegment]) -> LogState:
-        """The state once a commit has been replayed; `added` are the segments of its added files, with their headers.
+        """The state after a commit; `added` are the segments of its added files, with their headers.
 
-        What is a mere append is added here. Anything else makes a new state, since other threads may be looking at
-        this one: they must not see a log that has lost its end for a moment, or an epoch without its start.
+        A plain append changes this state. Any other commit makes a new state, because other threads may be reading this
+        one: they must not see a log that has lost its end for a moment, or an epoch without its start.
         """
         is_append = not commit.removes and not commit.txns
         known = (self.segments.get(file.name) for file in commit.removes)
@@ -154,7 +154,7 @@ class LogState:
         return state
 
     def _without_sharing(self, partitions: Iterable[TopicIdPartition]) -> LogState:
-        """A state of its own, but for the partitions that will stay as they are."""
+        """A copy that shares only the partitions that do not change."""
         state = copy(self)
         state.segments, state.broken = dict(self.segments), dict(self.broken)
         copies = {p: self._partitions[p].copy() for p in partitions if p in self._partitions}
@@ -162,7 +162,7 @@ class LogState:
         return state
 
     def _relocate(self, commit: Commit, added: Iterable[Segment | BrokenSegment]) -> None:
-        """The same batches in other segments: nothing else changes, however long the log is."""
+        """Moves the same batches to other segments. Nothing else changes, so the length of the log does not matter."""
         for file in commit.removes:
             self.segments.pop(file.name, None)
         for segment in added:
@@ -187,10 +187,10 @@ class LogState:
         self, segments: Iterable[Segment | BrokenSegment],
         when_unsound: Callable[[TopicIdPartition, CorruptRecordException], None] | None = None,
     ) -> set[TopicIdPartition]:  # fmt: skip
-        """Takes segments in; the order of files in a commit says nothing, that of offsets does.
+        """Adds segments, ordered by offsets; the order of files in a commit has no meaning.
 
-        `when_unsound` is told of batches that do not follow the end of their log, if that is to be looked at. This and
-        looking up all logs come first: either may fail, and then nothing has been taken in.
+        `when_unsound` is called for batches that do not follow the end of their log; without it they are not checked.
+        Checks and look-ups of logs come first: if one fails, nothing was added.
         """
         given = list(segments)
         whole = [found for found in given if isinstance(found, Segment)]
@@ -218,7 +218,7 @@ class LogState:
         return set(batches)
 
     def _drop(self, names: Iterable[str]) -> set[TopicIdPartition]:
-        """Forgets segments, each partition's together: what follows from the batches is derived anew only once."""
+        """Removes segments, all of a partition at once, to rebuild what depends on its batches only once."""
         gone_names = set(names)
         removed = [segment for segment in (self.segments.pop(name, None) for name in gone_names) if segment]
         self.broken = {name: found for name, found in self.broken.items() if name not in gone_names}
@@ -233,11 +233,11 @@ class LogState:
         return set(names_of)
 
     def recorded(self, app_id: str) -> int:
-        """What the replayed history says of a fact that only goes up: the broker's claim, or a role."""
+        """The replayed value of a fact that only goes up: the broker's claim, or a role."""
         if app_id == BROKER_EPOCH:
             return self.broker_epoch
         partition = partition_of(app_id)
-        assert partition is not None, f"{app_id} is no fact that only goes up"
+        assert partition is not None, f"{app_id} is not a fact that only goes up"
         return role_version(self.known(partition).role)
 
     def _apply_transaction(self, app_id: str, version: int) -> None:

@@ -1,4 +1,4 @@
-"""Facts of a log table that outlive the commits that wrote them: Delta's `txn`, a name and a number of 64 bits each."""
+"""Facts of a log table that outlive the commits that wrote them: Delta's `txn`, a name with a 64-bit number."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ def _app_id(kind: str, partition: TopicIdPartition) -> str:
 
 
 def role_app_id(partition: TopicIdPartition) -> str:
-    """The `txn` that records role and epoch of a partition."""
+    """The name of the `txn` that records role and epoch of a partition."""
     return _app_id(_ROLE, partition)
 
 
 def start_app_id(partition: TopicIdPartition) -> str:
-    """The `txn` that records where the current leader's epoch starts."""
+    """The name of the `txn` that records the start offset of the current leader's epoch."""
     return _app_id(_START, partition)
 
 
 def log_start_app_id(partition: TopicIdPartition) -> str:
-    """The `txn` that records the first offset that is kept."""
+    """The name of the `txn` that records the log start offset."""
     return _app_id(_LOG_START, partition)
 
 
 def chain_txns(partition: TopicIdPartition, chain: str) -> dict[str, int]:
-    """The `txn`s that record the chain of all that lies before the first batch that is kept."""
+    """The `txn`s that record the chain of all batches before the first one that is kept."""
     high, low = halves(chain)
     return {_app_id(_CHAIN_HIGH, partition): high, _app_id(_CHAIN_LOW, partition): low}
 
 
 def start_txns(partition: TopicIdPartition, start: LogEnd) -> dict[str, int]:
-    """The `txn`s of a log without batches that begins at an offset, with the chain of what lies before it."""
+    """The `txn`s of a log without batches that begins at an offset, with the chain of the batches before it."""
     return {log_start_app_id(partition): start.offset, **chain_txns(partition, start.chain)}
 
 
 def app_ids(partition: TopicIdPartition) -> tuple[str, ...]:
-    """The `txn`s that record facts of a partition."""
+    """The names of the `txn`s that record facts of a partition."""
     return tuple(_app_id(kind, partition) for kind in _OF_A_PARTITION)
 
 
 def partition_of(app_id: str) -> TopicIdPartition | None:
-    """The partition that a `txn` tells of, None for one that tells of something else."""
+    """The partition of a `txn`, None if the `txn` is not about a partition."""
     found = _FACT.fullmatch(app_id)
     return TopicIdPartition(found[1], int(found[2])) if found else None
 
 
 def touched_partitions(commit: Commit, segments: Iterable[object]) -> set[TopicIdPartition]:
-    """The partitions that a commit is about: those of its `txn`s, and of its segments as far as these are known."""
+    """The partitions of a commit: those of its `txn`s, and those of its segments as far as these are known."""
     known = [segment for segment in segments if isinstance(segment, Segment)]
     return {
         *(header.topic_id_partition for segment in known for header in segment.headers),
@@ -69,13 +69,13 @@ def touched_partitions(commit: Commit, segments: Iterable[object]) -> set[TopicI
 
 
 def may_go_back(app_id: str) -> bool:
-    """Whether a `txn` may fall: an epoch, or a whole log, may start below an earlier one, whose records were
-    truncated; and a hash has no order."""
+    """Whether a `txn` may fall. An epoch or a whole log may start below an earlier one whose records were truncated,
+    and a hash has no order."""
     return not app_id.startswith((f"{_ROLE}/", BROKER_EPOCH))
 
 
 def record(log: PartitionLog, app_id: str, version: int) -> None:
-    """Takes in what a `txn` tells of the log's partition. Below zero it is nobody's role or offset."""
+    """Applies a `txn` to its partition's log. A negative role or offset is invalid and is ignored."""
     kind = app_id.partition("/")[0]
     if version < 0 and kind in (_ROLE, _START, _LOG_START):
         return

@@ -1,7 +1,7 @@
-"""What a log still knows of producers whose batches have been deleted: a file without rows, whose footer tells it.
+"""The state of producers whose batches were deleted: a file without rows, with the state in its footer.
 
-Batch headers are what a log remembers producers by, so that retention would take the memory with the batches, and a
-record that is sent once more would be taken for new. The snapshot goes into the commit that removes the segments.
+A log derives the state of producers from batch headers. Without a snapshot, retention would delete that state with the
+batches, and the log would accept a repeated record as new. The commit that removes the segments adds the snapshot.
 
 Kafka: the `.snapshot` files of `ProducerStateManager`. [AP-06]
 """
@@ -19,7 +19,8 @@ SNAPSHOT_KEY = b"lakelog.producers.v1"
 
 
 class RememberedProducer(NamedTuple):
-    """What one partition still knows of one producer. `max_timestamp`: of its last record that is gone, in µs."""
+    """The state of one producer in one partition. `max_timestamp`: of its last deleted record, in µs since the
+    epoch."""
 
     topic_id_partition: TopicIdPartition
     producer_id: int
@@ -36,7 +37,7 @@ def to_json(producers: Iterable[RememberedProducer]) -> bytes:
 
 
 def from_json(text: bytes) -> tuple[RememberedProducer, ...]:
-    """The snapshot in a footer."""
+    """The snapshot from a footer. Raises ValueError, TypeError or KeyError if the text is not a snapshot."""
     return tuple(
         RememberedProducer(
             TopicIdPartition(topic_id, partition), producer,

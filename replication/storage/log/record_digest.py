@@ -1,7 +1,7 @@
-"""The digest of a batch's records: the same for the same records, however files, chunks and buffers are split.
+"""The digest of a batch's records. Equal records have equal digests, in any layout of files, chunks and buffers.
 
-Column by column: of each one the lengths of its values (-1 for null), then their bytes. The offsets are not part of it,
-as the header has them.
+It goes column by column: first the lengths of the values (-1 for null), then their bytes. It leaves out the offsets,
+because the header has them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEADERS = LOG.arrow.field("headers").type
 
 
 def record_digest(records: pa.Table) -> str:
-    """The digest of records: of `key`, `value`, `timestamp` and `headers`."""
+    """The digest of a table of records with the columns `key`, `value`, `timestamp` and `headers`, as hex."""
     found = blake3()
     for array in _canonical(records):
         for chunk in array.chunks:
@@ -32,7 +32,7 @@ def record_digest(records: pa.Table) -> str:
 
 
 def check_digest(header: BatchHeader, records: pa.Table, path: str) -> None:
-    """Raises CorruptRecordException, naming the file, if the records are not those that the header was written for."""
+    """Raises CorruptRecordException, naming the file, if the records do not match their header."""
     if records.num_rows != header.records or record_digest(records) != header.digest:
         raise CorruptRecordException(
             f"{path}: {header.name}: the records at offsets {header.base_offset} to "
@@ -62,7 +62,7 @@ def _or_null(lengths: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _bytes(chunk: pa.Array) -> Any:
-    """The bytes that a chunk's values take up, one after the other; numbers as eight bytes, the least one first."""
+    """The bytes of a chunk's values, one after the other; numbers as eight bytes, little-endian."""
     if pa.types.is_int64(chunk.type):
         start, stop, data = chunk.offset * 8, (chunk.offset + len(chunk)) * 8, chunk.buffers()[1]
     else:

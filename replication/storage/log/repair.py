@@ -1,6 +1,6 @@
-"""Making broken replicas whole again: what is broken goes, and what lies behind it, and is fetched from the leader.
+"""Repairs broken replicas: removes broken batches and everything after them, to fetch them again from the leader.
 
-For a replica that follows and that nobody counts on, as the last whole copy of a record must never go. [OL-01]
+Only a follower that nobody relies on may do this, because the last complete copy of a record must never go. [OL-01]
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lakelog.replication.storage.log.truncate import without_ends, without_produ
 def repair_logs(
     log: ReplicaLog, follows: Mapping[TopicIdPartition, int], who: str, hosted: Collection[TopicIdPartition] = ()
 ) -> int | None:
-    """Removes, in one commit, broken segments that hold nothing but what may be fetched again, and truncates each
-    partition where its first broken batch begins. Returns the commit's version, None without anything to do.
+    """Removes broken segments whose records may all be fetched again, and truncates each partition at its first broken
+    batch, in one commit. Returns its version, None if there is nothing to do.
 
-    `follows` has the partitions that may be fetched again, and the leader epoch that they follow at; who has another
-    role by now keeps what there is. `hosted` are all partitions that the broker is a replica of.
+    `follows` has the partitions that may be fetched again, with their leader epochs; a replica with another role by now
+    keeps its records. `hosted` has all partitions of the broker. Raises KafkaStorageException.
     """
 
     def plan(state: LogState) -> Removal | None:
@@ -33,7 +33,7 @@ def repair_logs(
         offsets = {p: _first_broken(state, p, files) for p in mine if state.fault(p) is not None}
         kept: dict[str, Kept] = {**without_ends(state, offsets), **dict.fromkeys(files, ())}
         started_over = [p for p, offset in offsets.items() if offset == 0]
-        # From the very beginning: what lay before its batches is not to be trusted either.
+        # From offset 0: the start of its log cannot be trusted either.
         txns = {app_id: value for p in started_over for app_id, value in start_txns(p, LogEnd(0, genesis(p))).items()}
         return Removal(kept, without_producers(state, started_over), txns) if kept else None
 
@@ -41,8 +41,8 @@ def repair_logs(
 
 
 def _first_broken(state: LogState, partition: TopicIdPartition, files: Iterable[str]) -> int:
-    """From which offset on the partition's log goes: 0 where nothing would be left above the log start, or where it is
-    not known what has been there."""
+    """The offset at which to truncate the partition. It is 0 if nothing would remain above the log start, or if the
+    lost content is unknown."""
     log, topic = state.known(partition), state.topics.get(partition.topic_id)
     held = [name for name in files if state.broken[name].may_hold(partition, topic)]
     is_without_beginning = partition in state.unsound and log.sound_end == log.log_end_offset

@@ -1,7 +1,8 @@
 """The log of a broker: one Delta table with the records of all its replicas.
 
-Every change is decided on the replayed state and committed at exactly that version. The loser replays the winner's work
-and decides again, so a change of role, which is a commit like any other, fences all that was decided before it.
+Every change is decided on the replayed state and committed at exactly that version. The loser replays the winner's
+commit and decides again. A change of role is a commit like any other, so it fences everything that was decided before
+it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicaLog:
-    """A handle on a log table: its owner's, a producer's or a reader's. May be shared by threads."""
+    """A handle on a log table for its owner, a producer or a reader. Threads may share it."""
 
     def __init__(self, log: DeltaLog) -> None:
         self._log = log
@@ -46,20 +47,20 @@ class ReplicaLog:
         self._broker_epoch: int | None = None
         self._known_segments: dict[str, Segment | BrokenSegment] = {}
         self._healing = Healing(self.root.uri, self.heal)
-        self._is_doubtful = False  # the state may be of versions that are gone: nothing can be added to it
+        self._is_doubtful = False  # the state may be of versions that are gone: it must be rebuilt
         self._state = LogState(self._transaction_version)
         self._rebuild()
 
     @classmethod
     def create(cls, root: StorageRoot) -> ReplicaLog:
-        """Makes an empty log table at `root`. Raises InconsistentClusterIdException if there is one."""
+        """Creates an empty log table at `root`. Raises InconsistentClusterIdException if one exists."""
         return cls(DeltaLog.create(root, LOG))
 
     @classmethod
     def open(cls, root: StorageRoot) -> ReplicaLog:
-        """Opens a log and replays it; partitions whose files are broken are refused one by one. [OL-01]
+        """Opens a log and replays it. It refuses each partition with a broken file, and no other. [OL-01]
 
-        Raises CorruptRecordException if offsets have gaps that no broken file accounts for.
+        Raises CorruptRecordException if offsets have gaps that no broken file explains, and KafkaStorageException.
         """
         return cls(DeltaLog.open(root))
 
@@ -69,7 +70,7 @@ class ReplicaLog:
 
     @property
     def root(self) -> StorageRoot:
-        """Where the table lies; names of segments are relative to it."""
+        """The root of the table; names of segments are relative to it."""
         return self._log.root
 
     @property
@@ -83,9 +84,9 @@ class ReplicaLog:
             return self._is_doubtful or self._state.version != self._log.version or self._log.has_moved()
 
     def refresh(self) -> LogState:
-        """Replays what has been committed since and returns the state: only new commits are read.
+        """Replays the commits since the last refresh and returns the state.
 
-        Raises StaleBrokerEpochException if a newer process has claimed the log of this one.
+        Raises StaleBrokerEpochException if a newer process has claimed this process's log, and KafkaStorageException.
         """
         with self._lock:
             if self.has_moved():
@@ -98,11 +99,12 @@ class ReplicaLog:
             return self._state
 
     def current(self) -> LogState:
-        """The state as last replayed, without a look at the table and without waiting for one under way."""
+        """The state as last replayed. It neither reads the table nor waits for a refresh that is running."""
         return self._state
 
     def maintain(self) -> None:
-        """Keeps opening cheap; for the owner of the table, now and then."""
+        """Writes a checkpoint if one is due, to keep opening cheap; the owner of the table calls it from time to
+        time."""
         with self._lock:
             self._log.checkpoint_if_due(LOG.commits_kept)
 
@@ -115,29 +117,30 @@ class ReplicaLog:
                 self._state = self._state.after(commit, self._segments(commit.adds))
         except LogGap:
             self._rebuild()
-        except CorruptRecordException as error:  # the files say what is true: if they do not add up, this raises again
-            logger.warning("%s: what was replayed does not add up, it is read anew: %s", self.root.uri, error)
+        except CorruptRecordException as error:  # rebuild from the files; if they are corrupt, that raises again
+            logger.warning("%s: the replayed state is inconsistent, it is rebuilt: %s", self.root.uri, error)
             self._rebuild()
         self._known_segments.clear()
 
     def _rebuild(self, faults: Mapping[str, str] = {}) -> None:
-        """From the active files; `faults` are those of segments that were read before they broke.
+        """Builds the state from the active files. `faults` has segments that were read before they broke.
 
-        One that fails is done again: by then the handle is where the table is, and tells of no other commits.
+        After a failure the next refresh rebuilds again, because the handle is then at the table's version and returns
+        no commits.
         """
         self._is_doubtful = True
         check_commits(self.root, looked_at=1)
         segments = with_statistics(self._segments(self._log.active_files()), self._log.statistics)
-        state = LogState(self._transaction_version)  # a new one: other threads may be looking at the old one
+        state = LogState(self._transaction_version)  # a new one: other threads may be reading the old one
         state.learn(self._state.topics)
         state.rebuild(self._log.version, segments, self._state.partitions())
         state.break_segments(faults)
         self._state, self._is_doubtful = state, False
 
     def scrub(self) -> bool:
-        """Looks for files that are gone or short, and at broken ones once more; tells whether any has broken or healed.
+        """Checks all files for existence and size, and broken ones again. Returns whether one has broken or healed.
 
-        A file may lie unread for long while others count on it. Raises KafkaStorageException. [OL-01]
+        Without it, a file may break unnoticed while others rely on it. Raises KafkaStorageException. [OL-01]
         """
         with self._lock:
             before, segments = set(self._state.broken), dict(self.refresh().segments)
@@ -148,13 +151,13 @@ class ReplicaLog:
         return set(self._state.broken) != before
 
     def report_broken(self, name: str, fault: str) -> None:
-        """Whoever has read a segment in vain says so: what is in it is refused from now on. [OL-01]"""
+        """Marks a segment that could not be read as broken; the log refuses its records from now on. [OL-01]"""
         with self._lock:
             self._state.break_segments({name: fault})
 
     def heal(self) -> None:
-        """Takes in broken files that can be read again. Reads them without the lock; under it, skips those whose fault
-        has changed meanwhile and reads no file. [OL-01]"""
+        """Adds broken files again that can be read now. It reads files without the lock. With the lock it reads none,
+        and skips a file whose fault has changed meanwhile. [OL-01]"""
         before = self._state.broken
         read = {name: segment for name, found in before.items() if (segment := read_again(self.root, found))}
         with self._lock:
@@ -170,16 +173,17 @@ class ReplicaLog:
                     self._known_segments.clear()
 
     def _segments(self, files: Iterable[AddedFile]) -> list[Segment | BrokenSegment]:
-        """Headers of added files: known, or read from their footers."""
+        """The headers of added files: known, or read from their footers."""
         read = read_segments(self.root, [file for file in files if file.name not in self._known_segments])
         found = {segment.file.name: segment for segment in read}
         return [self._known_segments.get(file.name) or found[file.name] for file in files]
 
     def transact(self, cause: Mapping[str, Any], decide: Decision, deadline: float | None = None) -> int | None:
-        """Commits what `decide` makes of the newest state; asks it again as often as another commit comes between.
+        """Commits the change that `decide` returns for the newest state; calls it again after each commit of others.
 
-        Returns the version, None if there was nothing to do. What cannot be told is decided anew on what is there then.
-        Raises what `decide` raises, KafkaStorageException, and TimeoutException where others win until the deadline.
+        Returns the version, None if there was nothing to do. After an unknown outcome it decides again on the new
+        state. Raises what `decide` raises, KafkaStorageException, and TimeoutException if others win until the
+        `deadline` (s).
         """
 
         def attempt() -> int | None:
@@ -202,7 +206,7 @@ class ReplicaLog:
     def claim(self, broker_epoch: int) -> None:
         """Makes this process the only one that may write as the log's broker: older ones stop at their next refresh.
 
-        Raises StaleBrokerEpochException if a newer one has claimed it.
+        Raises StaleBrokerEpochException if a newer process has claimed the log, and KafkaStorageException.
         """
         self._broker_epoch = broker_epoch
         self.transact(
@@ -211,9 +215,9 @@ class ReplicaLog:
         )
 
     def become(self, roles: Mapping[TopicIdPartition, Role], why: str) -> int | None:
-        """Records roles, in one commit; from it on, an append under an older epoch loses and finds out why.
+        """Records roles in one commit. From then on, an append under an older epoch loses and learns the reason.
 
-        A new leader's epoch starts at its LEO [EP-05]. Roles never go back: those that would are left out.
+        A new leader's epoch starts at its LEO [EP-05]. Roles never go back, so older ones are left out.
         """
 
         def decide(state: LogState) -> LogChange | None:
@@ -227,9 +231,11 @@ class ReplicaLog:
         return self.transact({"who": "broker", "why": why}, decide)
 
     def read(self, partition: TopicIdPartition, start: int, end: int | None = None) -> pa.Table:
-        """The records of a partition from offset `start` to before `end` (its LEO if not given), in order.
+        """The records of a partition from offset `start` to before `end` (default: its LEO), in order. Columns:
+        `schemas.LOG`.
 
-        Raises OffsetOutOfRangeException below the log start or above the LEO.
+        Raises OffsetOutOfRangeException below the log start or above the LEO, CorruptRecordException,
+        KafkaStorageException.
         """
         log = self.refresh().partition(partition)
         stop = log.log_end_offset if end is None else end

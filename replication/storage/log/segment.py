@@ -1,7 +1,7 @@
 """A segment: one Parquet file of records, with the headers of its record batches in the footer.
 
-Rows are sorted by (topic, partition, offset). The footer is what a follower streams; the statistics go into the
-commit, where Spark finds them to skip files.
+Rows are sorted by (topic, partition, offset). Followers stream the footer. The statistics go into the commit, where
+Spark uses them to skip files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ENCODING = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"
 class Segment:
     """A segment as a log knows it: its file and the headers of its batches, in the order of its rows.
 
-    One without rows holds `producers`, what is remembered of them.
+    A producer snapshot has no rows, and has `producers` instead.
     """
 
     file: AddedFile
@@ -60,14 +60,14 @@ class Segment:
 
 
 def write_segment(root: StorageRoot, leader: int | None, records: pa.Table, headers: Sequence[BatchHeader]) -> Segment:
-    """Writes records, sorted as their headers are, into a new file of the log at `root`; nothing is committed."""
+    """Writes records (columns of `schemas.LOG`), in the order of `headers`, into a new file; it commits nothing."""
     stats = statistics(records)
     content = _content(records, headers, stats, {})
     return Segment(write_file(root, partial(segment_name, leader), content, stats), tuple(headers))
 
 
 def write_snapshot(root: StorageRoot, producers: Sequence[RememberedProducer]) -> Segment:
-    """Writes what is remembered of producers into a new file of the log at `root`; nothing is committed."""
+    """Writes producer state into a new file of the log at `root`; it commits nothing."""
     stats = json.dumps({"numRecords": 0})
     content = _content(LOG.arrow.empty_table(), (), stats, {SNAPSHOT_KEY: to_json(producers)})
     return Segment(write_file(root, snapshot_name, content, stats), (), tuple(producers))
@@ -88,18 +88,17 @@ def _content(
 
 
 def write_file(root: StorageRoot, name_of: Callable[[str], str], content: pa.Buffer, stats: str) -> AddedFile:
-    """Writes a new file, named after the digest of its bytes: it is known before the first byte is written."""
+    """Writes a new file, named after the digest of its bytes, which is known before the first byte is written."""
     name = name_of(digest_of(content))
     root.put(name, content)
     return AddedFile(name, content.size, stats)
 
 
 def copy_segment(source: StorageRoot, segment: Segment, target: StorageRoot) -> Segment:
-    """Copies a segment byte for byte into a new file at `target`; nothing is committed.
+    """Copies a segment byte for byte into a new file at `target`; it commits nothing.
 
-    The copy has a name of its own, so that no name of the source's choice can take the place of a file here; it still
-    tells who led. Raises CorruptRecordException, naming the source's file, if its bytes are not those it was
-    committed with.
+    The copy gets a new name with the same leader, so no name that the source chose can replace a file here. Raises
+    CorruptRecordException, naming the source's file, if its bytes are not the committed ones.
     """
     content = read_file(source, segment.file)
     name_of = partial(segment_name, leader_of(segment.name))
@@ -107,7 +106,7 @@ def copy_segment(source: StorageRoot, segment: Segment, target: StorageRoot) -> 
 
 
 def read_file(root: StorageRoot, file: AddedFile) -> pa.Buffer:
-    """The bytes of a file. Raises CorruptRecordException, naming it, if they are not those it was committed with."""
+    """The bytes of a file. Raises CorruptRecordException, naming it, if they are not the committed ones."""
     try:
         content = root.read_buffer(file.name)
     except FileNotFoundError as error:
@@ -131,9 +130,9 @@ def size_fault(root: StorageRoot, file: AddedFile, size: int | None) -> str | No
 def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
     """The headers of a committed segment, from its footer.
 
-    Raises CorruptRecordException, naming the file, if its name leads elsewhere, or if it is gone, has another size than
-    its commit says, is no Parquet, was written by another tool, or has a footer that makes no sense.
-    KafkaStorageException where the store does not hand it out: that may pass.
+    Raises CorruptRecordException, naming the file, if its name has a path, or if the file is missing, has another size
+    than its commit says, is not Parquet, was written by another tool, or has an invalid footer. Raises
+    KafkaStorageException if the store does not return the file, which may be temporary.
     """
     _check_name(root, file.name)
     fault = size_fault(root, file, root.sizes([file.name])[0])
@@ -165,8 +164,8 @@ def _from_footer(file: AddedFile, metadata: Mapping[bytes, bytes], rows: int) ->
 
 
 def _headers(content: bytes) -> tuple[BatchHeader, ...]:
-    """The headers in a footer. A log keeps those of all its batches in memory, so equal values are one object: topic,
-    producer, and the chain before a batch, which is that of another batch."""
+    """The headers in a footer. A log keeps all its headers in memory, so equal values share one object: topic,
+    producer, and the chain before a batch, which is the chain of another batch."""
     shared: dict[Any, Any] = {}
     return tuple(BatchHeader(*(shared.setdefault(v, v) for v in values)) for values in json.loads(content))
 
@@ -177,9 +176,9 @@ def _check_name(root: StorageRoot, name: str) -> None:
 
 
 def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a segment, each page checked as it was written.
+    """The rows of a segment (columns of `schemas.LOG`, or `columns`), with each page's checksum verified.
 
-    Raises CorruptRecordException, naming the file, and KafkaStorageException where the store does not hand it out.
+    Raises CorruptRecordException, naming the file, and KafkaStorageException if the store does not return the file.
     """
     _check_name(root, name)
     try:
@@ -191,7 +190,7 @@ def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = N
 
 
 def rows_of(records: pa.Table, partition: TopicIdPartition, start: int, stop: int | None = None) -> pa.Table:
-    """The rows of one partition from offset `start` to before `stop`."""
+    """The rows of one partition from offset `start` to before `stop`, with the columns of `schemas.LOG`."""
     wanted = pc.and_(
         pc.equal(records["topic_id"], partition.topic_id), pc.equal(records["partition"], partition.partition)
     )
@@ -202,7 +201,7 @@ def rows_of(records: pa.Table, partition: TopicIdPartition, start: int, stop: in
 
 
 def record_bytes(records: pa.Table) -> pa.ChunkedArray:
-    """Size of key and value of each record, in bytes."""
+    """The size of each record's key and value, in bytes."""
     lengths = [pc.fill_null(pc.binary_length(records.column(name)), 0) for name in ("key", "value")]
     return pc.cast(pc.add(*lengths), pa.int64())
 
@@ -221,7 +220,7 @@ def statistics(records: pa.Table) -> str:
 
 
 def _stat(value: pa.Scalar) -> object:
-    """A range's end as Delta writes it: timestamps in UTC to the millisecond."""
+    """A range's end in Delta's format: timestamps in UTC to the millisecond."""
     if pa.types.is_timestamp(value.type):
         return pc.strftime(pc.cast(value, pa.timestamp("ms", tz="UTC"), safe=False), "%Y-%m-%dT%H:%M:%SZ").as_py()
     return value.as_py()

@@ -1,4 +1,4 @@
-"""Whether the footer of a segment makes sense: what it says of batches, and what a commit will say of its rows."""
+"""Checks the footer of a segment: its batch headers, and the statistics that the commit gets from it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lakelog.replication.protocol.record_batch import BatchHeader
 
 
 def check_footer(headers: Sequence[BatchHeader], stats: str, rows: int) -> None:
-    """Raises CorruptRecordException or ValueError unless headers are possible and statistics are those of the headers:
-    readers skip files by these, so that a wrong range hides records."""
+    """Raises CorruptRecordException or ValueError unless the headers are possible and the statistics match them.
+    Readers skip files by statistics, so a wrong range would hide records."""
     validate_headers(headers, rows)
     told = json.loads(stats)
     if told["numRecords"] != rows:

@@ -1,7 +1,7 @@
-"""Names of data files: what they tell, and which of them are taken at all.
+"""Names of data files: their format, and the check whether a name may be used.
 
-A commit may name any file, and others write commits too. So a name is trusted only if it is a bare one: such a file
-lies in the table's own folder. Delta writes paths in URLs' escapes; a name that needs one is none of ours.
+Other tools write commits too, and a commit may name any file. So a name is accepted only without a path: such a file is
+in the table's own folder. Delta escapes paths as in URLs; names of Lakelog need no escape.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _DIGEST_BYTES = 16
 
 
 def segment_name(leader: int | None, digest: str) -> str:
-    """A new name. It tells who led when the segment was written: a follower of A skips what A only followed.
+    """A new name. It has the leader of that time, so a follower of A skips segments that A got as a follower.
 
-    None is for batches that lay in other segments before: nobody has to fetch them by this one. The digest of the
-    file's bytes stands in the name, so in every commit that names the file, and outlives them in checkpoints.
+    `leader` is None for batches that were in other segments before: nobody fetches them by this name. The name has the
+    digest of the file's bytes, so every commit and checkpoint has it too.
     """
     return _new_name("compacted" if leader is None else f"leader-{leader}", digest)
 
 
 def snapshot_name(digest: str) -> str:
-    """A new name for a file that tells of producers and has no records."""
+    """A new name for a file with producer state and no records."""
     return _new_name(_PRODUCERS, digest)
 
 
@@ -38,32 +38,32 @@ def _new_name(kind: str, digest: str) -> str:
 
 
 def digest_of(content: bytes | memoryview) -> str:
-    """The digest of a file's bytes, as it stands in names: BLAKE3, the first 16 bytes."""
+    """The digest of a file's bytes for its name: the first 16 bytes of BLAKE3, as hex."""
     return blake3(content).hexdigest(length=_DIGEST_BYTES)
 
 
 def leader_of(name: str) -> int | None:
-    """The broker that led when the segment of this name was written; None for a file that does not tell."""
+    """The broker that led when this segment was written; None if the name does not have it."""
     found = _SEGMENT.fullmatch(name)
     return int(found["leader"]) if found and found["leader"] else None
 
 
 def named_digest(name: str) -> str | None:
-    """The digest that a name tells of; None for a file of another tool."""
+    """The digest in a name; None for a file of another tool."""
     found = _SEGMENT.fullmatch(name)
     return found["digest"] if found else None
 
 
 def is_snapshot(name: str) -> bool:
-    """Whether a file of this name tells of producers and has no records."""
+    """Whether a file of this name has producer state and no records."""
     return name.startswith(f"{_PRODUCERS}-")
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a name that a commit gives is a bare one: a file of the table's own folder, and of no other."""
+    """Whether a name in a commit has no path, so that its file is in the table's own folder."""
     return _DATA_FILE.fullmatch(name) is not None
 
 
 def may_be_deleted(name: str) -> bool:
-    """Whether a file of this name is a data file, or one that is still being written: no other is ever deleted."""
+    """Whether this is the name of a data file or of its temporary file. No other file is ever deleted."""
     return is_data_file(name) or _TEMPORARY.fullmatch(name) is not None

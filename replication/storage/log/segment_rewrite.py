@@ -1,4 +1,4 @@
-"""Writing some batches of a segment into a file of their own: those that are left of it, or that a follower wants."""
+"""Writes some batches of a segment into a new file: those that remain, or those that a follower wants."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lakelog.replication.storage.log.segment_name import leader_of
 def rewrite(
     source: StorageRoot, segment: Segment, target: StorageRoot, headers: Sequence[BatchHeader]
 ) -> Segment | None:
-    """A new segment at `target` with some batches of one at `source`; None if there are none.
+    """Writes some batches of a segment at `source` into a new one at `target`; None if there are no batches.
 
-    A batch stays whole: a part of one would be no link of the chain. Raises CorruptRecordException, naming the file,
-    where the records are not those that a header was written for.
+    A batch stays whole, because a part of one has no chain. Raises CorruptRecordException, naming the file, if the
+    records do not match their headers, and KafkaStorageException.
     """
     if not headers:
         return None

@@ -1,6 +1,6 @@
-"""Truncating logs: what goes and what is written anew, in one commit that adds nothing new. [TR-05]
+"""Truncates logs in one commit, which removes batches and adds no new ones. [TR-05]
 
-A batch stays whole or goes: a part of one would be no link of the chain.
+A batch stays whole or goes, because a part of one has no chain.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def _is_allowed(state: LogState, partition: TopicIdPartition, truncation: Trunca
 def delete_logs(
     log: ReplicaLog, partitions: Iterable[TopicIdPartition], who: str, hosted: Collection[TopicIdPartition] = ()
 ) -> int | None:
-    """Removes all records of partitions whose replica has been stopped here, in one commit. [SR-02]
+    """Removes all records of partitions whose replica was stopped here, in one commit. [SR-02]
 
-    A broken segment goes when nothing else is in it, of `hosted` either, which are all that the broker is a replica of:
-    it cannot be read, to write the rest of it again. [SR-03]
+    A broken segment goes if it holds no other partition of `hosted`, which has all partitions of the broker: the rest
+    of an unreadable segment cannot be written again. [SR-03] Raises KafkaStorageException.
     """
 
     def plan(state: LogState) -> Removal | None:
@@ -66,9 +66,9 @@ def delete_logs(
 
 
 def without_ends(state: LogState, offsets: Mapping[TopicIdPartition, int]) -> dict[str, Kept]:
-    """The segments with batches that reach above each partition's offset, and the batches that are kept of them.
+    """The segments with batches that reach above each partition's offset, and the batches that remain of each.
 
-    Nothing happens where the LEO is not above it. Broken segments stay.
+    A log that ends at or below its offset does not change. Broken segments stay.
     """
     touched = {
         batch.segment
@@ -85,7 +85,7 @@ def _below(segment: Segment, offsets: Mapping[TopicIdPartition, int]) -> Kept:
 
 
 def without_producers(state: LogState, partitions: Collection[TopicIdPartition]) -> Producers | None:
-    """What is remembered of producers without those of some partitions; None if nothing is remembered of them."""
+    """The producer state without that of some partitions; None if they have none."""
     remembered = [p for segment in snapshots_of(state) for p in segment.producers]
     kept = tuple(p for p in remembered if p.topic_id_partition not in partitions)
     return kept if len(kept) < len(remembered) else None

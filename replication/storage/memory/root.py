@@ -1,5 +1,5 @@
-"""A storage root in memory. Its errors are those of a real one: a file that is not there is a FileNotFoundError, and
-whatever else fails names the place."""
+"""A storage root in memory. Its errors are those of a real one: a missing file raises FileNotFoundError, and every
+other error names the place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MemoryRoot(StorageRoot):
 
     @property
     def store(self) -> MemoryStore:
-        """The store that it lies in. Raises KafkaStorageException if this process has none of that name."""
+        """The store of this root. Raises KafkaStorageException if this process has no store of that name."""
         name = self.uri.removeprefix(f"{SCHEME}://").split("/")[0]
         found = MemoryStore.open_stores.get(name)
         if found is None:
@@ -31,21 +31,21 @@ class MemoryRoot(StorageRoot):
 
     @property
     def is_local(self) -> bool:
-        """Whether the store stands for disks of this machine."""
+        """Whether the store simulates disks of this machine."""
         return self.store.is_local
 
     def open_table(self, version: int | None = None) -> MemoryTable:
-        """A handle on the Delta table that lies here. Raises TableNotFoundError, DeltaError or OSError."""
+        """A handle on the Delta table here. Raises TableNotFoundError, DeltaError or OSError."""
         return MemoryTable(self.store, self.uri, version)
 
     def create_table(
         self, schema: Schema, name: str, description: str, configuration: Mapping[str, str]
     ) -> MemoryTable:
-        """Makes a Delta table here. Raises DeltaError if there is one, OSError where the store fails."""
+        """Creates a Delta table here. Raises DeltaError if one exists, OSError if the store fails."""
         return create_table(self.store, self.uri, schema, name, description, configuration)
 
     def path(self, name: str = "") -> str:
-        """How messages name a file."""
+        """The name of a file in messages."""
         return self._named(name)
 
     def _found(self, name: str) -> File:
@@ -57,7 +57,7 @@ class MemoryRoot(StorageRoot):
         return found
 
     def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
-        """What each file is like, None for one that does not exist."""
+        """The size and time of each file, None for a file that does not exist."""
         return [self._stamp(name) for name in names]
 
     def _stamp(self, name: str) -> Stamp | None:
@@ -67,17 +67,17 @@ class MemoryRoot(StorageRoot):
         return found.stamp if found else None
 
     def list(self) -> list[str]:
-        """Names of the files and folders right below this root; empty if it does not exist."""
+        """Names of the files and folders directly below this root; empty if it does not exist."""
         self._look()
         return self.store.names(self.uri)
 
     def sizes_listed(self) -> dict[str, int]:
-        """The files right below this root and their sizes in bytes."""
+        """The files directly below this root and their sizes in bytes."""
         self._look()
         return {name: file.stamp[0] for name, file in self.store.files(self.uri).items()}
 
     def modified(self) -> dict[str, float]:
-        """The files right below this root, and when each was written, in seconds since the epoch."""
+        """The files directly below this root and their times of writing, in seconds since the epoch."""
         self._look()
         return {name: file.stamp[1] / 1e9 for name, file in self.store.files(self.uri).items()}
 
@@ -86,22 +86,22 @@ class MemoryRoot(StorageRoot):
             self.store.faults.read(self.uri)
 
     def read(self, name: str) -> bytes:
-        """The content of a file. Raises FileNotFoundError."""
+        """The content of a file. Raises FileNotFoundError, KafkaStorageException."""
         return bytes(self._found(name).content)
 
     def read_buffer(self, name: str) -> pa.Buffer:
-        """The content of a file. Raises FileNotFoundError."""
+        """The content of a file. Raises FileNotFoundError, KafkaStorageException."""
         return self._found(name).content
 
     def open(self, name: str) -> pa.NativeFile:
-        """A file to read parts of. Raises OSError."""
+        """Opens a file to read parts of it. Raises OSError."""
         try:
             return pa.BufferReader(self._found(name).content)
         except KafkaStorageException as error:
             raise OSError(str(error)) from error
 
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
-        """Writes a file whole, on a disk into a folder that must be there."""
+        """Writes a file atomically; on a disk its folder must exist. Raises KafkaStorageException."""
         uri = self._named(name)
         with writing(uri):
             if self.is_local and self.uri not in self.store.folders:
@@ -109,22 +109,22 @@ class MemoryRoot(StorageRoot):
             self.store.faults.write(uri, lambda: self.store.put(uri, content))
 
     def create_folder(self) -> None:
-        """Makes the folder, and those above it. Object stores have none: there it does nothing."""
+        """Creates the folder and its parents. In an object store it does nothing, as there are no folders."""
         if self.is_local:
             with writing(self.uri):
                 self.store.faults.read(self.uri)
             self.store.make_folder(self.uri)
 
     def delete(self, name: str) -> None:
-        """Deletes a file; one that is gone already is no error."""
+        """Deletes a file; a missing file is no error."""
         uri = self._named(name)
         with writing(uri):
             self.store.faults.write(uri, lambda: self.store.delete(uri))
 
     def delete_folder(self) -> None:
-        """Deletes this folder and all that is in it; one that is gone already is no error."""
+        """Deletes this folder and all files in it; a missing folder is no error."""
         with writing(self.uri):
             self.store.faults.write(self.uri, lambda: self.store.delete_folder(self.uri))
 
     def _fsync(self, name: str) -> None:
-        """Memory has nothing to make durable."""
+        """Does nothing: memory has nothing to make durable."""

@@ -1,4 +1,4 @@
-"""What a Delta table says at one version, made of its commits one after the other."""
+"""The state of a Delta table at one version, built from its commits in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATISTICS = {"numRecords": "num_records", "nullCount": "null_count", "minValue
 
 @dataclass(frozen=True)
 class Change:
-    """What one commit does, or all that a checkpoint says. A file that a commit both adds and removes is there."""
+    """The changes of one commit, or the content of a checkpoint. A file that a commit both adds and removes stays."""
 
     table: Action
     added: Mapping[str, Action]
@@ -35,8 +35,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Files and facts of a table at one version, the files of the newest commit first. `made_of` tells it from what
-    other commits make: their stamps."""
+    """Files and metadata of a table at one version, the files of the newest commit first. `made_of` has the stamps of
+    the commits, to tell it from the result of other commits."""
 
     version: int = -1
     made_of: object = None
@@ -51,7 +51,11 @@ class Snapshot:
 
     @cached_property
     def add_actions(self) -> pa.Table:
-        """The data files, with statistics as structs. Raises DeltaError for those of other types than the columns."""
+        """The data files as a table: path, size_bytes, modification_time (ms since the epoch), and statistics as
+        structs.
+
+        Raises DeltaError if statistics do not have the types of the columns.
+        """
         facts = [(f["path"], f["size"], f["modificationTime"]) for f in self.files.values()]
         columns = zip(*facts, strict=True) if facts else ((), (), ())
         found = pa.table([pa.array(c, f.type) for c, f in zip(columns, _FILES, strict=True)], schema=_FILES)
@@ -62,13 +66,13 @@ class Snapshot:
 
     @cached_property
     def flat_add_actions(self) -> pa.Table:
-        """The data files, with statistics as columns."""
+        """The data files as a table with one column a statistic, such as `min.<name>`."""
         return self.add_actions.flatten()
 
     def _statistics(self) -> pa.Table:
         found = [file.get("stats") or "{}" for file in self.files.values()]
         expected = _statistics_schema(pa.schema(self.schema))
-        if set(found) <= {"{}"}:  # as most are: a look at JSON takes half a millisecond
+        if set(found) <= {"{}"}:  # most files have none, and parsing JSON takes half a millisecond
             return pa.table([pa.nulls(len(found), kind) for kind in expected.types], schema=expected)
         lines = "\n".join(found).encode()
         options = pajson.ParseOptions(expected, newlines_in_values=True, unexpected_field_behavior="ignore")
@@ -79,7 +83,7 @@ class Snapshot:
 
 
 def _statistics_schema(columns: pa.Schema) -> pa.Schema:
-    """Every column has its nulls counted; those of bytes and of many values have no range."""
+    """Every column has a count of nulls. Binary and nested columns have no minimum and maximum."""
     ranged = [c for c in columns if not (pa.types.is_nested(c.type) or pa.types.is_binary(c.type))]
     ranges = pa.struct([(c.name, c.type) for c in ranged])
     nulls = pa.struct([(c.name, pa.int64()) for c in columns])
@@ -90,8 +94,8 @@ NOTHING = Snapshot()
 
 
 def change_of(content: bytes) -> Change:
-    """What a file of a log says: nothing, if it is empty. Raises DeltaError for one that is torn within a line, or says
-    what no log says."""
+    """The changes in a file of a log; none if it is empty. Raises DeltaError if it is torn within a line or is not a
+    log."""
     table: Action = {}
     added: dict[str, Action] = {}
     removed, transactions = set(), {}
@@ -117,7 +121,7 @@ def _actions(content: bytes) -> Iterable[tuple[str, Action]]:
 
 
 def _checked(file: Action) -> Action:
-    """Statistics that are no JSON object keep delta-rs from the whole table."""
+    """Like delta-rs, refuses the whole table if a file's statistics are not a JSON object."""
     stats = file.get("stats")
     if stats is not None and not isinstance(json.loads(stats), dict):
         raise TypeError(f"statistics {stats!r}")
@@ -125,7 +129,7 @@ def _checked(file: Action) -> Action:
 
 
 def applied(before: Snapshot, version: int, made_of: object, change: Change) -> Snapshot:
-    """What a commit makes of a snapshot, and a checkpoint of nothing."""
+    """The snapshot after a commit; a checkpoint applies to the empty snapshot."""
     kept = before.files
     if change.removed:
         kept = {path: file for path, file in kept.items() if path not in change.removed}
@@ -133,13 +137,13 @@ def applied(before: Snapshot, version: int, made_of: object, change: Change) -> 
         **change.added,
         **kept,
         **change.added,
-    }  # first, as they are new; and last, as they are in the others' place
+    }  # first, because they are new; and again last, because they replace the others
     transactions = {**before.transactions, **change.transactions}
     return Snapshot(version, made_of, change.table or before.table, files, transactions)
 
 
 def to_checkpoint(found: Snapshot) -> bytes:
-    """All that a snapshot says, as actions."""
+    """The whole content of a snapshot, as actions."""
     facts: Iterable[Action] = [
         {"metaData": found.table},
         *({"add": file} for file in found.files.values()),
@@ -149,5 +153,5 @@ def to_checkpoint(found: Snapshot) -> bytes:
 
 
 def lines(actions: Iterable[Action]) -> bytes:
-    """Actions as a commit has them."""
+    """Actions in the format of a commit."""
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()

@@ -1,4 +1,4 @@
-"""The files of one store in memory. All that is done to them passes a `Faults`, which may let it fail."""
+"""The files of one store in memory. Every operation on them passes a `Faults`, which may make it fail."""
 
 from __future__ import annotations
 
@@ -16,59 +16,59 @@ SCHEME = "memory"
 
 
 class File(NamedTuple):
-    """The content of a file, and what tells it from any other: size, and when it was written, no two at one time."""
+    """The content of a file and its stamp: size and time of writing. No two files have the same time."""
 
     content: pa.Buffer
     stamp: Stamp
 
 
 class Faults(Protocol):
-    """What may happen to those who use a store. `uri` is of a file, a folder or a table."""
+    """The faults that a user of a store may meet. `uri` names a file, a folder or a table."""
 
     def read(self, uri: str) -> None:
-        """Called before anything is looked at. May raise OSError, or let time pass."""
+        """Called before each read. May raise OSError, or let time pass."""
 
     def write(self, uri: str, put: Callable[[], None]) -> None:
-        """Calls `put`, which writes or deletes, or does not. May raise OSError, whatever it has done."""
+        """Calls `put`, which writes or deletes, or skips it. May raise OSError in either case."""
 
     def commit(self, uri: str, put: Callable[[], bool]) -> bool:
-        """Calls `put`, now, later or not at all. `put` returns whether its commit was first, and this returns what the
-        client is told. May raise OSError."""
+        """Calls `put` now, later or never. `put` returns whether its commit was first; this returns the client's
+        answer, which may differ. May raise OSError."""
 
 
 class NoFaults:
     """A store that never fails."""
 
     def read(self, uri: str) -> None:
-        """Nothing happens."""
+        """Does nothing."""
 
     def write(self, _: str, put: Callable[[], None]) -> None:
-        """What is written is there."""
+        """Writes."""
         put()
 
     def commit(self, _: str, put: Callable[[], bool]) -> bool:
-        """What is committed is there, or somebody was first."""
+        """Commits, and returns whether the commit was first."""
         return put()
 
 
 @dataclass
 class MemoryStore:
-    """Files by folder and name. `is_local`: whether it stands for disks of this machine, where also an empty folder is
-    one, or for an object store."""
+    """Files by folder and name. `is_local`: whether it simulates disks of this machine, where an empty folder exists
+    too, or an object store."""
 
     name: str
     is_local: bool = False
     wall_clock: Callable[[], float] = time.time
     faults: Faults = field(default_factory=NoFaults)
     folders: dict[str, dict[str, File]] = field(default_factory=dict)
-    parsed: dict[object, object] = field(default_factory=dict)  # what handles have made of commits, by their stamps
+    parsed: dict[object, object] = field(default_factory=dict)  # commits that handles have parsed, by their stamps
     _writes: int = 0
 
     open_stores: ClassVar[dict[str, MemoryStore]] = {}
 
     @contextmanager
     def opened(self) -> Iterator[MemoryStore]:
-        """Roots `memory://<name>/…` lie in this store meanwhile."""
+        """Makes roots `memory://<name>/…` use this store while the context is open."""
         before = self.open_stores.get(self.name)
         self.open_stores[self.name] = self
         try:
@@ -80,7 +80,7 @@ class MemoryStore:
 
     @property
     def uri(self) -> str:
-        """The URI of the folder that all its roots lie in."""
+        """The URI of the folder of all its roots."""
         return f"{SCHEME}://{self.name}"
 
     def find(self, uri: str) -> File | None:
@@ -89,16 +89,16 @@ class MemoryStore:
         return self.folders.get(folder, {}).get(name)
 
     def files(self, folder: str) -> Mapping[str, File]:
-        """The files right in a folder."""
+        """The files directly in a folder."""
         return self.folders.get(folder, {})
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files and folders right in a folder."""
+        """Names of the files and folders directly in a folder."""
         below = {uri[len(folder) + 1 :].split("/")[0] for uri in self.folders if uri.startswith(f"{folder}/")}
         return sorted({*self.files(folder), *below})
 
     def put(self, uri: str, content: bytes | pa.Buffer) -> None:
-        """Writes a file, over another one if there is one."""
+        """Writes a file, over an existing one too."""
         folder, _, name = uri.rpartition("/")
         self._writes += 1
         buffer = pa.py_buffer(content)
@@ -107,26 +107,26 @@ class MemoryStore:
         self.folders[folder][name] = File(buffer, (buffer.size, written_at))
 
     def make_folder(self, folder: str) -> None:
-        """Makes a folder if it is not there, and on a disk those above it."""
+        """Creates a folder if it does not exist, and on a disk its parents."""
         while folder not in self.folders and folder != self.uri:
             self.folders[folder] = {}
             folder = folder.rpartition("/")[0] if self.is_local else self.uri
 
     def put_if_absent(self, uri: str, content: bytes) -> bool:
-        """Writes a file unless there is one; tells whether it has."""
+        """Writes a file if it does not exist, and returns whether it did."""
         is_absent = self.find(uri) is None
         if is_absent:
             self.put(uri, content)
         return is_absent
 
     def delete(self, uri: str) -> None:
-        """Deletes a file; one that is gone already is no error."""
+        """Deletes a file; a missing file is no error."""
         folder, _, name = uri.rpartition("/")
         self.folders.get(folder, {}).pop(name, None)
         if not self.is_local and not self.folders.get(folder, True):
             del self.folders[folder]
 
     def delete_folder(self, folder: str) -> None:
-        """Deletes a folder and all that is in it."""
+        """Deletes a folder and all files in it."""
         for uri in [uri for uri in self.folders if uri == folder or uri.startswith(f"{folder}/")]:
             del self.folders[uri]

@@ -1,6 +1,6 @@
-"""A handle on a Delta table in memory: a true Delta log as far as its commits go, read by hand, and delta-rs's errors.
+"""A handle on a Delta table in memory. Its commits are a true Delta log, and its errors are delta-rs's.
 
-Its checkpoints have the names of Delta's, and are JSON like the commits: no other reader takes them.
+Its checkpoints have Delta's names but are JSON like the commits, so no other reader can read them.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _RETENTION = "delta.logRetentionDuration"
 _INTERVAL = re.compile(r"interval (\d+) (second|minute|hour|day|week)s?\b")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _DEFAULT_RETENTION = 30 * _SECONDS["day"]
-_AS_THEY_ARE = "/!$&'()+,-.:;=@_~"  # what delta-rs does not escape in a path, besides letters and digits
+_AS_THEY_ARE = "/!$&'()+,-.:;=@_~"  # delta-rs does not escape these in a path, nor letters and digits
 
 
 def create_table(
     store: MemoryStore, uri: str, schema: Schema, name: str, description: str, configuration: Mapping[str, str]
 ) -> MemoryTable:
-    """A handle on a new table. Raises DeltaError if there is one, or what is left of one."""
+    """A handle on a new table. Raises DeltaError if a table, or a part of its log, exists."""
     now = int(store.wall_clock() * 1000)
     table = {
         "id": str(uuid.uuid4()), "name": name, "description": description,
@@ -72,7 +72,7 @@ class MemoryTable:
     def __init__(self, store: MemoryStore, uri: str, version: int | None = None) -> None:
         self._store, self._uri = store, uri
         self._snapshot, self._checkpoint = NOTHING, -1
-        self._log: list[int] = []  # the commits after the checkpoint, which the version is made of
+        self._log: list[int] = []  # the versions of the commits that the handle has read after the checkpoint
         store.faults.read(uri)
         checkpoint, commits = self._listed(0, version)
         if checkpoint < 0 and not commits:
@@ -111,7 +111,7 @@ class MemoryTable:
         return found
 
     def _made(self, before: Snapshot, version: int, file: File) -> Snapshot:
-        """Made once for all handles that have read the same commits."""
+        """Builds each snapshot once for all handles that have read the same commits."""
         made_of = hash((self._uri, before.made_of, file.stamp))
         known = self._store.parsed.get(made_of)
         if not isinstance(known, Snapshot):
@@ -146,7 +146,7 @@ class MemoryTable:
         self._store.faults.read(self._uri)
         checkpoint, commits = self._listed(max(self._checkpoint, 0) + 1)
         newest, known = max([checkpoint, *commits]), self.version()
-        if newest < 0:  # nothing is there after the checkpoint that it knows: delta-rs takes that for no news
+        if newest < 0:  # nothing exists after its checkpoint: delta-rs sees no news in that
             return
         if newest < known:
             raise DeltaError(f"Unexpected state: the newest version {newest} is older than the existing one {known}")
@@ -166,7 +166,7 @@ class MemoryTable:
         self._store.faults.write(target, lambda: self._store.put(target, content))
 
     def cleanup_metadata(self) -> None:
-        """What is younger than retention stays, and a checkpoint to read it from."""
+        """Keeps the commits that are younger than the retention, and a checkpoint to read them from."""
         self._store.faults.read(f"{self._uri}/_delta_log")
         oldest = self._store.wall_clock() - _retention(self._snapshot.table["configuration"])
         files = _log_files(self._store, self._uri)
@@ -200,7 +200,7 @@ class MemoryTable:
             raise CommitFailedError("Failed to commit transaction: 0")
         landed = self._store.find(target)
         if landed is not None:
-            self._change(landed)  # delta-rs too reads what it has committed, and raises if that cannot be read
+            self._change(landed)  # delta-rs, too, reads its own commit back and raises if it cannot
 
 
 def _checkpoint_name(version: int) -> str:
@@ -214,7 +214,7 @@ def _check_follow(versions: Iterable[int]) -> None:
 
 
 def _retention(configuration: Mapping[str, str]) -> int:
-    """In seconds. What cannot be read counts as what is not there."""
+    """The retention in seconds; the default if the setting is missing or cannot be read."""
     found = _INTERVAL.match(configuration.get(_RETENTION, ""))
     return int(found[1]) * _SECONDS[found[2]] if found else _DEFAULT_RETENTION
 

@@ -39,7 +39,7 @@ def test_columns_holds_for_a_pipe_and_nothing_is_left_out(shown: Any) -> None:
     lines = shown("60")
     assert max(map(len, lines)) <= 60
     assert "".join("".join(lines).split()).count("a" * 5) > 0
-    assert sum(line.count("a") for line in lines[2:]) == 100 + len("lake") - 3, "folded, not shortened off"
+    assert sum(line.count("a") for line in lines[2:]) == 100 + len("lake") - 3, "folded, not shortened"
 
 
 def test_a_table_has_the_columns_that_it_is_told_in_that_order(shown: Any) -> None:
