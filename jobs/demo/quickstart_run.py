@@ -1,4 +1,4 @@
-"""The quickstart: three brokers, real records in, a leader killed half way, and every record looked for afterwards."""
+"""The quickstart: starts three brokers, produces real records, kills a leader half way, and checks every record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC = "flights"
 PARTITIONS = 12
 CONFIGS = {"min.insync.replicas": 2, "retention.ms": -1}  # the flights are years old: retention would delete them
 BATCH = 20_000
-FIRST_AFTER_THE_KILL = 500  # few, but some for every partition: they tell how long the failover took
+FIRST_AFTER_THE_KILL = 500  # a small batch with records for every partition, which measures the failover time
 _SETTLE_SECONDS = 60
 
 TOP_TEN = "SELECT CAST(key AS STRING) AS tail_number, count(*) AS flights FROM committed WHERE key IS NOT NULL \
@@ -31,7 +31,8 @@ GROUP BY key ORDER BY flights DESC, tail_number LIMIT 10"
 
 
 def quickstart(spark: SparkSession, out: str | None, keep: Path | None, limit: int | None) -> int:
-    """Runs the quickstart in `keep`, or in a folder that is removed. Returns 0 if every record is where it belongs."""
+    """Runs the quickstart in the folder `keep`, or in a temporary one. Returns 0 if every record is in its place, else
+    1."""
     folder = str(keep or tempfile.mkdtemp(prefix="lakelog-"))
     try:
         return _run(spark, folder, out, limit, is_kept=keep is not None)
@@ -59,9 +60,9 @@ def _run(spark: SparkSession, folder: str, out: str | None, limit: int | None, i
 
 
 def _produce_over_a_failure(cluster: LocalCluster, report: ClusterReport, records: pa.Table) -> int:
-    """After the first half the leader of most partitions is killed; when the rest is in, it comes back.
+    """Produces one half, kills the leader of most partitions, produces the rest, and starts the broker again.
 
-    Answers the ms from the kill until the next records were acknowledged.
+    Returns the ms from the kill until the next records were acknowledged.
     """
     producer, half = Producer(cluster.cluster_uri, acks="all"), records.num_rows // 2
     with counting_bar() as progress:
@@ -80,21 +81,21 @@ def _produce_over_a_failure(cluster: LocalCluster, report: ClusterReport, record
         progress.update(task, description=f"broker {victim} was killed")
         produce(records.slice(half, FIRST_AFTER_THE_KILL))
         failover_ms = round((time.monotonic() - killed_at) * 1000)
-        progress.update(task, description="others lead, acks=all")
+        progress.update(task, description="other brokers lead, acks=all")
         produce(records.slice(half + FIRST_AFTER_THE_KILL))
     cluster.start_broker(victim)
     return failover_ms
 
 
 def _settle(report: ClusterReport) -> None:
-    """Who was dead catches up, and followers hear of the last high watermark a little after the producer has."""
+    """Waits until the restarted broker has caught up and all followers have the last high watermark."""
     pause, deadline = threading.Event(), time.monotonic() + _SETTLE_SECONDS
     while not report.is_settled() and time.monotonic() < deadline:
         pause.wait(0.1)
 
 
 def _figures(spark: SparkSession, report: ClusterReport, records: pa.Table) -> dict[str, object]:
-    """Everything from the tables; the records sent are only compared with what is in them."""
+    """All figures, from the tables; the sent records are only compared with the committed ones."""
     lost, duplicated = report.lost_and_duplicated(spark.createDataFrame(records.select(["key", "value"])))
     return {
         "records_sent": records.num_rows,

@@ -1,1 +1,1 @@
-"""Clusters of processes that are killed, frozen and damaged under load, and what is checked afterwards."""
+"""Starts clusters of processes, kills, freezes and damages them under load, and checks them afterwards."""

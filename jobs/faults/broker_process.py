@@ -1,4 +1,4 @@
-"""Brokers and controllers as processes of their own, which may be killed and frozen as hard as one likes."""
+"""Brokers and controllers as separate processes, which a test can kill or freeze at any moment."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pathlib import Path
 from lakelog.jobs.launch.code_archive import SOURCES
 from lakelog.replication.errors import BrokerNotAvailableException
 
-# Several brokers that start again and again find room on a small machine, if their JVMs optimize nothing for long runs.
+# Several brokers that restart often fit on a small machine if their JVMs do not optimize for long runs.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SMALL = ("--driver-memory", "512m", "--master", "local[2]", "--driver-java-options", _JAVA)
 
 
 class ServerProcess:
-    """A verb that runs until it is told to stop, with its output in a file.
+    """A verb that runs until it is stopped, with its output in a file.
 
-    The process is the one that `./spark-submit.sh VERB` ends up as. Signals but SIGTERM hit its whole group.
+    It is the process that `./spark-submit.sh VERB` turns into. Signals other than SIGTERM go to its whole process
+    group.
     """
 
     def __init__(self, name: str, words: tuple[str, ...], log: Path) -> None:
@@ -33,15 +34,15 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its process id, None unless it was started and not ended since."""
+        """The process id; None if it was not started or was ended."""
         return self._process.pid if self._process else None
 
     def is_running(self) -> bool:
-        """Whether it was started and has not ended, by itself or otherwise; it may be frozen."""
+        """Whether it was started and has not ended; it may be frozen."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Starts it, with its JVM if it has one, as a process group of its own."""
+        """Starts the process, and its JVM if it has one, in a process group of its own."""
         path = os.pathsep.join(filter(None, [str(SOURCES), os.environ.get("PYTHONPATH")]))
         with self.log.open("ab") as log:
             self._log_start = log.tell()
@@ -51,29 +52,29 @@ class ServerProcess:
             )  # fmt: skip
 
     def has_said(self, words: str) -> bool:
-        """Whether its log has these words, since it was started last."""
+        """Whether its log has these words since the last start."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return words.encode() in log.read()
 
     def check(self) -> None:
-        """Raises BrokerNotAvailableException if it has ended and nobody has asked for that."""
+        """Raises BrokerNotAvailableException if the process has ended by itself."""
         status = self._process.poll() if self._process else None
         if status is not None:
             raise BrokerNotAvailableException(f"{self.name} has ended with status {status}: see {self.log}")
 
     def pause(self) -> None:
-        """Freezes it with SIGSTOP, in the middle of whatever it does."""
+        """Freezes the process with SIGSTOP."""
         self._signal(signal.SIGSTOP)
         self.is_paused = True
 
     def resume(self) -> None:
-        """Lets it go on, with SIGCONT."""
+        """Resumes the process with SIGCONT."""
         self._signal(signal.SIGCONT)
         self.is_paused = False
 
     def kill(self) -> None:
-        """Ends it and its JVM with SIGKILL, in the middle of whatever they do, also while they are frozen."""
+        """Ends the process and its JVM with SIGKILL, also if they are frozen."""
         if self._process:
             self._signal(signal.SIGKILL)
             self._process.wait()
@@ -82,18 +83,18 @@ class ServerProcess:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and so has its JVM
+            with contextlib.suppress(ProcessLookupError):  # the process and its JVM have ended
                 os.killpg(self._process.pid, number)
 
     def stop(self, seconds: float = 60) -> int:
-        """Asks it to stop in order, and returns its status; one that does not stop in time is killed."""
+        """Sends SIGTERM and returns the exit status. Kills the process if it does not end within `seconds`."""
         if self._process is None:
             return 0
         self._process.terminate()
         return self.wait(seconds)
 
     def wait(self, seconds: float = 60) -> int:
-        """The status with which it ends by itself; one that does not end in time is killed."""
+        """Waits for the process to end and returns its exit status. Kills it if it does not end within `seconds`."""
         assert self._process is not None
         try:
             status = self._process.wait(seconds)
@@ -104,7 +105,7 @@ class ServerProcess:
 
 
 class BrokerProcess(ServerProcess):
-    """`lakelog broker`."""
+    """A process of `lakelog broker`."""
 
     def __init__(
         self, cluster_uri: str, broker_id: int, root: str, log: Path, config: Path | None = None,
@@ -117,13 +118,13 @@ class BrokerProcess(ServerProcess):
 
 
 class ControllerProcess(ServerProcess):
-    """`lakelog controller`, which needs no JVM."""
+    """A process of `lakelog controller`, which needs no JVM."""
 
     def __init__(self, cluster_uri: str, name: str, log: Path, config: Path | None = None) -> None:
         super().__init__(name, ("controller", "--cluster", cluster_uri, *_config(config)), log)
 
     def has_id(self, controller_id: str) -> bool:
-        """Whether a controller's id, `<host>-<pid>-<random>`, is this process's."""
+        """Whether this process has the controller id `<host>-<pid>-<random>`."""
         return self.is_running() and controller_id.split("-")[-2:-1] == [str(self.pid)]
 
 

@@ -1,4 +1,4 @@
-"""Whether all is well with a cluster of processes again: who is in sync, who controls it, and what replicas hold."""
+"""Checks whether a cluster of processes has recovered: its ISRs, its active controller and its replicas."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 
-# Where a partition's log begins, and where it ends.
+# The log start offset and the log end offset of each partition.
 Bounds = Mapping[TopicIdPartition, tuple[int, int]]
 
 
 class ClusterHealth:
-    """Each question is answered with what is lacking, in words; with none if nothing is."""
+    """Checks a cluster. Each check returns the first fault as text, or an empty text if there is none."""
 
     def __init__(self, view: TopicView, processes: ClusterProcesses, topics: Sequence[str]) -> None:
         self._view = view
@@ -27,16 +27,16 @@ class ClusterHealth:
         self._topics = topics
 
     def active(self) -> ControllerProcess | None:
-        """The controller that holds the lease, if it is one that runs."""
+        """The running controller that holds the lease, None if there is none."""
         return self._processes.active(self._view.cluster.lease.read())
 
     def partitions(self) -> list[PartitionRegistration]:
-        """Of all topics, in order."""
+        """The partitions of all topics, in order."""
         return [registration for topic in self._topics for registration in self._view.partitions(topic).values()]
 
     def lacks_members(self) -> str:
-        """One controller is active and the others are there too; every partition has a leader and all brokers in its
-        ISR, and none is being moved."""
+        """Checks that one controller is active and the others stand by, that every partition has a leader and a full
+        ISR, and that none is being reassigned."""
         if self.active() is None:
             return "no controller is active"
         absent = [c.name for c in self._processes.controllers.values() if not c.has_said(STANDS)]
@@ -54,16 +54,16 @@ class ClusterHealth:
         )
 
     def is_alone(self, broker: int) -> bool:
-        """Whether a partition has this broker in its ISR, and no other."""
+        """Whether this broker is the only member of some ISR."""
         return any(set(found.isr) == {broker} for found in self.partitions())
 
     def bounds(self) -> Bounds:
-        """Where the leaders' logs now begin and end."""
+        """The log start offset and log end offset of each partition's leader now."""
         logs = {r: self._view.log(r.leader).refresh().partition(r.topic_id_partition) for r in self.partitions()}
         return {r.topic_id_partition: (log.log_start_offset, log.log_end_offset) for r, log in logs.items()}
 
     def lacks_records(self, bounds: Bounds) -> str:
-        """Each broker says that it has all partitions from their beginning to their end, under its broker epoch."""
+        """Checks that each broker's rows claim all partitions within `bounds`, under its current broker epoch."""
         leaders = {r.topic_id_partition: r.leader for r in self.partitions()}
         return next((word for b in self._processes.brokers if (word := self._lacks(b, bounds, leaders))), "")
 
@@ -73,11 +73,11 @@ class ClusterHealth:
         except LakelogException as error:
             return f"broker {broker}: {error}"
         if rows.keys() - bounds.keys():
-            return f"broker {broker} still says something of {sorted(rows.keys() - bounds.keys())}"
+            return f"broker {broker} still has rows of {sorted(rows.keys() - bounds.keys())}"
         for partition, (start, end) in bounds.items():
             row = rows.get(partition)
             if row is None or row.broker_epoch != registered.broker_epoch:
-                return f"broker {broker} says nothing of {partition}"
+                return f"broker {broker} has no row of {partition}"
             if not _has(row, start, end, leaders[partition] == broker):
                 return f"broker {broker} does not have offsets {start} to {end}: {row}"
         return ""

@@ -1,4 +1,4 @@
-"""All processes of a cluster on this machine: its brokers, and controllers of which one is active."""
+"""All processes of a cluster on this machine: its brokers, and two controllers, of which one is active."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from lakelog.jobs.faults.broker_process import BrokerProcess, ControllerProcess, ServerProcess
 from lakelog.replication.protocol.lease import Lease
 
-CONTROLLERS = ("controller-1", "controller-2")  # one to be active and one to stand by
+CONTROLLERS = ("controller-1", "controller-2")  # one is active, the other stands by
 
 STANDS = "stands for election"
 
 
 class ClusterProcesses:
-    """Brokers by id and controllers by name, each with its root and its log in one folder, except for brokers that
-    `roots` says other roots of. None has been started."""
+    """Brokers by id and controllers by name. Roots and log files are in one folder; `roots` names other roots of
+    brokers. The constructor starts no process."""
 
     def __init__(
         self, folder: Path, cluster_uri: str, broker_ids: Iterable[int], config: Path | None = None,
@@ -31,27 +31,27 @@ class ClusterProcesses:
         }
 
     def all(self) -> list[ServerProcess]:
-        """Every process, brokers first."""
+        """All processes, brokers first."""
         return [*self.brokers.values(), *self.controllers.values()]
 
     def active(self, lease: Lease | None) -> ControllerProcess | None:
-        """The controller that holds the lease, if it is one that runs."""
+        """The running controller that holds the lease, None if there is none."""
         if lease is None or lease.resigned:
             return None
         return next((c for c in self.controllers.values() if c.has_id(lease.controller_id)), None)
 
     def check(self) -> None:
-        """Raises BrokerNotAvailableException if one has ended by itself."""
+        """Raises BrokerNotAvailableException if a process has ended by itself."""
         for process in self.all():
             process.check()
 
     def stop(self) -> list[int]:
-        """Stops the brokers in order, then the controllers: their statuses."""
+        """Stops the brokers one by one, then the controllers. Returns their exit statuses."""
         return [process.stop() for process in self.all()]
 
     @contextmanager
     def ended(self) -> Iterator[ClusterProcesses]:
-        """However this is left, no process outlives it."""
+        """Kills all processes at the end of the block, also after an error."""
         try:
             yield self
         finally:

@@ -1,4 +1,4 @@
-"""Three brokers and two controllers in processes of their own, some of which are killed while records are produced."""
+"""Runs three brokers and two controllers as processes and kills some of them while it produces records."""
 
 import random
 import shutil
@@ -25,19 +25,20 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 BROKERS = (1, 2, 3)
 TOPIC = "numbers"
-# At first, each broker leads two partitions and follows four.
+# Initially each broker leads two partitions and follows four.
 ASSIGNMENT = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2), 4: (2, 1, 3), 5: (3, 2, 1)}
-# First number, batch and timeout: a patient one, and one that goes on to append while a broker is away.
+# First number, batch size and timeout (ms): one waits for brokers, the other one keeps appending while a broker is
+# away.
 PRODUCERS = ((0, 6_000, 60_000), (10**9, 60, 1_500))
-# Of those that measure outages, one for each partition: each starts at a number that falls into its own.
+# The probes measure outages, one for each partition. Each starts at a number that belongs to its partition.
 PROBE, SPAN, PROBE_TIMEOUT = 500_000_000 * len(ASSIGNMENT), 10**6 * len(ASSIGNMENT) + 1, 60_000
 DEADLINE = 300.0
 
 
 @dataclass(frozen=True)
 class KillPlan:
-    """Who is killed, in turn and how often each, at which random moments, and whether the checkpoints of dead brokers
-    go each time or every second time."""
+    """The victims of each round, the number of rounds, the seed, and whether the checkpoints of a dead broker are
+    deleted each time or every second time."""
 
     victims: tuple[str, ...]
     kills: int
@@ -46,12 +47,12 @@ class KillPlan:
 
     @property
     def total(self) -> int:
-        """How many kills that makes."""
+        """The number of kills."""
         return self.kills * len(self.victims)
 
 
 def run_kill_test(folder: Path, plan: KillPlan, report: ProgressReport) -> dict[str, object]:
-    """Runs it all in an empty folder and answers what was found. `report` is told how far it has come."""
+    """Runs the test in an empty folder and returns its figures. It calls `report` with its progress."""
     started = time.monotonic()
     cluster_uri = str(folder / "cluster")
     format_cluster(StorageRoot.of(cluster_uri), Config())
@@ -78,7 +79,7 @@ def run_kill_test(folder: Path, plan: KillPlan, report: ProgressReport) -> dict[
 
 
 class KillHarness:
-    """The course of a test: kill, measure, start again, and wait until every replica is in sync."""
+    """Runs the test: kills, measures the outage, restarts, and waits until every replica is in sync."""
 
     def __init__(self, cluster_uri: str, processes: ClusterProcesses, plan: KillPlan, report: ProgressReport) -> None:
         self._cluster_uri = cluster_uri
@@ -103,11 +104,11 @@ class KillHarness:
 
     @property
     def acknowledged(self) -> list[AcknowledgedRecord]:
-        """All that the producers were told is safe."""
+        """All records that the producers got acknowledgements for."""
         return [record for sender in self.senders for record in sender.acknowledged]
 
     def run(self) -> None:
-        """From the start of the processes to their end."""
+        """Runs the test, from the start of the processes to their end."""
         self._tell("starting")
         for process in self._processes.all():
             process.start()
@@ -129,12 +130,12 @@ class KillHarness:
         self.stopped_in_order = not any(self._processes.stop())
 
     def _wait_for_records(self) -> None:
-        """Until each partition has had some: the first streams of a broker that has just started take their time."""
+        """Waits until a record is acknowledged. The first streams of new brokers take some seconds."""
         patient = self._producers[0]
         self._wait(lambda: bool(patient.acknowledged), "the first records are acknowledged")
 
     def _kill(self, victim: str, number: int) -> None:
-        """Nobody is started again before it is known how long the others take to go on without."""
+        """Kills the victims, and starts them again only after it has measured the outage."""
         controller = self._health.active() if victim in (CONTROLLER, BOTH) else None
         broker = self._leader() if victim != CONTROLLER else None
         led = set(ASSIGNMENT) if broker is None else self._led_by(broker)
@@ -146,7 +147,7 @@ class KillHarness:
             process.start()
 
     def _measure(self, victim: str, killed: list[BrokerProcess | ControllerProcess], led: set[int]) -> Outage:
-        """A record is sent to each partition as soon as they are dead, and waited for."""
+        """Sends a record to each partition right after the kill, and waits for the acknowledgements."""
         with ThreadPoolExecutor(len(led)) as pool:
             started = time.monotonic()
             for process in killed:
@@ -168,7 +169,7 @@ class KillHarness:
             self.checkpoints_deleted += 1
 
     def _leader(self) -> BrokerProcess:
-        """One of those that lead now."""
+        """A random broker that leads now."""
         leaders = {registration.leader for registration in self.view.partitions(TOPIC).values()}
         return self._processes.brokers[self._random.choice(sorted(leaders))]
 
@@ -176,7 +177,7 @@ class KillHarness:
         return {p for p, r in self.view.partitions(TOPIC).items() if r.leader == broker.broker_id}
 
     def _wait_for_replicas(self) -> None:
-        """Until all are in sync, every replica has what the leaders' logs now hold, and a controller stands by."""
+        """Waits until all ISRs are full, every replica has its leader's records, and a controller stands by."""
         self._wait(lambda: not self._health.lacks_members(), "the ISRs are whole")
         bounds = self._health.bounds()
         self._wait(lambda: not self._health.lacks_records(bounds), "replicas catch up")

@@ -1,4 +1,4 @@
-"""What the kill test has found, as a person reads it."""
+"""Prints the figures of the kill test as tables."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +9,6 @@ _TABLES = ("time_to_first_acknowledged", "outages")
 
 
 def show_figures(figures: Mapping[str, Any]) -> None:
-    """Each figure, and the distribution of the outages."""
+    """Prints each figure, and the distribution of the outages."""
     show([{"figure": name, "value": value} for name, value in figures.items() if name not in _TABLES])
     show(figures["time_to_first_acknowledged"])

@@ -1,4 +1,4 @@
-"""What the tables say at the end, whatever the producer believes: every row of every data file of every replica."""
+"""Checks every row of every data file of every replica at the end of a test, independently of the producers."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -20,11 +20,10 @@ _ORDER = [("partition", "ascending"), ("offset", "ascending")]
 
 
 class Findings(NamedTuple):
-    """How many records there are, and what is wrong with them. `different`: replicas that are not what their leaders
-    are.
+    """The number of records, and of each kind of fault. `different`: replicas that differ from their leaders.
 
-    A contradiction: two logs hold different records at one partition, offset and leader epoch. That must never be,
-    also while replicas differ: the log matching property, on which every truncation relies.
+    A contradiction: two logs have different records at one partition, offset and leader epoch. That must never happen,
+    even while replicas differ, because truncation relies on this log matching property.
     """
 
     records: int
@@ -36,20 +35,20 @@ class Findings(NamedTuple):
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no faults."""
         return not any(self[1:])
 
 
 def check_logs(view: TopicView, topic: str, acknowledged: Iterable[AcknowledgedRecord]) -> Findings:
-    """Compares what was acknowledged with the leaders' logs below the high watermark, and the replicas with each other.
+    """Compares acknowledged records with the leaders' logs below the high watermark, and the replicas with each other.
 
-    For a topic whose partitions all have the same replicas, each record of which holds a number of its own.
+    All partitions of the topic must have the same replicas, and each record a unique number.
     """
     return TopicLogs(view, topic).check(acknowledged)
 
 
 class TopicLogs:
-    """All rows that the brokers have of a topic from the log starts on, and what the leaders say is committed."""
+    """All rows of a topic from the log starts on, of each broker, and the leaders' high watermarks."""
 
     def __init__(self, view: TopicView, topic: str) -> None:
         partitions = view.partitions(topic)
@@ -60,7 +59,7 @@ class TopicLogs:
         self._committed = _committed(self._led.values(), _high_watermarks(view, partitions))
 
     def check(self, acknowledged: Iterable[AcknowledgedRecord]) -> Findings:
-        """What is wrong with them, if this was acknowledged."""
+        """The faults in these logs, given the acknowledged records."""
         rows = pa.concat_tables(self._led.values())
         pairs = combinations(self._logs.values(), 2)
         return Findings(
@@ -73,7 +72,8 @@ class TopicLogs:
         )
 
     def missing(self, records: Iterable[AcknowledgedRecord]) -> int:
-        """How many of these do not stand committed at their very offsets. Those below the log start need not."""
+        """The number of these records that are not committed at their offsets. Records below the log start do not
+        count."""
         return sum(
             record.offset >= self.starts[record.partition]
             and self._committed.get((record.partition, record.offset)) != str(record.number).encode()
@@ -82,7 +82,7 @@ class TopicLogs:
 
 
 def doubled(values: Iterable[object]) -> int:
-    """How many of them are there for a second time, or a later one."""
+    """The number of repeated values."""
     return sum(times - 1 for times in Counter(values).values())
 
 
@@ -95,8 +95,8 @@ def _of(rows: pa.Table, partition: int) -> pa.Table:
 
 
 def _rows(view: TopicView, broker: int, partitions: Iterable[TopicIdPartition]) -> pa.Table:
-    """All that a broker has of the partitions from its log starts on, read from the files of its log table and not by
-    way of their headers."""
+    """All rows of the partitions on a broker from its log starts on. It reads the files of the log table and ignores
+    their headers."""
     log = view.log(broker)
     files = [read_records(log.root, name).cast(LOG.arrow) for name in log.refresh().segments]
     rows = pa.concat_tables([LOG.arrow.empty_table(), *files])
@@ -109,7 +109,7 @@ def _high_watermarks(view: TopicView, partitions: Mapping[int, PartitionRegistra
 
 
 def _committed(led: Iterable[pa.Table], high_watermarks: Mapping[int, int]) -> dict[tuple[int, int], bytes]:
-    """What stands below the high watermarks, by partition and offset."""
+    """The values below the high watermarks, by partition and offset."""
     rows = pa.concat_tables(led).select(["partition", "offset", "value"]).to_pylist()
     return {
         (row["partition"], row["offset"]): row["value"]
@@ -119,7 +119,7 @@ def _committed(led: Iterable[pa.Table], high_watermarks: Mapping[int, int]) -> d
 
 
 def _contradictions(one: pa.Table, other: pa.Table) -> int:
-    """Places at which both logs have a record, of the same leader epoch, and not the same record."""
+    """The number of places where both logs have a record of the same leader epoch, but not the same record."""
     if one.equals(other):
         return 0
     held = {tuple(row[name] for name in _PLACE): row for row in one.to_pylist()}
@@ -128,7 +128,7 @@ def _contradictions(one: pa.Table, other: pa.Table) -> int:
 
 
 def _bad_offsets(rows: pa.Table, start: int) -> int:
-    """Offsets from the log start on that are missing or there twice."""
+    """The number of offsets from the log start on that are missing or repeated."""
     offsets = rows["offset"].to_pylist()
     distinct = set(offsets)
     return len(offsets) - len(distinct) + max(distinct, default=start - 1) + 1 - start - len(distinct)

@@ -1,4 +1,5 @@
-"""A producer that never stops: every record is a number that is sent once, so that none can be missed or doubled."""
+"""A producer that never stops. Each record is a number that it sends once, so lost and repeated records can be
+counted."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from lakelog.replication.errors import LakelogException
 
 
 class AcknowledgedRecord(NamedTuple):
-    """A record that the producer was told is safe, and where."""
+    """An acknowledged record and its place."""
 
     partition: int
     offset: int
@@ -21,9 +22,9 @@ class AcknowledgedRecord(NamedTuple):
 
 
 class NumberSender:
-    """Sends numbers with acks=all, each once only, and remembers what was acknowledged.
+    """Sends each number once with acks=all, and remembers the acknowledged ones. `timeout_ms` is in ms.
 
-    A number's remainder is its partition. What was not acknowledged may be there or not.
+    The remainder of a number is its partition. A record without acknowledgement may be in the log or not.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class NumberSender:
         self._timeout_ms = timeout_ms
 
     def probe(self) -> bool:
-        """Sends a number, to the same partition every time; whether it was acknowledged."""
+        """Sends a number, always to the same partition. Returns whether it was acknowledged."""
         number, self._next = self._next, self._next + self._partitions
         return self._send([number])
 
@@ -64,10 +65,10 @@ class NumberSender:
 
 
 class NumberProducer(NumberSender, RepeatedWork):
-    """Sends numbers from `first` on, batch after batch.
+    """Sends numbers from `first` on, in batches of `batch` numbers.
 
-    With a long timeout it waits for brokers that are away; with a short one it goes on to append, so that followers
-    have something to catch up with.
+    With a long timeout it waits for brokers that are away. With a short one it keeps appending, so followers have
+    records to catch up with.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How long it took after each kill until a record was acknowledged again, as a distribution."""
+"""Measures the time from each kill to the next acknowledged record, and its distribution."""
 
 import argparse
 import math
@@ -14,7 +14,7 @@ _ALLOWANCE_SECONDS = 2.0
 
 
 def victims(text: str) -> tuple[str, ...]:
-    """Kinds of victims on the command line, with commas between them."""
+    """Parses a comma-separated list of victims. Raises ArgumentTypeError if one is unknown."""
     kinds = tuple(text.split(","))
     if unknown := set(kinds) - set(VICTIMS):
         raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: it must be some of {','.join(VICTIMS)}")
@@ -22,10 +22,10 @@ def victims(text: str) -> tuple[str, ...]:
 
 
 class Outage(NamedTuple):
-    """A kill, and what clients have felt of it in the partitions that the dead broker led, or in all if none died.
+    """A kill, and its effect on the partitions that the dead broker led; on all partitions if no broker died.
 
-    Seconds until a record that was sent after the kill was acknowledged, by partition, None if it never was; and until
-    another controller was active, if one died.
+    `acknowledged_s`: seconds until a record sent after the kill was acknowledged, by partition; None if it never was.
+    `taken_over_s`: seconds until another controller was active, if one died.
     """
 
     victim: str
@@ -36,20 +36,20 @@ class Outage(NamedTuple):
 
     @property
     def first_s(self) -> float:
-        """Until the first record was acknowledged."""
+        """Seconds until the first record was acknowledged."""
         return min(map(_or_never, self.acknowledged_s))
 
     @property
     def all_s(self) -> float:
-        """Until one was acknowledged in every partition."""
+        """Seconds until every partition had an acknowledged record."""
         return max(map(_or_never, self.acknowledged_s))
 
 
 class LongestWait:
-    """The longest time that one partition was without an acknowledgement, of records that are sent one after another.
+    """The longest time that one partition went without an acknowledgement, of records that are sent one after another.
 
-    It begins when a record is sent, the first of those that were not acknowledged, and ends with the next
-    acknowledgement. `began_s` is when it began, None before anything was sent.
+    It begins with the first record that is not acknowledged, when that is sent, and ends with the next acknowledgement.
+    `began_s` is its begin on the monotonic clock, None before the first record. All times are in seconds.
     """
 
     def __init__(self) -> None:
@@ -58,16 +58,16 @@ class LongestWait:
         self._since: float | None = None
 
     def sent(self, at_s: float) -> None:
-        """A record is sent at this time of a monotonic clock."""
+        """Notes that a record is sent at `at_s`."""
         self._since = at_s if self._since is None else self._since
 
     def waited(self, at_s: float) -> None:
-        """It has not been acknowledged until now."""
+        """Notes that the record is not acknowledged by `at_s`."""
         if self._since is not None and at_s - self._since >= self.longest_s:
             self.longest_s, self.began_s = at_s - self._since, self._since
 
     def acknowledged(self, at_s: float) -> None:
-        """It is acknowledged now."""
+        """Notes that the record is acknowledged at `at_s`."""
         self.waited(at_s)
         self._since = None
 
@@ -77,14 +77,14 @@ def _or_never(seconds: float | None) -> float:
 
 
 def are_short(outages: Sequence[Outage], config: Config) -> bool:
-    """Whether none has lasted longer than the session time-out and two seconds: the time to notice, and to act."""
+    """Whether every outage is at most the session time-out plus two seconds: the time to notice and to act."""
     session = max(config.broker_session_timeout_ms, config.controller_session_timeout_ms) / 1000
     return all(outage.first_s <= session + _ALLOWANCE_SECONDS for outage in outages)
 
 
 def distribution(outages: Sequence[Outage]) -> list[dict[str, object]]:
-    """A row for each kind of victim: how many kills, and how long until the first record was acknowledged, until one
-    was in every partition, and until another controller was active."""
+    """One row a kind of victim: the number of kills, and the median, 95th percentile and maximum in seconds of three
+    times: to the first acknowledged record, to one in every partition, and to another active controller."""
     rows: list[dict[str, object]] = []
     for victim in VICTIMS:
         own = [outage for outage in outages if outage.victim == victim]
@@ -98,8 +98,8 @@ def distribution(outages: Sequence[Outage]) -> list[dict[str, object]]:
 
 
 def _figures(prefix: str, times: Sequence[float]) -> dict[str, float | None]:
-    """The 95th percentile is a time that was measured: the smallest that so many do not exceed. What took forever, or
-    was never measured, has no number."""
+    """The 95th percentile is a measured time: the smallest one that 95 % do not exceed. A time that is infinite or was
+    never measured is None."""
     ordered = sorted(times) or [math.inf]
     p95 = ordered[math.ceil(0.95 * len(ordered)) - 1]
     found = {"median_s": statistics.median(ordered), "p95_s": p95, "max_s": ordered[-1]}

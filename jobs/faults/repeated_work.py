@@ -1,4 +1,4 @@
-"""Work that is done over and over in a thread of its own, beside whatever is measured or broken meanwhile."""
+"""Repeats work in a thread of its own while a test measures or breaks the cluster."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -10,8 +10,8 @@ _END_SECONDS = 180.0
 
 
 class RepeatedWork(ABC):
-    """`work`, with a pause before each time: what is measured beside it is the cluster, and not a machine that has no
-    time left."""
+    """Calls `work` again and again, after a pause of `pause_seconds` each time. Without pauses the test would measure
+    an overloaded machine instead of the cluster."""
 
     def __init__(self, name: str, pause_seconds: float = _PAUSE_SECONDS) -> None:
         self._name = name
@@ -22,14 +22,15 @@ class RepeatedWork(ABC):
 
     @abstractmethod
     def work(self) -> object:
-        """Does it once. What it raises ends the thread."""
+        """Does the work once. An exception ends the thread."""
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after what is under way. Raises what has ended the thread, TimeoutException if it does not end."""
+        """Ends after the current call. Raises the error that ended the thread, TimeoutException if the thread does not
+        end."""
         self._stopping.set()
         self._thread.join(_END_SECONDS)
         self.check()
@@ -37,7 +38,7 @@ class RepeatedWork(ABC):
             raise TimeoutException(f"{self._name} has not ended within {_END_SECONDS:.0f} s")
 
     def check(self) -> None:
-        """Raises what has ended the thread."""
+        """Raises the error that ended the thread."""
         if self._failure is not None:
             raise self._failure
 

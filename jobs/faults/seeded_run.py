@@ -1,4 +1,4 @@
-"""What the tests under faults have in common as verbs: a seed, a folder that is kept if they fail, and figures."""
+"""The common part of fault tests as verbs: a seed, a folder that is kept after a failure, and figures."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ Figures = Mapping[str, Any]
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """--seed, --out and --keep."""
+    """Adds --seed, --out and --keep."""
     parser.add_argument("--seed", type=int, help="of all that is random; default: a new one")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures here, as JSON")
     parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="use this empty folder, and keep it")
@@ -25,8 +25,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 def run_seeded(
     args: argparse.Namespace, verb: str, work: Callable[[Path, int], Figures], show_figures: Callable[[Figures], None]
 ) -> int:
-    """Does the work in a folder under a seed, and shows what it has found: OK only if that is. The folder of a run
-    that failed is kept."""
+    """Runs `work` in a folder under a seed and shows its figures. Returns OK if the figures are ok, otherwise FAILED.
+    It keeps the folder of a failed run."""
     seed = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
     folder = args.keep or Path(tempfile.mkdtemp(prefix=f"lakelog-{verb}-"))
     folder.mkdir(parents=True, exist_ok=True)

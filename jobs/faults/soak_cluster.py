@@ -1,5 +1,5 @@
-"""The cluster of a soak: brokers with roots on the local disk, and one whose root lies in an object store that can be
-told to fail."""
+"""The cluster of a soak: two brokers with roots on the local disk, and one with a root in an object store that can fail
+on request."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lakelog.jobs.faults.soak_store_server import errors_file, port_file
 from lakelog.replication.storage.cluster import Cluster, format_broker
 
 BROKERS = (1, 2, 3)
-STORED = 3  # the broker whose root lies in the store
+STORED = 3  # the broker with its root in the store
 _BUCKET = "bucket"
 _PATIENCE = 60.0
 
 
 class StoreProcess(ServerProcess):
-    """The object store. Its objects are the files of a folder."""
+    """The process of the object store. Its objects are the files of a folder."""
 
     def __init__(self, folder: Path, log: Path) -> None:
         super().__init__("store", (), log)
@@ -30,7 +30,7 @@ class StoreProcess(ServerProcess):
         self._folder = folder
 
     def await_options(self) -> dict[str, str]:
-        """What a client needs to know, once the store listens. Raises BrokerNotAvailableException, TimeoutException."""
+        """The options for clients, once the store listens. Raises BrokerNotAvailableException, TimeoutException."""
 
         def listens() -> bool:
             self.check()
@@ -46,16 +46,16 @@ class StoreProcess(ServerProcess):
         }
 
     def begin_errors(self) -> None:
-        """From now on it answers errors."""
+        """Makes the store answer every request with an error."""
         errors_file(self._folder).touch()
 
     def end_errors(self) -> None:
-        """It works again."""
+        """Makes the store work again."""
         errors_file(self._folder).unlink(missing_ok=True)
 
 
 class SoakCluster:
-    """Its processes, its store, and the folder that holds the files of each broker's root."""
+    """The processes, the store, and the folder of each broker's root."""
 
     def __init__(self, folder: Path, cluster_uri: str, config: Path) -> None:
         self._uri = cluster_uri
@@ -70,7 +70,8 @@ class SoakCluster:
 
     @contextmanager
     def ended(self) -> Iterator[SoakCluster]:
-        """However this is left, no process outlives it. Meanwhile the store runs, and every client here knows it."""
+        """Runs the store, and gives its options to all clients in this process, during the block. Kills all processes
+        at its end, also after an error."""
         with self.processes.ended():
             try:
                 self.store.start()
@@ -80,7 +81,7 @@ class SoakCluster:
                 self.store.kill()
 
     def format_root(self, broker: int) -> None:
-        """Formats a broker's empty root. Raises InconsistentClusterIdException if it holds anything."""
+        """Formats a broker's empty root. Raises InconsistentClusterIdException if the root is not empty."""
         cluster = Cluster.open(self._uri)
         format_broker(cluster.storage_of(broker, self.processes.brokers[broker].root), cluster.cluster_id, broker)
 
@@ -92,7 +93,7 @@ class SoakCluster:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """The environment of this process and of those that it starts, with these variables."""
+    """Sets these variables for this process and its children during the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,6 +1,6 @@
-"""How the faults of a soak are carried out, on processes, on roots, and through the controller.
+"""Carries out the faults of a soak on processes, on roots, and through the controller.
 
-Each ends with everybody at work again, if not in sync yet: processes run, roots are where they were.
+After each fault all processes run again and all roots are in their place, but replicas may be out of sync.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 
-# Asked for what is lacking, in words; and what is waited for.
+# Waits until the check returns no fault. The text describes the wait.
 Wait = Callable[[Callable[[], str], str], None]
 
-_ALL_COMMITTED, _FROM = -1, 0.9  # an extent above this deletes all that is committed
+_ALL_COMMITTED, _FROM = -1, 0.9  # an extent above 0.9 deletes all committed records
 
 _Thing = TypeVar("_Thing")
 
 
 class SoakFaults:
-    """Carries them out one by one: no two brokers are away at once. `wait` waits, `let` lets so many seconds pass.
+    """Carries out one fault at a time, so no two brokers are away at once.
 
-    `roots` does what is done to roots, `deletable` is the topic whose records are deleted. `not_in_order` counts the
-    processes that were asked to stop and did not do so with status 0.
+    `wait` waits for a check, `let` waits a number of seconds. `roots` carries out the faults of roots. `deletable` is
+    the topic whose records may be deleted. `not_in_order` counts the processes that did not stop with status 0.
     """
 
     def __init__(
@@ -50,19 +50,19 @@ class SoakFaults:
         self.not_in_order = 0
 
     def prepare(self, fault: Fault) -> None:
-        """Waits until it may begin: a replica may go once all have everything, the rest may come in the middle of what
-        the fault before has left. Raises TimeoutException.
+        """Waits until the fault may begin. One that takes away a replica begins when all replicas have all records; the
+        others may begin at any time. Raises TimeoutException.
 
-        A broker that has lost what it had may still be in the ISRs, as long as nobody has noticed: that is not enough.
+        A full ISR is not enough: a broker that has lost records is still a member until somebody notices.
         """
         if fault.takes_replica:
             self._wait(self._health.lacks_members, f"before {fault.kind}: all replicas are in sync")
-            self._wait(self._roots.lacks_repairs, f"before {fault.kind}: what has rotted is repaired")
+            self._wait(self._roots.lacks_repairs, f"before {fault.kind}: rotten files are repaired")
             bounds = self._look_at_bounds()
             self._wait(lambda: self._health.lacks_records(bounds), f"before {fault.kind}: all replicas have everything")
 
     def carry_out(self, fault: Fault) -> str:
-        """Does it, and answers what was done. Raises what has kept it from that."""
+        """Carries out the fault and returns a description. Raises the error that prevents it."""
         name = fault.kind.replace("-", "_")
         done: str = (getattr(self, "_" + name, None) or getattr(self._roots, name))(fault)
         return done
@@ -90,7 +90,7 @@ class SoakFaults:
     def _freeze_controller(self, fault: Fault) -> str:
         return self._freeze(self._controller(), fault)
 
-    # The same, for longer than a session.
+    # The same, but longer than a session time-out.
     _expire_broker, _expire_controller = _freeze_broker, _freeze_controller
 
     def _freeze(self, process: ServerProcess, fault: Fault) -> str:
@@ -116,7 +116,7 @@ class SoakFaults:
         return f"{process.name}, status {status}{killed}"
 
     def _delete_records(self, fault: Fault) -> str:
-        """Up to an offset in the first half of the log, or all that is committed."""
+        """Deletes records up to an offset in the first half of the log, or all committed ones."""
         found = self._partition(fault, self._deletable)
         bounds = self._look_at_bounds()
         start, end = bounds[found.topic_id_partition]
@@ -138,8 +138,8 @@ class SoakFaults:
         return found
 
     def _reassign(self, fault: Fault) -> str:
-        """From all brokers to two, and to all again: the third one throws its replica away and copies it anew. That it
-        has done so is not waited for: the next fault may come before."""
+        """Moves a partition from all brokers to two, and back to all: the third broker deletes its replica and copies
+        it again. It does not wait for the copy, so the next fault may come before that."""
         found = self._partition(fault)
         few, all_of_them = fault.brokers[:2], fault.brokers
         self._wait(lambda: self._move(found, few), f"{_name(found)} may be moved to {few}")
@@ -148,7 +148,7 @@ class SoakFaults:
         return f"{_name(found)} to {few} and to {all_of_them}"
 
     def _move(self, found: PartitionRegistration, target: Sequence[int]) -> str:
-        """A request that no controller has decided is put again: it asks for the same."""
+        """Repeats the request if no controller has decided it, because it asks for the same."""
         try:
             outcomes = self._admin.alter_partition_reassignments({(found.topic, found.partition): target})
         except LakelogException as error:
@@ -172,7 +172,7 @@ class SoakFaults:
         return self._processes.brokers[fault.broker]
 
     def _controller(self) -> ControllerProcess:
-        """The active one."""
+        """The active controller."""
         found: list[ControllerProcess] = []
 
         def lacks() -> str:

@@ -1,4 +1,4 @@
-"""What a soak has found: of each topic, and of all together, as JSON and as tables."""
+"""The figures of a soak, of each topic and in total, as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakelog.replication.clients.topic_view import TopicView
 
 Figures = Mapping[str, Any]
 
-# What there must be none of.
+# Faults whose numbers must be zero.
 WRONG = (
     "lost", "duplicated", "different", "offsets_missing_or_doubled", "contradictions", "wrongly_deleted", "read_twice",
     "read_out_of_order", "read_and_gone",
@@ -25,8 +25,8 @@ _TABLES = ("faults_by_kind", "topics", "unavailable", "fault_list", "failures", 
 
 @dataclass
 class Course:
-    """What has happened: each fault that has begun, in order; what has kept the soak from its course; how many
-    processes did not stop in order when they were asked to; how many files have rotted and were repaired."""
+    """The events of a soak: each fault that has begun, in order; the errors that interrupted the soak; the number of
+    processes that did not stop in order; the numbers of rotten and of repaired files."""
 
     planned: int
     seed: int
@@ -37,12 +37,12 @@ class Course:
     repaired: int = 0
 
     def faults(self) -> dict[str, int]:
-        """How many of each kind were carried out."""
+        """The number of completed faults of each kind."""
         return dict(sorted(Counter(f["kind"] for f in self.fault_list if f["ended_s"] is not None).items()))
 
 
 def topic_figures(view: TopicView, load: TopicLoad, may_delete: bool) -> dict[str, Any]:
-    """Compares logs, acknowledgements and what was read, once nobody writes any more."""
+    """Compares logs, acknowledgements and read records of a topic, after all writers have stopped."""
     logs, reader = TopicLogs(view, load.topic), load.reader
     deleted = sum(logs.starts.values())
     return {
@@ -59,7 +59,7 @@ def topic_figures(view: TopicView, load: TopicLoad, may_delete: bool) -> dict[st
 
 
 def unavailable(loads: Sequence[TopicLoad], began: float) -> list[dict[str, Any]]:
-    """Of each partition the longest time without an acknowledgement, and how many seconds after `began` that began."""
+    """For each partition the longest time without an acknowledgement (ms), and its begin in seconds after `began`."""
     return [
         {
             "topic": load.topic,
@@ -73,7 +73,7 @@ def unavailable(loads: Sequence[TopicLoad], began: float) -> list[dict[str, Any]
 
 
 def error_figures(loads: Sequence[TopicLoad]) -> dict[str, dict[str, int]]:
-    """What clients were told: of records that were not acknowledged, and of fetches that were made again."""
+    """The errors that clients got: of records without acknowledgement, and of fetches that they repeated."""
     senders = [sender for load in loads for sender in load.senders]
     found = [sender.errors for sender in senders], [load.reader.errors for load in loads]
     return {name: dict(sum(errors, Counter())) for name, errors in zip(_ERRORS, found, strict=True)}
@@ -82,7 +82,7 @@ def error_figures(loads: Sequence[TopicLoad]) -> dict[str, dict[str, int]]:
 def soak_figures(
     course: Course, topics: Mapping[str, Figures], waits: Sequence[Figures], errors: Mapping[str, Mapping[str, int]]
 ) -> dict[str, Any]:
-    """All together. `topics` is empty if the cluster did not come back to order: then nobody knows what is lost."""
+    """All figures. `topics` is empty if the cluster did not recover: then the number of lost records is unknown."""
     by_kind = course.faults()
     faults = sum(by_kind.values())
     wrong = {name: sum(found[name] for found in topics.values()) if topics else None for name in WRONG}
@@ -109,7 +109,7 @@ def soak_figures(
 
 
 def show_figures(figures: Figures) -> None:
-    """Each figure; the faults, the topics, the outages and the errors; and what has failed."""
+    """Prints each figure, the faults, the topics, the outages, the errors, and the failures."""
     show([{"figure": name, "value": value} for name, value in figures.items() if name not in _TABLES])
     show([{"fault": kind, "times": times} for kind, times in figures["faults_by_kind"].items()])
     show([{"topic": topic, **found} for topic, found in figures["topics"].items()])

@@ -1,5 +1,4 @@
-"""The load of a soak: to each topic producers that never stop, probes that tell how long it was unavailable, and a
-reader that remembers what it was given."""
+"""The load of a soak: for each topic producers that never stop, probes that measure outages, and a reader."""
 
 import time
 from collections import Counter
@@ -16,16 +15,16 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException, OffsetOutOfRangeException
 from lakelog.replication.storage.cluster import Cluster
 
-# Of each producer of a topic: first number, records a partition, timeout. One waits for brokers that are away, the
-# other one goes on to append.
+# Each producer of a topic: first number, records a partition, timeout (ms). One waits for brokers that are away, the
+# other one keeps appending.
 _PRODUCERS = ((0, 20, 60_000), (10**9, 2, 1_500))
 _PROBE, _SPAN, _PROBE_TIMEOUT, _PROBE_PAUSE = 10**10, 10**6, 60_000, 2.0
-# Many clients in one process look seldom at the tables, so that brokers have time to work on a small machine.
+# Many clients in one process poll the tables rarely, so the brokers get time on a small machine.
 _CLIENT = Config(lakelog_poll_interval_ms=250)
 
 
 class Probe(NumberSender, RepeatedWork):
-    """Sends one record after another to one partition, and measures how long it goes without an acknowledgement."""
+    """Sends records to one partition, one after another, and measures the longest time without an acknowledgement."""
 
     def __init__(self, cluster_uri: str, topic: str, partitions: int, partition: int) -> None:
         first = (_PROBE + partition * _SPAN) * partitions + partition
@@ -41,10 +40,10 @@ class Probe(NumberSender, RepeatedWork):
 
 
 class LoadReader(RepeatedWork):
-    """Reads a topic below the high watermarks, from offset 0 on, and goes on where it was whatever happens.
+    """Reads a topic below the high watermarks from offset 0 on, and continues there after any error.
 
-    `seen` is what it was given, `out_of_order` how often that was not the next offset, `skipped` how many offsets it
-    has left out because they were deleted.
+    `seen` has the records that it got. `out_of_order` counts records that did not have the next offset. `skipped`
+    counts offsets that it left out because they were deleted.
     """
 
     def __init__(self, cluster_uri: str, topic: str, partitions: int) -> None:
@@ -69,14 +68,14 @@ class LoadReader(RepeatedWork):
                     self._skip(partition)
 
     def take(self, partition: int, records: pa.Table) -> None:
-        """Remembers records; each ought to be the next one."""
+        """Stores records, and counts those that do not have the next offset."""
         for offset, value in zip(records["offset"].to_pylist(), records["value"].to_pylist(), strict=True):
             self.out_of_order += offset != self.positions[partition]
             self.seen.append(AcknowledgedRecord(partition, offset, int(value)))
             self.positions[partition] = offset + 1
 
     def _skip(self, partition: int) -> None:
-        """Goes on at the log start, if that has risen above where the reader is."""
+        """Continues at the log start if that is above the reader's position."""
         try:
             row = self._view.leaderships(self._topic, [partition])[partition].leader_row
         except LakelogException as error:
@@ -89,7 +88,7 @@ class LoadReader(RepeatedWork):
 
 
 class TopicLoad:
-    """All that sends to one topic, and what reads it."""
+    """The senders and the reader of one topic."""
 
     def __init__(self, cluster_uri: str, topic: str, partitions: int) -> None:
         self.topic = topic
@@ -102,24 +101,24 @@ class TopicLoad:
 
     @property
     def senders(self) -> list[NumberProducer | Probe]:
-        """Producers and probes."""
+        """The producers and probes."""
         return [*self._producers, *self.probes]
 
     @property
     def acknowledged(self) -> list[AcknowledgedRecord]:
-        """All that the senders were told is safe."""
+        """All records that the senders got acknowledgements for."""
         return [record for sender in self.senders for record in sender.acknowledged]
 
     def count(self) -> int:
-        """How many records were acknowledged."""
+        """The number of acknowledged records."""
         return sum(len(sender.acknowledged) for sender in self.senders)
 
     def has_begun(self) -> bool:
-        """Whether every partition has acknowledged something."""
+        """Whether every partition has acknowledged a record."""
         return all(probe.acknowledged for probe in self.probes)
 
     def has_read(self, ends: Mapping[int, int]) -> bool:
-        """Whether the reader has come to these offsets."""
+        """Whether the reader has reached these offsets."""
         return all(self.reader.positions[partition] >= end for partition, end in ends.items())
 
 
@@ -130,34 +129,34 @@ class SoakLoad:
         self.topics: Sequence[TopicLoad] = [TopicLoad(cluster_uri, topic, number) for topic, number in topics.items()]
 
     def start(self) -> None:
-        """Begins to send and to read."""
+        """Starts all senders and readers."""
         for load in self.topics:
             for work in (*load.senders, load.reader):
                 work.start()
 
     def forget_waits(self) -> None:
-        """How long the first records took, to brokers that had just started, is nothing that a fault has caused."""
+        """Resets the waits: new brokers take long for the first records, and no fault is the reason."""
         for load in self.topics:
             for probe in load.probes:
                 probe.waits = LongestWait()
 
     def check(self) -> None:
-        """Raises what has ended a thread."""
+        """Raises the error that ended a thread."""
         for load in self.topics:
             for work in (*load.senders, load.reader):
                 work.check()
 
     def stop_senders(self) -> None:
-        """Ends after what is under way; the readers go on."""
+        """Stops the senders after their current sends; the readers go on."""
         for load in self.topics:
             for sender in load.senders:
                 sender.stop()
 
     def stop_readers(self) -> None:
-        """Ends after the fetches that are under way."""
+        """Stops the readers after their current fetches."""
         for load in self.topics:
             load.reader.stop()
 
     def count(self) -> int:
-        """How many records were acknowledged."""
+        """The number of acknowledged records."""
         return sum(load.count() for load in self.topics)

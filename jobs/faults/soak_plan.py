@@ -1,4 +1,4 @@
-"""What is going to go wrong in a soak, and when: drawn from a seed, so that a run that failed can be made again."""
+"""Plans the faults of a soak from a seed, so a failed run can be repeated."""
 
 import argparse
 import random
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 
 class FaultKind(NamedTuple):
-    """A kind of fault: how many seconds it lasts, at least and at most; whether a broker is away meanwhile; whether a
-    partition has one replica less; whether it hits a broker whose root lies in an object store, None: any."""
+    """A kind of fault: its shortest and longest duration in seconds; whether a broker is away meanwhile; whether a
+    partition has one replica less; whether the broker's root is in an object store (None: either)."""
 
     shortest: float
     longest: float
@@ -18,8 +18,8 @@ class FaultKind(NamedTuple):
     is_stored: bool | None = None
 
 
-# Brokers and controllers that are frozen wake up before their session ends, or, expired, after it. A store that hangs
-# does so for less or for more than a session. An object store loses nothing that it has acknowledged.
+# A frozen process resumes before its session time-out ("freeze") or after it ("expire"). A store may hang for less or
+# for more than a session time-out. An object store never loses acknowledged objects.
 KINDS = {
     "kill-broker": FaultKind(0, 8, True, True),
     "kill-controller": FaultKind(0, 8, False, False),
@@ -44,11 +44,10 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens, at which second of the soak at the earliest, and how long it lasts.
+    """A fault, the second of the soak before which it may not begin, and its duration in seconds.
 
-    `brokers` are all of them in a random order: the first is the one that is hit, and the order is the one in which a
-    partition is reassigned to them. `place` is where in the list of partitions it happens, and `extent` how much of a
-    log is deleted, both from 0 to 1.
+    `brokers` has all brokers in random order. The fault hits the first one, and a reassignment uses that order. `place`
+    (0 to 1) chooses the partition, and `extent` (0 to 1) the part of a log that is deleted.
     """
 
     at_s: float
@@ -60,27 +59,27 @@ class Fault:
 
     @property
     def broker(self) -> int:
-        """The broker that is hit, if one is."""
+        """The broker that the fault hits, if it hits one."""
         return self.brokers[0]
 
     @property
     def takes_broker(self) -> bool:
-        """Whether a broker is away while it lasts."""
+        """Whether a broker is away during the fault."""
         return KINDS[self.kind].takes_broker
 
     @property
     def takes_replica(self) -> bool:
-        """Whether a partition is left with two replicas for a while: all have to be in sync before."""
+        """Whether a partition has only two replicas for a while: then all must be in sync before."""
         return KINDS[self.kind].takes_replica
 
 
 def plan_faults(
     seed: int, seconds: float, faults: int, brokers: Sequence[int], stored: int, kinds: Sequence[str] = tuple(KINDS)
 ) -> tuple[Fault, ...]:
-    """Faults of these kinds in turn, each turn in an order of its own, spread evenly over the time.
+    """Plans faults of these kinds, spread evenly over the time. It draws all kinds in random order, then all again.
 
-    Each has an equal part of the time and begins in the first half of it. The root of the broker `stored` lies in an
-    object store.
+    Each fault has an equal share of the time (`seconds`) and begins in the first half of it. The broker `stored` has
+    its root in an object store.
     """
     draw = random.Random(seed)
     part = seconds / max(faults, 1)
@@ -104,7 +103,7 @@ def _fault(draw: random.Random, kind: str, at: float, brokers: Sequence[int], st
 
 
 def kinds_of(text: str) -> tuple[str, ...]:
-    """Kinds of faults on the command line, with commas between them."""
+    """Parses a comma-separated list of fault kinds. Raises ArgumentTypeError if one is unknown."""
     kinds = tuple(text.split(","))
     if unknown := sorted(set(kinds) - set(KINDS)):
         raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: it must be some of {','.join(KINDS)}")

@@ -1,4 +1,4 @@
-"""What a soak does to the roots of brokers: a power cut, an emptied root, a store that hangs or answers errors, rot."""
+"""Carries out a soak's faults of roots: power cut, empty root, a store that hangs or answers errors, bit rot."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import LOG
 
 _ATTEMPTS = 10
-_UNSYNCED_S = 5.0  # a disk is that far behind at most when its power is cut
+_UNSYNCED_S = 5.0  # the most that a disk is behind when its power is cut
 
 
 class RootFaults:
-    """Each is undone at its end, as far as it can be: what a root has lost comes back from other replicas.
+    """Carries out faults of roots and ends each one. A root gets lost records back from other replicas.
 
-    Rot strikes files with records of the topic `kept` only: those of another one may be deleted before they are read.
-    `is_alone` tells whether a broker is the only member of an ISR: then nothing is taken from it, as the partition
-    would wait for an unclean election.
+    Bit rot hits only files with records of the topic `kept`, because records of other topics may be deleted before
+    anyone reads them. `is_alone` returns whether a broker is the only member of an ISR. Such a broker loses nothing,
+    because its partition would wait for an unclean election.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class RootFaults:
 
     @property
     def repaired(self) -> int:
-        """How many of the files that have rotted are whole again, or have left the log."""
+        """The number of rotten files that are whole again or have left the log."""
         return self.rotted - len(self._rotten)
 
     def unwritable_root(self, fault: Fault) -> str:
-        """The disk fails and is repaired."""
+        """The disk of a broker fails and is repaired."""
         root = str(self._folders[fault.broker])
         take_away(root)
         try:
@@ -60,7 +60,7 @@ class RootFaults:
         return f"root of broker {fault.broker}"
 
     def cut_power(self, fault: Fault) -> str:
-        """The machine of a broker loses its power, and the disk what was not synced."""
+        """The machine of a broker loses its power, and its disk loses all files that were not synced."""
         lost, begun = _UNSYNCED_S * fault.extent, time.time()
 
         def deed() -> str:
@@ -71,8 +71,8 @@ class RootFaults:
         return self._while_dead(fault, deed)
 
     def empty_root(self, fault: Fault) -> str:
-        """A broker comes back with an empty disk, which is formatted at once: a client that has noticed nothing may
-        write into it, and what holds anything is not formatted."""
+        """A broker comes back with an empty disk. The disk is formatted at once, because a client may write to it
+        before, and a root that is not empty cannot be formatted."""
 
         def deed() -> str:
             self._let(fault.lasts_s)
@@ -86,7 +86,7 @@ class RootFaults:
         return self._while_dead(fault, deed)
 
     def _while_dead(self, fault: Fault, deed: Callable[[], str]) -> str:
-        """Whether it is alone is looked at once it is dead: from then on it cannot shrink an ISR to itself."""
+        """Kills the broker first, and then checks whether it is alone: a dead broker cannot shrink an ISR to itself."""
         process = self._brokers[fault.broker]
         process.kill()
         done = "killed only, as it is alone in an ISR" if self._is_alone(fault.broker) else deed()
@@ -94,7 +94,7 @@ class RootFaults:
         return f"{process.name}: {done}"
 
     def hang_store(self, fault: Fault) -> str:
-        """The store takes requests and answers none."""
+        """The store accepts requests but does not answer."""
         self._store.pause()
         try:
             self._let(fault.lasts_s)
@@ -103,7 +103,7 @@ class RootFaults:
         return f"the store of broker {fault.broker}"
 
     def fail_store(self, fault: Fault) -> str:
-        """The store answers errors; some of what is put lands all the same."""
+        """The store answers errors; it still stores some of the objects that are put."""
         self._store.begin_errors()
         try:
             self._let(fault.lasts_s)
@@ -112,7 +112,7 @@ class RootFaults:
         return f"the store of broker {fault.broker}"
 
     def rot(self, fault: Fault) -> str:
-        """A bit of a data file flips, and nobody is told."""
+        """Flips one bit of a data file, silently."""
         log, draw = self._folders[fault.broker] / LOG.name, random.Random(fault.extent)
         held = [f.name for f in log_files(StorageRoot.of(str(log))) if f.segment and self._is_kept(f.segment.headers)]
         if not held:
@@ -125,7 +125,7 @@ class RootFaults:
         return f"{path.name} of broker {fault.broker}"
 
     def lacks_repairs(self) -> str:
-        """Which file that has rotted is still in a log as it is."""
+        """The first rotten file that is still in a log, as text; empty if there is none."""
         for path, whole in list(self._rotten.items()):
             if _is_active(path) and _digest(path) != whole:
                 return f"{path} has rotted, and is still in the log"

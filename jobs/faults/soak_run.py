@@ -1,5 +1,5 @@
-"""The course of a soak: three brokers and two controllers in processes of their own, under load while things go wrong;
-then all of them in order again, and every record is looked for."""
+"""Runs a soak: three brokers and two controllers as processes, under load and faults. Then it waits for recovery, stops
+all processes in order and checks every record."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from lakelog.replication.errors import LakelogException, TimeoutException
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
-# Nothing is ever deleted from the first topic.
+# No records of the first topic are ever deleted.
 KEPT, TRIMMED = "kept", "trimmed"
 ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, TRIMMED: {0: (2, 1, 3), 1: (3, 2, 1)}}
-# Small files are put together often, files that are gone are deleted soon after the longest freeze. Tables are looked
-# at seldom: a look at the store is a request, and all of them share a small machine. The broker on a slow store takes
-# seconds a round there; it stays in sync with Kafka's lag time (KIP-537), which is longer than ours.
+# Compaction runs often, and removed files are deleted soon after the longest freeze. Polls are rare, because each poll
+# of the store is a request and all processes share a small machine. The broker with the slow store takes seconds a
+# round. Kafka's lag time of 30 s (KIP-537), longer than Lakelog's default, keeps it in sync.
 SETTINGS = {
     "replica.lag.time.max.ms": 30_000,
     "lakelog.poll.interval.ms": 200,
@@ -48,7 +48,7 @@ PATIENCE = 300.0
 
 @dataclass(frozen=True)
 class SoakPlan:
-    """For how long, how many faults of which kinds, and the seed that they are drawn from."""
+    """The duration in seconds, the number and kinds of faults, and the seed."""
 
     seconds: float
     faults: int
@@ -57,12 +57,12 @@ class SoakPlan:
 
     @property
     def latest_end_s(self) -> float:
-        """When the faults must be over, also on a machine that is slow to recover from each."""
+        """The second by which all faults must have ended, also on a machine that recovers slowly."""
         return 2 * self.seconds + PATIENCE
 
 
 def run_soak(folder: Path, plan: SoakPlan, report: ProgressReport) -> dict[str, Any]:
-    """Runs it all in an empty folder and answers what was found. `report` is told how far it has come."""
+    """Runs the soak in an empty folder and returns its figures. It calls `report` with its progress."""
     started = time.monotonic()
     cluster_uri, config = str(folder / "cluster"), folder / "server.properties"
     format_cluster(StorageRoot.of(cluster_uri), Config())
@@ -74,7 +74,7 @@ def run_soak(folder: Path, plan: SoakPlan, report: ProgressReport) -> dict[str, 
 
 
 class Soak:
-    """From the start of the processes to their end."""
+    """One soak, from the start of the processes to their end."""
 
     def __init__(self, cluster_uri: str, cluster: SoakCluster, plan: SoakPlan, report: ProgressReport) -> None:
         self._cluster = cluster
@@ -93,7 +93,7 @@ class Soak:
         self._is_loaded = False
 
     def run(self) -> None:
-        """All that it comes to is known afterwards; what cannot go on is told, and what can still be looked at is."""
+        """Runs all steps. A failed step is recorded, and the checks that are still possible follow."""
         if self._try(self._begin):
             self._try(self._go_wrong)
             self._is_loaded = False
@@ -110,7 +110,7 @@ class Soak:
         except LakelogException as error:
             self._course.failures.append(f"{error.name}: {error}")
             return False
-        except Exception:  # the bug of a thread of the load, or of ours: told with its trace, beside the fault
+        except Exception:  # a bug in a thread of the load or in the soak itself: record its stack trace
             self._course.failures.append(traceback.format_exc())
             return False
         return True
@@ -141,7 +141,8 @@ class Soak:
         self._let(self._plan.seconds - self._elapsed())
 
     def _carry_out(self, fault: Fault) -> None:
-        """What is waited for, or being done, is in the list from its beginning: the last one is the one to look at."""
+        """Carries out a fault. It lists the fault before it starts, so after an error the last entry is the one to look
+        at."""
         entry = {
             "kind": fault.kind, "planned_s": fault.at_s, "began_s": None, "began": None, "lasts_s": fault.lasts_s,
             "broker": fault.broker if fault.takes_broker else None, "done": None, "ended_s": None,
@@ -157,19 +158,20 @@ class Soak:
         return round(time.monotonic() - self._began, 1)
 
     def _settle(self) -> None:
-        """Everybody is up, every replica has what its leader has, and the readers have read all of it."""
+        """Starts what does not run, and waits until the replicas have their leaders' records and the readers have read
+        them."""
         for process in self._processes.all():
             if not process.is_running():
                 process.kill()
                 process.start()
         self._wait(self._health.lacks_members, "the ISRs are whole")
-        self._wait(self._roots.lacks_repairs, "what has rotted is repaired")
+        self._wait(self._roots.lacks_repairs, "rotten files are repaired")
         bounds = self._health.bounds()
         self._wait(lambda: self._health.lacks_records(bounds), "replicas catch up")
         self._wait(self._lacks_readers, "the readers have read everything")
 
     def _lacks_readers(self) -> str:
-        """Of a topic whose readers are behind, where they are and where they ought to be."""
+        """The first topic whose reader is behind, with its positions and the ends; empty if there is none."""
         bounds = self._health.bounds()
         for load in self._load.topics:
             load.reader.check()
@@ -187,7 +189,7 @@ class Soak:
             self._checked[load.topic] = topic_figures(self._view, load, load.topic == TRIMMED)
 
     def _let(self, seconds: float) -> None:
-        """Lets time pass; what ends by itself meanwhile ends the soak."""
+        """Waits a number of seconds. If a process ends by itself meanwhile, the soak ends with an error."""
         end = time.monotonic() + seconds
         self._wait(lambda: "" if time.monotonic() >= end else "not yet", "time passes", seconds + PATIENCE)
 
@@ -215,7 +217,7 @@ class Soak:
                 raise TimeoutException(f"only {begun} of {planned} faults have begun within {self._elapsed():.0f} s")
 
     def figures(self) -> dict[str, Any]:
-        """What was found, as JSON has it."""
+        """The figures as a JSON object."""
         self._course.not_in_order = self._faults.not_in_order
         self._course.rotted, self._course.repaired = self._roots.rotted, self._roots.repaired
         is_checked = len(self._checked) == len(ASSIGNMENTS)

@@ -1,4 +1,4 @@
-"""What the requests of S3 mean to the soak's object store: as many of them as delta-rs and pyarrow send."""
+"""Carries out S3 requests on the soak's object store: those that delta-rs and pyarrow send."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 class Request(NamedTuple):
-    """A request for a key of the bucket; without a key it is one for the bucket itself. Names of headers are lower
-    case."""
+    """A request for a key of the bucket, or without a key for the bucket itself. Names of headers are in lower case."""
 
     method: str
     key: str
@@ -30,7 +29,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What is answered to it."""
+    """The response to a request."""
 
     status: int
     body: bytes = b""
@@ -38,13 +37,13 @@ class Response(NamedTuple):
 
 
 def error(status: int, code: str) -> Response:
-    """An error as S3 tells it."""
+    """An error response in the format of S3."""
     body = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
     return Response(status, body, {"Content-Type": "application/xml"})
 
 
 def answer(store: ObjectStore, request: Request) -> Response:
-    """Carries a request out."""
+    """Carries out a request."""
     try:
         return _METHODS[request.method](store, request)
     except NoSuchKey:
@@ -82,7 +81,7 @@ def _put(store: ObjectStore, request: Request) -> Response:
         store.put_part(query["uploadId"], int(query["partNumber"]), request.body)
         return Response(200, b"", {"ETag": f'"{query["partNumber"]}"'})
     if not request.key or request.key.endswith("/"):
-        return Response(200)  # a bucket, or a folder: there are none
+        return Response(200)  # the creation of a bucket or a folder: nothing to do
     source = request.headers.get("x-amz-copy-source")
     if source is None:
         return Response(200, b"", {"ETag": store.put(request.key, request.body, only_new).etag})

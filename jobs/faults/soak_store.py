@@ -1,7 +1,8 @@
-"""The objects of a small object store: files below a folder, a key a path. What is put is there whole or not at all.
+"""The objects of a small object store: files below a folder, with keys as paths. A put stores the whole object or
+nothing.
 
-It knows as much of S3 as the file systems of delta-rs and pyarrow ask for. The soak keeps a root in it that can hang
-and answer errors, and damages the same files from outside.
+It supports the part of S3 that delta-rs and pyarrow use. The soak keeps a root in it, lets it hang and answer errors,
+and damages its files from outside.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ _UPLOADS = ".uploads"
 
 
 class NoSuchKey(Exception):
-    """There is no object of that key."""
+    """No object has this key."""
 
 
 class PreconditionFailed(Exception):
-    """There is an object of that key already, and the request allows none."""
+    """The request requires that no object has this key, but one exists."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """An object as a listing has it; without a size, a group of keys with a common prefix."""
+    """An object in a listing. Without a size, it is a group of keys with a common prefix."""
 
     key: str
     size: int | None = None
@@ -43,7 +44,7 @@ class ObjectStore:
         self._uploads.mkdir(parents=True, exist_ok=True)
 
     def put(self, key: str, content: bytes, only_new: bool) -> Stored:
-        """Writes an object; with `only_new` the first of all writers is the only one. Raises PreconditionFailed."""
+        """Writes an object. With `only_new`, only the first writer of a key succeeds. Raises PreconditionFailed."""
         path, draft = self._path(key), self._uploads / uuid.uuid4().hex
         draft.write_bytes(content)
         try:
@@ -70,20 +71,20 @@ class ObjectStore:
             raise NoSuchKey(key) from None
 
     def head(self, key: str) -> Stored:
-        """Size and age of an object. Raises NoSuchKey."""
+        """The size (bytes) and the time of an object. Raises NoSuchKey."""
         path = self._path(key)
         if not path.is_file():
             raise NoSuchKey(key)
         return _stored(key, path)
 
     def delete(self, key: str) -> None:
-        """Deletes an object; one that is gone already is no error, and neither is a folder: there are none."""
+        """Deletes an object. A missing object is no error, nor is a folder, because S3 has no folders."""
         with contextlib.suppress(IsADirectoryError, NotADirectoryError):
             self._path(key).unlink(missing_ok=True)
 
     def list(self, prefix: str, delimiter: str, after: str) -> list[Stored]:
-        """The objects whose keys begin with `prefix` and come after `after`, in order; those that have the delimiter
-        behind the prefix are told by their common prefixes."""
+        """The objects whose keys begin with `prefix` and come after `after`, in order. Keys with the delimiter after
+        the prefix are grouped by their common prefix."""
         parent, _, _ = prefix.rpartition("/")
         found = self._below(parent + "/" if parent else "", prefix, delimiter)
         return sorted((stored for stored in found if stored.key > after), key=lambda stored: stored.key)
@@ -109,27 +110,27 @@ class ObjectStore:
             if key.startswith(prefix):
                 yield _stored(key, self._folder / key)
         except FileNotFoundError:
-            return  # it was deleted meanwhile
+            return  # it has just been deleted
 
     def begin_upload(self) -> str:
-        """The id of an object that comes in parts."""
+        """Begins an upload in parts and returns its id."""
         upload = uuid.uuid4().hex
         (self._uploads / upload).mkdir()
         return upload
 
     def put_part(self, upload: str, number: int, content: bytes) -> None:
-        """Takes a part."""
+        """Stores a part."""
         (self._uploads / upload / f"{number:05}").write_bytes(content)
 
     def complete_upload(self, upload: str, key: str, only_new: bool) -> Stored:
-        """Puts the parts together. Raises PreconditionFailed."""
+        """Joins the parts to an object. Raises PreconditionFailed."""
         parts = sorted((self._uploads / upload).iterdir())
         stored = self.put(key, b"".join(part.read_bytes() for part in parts), only_new)
         self.abort_upload(upload)
         return stored
 
     def abort_upload(self, upload: str) -> None:
-        """Forgets the parts."""
+        """Deletes the parts."""
         for part in (self._uploads / upload).iterdir():
             part.unlink()
         (self._uploads / upload).rmdir()

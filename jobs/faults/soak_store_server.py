@@ -1,9 +1,8 @@
-"""`python -m lakelog.jobs.faults.soak_store_server FOLDER`: a small object store on loopback, which can be told to
-answer errors. Frozen, it is a store that hangs.
+"""`python -m lakelog.jobs.faults.soak_store_server FOLDER`: a small object store on loopback that answers errors on
+request. A test that freezes it gets a store that hangs.
 
-The last part of FOLDER is the name of the bucket. Beside the folder the server writes its port to `<FOLDER>.port`. As
-long as there is a file `<FOLDER>.errors` it answers 503 to everything; one put in three is carried out all the same,
-and its answer is lost.
+The last part of FOLDER is the name of the bucket. The server writes its port to `<FOLDER>.port`, beside the folder.
+While a file `<FOLDER>.errors` exists, it answers every request with 503, but still carries out every third put.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from lakelog.jobs.faults.soak_s3 import Request, Response, answer, error
 from lakelog.jobs.faults.soak_store import ObjectStore
 
-_LOST_ANSWERS = 3  # one in so many
+_LOST_ANSWERS = 3  # every third put is carried out although the answer is an error
 
 
 def port_file(folder: Path) -> Path:
-    """Where the server says which port it listens on."""
+    """The file to which the server writes its port."""
     return folder.with_name(f"{folder.name}.port")
 
 
 def errors_file(folder: Path) -> Path:
-    """The file that makes the server answer errors."""
+    """The file that makes the server answer errors while it exists."""
     return folder.with_name(f"{folder.name}.errors")
 
 
 class StoreServer(ThreadingHTTPServer):
-    """Serves a folder as a bucket, on a port of its own."""
+    """Serves a folder as a bucket, on a free port."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -46,7 +45,7 @@ class StoreServer(ThreadingHTTPServer):
         self._lock = threading.Lock()
 
     def answer(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Response:
-        """Carries a request out, or answers an error instead, or both."""
+        """Carries out a request, answers an error instead, or does both."""
         path, _, query = url.partition("?")
         bucket, _, key = unquote(urlsplit(path).path).lstrip("/").partition("/")
         if f"/{bucket}" != self._bucket:
@@ -71,10 +70,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: StoreServer
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Logs nothing."""
 
     def handle_expect_100(self) -> bool:
-        """A client that asks whether to send its content is told at once: it would wait for a second."""
+        """Answers `Expect: 100-continue` at once; otherwise the client would wait for a second."""
         answered = super().handle_expect_100()
         self.wfile.flush()
         return answered
@@ -95,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _body(stream: BufferedIOBase | BytesIO, headers: dict[str, str]) -> bytes:
-    """The content that is sent. A client may send it in chunks for HTTP, in chunks for S3, or both."""
+    """The body of a request. A client may send it in chunks of HTTP, in chunks of S3, or both."""
     if "chunked" in headers.get("transfer-encoding", ""):
         body = _joined(stream)
     else:
@@ -104,7 +103,7 @@ def _body(stream: BufferedIOBase | BytesIO, headers: dict[str, str]) -> bytes:
 
 
 def _joined(stream: BufferedIOBase | BytesIO) -> bytes:
-    """Chunks, each with its size on a line before it; after the last one, of size 0, lines up to an empty one."""
+    """Joins chunks. A line with its size is before each; lines up to an empty one follow the last chunk, of size 0."""
     chunks = []
     while size := int(stream.readline().partition(b";")[0], 16):
         chunks.append(stream.read(size))

@@ -1,4 +1,4 @@
-"""What goes wrong with a broker's root, done to its files on a local disk."""
+"""Faults of a broker's root, made in its files on a local disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_COMMIT = f"{0:020}.json"
 
 
 def take_away(root: str) -> None:
-    """Puts a plain file where the root was: whatever is read or written there fails, also for who is root."""
+    """Replaces the root by a plain file, so each read and write fails, even for the user root."""
     path, aside = Path(root), Path(root + _ASIDE)
     path.rename(aside)
     stone = Path(f"{aside}.file")
@@ -26,7 +26,7 @@ def take_away(root: str) -> None:
 
 
 def bring_back(root: str) -> None:
-    """Puts the root back as it was; one that has not been taken away is left alone."""
+    """Puts the root back. Does nothing if it was not taken away."""
     path, aside = Path(root), Path(root + _ASIDE)
     if aside.is_dir():
         path.unlink(missing_ok=True)
@@ -34,26 +34,27 @@ def bring_back(root: str) -> None:
 
 
 def is_away(root: str) -> bool:
-    """Whether the root has been taken away."""
+    """Whether the root was taken away."""
     return Path(root + _ASIDE).is_dir()
 
 
 def _put(source: Path, target: Path) -> None:
-    """Renames; a folder that a broker makes at `target` in between holds nothing of value."""
+    """Renames `source` to `target`. It deletes a folder that a broker has just created at `target`, which is
+    worthless."""
     for _ in range(_ATTEMPTS):
         try:
             os.rename(source, target)
             return
         except OSError:
             shutil.rmtree(target, ignore_errors=True)
-    raise OSError(f"{target}: is made again and again by somebody else")
+    raise OSError(f"{target}: another process creates it again and again")
 
 
 def forget_since(root: Path, moment: float) -> int:
-    """Takes away what a power cut takes from a disk that nobody has synced: the commits and files of the broker's
-    tables that were written from a moment on, in seconds since the epoch. Returns how many commits are gone.
+    """Deletes files as a power cut does on a disk without fsync: the commits and data files of the broker's tables that
+    were written since `moment` (seconds since the epoch). Returns the number of deleted commits.
 
-    The tables are left: their first commits are from the time when the root was formatted.
+    The tables stay, because their first commits are kept.
     """
     commits = 0
     for path in [path for table in (LOG, REPLICAS) for path in (root / table.name).rglob("*")]:
@@ -64,7 +65,7 @@ def forget_since(root: Path, moment: float) -> int:
 
 
 def empty(root: Path) -> None:
-    """Takes away all that a root holds; the folder stays."""
+    """Deletes everything in a root; the folder stays."""
     gone = root.with_name(f"{root.name}.gone")
     root.rename(gone)
     root.mkdir()
@@ -72,7 +73,7 @@ def empty(root: Path) -> None:
 
 
 def rot(file: Path, draw: random.Random) -> None:
-    """Flips a bit of a column's pages in a data file, in place, as a disk does it: size and age stay as they were."""
+    """Flips a bit in a column's pages of a data file in place, as a bad disk does: size and age stay the same."""
     group = pq.ParquetFile(file).metadata.row_group(0)
     column = group.column(draw.randrange(group.num_columns))
     begins = column.dictionary_page_offset or column.data_page_offset

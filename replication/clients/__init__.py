@@ -1,1 +1,1 @@
-"""What users hold: producer, reader, admin client."""
+"""The clients for users: producer, consumer, reader, admin client."""

@@ -1,6 +1,6 @@
-"""Reads committed records from the logs of their leaders, and keeps the offsets that a group has come to.
+"""Reads committed records from the logs of their leaders, and stores the offsets of a consumer group.
 
-A consumer needs no Spark: its answers are Arrow tables. Kafka: `KafkaConsumer`, `ReplicaManager.fetchMessages`,
+A consumer needs no Spark and returns Arrow tables. Kafka: `KafkaConsumer`, `ReplicaManager.fetchMessages`,
 `GroupMetadataManager`. [FE-01, FE-02, DO-02, AP-04]
 """
 
@@ -44,9 +44,9 @@ from lakelog.schemas import LOG
 
 @dataclass(frozen=True)
 class FetchedRecords:
-    """What a fetch brought from one partition: records in the columns of the log, or why there are none.
+    """The result of a fetch from one partition: records (columns of `schemas.LOG`), or an error.
 
-    HW and log start are -1 beside an error. Kafka: `FetchPartitionData`.
+    With an error, HW and log start are -1. Kafka: `FetchPartitionData`.
     """
 
     records: pa.Table = field(default_factory=LOG.arrow.empty_table)
@@ -56,14 +56,14 @@ class FetchedRecords:
 
 
 class EpochEndOffset(NamedTuple):
-    """The largest epoch at or below the one asked for, and the offset after its last record; -1 where not known."""
+    """The largest epoch at or below the requested one, and the offset after its last record; -1 if unknown."""
 
     leader_epoch: int
     end_offset: int
 
 
 class Consumer:
-    """Fetches from offsets that the caller gives; with a `group` it also keeps offsets. For one thread at a time."""
+    """Fetches from offsets that the caller gives; with a `group` it also stores offsets. For one thread at a time."""
 
     def __init__(self, cluster_uri: str, group: str | None = None, config: Config | None = None) -> None:
         self._view = TopicView(Cluster.open(cluster_uri, config))
@@ -73,12 +73,12 @@ class Consumer:
         self, topic: str, offsets: Mapping[int, int], min_bytes: int = 1, max_wait_ms: int = 500,
         max_bytes: int = 52_428_800,
     ) -> dict[int, FetchedRecords]:  # fmt: skip
-        """The committed records from `offsets` (partition: offset) on, of each partition or its error.
+        """The committed records from `offsets` (partition: offset) on: for each partition its records or its error.
 
-        Answers at once when there are `min_bytes` or any partition is in error, else after `max_wait_ms` with what
-        there is then. An offset above the HW is waited for, never reset: a new leader's HW may lag behind what its
-        predecessor has told. No more than `max_bytes` of keys and values, but for the first batch, in the order of
-        `offsets`. Raises nothing of Lakelog's; what a partition's error says is retriable may be fetched again.
+        Returns at once if there are `min_bytes` or a partition has an error, otherwise after `max_wait_ms` with what is
+        there. Returns at most `max_bytes` of keys and values, in the order of `offsets`; the first batch may be larger.
+        It waits for an offset above the HW and never resets it, because a new leader's HW may be behind. Raises no
+        LakelogException; the caller may repeat a fetch with a retriable error.
         """
         deadline = time.monotonic() + max_wait_ms / 1000
         try:
@@ -93,12 +93,12 @@ class Consumer:
     def epoch_end(
         self, topic: str, partition: int, epochs: Iterable[int], broker_id: int | None = None
     ) -> dict[int, EpochEndOffset]:
-        """Where each leader epoch ends in the log of the leader, or of the broker that is asked.
+        """The end offset of each leader epoch in the leader's log. `broker_id`: the broker that must lead.
 
         Kafka: `ReplicaManager.lastOffsetForLeaderEpoch`. KIP-101, KIP-279. [EP-03]
 
-        Raises UnknownTopicOrPartitionException, LeaderNotAvailableException, and NotLeaderOrFollowerException where the
-        broker does not lead: what it holds may be truncated yet.
+        Raises UnknownTopicOrPartitionException, LeaderNotAvailableException, and NotLeaderOrFollowerException if the
+        broker does not lead, because it may still truncate its log.
         """
         seen = _existing(self._view.leaderships(topic, [partition]), topic, partition)
         registration = seen.registration
@@ -110,16 +110,16 @@ class Consumer:
         return {e: EpochEndOffset(*end_offset_for(log.lineage, log.log_end_offset, e)) for e in epochs}
 
     def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        """Keeps the offsets (topic: partition: next offset) that the group has come to; all of them or none.
+        """Stores the group's offsets (topic: partition: next offset), all of them or none.
 
-        A commit is acks=all by nature: it is one compare-and-set on a table of the cluster, not an append that
-        followers copy. When it returns nothing is left to wait for, so there is no `offsets.commit.required.acks`.
+        A commit needs no `offsets.commit.required.acks`: it is one compare-and-set on a table of the cluster, so no
+        follower has to copy it.
 
         Kafka: `GroupMetadataManager.storeOffsets`. [AP-04]
 
         Raises InvalidGroupIdException without a group, UnknownTopicOrPartitionException, OffsetOutOfRangeException for
-        a negative offset or one above 2^63 - 1, and TimeoutException or KafkaStorageException where the commit could
-        not be made, or its outcome could not be learned, within `request.timeout.ms`.
+        an offset below 0 or above 2^63 - 1, and TimeoutException or KafkaStorageException if the commit failed, or its
+        outcome is unknown, after `request.timeout.ms`.
         """
         group, rows = self._known_group(), []
         for topic, by_partition in offsets.items():
@@ -134,9 +134,9 @@ class Consumer:
         self._view.cluster.groups.commit(rows, deadline)
 
     def committed(self, topic: str) -> dict[int, int]:
-        """The offsets that the group has committed last, of the partitions that have any.
+        """The offsets that the group committed last, for the partitions that have one.
 
-        Raises InvalidGroupIdException without a group, UnknownTopicOrPartitionException.
+        Raises InvalidGroupIdException without a group, UnknownTopicOrPartitionException, KafkaStorageException.
         """
         group = self._known_group()
         registrations = self._view.partitions(topic)
@@ -147,7 +147,7 @@ class Consumer:
     def _known_group(self) -> str:
         if not self._group:
             raise InvalidGroupIdException(
-                f"group is {self._group!r}: a consumer keeps offsets only under the name of a group"
+                f"group is {self._group!r}: a consumer stores offsets only under the name of a group"
             )
         return self._group
 
@@ -159,7 +159,7 @@ def _existing(seen: Mapping[int, Leadership], topic: str, partition: int) -> Lea
 
 
 def _led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> PartitionLog:
-    """The partition's log at its leader, read after the row, which holds for it."""
+    """The partition's log at its leader, read after the leader's row."""
     registration, row = seen.registration, seen.row
     name = registration.name
     if seen.unavailable and (seen.error or registration.leader == NO_LEADER):
@@ -174,7 +174,7 @@ def _led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> Partitio
 
 
 class _Readable(NamedTuple):
-    """What lies between a fetch offset and the HW, in a log that was found to lead."""
+    """The batches between a fetch offset and the HW, in a log whose leader was checked."""
 
     registration: PartitionRegistration
     batches: list[PlacedBatch]
@@ -183,12 +183,12 @@ class _Readable(NamedTuple):
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each batch: one at least, or a batch of empty records would be waited for in vain."""
+        """The bytes of each batch, at least 1: otherwise a fetch would never return a batch of empty records."""
         return [max(1, batch.header.bytes) for batch in self.batches]
 
 
 class _DelayedFetch:
-    """One fetch, until `answers` has a row for each partition."""
+    """One fetch. It ends when `answers` has an entry for each partition."""
 
     def __init__(self, view: TopicView, topic: str, offsets: Mapping[int, int], min_bytes: int, max_bytes: int) -> None:
         self.answers: dict[int, FetchedRecords] = {}
@@ -209,7 +209,7 @@ class _DelayedFetch:
         return outcome.is_done
 
     def _look(self, partition: int, offset: int, refreshed: Callable[[int], LogState]) -> _Readable | LakelogException:
-        """HW first, then the log, never the other way round."""
+        """Reads the HW first and then the log, never the other way round."""
         try:
             seen = _existing(self.watch.seen, self._topic, partition)
             log = _led_log(seen, refreshed)
@@ -237,7 +237,7 @@ class _DelayedFetch:
 def _records(
     looked: _Readable, batches: list[PlacedBatch], offset: int, read: Callable[[int, str], pa.Table]
 ) -> FetchedRecords:
-    """The rows of the batches from `offset` to the HW, out of the files of the version that was looked at."""
+    """The rows of the batches from `offset` to the HW, from the files of the version that was checked."""
     stop = min(looked.high_watermark, batches[-1].header.next_offset if batches else offset)
     try:
         tables = [

@@ -1,7 +1,8 @@
-"""Operations that cannot be answered yet: tried at once, again whenever what they watch has moved, and at the deadline.
+"""Operations that cannot complete yet. They are tried at once, after each change of what they watch, and at the
+deadline.
 
-Kafka: `DelayedOperation`, `DelayedOperationPurgatory`. There a request is parked, and whoever moves a partition wakes
-it. Here nobody calls: the client looks which of its partitions have moved in the tables, and wakes what watches them.
+Kafka: `DelayedOperation`, `DelayedOperationPurgatory`. There, the code that changes a partition wakes its operations.
+Here the client polls the tables for changed partitions, and tries the operations that watch them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ Answer = TypeVar("Answer")
 
 
 def until_available(look: Callable[[], Answer], deadline: float, poll_interval_ms: int) -> Answer:
-    """What `look` answers once a new leader knows how much is committed, which it soon does. KIP-207.
+    """Calls `look` until a new leader knows its high watermark, and returns the result. KIP-207.
 
-    `deadline` is of the monotonic clock; one look is always made. Raises OffsetNotAvailableException at the deadline,
-    and whatever else `look` raises at once.
+    It calls `look` at least once. Raises OffsetNotAvailableException at the `deadline` (s, monotonic clock), and any
+    other error of `look` at once.
     """
     while True:
         try:
@@ -33,9 +34,10 @@ def until_available(look: Callable[[], Answer], deadline: float, poll_interval_m
 
 
 class DelayedOperation(Generic[Key]):
-    """An operation over some keys, completed exactly once: by an attempt that answers, or by its deadline. [DO-01]
+    """An operation over some keys. It completes exactly once: by a successful attempt, or at its deadline. [DO-01]
 
-    `attempt` is told whether the time is over, and tells whether it has answered; when the time is over it has to.
+    `attempt` gets True after the deadline (s, monotonic clock), and then must answer. It returns whether it has
+    answered.
     """
 
     def __init__(self, keys: Iterable[Key], deadline: float, attempt: Callable[[bool], bool]) -> None:
@@ -45,7 +47,7 @@ class DelayedOperation(Generic[Key]):
         self._attempt = attempt
 
     def try_complete(self, now: float) -> bool:
-        """Tells whether the operation is completed by now; attempts it if it was not before."""
+        """Attempts the operation unless it is completed. Returns whether it is completed now."""
         if not self.is_completed:
             is_over = now >= self.deadline
             self.is_completed = self._attempt(is_over) or is_over
@@ -53,7 +55,7 @@ class DelayedOperation(Generic[Key]):
 
 
 class Purgatory(Generic[Key]):
-    """Where delayed operations wait. For one thread; the clock is in seconds and monotonic. [DO-01]"""
+    """Holds delayed operations. For one thread only; the clock is in seconds and monotonic. [DO-01]"""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -61,14 +63,14 @@ class Purgatory(Generic[Key]):
 
     @property
     def watched(self) -> int:
-        """How many operations wait."""
+        """The number of waiting operations."""
         return len(self._watched)
 
     def try_complete_else_watch(self, operation: DelayedOperation[Key]) -> bool:
-        """Tries the operation and keeps it if that was too early.
+        """Tries the operation, and keeps it if it does not complete.
 
-        Kafka tries once more after that, lest a move in between wake nobody. Who polls needs no second try: what has
-        moved since the first one is seen at the next poll.
+        Kafka tries again after that, because a change in between would wake nobody. A client that polls needs no second
+        try: the next poll finds the change.
         """
         if operation.try_complete(self._clock()):
             return True
@@ -76,7 +78,7 @@ class Purgatory(Generic[Key]):
         return False
 
     def check_and_complete(self, moved: Iterable[Key]) -> None:
-        """Tries the operations that watch one of these keys, and those whose time is over."""
+        """Tries the operations that watch one of these keys, and those past their deadline."""
         now, keys = self._clock(), frozenset(moved)
         for operation in self._watched:
             if operation.keys & keys or now >= operation.deadline:
@@ -84,7 +86,7 @@ class Purgatory(Generic[Key]):
         self._watched = [operation for operation in self._watched if not operation.is_completed]
 
     def wait(self, moved: Callable[[], Iterable[Key]], poll_interval_ms: int) -> None:
-        """Returns when every operation is completed. `moved` tells which keys have moved since it was last asked."""
+        """Returns when every operation is completed. `moved` returns the keys that have changed since its last call."""
         while self._watched:
             pause(poll_interval_ms, min(operation.deadline for operation in self._watched))
             self.check_and_complete(moved())

@@ -1,7 +1,7 @@
-"""Which partition a record goes to: the same as any Kafka client would choose for its key.
+"""Chooses the partition of each record: the one that any Kafka client chooses for its key.
 
-The hash is computed for a whole column at once by Arrow's kernels: keys of one length form one matrix of 32-bit
-words, so that a step of the hash is a few kernel calls over all of them, and not a loop in Python over each.
+Arrow's kernels hash a whole column at once. Keys of one length form one matrix of 32-bit words, so a step of the hash
+is a few kernel calls over all keys instead of a Python loop over each.
 
 Kafka: `DefaultPartitioner`, `Utils.murmur2`. KIP-480 (records without a key).
 """
@@ -18,15 +18,15 @@ _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 _MAX_INT = 0x7FFFFFFF
 
-# Calls of a kernel cost about as much as hashing this many keys one by one.
+# Below this number of keys, hashing them one by one is cheaper than the kernel calls.
 _FEW_KEYS = 16
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's 32-bit hash of a key, signed as in Java: the plain form, which the columns are tested against.
+    """Kafka's 32-bit hash of a key, signed as in Java. Tests compare the column version with this simple one.
 
-    Kafka: `Utils.murmur2`. A word is 4 bytes, little-endian; a last one that is not full is padded with zeros and
-    mixed in more simply than the others.
+    Kafka: `Utils.murmur2`. A word is 4 bytes, little-endian. An incomplete last word is padded with zeros and mixed in
+    with fewer steps.
     """
     whole = len(data) & ~3
     value = _SEED ^ len(data)
@@ -47,8 +47,8 @@ def partition_of_keys(keys: pa.Array | pa.ChunkedArray, partitions: int, null_pa
     Args:
         keys: binary (or string), in one piece or in chunks; a null is a record without a key.
         partitions: number of partitions of the topic.
-        null_partition: where records without a key go: one partition for a whole batch, which the caller changes
-            from batch to batch. So a batch is one large write instead of a small one to each partition. KIP-480.
+            null_partition: the partition of records without a key. One partition for a whole batch; the caller changes
+                it from batch to batch. So a batch is one large write instead of many small ones. KIP-480.
 
     Kafka: `DefaultPartitioner.partition`: the hash without its sign bit, modulo the number of partitions.
 
@@ -57,7 +57,7 @@ def partition_of_keys(keys: pa.Array | pa.ChunkedArray, partitions: int, null_pa
     """
     if not 0 <= null_partition < partitions:
         raise InvalidPartitionsException(f"partition {null_partition}: the topic has partitions 0 to {partitions - 1}")
-    # Offsets of 64 bits: the chunks together, or the keys with their padding, may have more than 2 GiB.
+    # 64-bit offsets: all chunks together, or the padded keys, may have more than 2 GiB.
     column = pa.chunked_array(keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys], keys.type)
     encoded = column.cast(pa.large_binary()).combine_chunks().dictionary_encode()
     chosen = _modulo(pc.bit_wise_and(_murmur2_of_each(encoded.dictionary), _uint32(_MAX_INT)), partitions)
@@ -74,7 +74,7 @@ def _murmur2_of_each(keys: pa.Array) -> pa.Array:
     for end, length in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
         hashes.append(_murmur2_of_length(ordered_keys.slice(start, end - start), length))
         start = end
-    # The positions of an order are its inverse: they bring the hashes back to the places of their keys.
+    # The sort indices of a permutation are its inverse: they move the hashes back to the positions of their keys.
     return pa.concat_arrays(hashes).take(pc.sort_indices(order))
 
 
@@ -94,7 +94,7 @@ def _murmur2_of_length(keys: pa.Array, length: int) -> pa.Array:
 
 
 def _words(keys: pa.Array, length: int) -> pa.Array:
-    """The keys as lists of little-endian 32-bit words, the last one padded with zeros: their bytes seen anew."""
+    """The keys as lists of little-endian 32-bit words, the last one padded with zeros, without copying."""
     padding = pa.scalar(bytes(-length % 4), pa.large_binary())
     padded = pc.binary_join_element_wise(keys, padding, pa.scalar(b"", pa.large_binary()))
     size = -(-length // 4)

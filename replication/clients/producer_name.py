@@ -1,4 +1,4 @@
-"""Producers with a name. Kafka: `transactional.id`, `TransactionCoordinator.handleInitProducerId`. KIP-98, KIP-360."""
+"""Named producers. Kafka: `transactional.id`, `TransactionCoordinator.handleInitProducerId`. KIP-98, KIP-360."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lakelog.replication.storage.cluster import Cluster
 
 
 class ProducerName:
-    """The name of a producer, which gives it its identities. Starting fences the producer that had the name before.
+    """The name of a producer, which gets its identities under it. Starting fences the earlier producer of that name.
 
-    A name that nobody uses expires. To be used is to be given an identity, so that a producer at work needs another one
-    before half of that time has passed. The other half is for a process that stands still in the midst of a send.
+    A name expires if its producer takes no identity for `transactional.id.expiration.ms`. A working producer takes a
+    new identity after half of that time. The other half covers a process that freezes during a send.
     """
 
     def __init__(self, name: str, cluster: Cluster) -> None:
@@ -26,12 +26,13 @@ class ProducerName:
 
     @property
     def needs_new_identity(self) -> bool:
-        """Whether the identity that was given last must not be used for another send. A machine that sleeps may have a
-        monotonic clock that stands still, and the time of day may be set back: the one that says more holds."""
+        """Whether another send needs a new identity first. A monotonic clock may stand still while a machine sleeps,
+        and the time of day may be set back, so the longer of the two times counts."""
         return any(now - used_at >= self._seconds for now, used_at in zip(_now(), self._used_at, strict=True))
 
     def new_identity(self, deadline: float) -> ProducerIdentity:
-        """The next identity. Raises ProducerFencedException if another producer has started under the name."""
+        """The next identity. Raises ProducerFencedException if another producer has started under the name, and
+        TimeoutException at the `deadline` (s, monotonic clock)."""
         used_at = _now()
         take = self._producers.renew if self._has_started else self._producers.init_producer
         given = take(self._name, self._owner, deadline)

@@ -1,4 +1,4 @@
-"""Committed records as a DataFrame: what a consumer sees in Kafka, and the Kafka source of Spark in batch. [FE-01]"""
+"""Committed records as a DataFrame, as Spark's Kafka source returns them in batch mode. [FE-01]"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import size_fault
 
-# "earliest", "latest", or an offset for each partition, as the Kafka source of Spark has them.
+# "earliest", "latest", or an offset for each partition, as in Spark's Kafka source.
 Offsets: TypeAlias = str | Mapping[int, int]
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -39,13 +39,14 @@ def read_committed(
     ending: Offsets = LATEST,
     config: Config | None = None,
 ) -> DataFrame:
-    """The committed records of a topic: those below the high watermark at the time of the call, and no others later.
+    """A DataFrame of a topic's committed records: those below the high watermark at the time of the call.
 
-    `starting` and `ending` (excluded) are "earliest", "latest" (the HW) or an offset for each partition; partitions
-    that a mapping leaves out are read from the beginning, or to the HW. Raises UnknownTopicOrPartitionException,
-    LeaderNotAvailableException, NotLeaderOrFollowerException when a leader is deposed meanwhile,
-    OffsetOutOfRangeException, and CorruptRecordException naming a data file that is gone. A new leader that does not
-    know yet how much is committed is waited for; OffsetNotAvailableException after `request.timeout.ms`. KIP-207.
+    `starting` and `ending` (excluded) are "earliest", "latest" (the HW) or an offset for each partition. Without an
+    offset, a partition is read from its beginning, or up to its HW. Columns: `schemas.LOG`. Raises
+    UnknownTopicOrPartitionException, InvalidPartitionsException, LeaderNotAvailableException,
+    NotLeaderOrFollowerException if a leader changes meanwhile, OffsetOutOfRangeException, CorruptRecordException if a
+    data file is missing, and OffsetNotAvailableException if a new leader does not know its HW within
+    `request.timeout.ms`. KIP-207.
     """
     view = TopicView(Cluster.open(cluster_uri, config))
     deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
@@ -79,7 +80,8 @@ def _read_leader(
     spark: SparkSession, view: TopicView, leader: int, led: list[PartitionRegistration], starting: Offsets,
     ending: Offsets,
 ) -> DataFrame:  # fmt: skip
-    """HW first, then the log: so the version that is read holds all that lies below the HW, if it leads still."""
+    """Reads the HW first, then the log. So the log's version has all records below the HW, if the broker still
+    leads."""
     if leader == NO_LEADER:
         raise LeaderNotAvailableException(f"{led[0].name}: has no leader")
     rows = view.replicas(leader)
@@ -100,7 +102,7 @@ def _read_leader(
         bounds.append((registration.topic_id, registration.partition, start, stop))
     records = spark.read.format("delta").option("versionAsOf", state.version).load(log.root.spark_uri)
     types = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
-    # Said once more as a plain filter: by it Spark skips files.
+    # The same bounds again as a plain filter, which lets Spark skip files.
     numbers = ", ".join(str(registration.partition) for registration in led)
     skipped = f"topic = '{led[0].topic}' AND partition IN ({numbers}) AND offset >= {min(b[2] for b in bounds)}"
     return committed_records(records.where(skipped), spark.createDataFrame(bounds, types))
@@ -138,7 +140,7 @@ def _offset(chosen: int | str, log: PartitionLog, high_watermark: int, name: str
 
 
 def _check_files(log: ReplicaLog, partition_log: PartitionLog, start: int, stop: int) -> None:
-    """A file that is gone or has another size is named here, before Spark meets it with a stack trace."""
+    """Raises CorruptRecordException, naming the file, for a missing or short file. Spark would raise a stack trace."""
     needed = [b for b in partition_log.batches if b.header.next_offset > start and b.base_offset < stop]
     names = list(dict.fromkeys(batch.segment for batch in needed))
     files = log.current().segments

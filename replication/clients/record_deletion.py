@@ -1,4 +1,4 @@
-"""Deleting records up to an offset: the leader's log start rises, and the client waits until everybody's has.
+"""Deletes records up to an offset: the leader's log start rises, and the client waits until all replicas follow.
 
 Kafka: `DeleteRecordsRequest`, `DelayedDeleteRecords`. KIP-107. [DR-01, DR-02]
 """
@@ -28,23 +28,23 @@ from lakelog.replication.storage.log.delete_records import StartOf, raise_log_st
 
 Deleted = int | LakelogException
 
-# Others may lead, or the root may work again, before the time is over.
+# Another broker may lead, or the root may work again, before the time-out.
 _MAY_PASS = (LeaderNotAvailableException, NotLeaderOrFollowerException, KafkaStorageException)
 
 
 def delete_records(view: TopicView, topic: str, before: Mapping[int, int], timeout_ms: int) -> dict[int, Deleted]:
-    """Deletes the records of each partition below its offset, -1 for all that are committed.
+    """Deletes the records of each partition below its offset; -1 deletes all committed records.
 
-    Answers the low watermark of each partition, or its error: nothing is read below it any more, on any live replica.
-    What could not be confirmed in time (TimeoutException) is deleted all the same. Raises
-    UnknownTopicOrPartitionException if there is no such topic, InvalidTopicException for an internal one.
+    Returns the low watermark of each partition, or its error. No live replica returns records below the low watermark.
+    After a TimeoutException of a partition (`timeout_ms` in ms) its records may be deleted all the same. Raises
+    UnknownTopicOrPartitionException if the topic does not exist, InvalidTopicException if it is internal.
     """
     check_not_internal(topic, "delete-records")
     return _Deletion(view, topic, before, time.monotonic() + timeout_ms / 1000).run()
 
 
 class _Deletion:
-    """One request: what has become of each of its partitions, and which offsets are waited for."""
+    """One request: the outcome of each partition, and the offsets that it waits for."""
 
     def __init__(self, view: TopicView, topic: str, before: Mapping[int, int], deadline: float) -> None:
         self._view = view
@@ -66,7 +66,8 @@ class _Deletion:
         return dict(self._outcomes)
 
     def _look(self, everything: list[int]) -> list[int]:
-        """All are looked at again: the log starts of followers are in their own rows, which nothing announces."""
+        """Checks all partitions again: followers write their log starts into their own rows, and nothing reports
+        that."""
         self._watch.moved()
         return everything
 
@@ -83,7 +84,7 @@ class _Deletion:
         return attempt
 
     def _delete(self, number: int) -> bool:
-        """Raises the leader's log start, once. Raises why that is refused."""
+        """Raises the leader's log start, once. Raises the error of a refusal."""
         if number not in self._wanted:
             found = self._watch.seen.get(number)
             if found is None:
@@ -133,7 +134,7 @@ class _Deletion:
         return False
 
     def _log_start(self, broker: int, number: int) -> int:
-        """A broker's log start; -1 if it has not said anything of the partition yet."""
+        """A broker's log start; -1 if its table has no row of the partition yet."""
         try:
             row = self._view.replicas(broker).get(self._watch.seen[number].registration.topic_id_partition)
         except LakelogException:

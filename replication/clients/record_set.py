@@ -1,4 +1,4 @@
-"""The records of one send, wherever they are: in this process, or spread over Spark's executors."""
+"""The records of one send, in this process or on Spark's executors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 Records: TypeAlias = Union["DataFrame", pa.Table]
 
-# Up to so many rows of a DataFrame are written by the driver: a Spark job costs more than writing them.
+# The driver writes DataFrames up to this number of rows itself: a Spark job would cost more.
 DRIVER_ROWS = 20_000
 
 
 class RecordSet(Protocol):
-    """Records by partition: how many there are, and how they get into segments. Ends with the `with` block."""
+    """Records by partition: their counts, and a writer of segments. Use it in a `with` block."""
 
     counts: Mapping[int, int]
 
@@ -31,17 +31,16 @@ class RecordSet(Protocol):
         """Writes the records of these partitions into new segments of the log at `root`."""
 
     def __enter__(self) -> RecordSet:
-        """The set itself."""
+        """Returns the set."""
 
     def __exit__(self, *error: object) -> None:
-        """Lets go of what the records take up."""
+        """Releases the memory of the records."""
 
 
 def record_set(topic: str, records: Records, partitions: int, segment_bytes: int) -> RecordSet:
-    """The records of a send for a topic with so many partitions.
+    """The records of a send for a topic with this number of partitions. `segment_bytes` is in bytes.
 
-    Raises InvalidRecordException for columns that records cannot have, InvalidPartitionsException for a partition
-    that the topic does not have.
+    Raises InvalidRecordException if a column is not allowed, InvalidPartitionsException if a partition does not exist.
     """
     sticky = random_partition(partitions)
     if isinstance(records, pa.Table):
@@ -50,7 +49,7 @@ def record_set(topic: str, records: Records, partitions: int, segment_bytes: int
         raise InvalidRecordException(
             f"records for topic {topic} are a {type(records).__name__}, they must be a DataFrame or a pyarrow.Table"
         )
-    from lakelog.replication.clients.spark_record_set import (  # a producer need not have Spark
+    from lakelog.replication.clients.spark_record_set import (  # imported late: a producer need not have Spark
         SparkRecordSet,
         arrow_schema,
     )
@@ -79,7 +78,7 @@ class ArrowRecordSet:
         return None
 
     def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
-        """Writes in this process."""
+        """Writes the records of these partitions in this process."""
         records = {
             TopicIdPartition(request.topic_id, request.partition): self._parts[request.partition]
             for request in requests

@@ -1,4 +1,4 @@
-"""Carries out sends on the tables of a cluster: see `send_round` and `acknowledge_round` of `protocol.rounds`."""
+"""Carries out sends on the tables of a cluster, see `send_round` and `acknowledge_round` in `protocol.rounds`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Sender:
         }
 
     def run(self, work: Round[Result]) -> Result:
-        """Carries out a round, and returns its result."""
+        """Carries out a round and returns its result."""
         return carry_out(work, self._handlers)
 
     def _min_insync_replicas(self) -> int:

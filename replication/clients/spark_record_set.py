@@ -1,4 +1,4 @@
-"""Large sends: Spark tasks write the segments, each task those of whole partitions; the driver commits them."""
+"""Large sends: Spark tasks write the segments, each task those of whole partitions. The driver commits them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ def arrow_schema(records: DataFrame) -> pa.Schema:
 
 
 class SparkRecordSet:
-    """Records of a DataFrame. They are kept while they are sent: one that answers differently each time it is run
-    would else be counted as one thing and written as another.
+    """Records of a DataFrame. It persists them during the send. Otherwise a non-deterministic DataFrame could be
+    counted as one set of records and written as another.
 
-    Each record has a place, by which each write of a partition gives it the same order: a log that has the first
-    records of a send already gets the rest of the same sequence. Spark runs the DataFrame again where an executor has
-    been lost with what it kept; the records of that run have another `run` number, so that a send which has written
-    the earlier ones is refused.
+    Each record has a `place`, so every write of a partition has the same order. If a log already has the first records
+    of a send, it then gets the rest of the same sequence. Spark computes records again if it loses an executor that had
+    them. Such records have another `run` number, and a send that has already written some of the first ones fails.
     """
 
     def __init__(self, topic: str, records: DataFrame, partitions: int, sticky: int, segment_bytes: int) -> None:
@@ -67,7 +66,7 @@ class SparkRecordSet:
         self._records.unpersist()
 
     def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
-        """Writes on the executors: a partition's records are all in one task, sorted by partition and place."""
+        """Writes on the executors. One task has all records of a partition, sorted by partition and place."""
 
         def write(positions: Positions) -> list[Segment]:
             todo = [request for request in requests if request.topic_id_partition in positions]
@@ -83,12 +82,12 @@ class SparkRecordSet:
         return write
 
     def _check(self, numbers: Sequence[int], reads: Mapping[int, _Read]) -> None:
-        """Raises InvalidRecordException unless the tasks had the records that were counted, in the runs of the first
+        """Raises InvalidRecordException unless the tasks read the counted records, from the same runs as the first
         write."""
         for number in numbers:
             read = reads.get(number, _Read(0, 0))
             if read.records != self.counts[number]:
-                changed = f"{self.counts[number]} were counted, {read.records} came to be written"
+                changed = f"{self.counts[number]} were counted, {read.records} reached the writer"
             elif self._runs.setdefault(number, read.runs) != read.runs:
                 changed = "Spark has run the DataFrame again after a part of it was written"
             else:
@@ -114,14 +113,14 @@ class _AssignPartitions:
 
 
 class _Read(NamedTuple):
-    """What a task had of a partition: how many records, and the sum of their run numbers."""
+    """The records of a partition that a task read: their number, and the sum of their run numbers."""
 
     records: int
     runs: int
 
 
 class _Written(NamedTuple):
-    """What a task answers: what it had of each partition, and the segments it has written of them."""
+    """The result of a task: what it read of each partition, and the segments that it wrote."""
 
     reads: Mapping[int, _Read]
     segments: Sequence[Segment]

@@ -1,4 +1,4 @@
-"""What a client sees of a topic: its partitions, their leaders, and what the leaders say."""
+"""A client's view of a topic: its partitions, their leaders, and the leaders' rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TopicView:
     def partitions(self, topic: str) -> dict[int, PartitionRegistration]:
         """The topic's partitions by number, as the metadata has them now.
 
-        Raises UnknownTopicOrPartitionException if there is no such topic.
+        Raises UnknownTopicOrPartitionException if the topic does not exist, KafkaStorageException.
         """
         self.cluster.topics.refresh()
         self.cluster.metadata.refresh()
@@ -49,10 +49,10 @@ class TopicView:
         return self.cluster.config.topic(self.cluster.topics.topics[topic].configs)
 
     def log(self, broker_id: int) -> ReplicaLog:
-        """A handle on a broker's log, opened anew for each of its processes.
+        """A handle on a broker's log. It is opened again for each process of the broker.
 
-        Raises LeaderNotAvailableException while the log is not the one that the broker has registered: what is appended
-        to it could take the place of what others have. [LI-04]
+        Raises LeaderNotAvailableException while the log is not the one that the broker has registered, because an
+        append to it could overwrite offsets that others have, and KafkaStorageException. [LI-04]
         """
         process = self._process(broker_id)
         known = self._logs.get(broker_id)
@@ -63,14 +63,15 @@ class TopicView:
     def _open_log(self, broker_id: int) -> ReplicaLog:
         log = ReplicaLog.open(self.cluster.broker_root(broker_id).child(LOG.name))
         if not continues(log, self.cluster.brokers[broker_id].log):
-            self.cluster.refresh_brokers()  # for the next try
+            self.cluster.refresh_brokers()  # for the next attempt
             raise LeaderNotAvailableException(
                 f"broker {broker_id}: {log.root.uri} is another log than it has registered, or has lost its end"
             )
         return log
 
     def replicas(self, broker_id: int) -> Mapping[TopicIdPartition, Replica]:
-        """What a broker says of its replicas now; its table is opened anew for each of its processes."""
+        """A broker's rows of its replicas now. Its table is opened again for each process of the broker. Raises
+        KafkaStorageException."""
         process = self._process(broker_id)
         known = self._replicas.get(broker_id)
         if known is None or known[0] != process:
@@ -80,14 +81,14 @@ class TopicView:
         return known[1].replicas
 
     def _process(self, broker_id: int) -> Process:
-        """The process of a broker that is registered; its row is read again when the metadata names a newer one."""
+        """A broker's registered process. Its row is read again if the metadata names a newer one."""
         found = self.cluster.brokers.get(broker_id)
         if found is None or found.broker_epoch < self._in_sync.get(broker_id, NO_EPOCH):
             found = self.cluster.refresh_brokers().get(broker_id)
         return self.cluster.broker_root(broker_id).uri, found.broker_epoch if found else NO_EPOCH
 
     def leaderships(self, topic: str, partitions: Iterable[int]) -> dict[int, Leadership]:
-        """What metadata and leaders say now of those of the partitions that there are; each table is read once.
+        """The current metadata and leader rows of those partitions that exist; each table is read once.
 
         A leader whose table cannot be read is an error of its partitions. Raises UnknownTopicOrPartitionException.
         """
@@ -107,9 +108,10 @@ class TopicView:
 
 
 class TopicWatch:
-    """What wakes those who wait for partitions of a topic: their metadata, or their leaders' rows, have moved.
+    """Finds the partitions of a topic whose metadata or leader row has changed, to wake those who wait for them.
 
-    A row holds HW, LEO, log start, role and epoch, so these are all of Kafka's wakers. [DO-02]
+    A row has HW, LEO, log start, role and epoch, so this covers everything that wakes a delayed operation in Kafka.
+    [DO-02]
     """
 
     def __init__(self, view: TopicView, topic: str, partitions: Iterable[int]) -> None:
@@ -119,12 +121,12 @@ class TopicWatch:
         self.seen = view.leaderships(topic, self._partitions)
 
     def moved(self) -> set[int]:
-        """Looks again, and tells which partitions have moved since the last look."""
+        """Reads again, and returns the partitions that have changed since the last call."""
         before, self.seen = self.seen, self._view.leaderships(self._topic, self._partitions)
         return {number for number in self._partitions if self.seen.get(number) != before.get(number)}
 
 
 def pause(milliseconds: int, deadline: float) -> None:
-    """Waits between two looks at a table, not beyond `deadline` of the monotonic clock."""
+    """Waits `milliseconds` between two reads of a table, but not beyond `deadline` (s, monotonic clock)."""
     left = deadline - time.monotonic()
     threading.Event().wait(max(0.0, min(milliseconds / 1000, left)))

@@ -1,1 +1,1 @@
-"""The rules that compare or move records: DataFrames in, DataFrames out."""
+"""Rules that compare or move records: DataFrames in, DataFrames out."""

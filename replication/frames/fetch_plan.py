@@ -1,4 +1,4 @@
-"""A follower's fetch, of the headers that its fetcher has streamed. [FT-04]"""
+"""Plans a follower's fetch from the headers that its fetcher has streamed. [FT-04]"""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ _IS_FETCHED = "gap IS NOT NULL OR last_offset >= fetch_offset"
 
 
 def fetch_plan(headers: DataFrame, fetch_states: DataFrame) -> DataFrame:
-    """The batches that reach to the fetch offset of their partition or above it, and the gaps of the stream. Batches of
-    partitions that are not fetched from this leader now are left out.
+    """The batches that reach the fetch offset of their partition, and the gaps of the stream. It leaves out partitions
+    that the broker does not fetch from this leader now.
 
-    `headers` are `schemas.RECORD_BATCHES`; `fetch_states` are `schemas.FETCH_STATES`, a row a partition. What becomes
-    of each batch is decided by `protocol.rounds.fetch_round`.
+    `headers` has the columns of `schemas.RECORD_BATCHES`, `fetch_states` those of `schemas.FETCH_STATES` with one row a
+    partition. The result has the columns selected below; `protocol.rounds.fetch_round` decides on each batch.
 
-    One partition, one join and one projection: this runs in every micro-batch, so its fixed cost is its cost.
+    It uses one Spark partition, one join and one projection, because it runs in every micro-batch and its fixed cost
+    dominates.
     """
     return (
         headers.coalesce(1)

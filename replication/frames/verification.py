@@ -1,4 +1,4 @@
-"""Do replicas hold the same records? Compared by checksum, so that not a row leaves the executors."""
+"""Compares the records of replicas by checksum, so no row leaves the executors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _CONTENT = ("key", "value", "offset", "timestamp", "timestampType", "headers", "
 
 
 def partition_checksums(records: DataFrame) -> DataFrame:
-    """For each partition: how many records, their first and last offset, the distinct offsets, a checksum of all.
+    """One row a partition: topic_id, partition, records, distinct_offsets, first_offset, last_offset, checksum.
 
-    The checksum is the sum of a hash of every column of every record: equal records in any order give equal sums.
+    `records` are rows of a log table. The checksum is the sum of a hash over every record's columns, so equal records
+    in any order give equal sums.
     """
     return records.groupBy(*_PARTITION).agg(
         F.count("*").alias("records"),
@@ -24,9 +25,10 @@ def partition_checksums(records: DataFrame) -> DataFrame:
 
 
 def differing_partitions(one: DataFrame, other: DataFrame) -> DataFrame:
-    """The partitions that two sets of checksums do not agree on, those that only one of them has included.
+    """The partitions whose checksums differ, including those that only one side has.
 
-    Both are answers of `partition_checksums`.
+    Both arguments are results of `partition_checksums`. The result has topic_id and partition, and the columns records,
+    first_offset, last_offset and checksum of each side with the prefixes `one_` and `other_`.
     """
     compared = ("records", "first_offset", "last_offset", "checksum")
     left = one.select(*_PARTITION, *(F.col(name).alias(f"one_{name}") for name in compared))

@@ -59,5 +59,5 @@ def test_records_that_are_other_ones_than_were_counted_are_refused(spark, root):
     with SparkRecordSet(TOPIC, numbers(spark), 2, 0, 4096) as given:
         requests = [request(p, given.counts[p.partition]) for p in (P0, P1)]
         given.counts = {**given.counts, 1: given.counts[1] + 1}
-        with pytest.raises(InvalidRecordException, match=f"{TOPIC}-1: .* 2501 were counted, 2500 came to be written"):
+        with pytest.raises(InvalidRecordException, match=f"{TOPIC}-1: .* 2501 were counted, 2500 reached the writer"):
             given.writer(log.root, 1, requests)({P0: AppendPosition(0), P1: AppendPosition(0)})

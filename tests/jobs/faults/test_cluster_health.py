@@ -80,13 +80,13 @@ def test_ce_01_one_controller_is_active_and_all_are_there(
     ("rows", "lacking"),
     [
         pytest.param([LEADER, FOLLOWER], "", id="nothing"),
-        pytest.param([LEADER], "broker 2 says nothing", id="a replica"),
-        pytest.param([LEADER, replace(FOLLOWER, broker_epoch=0)], "broker 2 says nothing", id="a start of broker 2"),
+        pytest.param([LEADER], "broker 2 has no row", id="a replica"),
+        pytest.param([LEADER, replace(FOLLOWER, broker_epoch=0)], "broker 2 has no row", id="a start of broker 2"),
         pytest.param([LEADER, replace(FOLLOWER, log_end_offset=2)], "broker 2 does not have", id="the last record"),
         pytest.param([LEADER, replace(FOLLOWER, log_start_offset=0)], "broker 2 does not have", id="a deletion"),
         pytest.param([LEADER, replace(FOLLOWER, state="Delayed")], "broker 2 does not have", id="the fetching"),
         pytest.param([replace(LEADER, high_watermark=2), FOLLOWER], "broker 1 does not have", id="the last commit"),
-        pytest.param([LEADER, FOLLOWER, replace(FOLLOWER, partition=1)], "broker 2 still says", id="a clean-up"),
+        pytest.param([LEADER, FOLLOWER, replace(FOLLOWER, partition=1)], "broker 2 still has rows", id="a clean-up"),
     ],
 )
 def test_dr_02_every_broker_has_it_all(cluster: Cluster, rows: Sequence[Replica], lacking: str) -> None:

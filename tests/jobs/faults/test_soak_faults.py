@@ -194,7 +194,7 @@ def test_all_are_in_sync_before_a_replica_goes(cluster: FakeCluster, kind: str) 
     cluster.lacks = ["broker 1 does not have offset 100"] * 2
     cluster.faults().prepare(fault(kind))
     waited = [
-        f"before {kind}: all replicas are in sync", f"before {kind}: what has rotted is repaired",
+        f"before {kind}: all replicas are in sync", f"before {kind}: rotten files are repaired",
         "the leaders' logs can be read", f"before {kind}: all replicas have everything",
     ]  # fmt: skip
     assert cluster.waited_for == (waited if KINDS[kind].takes_replica else [])
