@@ -1,4 +1,4 @@
-"""The arguments of `lakelog bench`: what is measured, and how much of it."""
+"""The arguments of `lakelog bench`: the benchmark and its size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakelog.jobs.cli.console import parser_of
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A command for each benchmark."""
+    """A parser with one subcommand for each benchmark."""
     bench = parser_of("bench", description)
     commands = bench.add_subparsers(dest="what", required=True, metavar="WHAT")
     replication = commands.add_parser(
@@ -19,7 +19,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     )
     replication.add_argument("--rounds", metavar="N", type=_number_from(1), default=5, help="default: 5")
     replication.add_argument(
-        "--quick", action="store_true", help="one round of few records: shows that it works, no more"
+        "--quick", action="store_true", help="one round of few records; checks that the benchmark works"
     )
     controller = commands.add_parser(
         "controller", help="the controller alone: start-up, loss of a broker, controlled shutdown", allow_abbrev=False
@@ -43,7 +43,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 def _number_from(least: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         if not (text.isascii() and text.isdigit() and int(text) >= least):
-            raise argparse.ArgumentTypeError(f"{text!r} is none: it must be a whole number, {least} or more")
+            raise argparse.ArgumentTypeError(f"{text!r}: it must be a whole number, {least} or more")
         return int(text)
 
     return number

@@ -1,4 +1,4 @@
-"""What `lakelog bench` can measure: each command writes its figures and shows them, or says what was wrong."""
+"""The commands of `lakelog bench`: each writes its figures to a file and shows them, or says what is wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakelog.jobs.launch.session import spark_session
 
 
 def replication(args: argparse.Namespace) -> int:
-    """A follower against a plain stream."""
+    """Measures a follower against a plain stream. Returns the exit status."""
     spark = spark_session("lakelog bench")
     try:
         results = measure(spark, QUICK if args.quick else replace(Plan(), rounds=args.rounds))
@@ -35,7 +35,7 @@ def replication(args: argparse.Namespace) -> int:
 
 
 def controller(args: argparse.Namespace) -> int:
-    """The controller alone."""
+    """Measures the controller alone. Returns the exit status."""
     steps = measure_controller(args.partitions, args.brokers)
     found = controller_figures(steps, args.partitions, args.brokers)
     _keep(args, found)
@@ -47,7 +47,8 @@ def controller(args: argparse.Namespace) -> int:
 
 
 def maintenance(args: argparse.Namespace) -> int:
-    """A log that is looked after: compaction, and commits that stay as fast as they were."""
+    """Measures maintenance of a log: compaction, and the time of commits over thousands of them. Returns the exit
+    status."""
     spark = spark_session("lakelog bench")
     try:
         found = measure_maintenance(spark, args.files, args.commits)

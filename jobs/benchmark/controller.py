@@ -1,4 +1,5 @@
-"""`bench controller`: the controller alone on the tables of a large cluster, whose brokers are rows. No Spark."""
+"""`bench controller`: runs the controller alone on the tables of a large cluster, whose brokers are only rows. No
+Spark."""
 
 from __future__ import annotations
 
@@ -35,9 +36,9 @@ Partitions = Mapping[TopicIdPartition, PartitionRegistration]
 
 @dataclass(frozen=True)
 class TimedStep:
-    """What was done, how long it took, and the outcome as the table has it; `wrong` is empty if that is right.
+    """The duration of a step in seconds, and its result in the tables; `wrong` is empty if the result is right.
 
-    `cpu_seconds` are those of this process alone: what they lack on `seconds` is waiting for others.
+    `cpu_seconds` is the CPU time of this process. The rest of `seconds` is waiting for others.
     """
 
     name: str
@@ -50,7 +51,7 @@ class TimedStep:
 
 
 class SteppedClock:
-    """Seconds that pass when the benchmark says so: no session time-out is waited for."""
+    """A clock in seconds that the benchmark advances, so nothing waits for a session time-out."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -60,7 +61,7 @@ class SteppedClock:
 
 
 class ControllerBench:
-    """A cluster of rows: one topic, every replica in sync, and brokers that beat when they are told to."""
+    """A cluster of rows: one topic, full ISRs, and brokers whose heartbeats the benchmark writes."""
 
     def __init__(self, folder: str, partitions: int, brokers: int) -> None:
         self._root = StorageRoot.of(folder).child("cluster")
@@ -89,7 +90,7 @@ class ControllerBench:
         return ActiveController(self._cluster, liveness, held, self._clock)
 
     def run(self) -> list[TimedStep]:
-        """Start-up, the loss of a broker, the controlled shutdown of another."""
+        """Runs all steps: start-up, the loss of a broker, the controlled shutdown of another."""
         everybody = set(self._brokers)
         steps = [self._measure("start-up", lambda: self._controller.fail_over({}), everybody)]
         self._fall_silent(LOST)
@@ -99,7 +100,7 @@ class ControllerBench:
         return steps
 
     def _fall_silent(self, broker: int) -> None:
-        """Its session is over at the next look; the others have shown life all the time, and were looked at."""
+        """Lets the session of one broker expire at the next look. The others send heartbeats all the time."""
         beat = self._config.broker_heartbeat_interval_ms / 1000
         while self._clock.now <= self._config.broker_session_timeout_ms / 1000:
             self._controller.look()
@@ -120,8 +121,8 @@ class ControllerBench:
 
 
 def first_wrong(before: Partitions, after: Partitions, able: Collection[int]) -> str:
-    """The first partition that is not led by the first of its replicas that is able to, with the others of them for
-    an ISR, or whose leader epoch has not gone up by one if it has changed. Empty if there is none."""
+    """The first wrong partition as text, empty if there is none. A partition is right if its first live replica leads,
+    its live replicas form the ISR, and its leader epoch has gone up by one if it changed."""
     for key in sorted(before.keys() | after.keys()):
         was, row = before.get(key), after.get(key)
         if was is None or row is None:
@@ -134,7 +135,7 @@ def first_wrong(before: Partitions, after: Partitions, able: Collection[int]) ->
 
 
 def measure_controller(partitions: int, brokers: int) -> list[TimedStep]:
-    """All steps, on tables in a folder that is deleted afterwards."""
+    """Measures all steps, on tables in a folder that is deleted afterwards."""
     folder = tempfile.mkdtemp(prefix="lakelog-bench-")
     try:
         return ControllerBench(folder, partitions, brokers).run()

@@ -1,4 +1,4 @@
-"""The figures of `bench controller`: for scripts as JSON, for people as a table."""
+"""The figures of `bench controller`: as JSON for scripts, as a table for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakelog.jobs.cli.console import Row
 
 
 def controller_figures(steps: Sequence[TimedStep], partitions: int, brokers: int) -> dict[str, object]:
-    """All of it. Where an outcome is wrong, no time means anything, so that there is none."""
+    """All figures. If a result is wrong, the times mean nothing and are left out."""
     about = {"partitions": partitions, "brokers": brokers, **circumstances()}
     wrong = {step.name: step.wrong for step in steps if step.wrong}
     if wrong:
@@ -35,7 +35,7 @@ def controller_figures(steps: Sequence[TimedStep], partitions: int, brokers: int
 
 
 def controller_rows(steps: Sequence[TimedStep]) -> list[Row]:
-    """A row for each step."""
+    """One row a step."""
     return [
         {
             "step": step.name,

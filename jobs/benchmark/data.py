@@ -1,4 +1,4 @@
-"""Records for benchmarks: JSON about flights, which compresses about as real data do."""
+"""Records for benchmarks: JSON about flights, which compresses about as well as real data."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _NOTES = 200_000
 
 @dataclass(frozen=True)
 class DataSet:
-    """So many records with values of so many bytes each."""
+    """A number of records, and the size of their values in bytes."""
 
     records: int
     value_bytes: int
 
     @property
     def name(self) -> str:
-        """As a person says it."""
+        """The name for people, such as "20,000 records of 1 KB"."""
         size = f"{self.value_bytes // 1000} KB" if self.value_bytes >= 1000 else f"{self.value_bytes} B"
         return f"{self.records:,} records of {size}"
 
     def table(self, seed: int = 0) -> pa.Table:
-        """The records, with a key each; the same ones for the same seed."""
+        """The records with the columns `key` and `value`; the same seed gives the same records."""
         chance = random.Random(seed)
         notes = " ".join(chance.choices(_WORDS, k=_NOTES))
         keys = [f"N{chance.randrange(4000):04d}" for _ in range(self.records)]

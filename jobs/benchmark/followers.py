@@ -1,4 +1,4 @@
-"""The two followers that are compared. Each runs and is idle when records are committed to its source."""
+"""The two followers that the benchmark compares. Each runs, and is idle when records are committed to its source."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _TIMEOUT_SECONDS = 120.0
 
 
 class Follower:
-    """Between `start` and `stop` its source's commits arrive in `target`."""
+    """Copies commits of its source to `target` between `start` and `stop`."""
 
     name: str
     target: StorageRoot
     _commit: Callable[[Append], float]
 
     def start(self) -> None:
-        """Begins to follow."""
+        """Starts to follow."""
 
     def stop(self) -> None:
-        """Stops to follow."""
+        """Stops following."""
 
     def follow(self, appended: Append) -> float:
-        """Commits to the source and answers how many seconds later the target's commits hold all records."""
+        """Commits to the source, and returns the seconds until the target's commits have all records."""
         known = last_version(self.target)
         committed = self._commit(appended)
         return self._wait_for(appended.records, known) - committed
@@ -70,7 +70,7 @@ class LakelogFollower(Follower):
 
 
 class PlainStream(Follower):
-    """`readStream.format("delta") → writeStream.format("delta")`, with nothing in its way."""
+    """`readStream.format("delta") → writeStream.format("delta")`, and nothing else."""
 
     name = "plain stream"
 
@@ -93,15 +93,16 @@ class PlainStream(Follower):
 
 
 def _session(spark: SparkSession) -> SparkSession:
-    """The settings of this job, as far as they make a plain stream faster: with Delta's own 50 tasks a snapshot it
-    takes seconds where it takes one so. It polls as often as Spark does by default: then it begins sooner."""
+    """A session that makes a plain stream faster. It keeps this job's settings: with Delta's default of 50 tasks a
+    snapshot, the stream takes seconds instead of one. It uses Spark's default polling delay, which starts batches
+    sooner."""
     session = spark.newSession()
     session.conf.unset("spark.sql.streaming.pollingDelay")
     return session
 
 
 def copy_files(appended: Append, source: StorageRoot, folder: Path) -> float:
-    """Copies the segments as a shell would, without fsync. Answers how many seconds it took."""
+    """Copies the segments as a shell would, without fsync. Returns the seconds that it took."""
     target = StorageRoot.of(str(folder))
     target.create_folder()
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""`bench maintenance`: small files that are compacted, and thousands of commits on one log that is looked after."""
+"""`bench maintenance`: compacts small files, and makes thousands of commits on one log with its usual maintenance."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ OnStep = Callable[[str, int], None]
 
 @dataclass
 class Measured:
-    """What was found. Times are in seconds; those of the start and of the end are of a tenth of the commits each, 500
-    at most. `held_most`: most files of one partition and size class after the compaction."""
+    """The results. Times are in seconds. `at_start` and `at_end` have the times of a tenth of the commits each, 500 at
+    most. `held_most`: the most files of one partition and size class after the compaction."""
 
     files_before: int = 0
     files_after: int = 0
@@ -55,7 +55,7 @@ class Measured:
 
 
 def measure_maintenance(spark: SparkSession, files: int, commits: int) -> Measured:
-    """Both measurements, in a folder that is deleted afterwards, with a progress bar on stderr."""
+    """Runs both measurements in a folder that is deleted afterwards. Shows a progress bar on stderr."""
     folder = Path(tempfile.mkdtemp(prefix="lakelog-bench-"))
     measured = Measured(commits=commits)
     try:
@@ -73,7 +73,7 @@ def measure_maintenance(spark: SparkSession, files: int, commits: int) -> Measur
 
 
 def measure_compaction(folder: Path, files: int, measured: Measured, on_step: OnStep) -> None:
-    """A log of small files, one after the other merged as a broker does it, and compared with what it was."""
+    """Compacts a log of small files as a broker does, and compares its rows with those before."""
     log = ReplicaLog.create(StorageRoot.of(str(folder)))
     partitions = [TopicIdPartition("bench-id", number) for number in range(PARTITIONS)]
     log.become(dict.fromkeys(partitions, Role(0, LEADER)), "bench")
@@ -100,13 +100,13 @@ def measure_compaction(folder: Path, files: int, measured: Measured, on_step: On
 
 
 def content(log: ReplicaLog, partitions: list[TopicIdPartition]) -> list[tuple[pa.Table, list[object]]]:
-    """The rows of each partition, and the headers of its batches."""
+    """The rows of each partition (columns of `schemas.LOG`), and the headers of its batches."""
     state = log.refresh()
     return [(log.read(p, 0), [batch.header for batch in state.partition(p).batches]) for p in partitions]
 
 
 def _commits(spark: SparkSession, folder: Path, commits: int, measured: Measured, on_step: OnStep) -> None:
-    """Commits to a leader that has a follower; both look after their logs as they do by default."""
+    """Commits to a leader that has a follower. Both maintain their logs with default settings."""
     with LocalCluster(spark, str(folder), brokers=2) as cluster:
         assignment = dict.fromkeys(range(PARTITIONS), (LEADING, FOLLOWING))
         topic = cluster.admin().create_topic("bench", assignment=assignment)
@@ -134,36 +134,37 @@ _BROKERS = {"leader": LEADING, "follower": FOLLOWING}
 
 
 class _Run:
-    """Commits to a leader's log, and how long they take to be in the follower's."""
+    """Commits to a leader's log, and measures the time until the follower's log has them."""
 
     def __init__(self, commits: SmallCommits, follower: ReplicaLog) -> None:
         self.commits = commits
         self._follower = follower
 
     def warm_up(self) -> None:
-        """The follower's query takes seconds to begin."""
+        """Waits until the follower's query has started, which takes seconds."""
         for _ in range(_SAMPLES):
             self.commits.make()
             self.wait_for_follower()
 
     def wait_for_follower(self) -> float:
-        """Returns once the follower has everything; answers how many seconds it took."""
+        """Waits until the follower has all records. Returns the seconds that it took."""
         started, pause = time.perf_counter(), threading.Event()
         ends, deadline = self.commits.ends(), time.monotonic() + 120
         while {p: self._follower.refresh().partition(p).log_end_offset for p in ends} != ends:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the follower has not come to {ends}, version {last_version(self._follower.root)}")
+                raise TimeoutError(f"the follower has not reached {ends}, version {last_version(self._follower.root)}")
             pause.wait(0.002)
         return time.perf_counter() - started
 
     def sample(self, count: int, on_step: OnStep) -> dict[str, list[float]]:
-        """Seconds of `count` commits; now and then the follower is waited for: that is a micro-batch."""
+        """The seconds of `count` commits. About 25 times it also measures how long the follower takes: a
+        micro-batch."""
         seconds: dict[str, list[float]] = {"commit": [], "micro-batch": []}
         for number in range(count):
             seconds["commit"].append(self.commits.make())
             on_step("commits, measured", 1)
             if number % max(1, count // _SAMPLES) == 0:
-                self.wait_for_follower()  # of what came before
+                self.wait_for_follower()  # for the commits before the measured one
                 self.commits.make()
                 seconds["micro-batch"].append(self.wait_for_follower())
         return seconds

@@ -1,4 +1,4 @@
-"""The figures of `bench maintenance`: for scripts as JSON, for people as a table."""
+"""The figures of `bench maintenance`: as JSON for scripts, as a table for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakelog.jobs.cli.console import Row
 
 
 def maintenance_figures(found: Measured) -> dict[str, object]:
-    """All of it. Where rows differ, no time means anything, so that there is none."""
+    """All figures. If rows differ, the times mean nothing and are left out."""
     about = {"files": found.files_before, "commits": found.commits, **circumstances()}
     if not found.rows_equal:
         return {"rows_equal": False, **about}
@@ -37,7 +37,7 @@ def _ms(seconds: list[float]) -> float:
 
 
 def maintenance_rows(found: Measured) -> list[Row]:
-    """A row for each figure."""
+    """One row a figure."""
     rows: list[Row] = [
         {"figure": "small files compacted", "at_start": found.files_before, "at_end": found.files_after, "ratio": ""},
         {"figure": "seconds that took", "at_start": "", "at_end": round(found.compaction_seconds, 1), "ratio": ""},

@@ -1,4 +1,4 @@
-"""`bench replication`: throughput and latency of both followers, alternating, and whether they have the same rows."""
+"""`bench replication`: measures throughput and latency of both followers in turn, and compares their rows."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ _SMALL = DataSet(1_000, 100)
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and how often.
+    """The measurements and their numbers.
 
-    The first rounds and the first commits of each round warm up: they are checked and not counted. Between two commits
-    a follower has time to become idle: a little more than it waits until it fetches a new high watermark alone.
+    The first rounds, and the first commits of each round, warm up: they are checked but not counted. `idle_seconds`
+    between two commits lets a follower become idle. It is a little more than a follower waits for a new high watermark
+    alone.
     """
 
     rounds: int = 5
     data_sets: tuple[DataSet, ...] = (DataSet(1_000_000, 100), DataSet(200_000, 1000))
-    small_commits: int = 6  # of each round
+    small_commits: int = 6  # a round
     warm_up_rounds: int = 1
     warm_up_commits: int = 3
     idle_seconds: float = 1.2
 
     @property
     def steps(self) -> int:
-        """Rounds of all measurements."""
+        """The number of rounds of all measurements."""
         return (self.warm_up_rounds + self.rounds) * (len(self.data_sets) + 1)
 
 
-# Shows that all of it works, and measures nothing that would mean anything.
+# Checks that the benchmark works. Its figures mean nothing.
 QUICK = Plan(1, (DataSet(20_000, 100), DataSet(4_000, 1000)), 2, 0, 1, 0.2)
 
 
 @dataclass
 class Measurement:
-    """The seconds of each follower, in the order they were measured, and whether rows were equal after each round."""
+    """The seconds of each follower, in the order of the measurements, and whether rows were equal after each round."""
 
     data_set: DataSet
     bytes: int = 0
@@ -58,12 +59,12 @@ class Measurement:
     rows_equal: bool = True
 
     def add(self, name: str, seconds: Sequence[float]) -> None:
-        """Takes measured times in."""
+        """Adds measured times in seconds."""
         self.seconds.setdefault(name, []).extend(seconds)
 
 
 class Bench:
-    """Runs a plan. Each round has new tables, in a folder that is deleted after it."""
+    """Runs a plan. Each round has new tables in a folder that is deleted after it."""
 
     def __init__(self, spark: SparkSession, plan: Plan, on_step: Callable[[str], None]) -> None:
         self._spark = spark
@@ -71,11 +72,11 @@ class Bench:
         self._on_step = on_step
 
     def throughput(self, data_set: DataSet) -> Measurement:
-        """One large commit a round, which is copied as files, too."""
+        """Measures one large commit a round, and a plain copy of the same files."""
         return self._measure(data_set, [data_set.table()], with_copy=True)
 
     def latency(self) -> Measurement:
-        """Some small commits a round, one after the other."""
+        """Measures some small commits a round, one after the other."""
         tables = [_SMALL.table(seed) for seed in range(self._plan.small_commits)]
         return self._measure(_SMALL, tables, with_copy=False)
 
@@ -108,7 +109,7 @@ class Bench:
         return found
 
     def _run(self, follower: Follower, sources: Sources) -> list[float]:
-        """The seconds of each commit. A follower runs only while it is measured, so as not to slow the other down."""
+        """The seconds of each commit. A follower runs only while it is measured, so it does not slow the other down."""
         idle, seconds = threading.Event(), []
         follower.start()
         try:
@@ -127,7 +128,7 @@ class Bench:
 
 
 def checksum(records: DataFrame) -> DataFrame:
-    """Number of rows, and the sum of a hash of all columns of each: the same for the same rows in any order."""
+    """One row: the number of records, and the sum of a hash over all columns; the same for equal rows in any order."""
     hashed = F.xxhash64(*sorted(records.columns)).cast("decimal(38,0)")
     return records.agg(F.count("*").alias("records"), F.sum(hashed).alias("checksum"))
 

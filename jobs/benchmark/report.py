@@ -1,4 +1,4 @@
-"""The figures of a benchmark: for scripts as JSON, for people as a table."""
+"""The figures of a benchmark: as JSON for scripts, as a table for people."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Results:
 
     @property
     def all(self) -> list[Measurement]:
-        """Every one of them."""
+        """All measurements."""
         return [*self.throughput, self.latency]
 
 
 def figures(results: Results) -> dict[str, object]:
-    """All of it. Where rows differ, no time means anything, so that there is none."""
+    """All figures. If rows differ, the times mean nothing and are left out."""
     differing = [m.data_set.name for m in results.all if not m.rows_equal]
     if differing:
         return {"rows_equal": False, "rows_differ_in": differing, "rounds": results.rounds, **circumstances()}
@@ -90,14 +90,14 @@ def _ratios(m: Measurement, one: str, other: str) -> list[float]:
 
 
 def circumstances() -> dict[str, object]:
-    """What the figures depend on."""
+    """The machine and the versions that the figures depend on."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
     load = [round(value, 2) for value in os.getloadavg()]
     return {"cores": len(os.sched_getaffinity(0)), "load_average": load, "versions": versions}
 
 
 def rows(results: Results) -> list[Row]:
-    """A row for each follower and data set."""
+    """One row for each follower and data set."""
     return [
         _row(m, "latency" if m is results.latency else "throughput", name) for m in results.all for name in m.seconds
     ]

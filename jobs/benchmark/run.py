@@ -1,4 +1,4 @@
-"""All measurements of a plan, with a progress bar on stderr."""
+"""Runs all measurements of a plan, with a progress bar on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits of a few records to each of some partitions, as a producer makes them."""
+"""Commits a few records to each of several partitions, as a producer does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SmallCommits:
 
     @property
     def records(self) -> int:
-        """Records that were committed so far."""
+        """The number of committed records."""
         return self._made * self._each * len(self._partitions)
 
     def ends(self) -> dict[TopicIdPartition, int]:
@@ -38,8 +38,8 @@ class SmallCommits:
         return dict.fromkeys(self._partitions, self._made * self._each)
 
     def make(self, files: int = 1) -> float:
-        """Writes files and commits them; answers how many seconds that took."""
-        now = dt.datetime.now(dt.timezone.utc)  # retention would delete what is old
+        """Writes `files` segments and commits them. Returns the seconds that it took."""
+        now = dt.datetime.now(dt.timezone.utc)  # retention would delete older records
         row = {"key": b"key", "value": str(self._made).encode() * 10, "timestamp": now, "headers": None}
         table = pa.Table.from_pylist([row] * self._each, _COLUMNS)
         started = time.perf_counter()

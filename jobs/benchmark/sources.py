@@ -1,4 +1,4 @@
-"""What both followers read: a leader's log, and beside it a Delta table that gets the very same files."""
+"""The input of both followers: a leader's log, and a Delta table beside it with the same files."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ TOPIC, PARTITIONS = "bench", 12
 
 @dataclass(frozen=True)
 class Append:
-    """Records that lie in segments of the leader's log already and are committed by nobody yet."""
+    """Records that are in segments of the leader's log but not yet committed."""
 
     requests: tuple[PartitionAppend, ...]
     segments: tuple[Segment, ...]
 
     @property
     def records(self) -> int:
-        """How many."""
+        """The number of records."""
         return sum(request.records for request in self.requests)
 
     @property
     def bytes(self) -> int:
-        """Size of the segments."""
+        """The size of the segments in bytes."""
         return sum(segment.file.size for segment in self.segments)
 
 
 class Sources:
     """A cluster of a leader and a follower with one topic, and the table beside it.
 
-    Records are written once, before anything is measured, under the leader epoch at which the cluster then runs: one
-    that is started again leads under another. A commit makes them visible, in the one place or in the other: hard
-    links, so that both followers read the same bytes from the same place.
+    All records are written once, before the measurements, under the current leader epoch; a restarted cluster has
+    another one. A commit makes them visible in one of the two places. Hard links let both followers read the same bytes
+    from the same place on disk.
     """
 
     def __init__(self, spark: SparkSession, folder: Path, tables: Sequence[pa.Table]) -> None:
@@ -69,18 +69,18 @@ class Sources:
         self.appends: list[Append] = []
 
     def begin(self) -> None:
-        """Starts the cluster, and writes the records."""
+        """Starts the cluster and writes the records."""
         self.cluster.start()
         self.leader = ReplicaLog.open(self.log_of(LEADER))
         topic = self._create_topic()
         self.appends = [self._write(topic, table) for table in self._tables]
 
     def log_of(self, broker_id: int) -> StorageRoot:
-        """Where a broker keeps its log."""
+        """The root of a broker's log."""
         return StorageRoot.of(self.cluster.broker_uri(broker_id)).child(LOG.name)
 
     def _create_topic(self) -> TopicDescription:
-        """The topic, once its leader's log is open for appends and its follower fetches."""
+        """Creates the topic, and waits until its leader's log accepts appends and its follower fetches."""
         assignment = dict.fromkeys(range(PARTITIONS), (LEADER, FOLLOWER))
         topic = self.cluster.admin().create_topic(TOPIC, assignment=assignment)
         rows = ReplicaTable.open(StorageRoot.of(self.cluster.broker_uri(FOLLOWER)))
@@ -88,7 +88,7 @@ class Sources:
         return topic
 
     def _write(self, topic: TopicDescription, table: pa.Table) -> Append:
-        """The work of `Producer.send` up to the commit."""
+        """Does the work of `Producer.send` up to the commit."""
         with record_set(TOPIC, table, PARTITIONS, SEGMENT_BYTES) as given:
             requests = self._requests(topic, given.counts)
             ends = {p: self._end(p) for p in (r.topic_id_partition for r in requests)}
@@ -119,7 +119,7 @@ class Sources:
         ]
 
     def commit_to_leader(self, appended: Append) -> float:
-        """Commits to the leader's log as a producer does. Answers when."""
+        """Commits to the leader's log as a producer does. Returns the time of the commit in seconds since the epoch."""
         outcomes = append(self.leader, appended.requests, lambda _: appended.segments, "bench")
         for outcome in outcomes.values():
             if isinstance(outcome, LakelogException):
@@ -127,7 +127,8 @@ class Sources:
         return committed_at(self.leader.root, self.leader.current().version)
 
     def commit_to_mirror(self, appended: Append) -> float:
-        """Commits the same files to the table beside the log, by the same code. Answers when."""
+        """Commits the same files to the table beside the log, with the same code. Returns the time of the commit in s
+        since the epoch."""
         for segment in appended.segments:
             os.link(self.leader.root.path(segment.name), self.mirror.root.path(segment.name))
         self.mirror.transact({"who": "bench", "why": "append"}, lambda _: LogChange(adds=appended.segments))
@@ -141,5 +142,5 @@ def _fetches(follower: ReplicaTable, topic: TopicDescription) -> bool:
 
 
 def committed_at(table: StorageRoot, version: int) -> float:
-    """When a version was written, as seconds since the epoch."""
+    """The time at which a version was written, in seconds since the epoch."""
     return os.stat(table.path(commit_name(version))).st_mtime_ns / 1e9
