@@ -1,1 +1,1 @@
-"""Event scripts: what happens to a cluster, step by step, and what must be seen of it."""
+"""Event scripts: the events of a cluster, step by step, and the expected observations."""

@@ -1,4 +1,4 @@
-"""The steps of event scripts and their arguments: which there are, what each may be, and what it is if not given."""
+"""The steps of event scripts and their arguments: names, allowed values and defaults."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from lakelog.replication.protocol.partition_registration import NO_LEADER
 OK = "ok"
 REQUIRED = object()
 
-# A step with one argument may leave its name out: `kill: 1`.
+# A step with one argument may omit its name: `kill: 1`.
 _SERVERS = ("kill", "pause", "resume", "stop", "start", "restart")
 SHORT = dict.fromkeys((*_SERVERS, "take_storage_away", "bring_storage_back"), "broker") | {"sleep": "seconds"}
 
 
 class ArgumentKind(NamedTuple):
-    """A kind of value: what it may be, in words, and the value as steps want it; `parse` raises ValueError."""
+    """A kind of value: the allowed values as text, and `parse`, which returns the value for steps or raises
+    ValueError."""
 
     allowed: str
     parse: Callable[[Any], Any]
 
 
 class Argument(NamedTuple):
-    """An argument: its kind, or the arguments of a mapping, and what it is if not given. `REQUIRED`: it must be."""
+    """An argument: its kind (or the arguments of a mapping) and its default. `REQUIRED`: there is no default."""
 
     kind: ArgumentKind | Mapping[str, Argument]
     default: Any = REQUIRED
 
 
 def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
-    """Every step that a script for these brokers may have."""
+    """Every step that a script for these brokers may have, with its arguments."""
     broker = ArgumentKind(f"one of the brokers {', '.join(map(str, brokers))}", _one_of(brokers))
     server = ArgumentKind(f"{broker.allowed}, or {CONTROLLER}", _one_of((*brokers, CONTROLLER)))
     some = list_of(broker)
@@ -74,7 +75,7 @@ def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
 
 
 def _record_steps(some: ArgumentKind) -> dict[str, dict[str, Argument]]:
-    """Those that write, delete and read records."""
+    """The steps that write, delete and read records."""
     partition = _PARTITION
     return {
         "produce": {
@@ -112,7 +113,7 @@ def _check(holds: Callable[[Any], bool]) -> Callable[[Any], Any]:
 
 
 def _is_number(value: object) -> bool:
-    """YAML's `true` is Python's 1, and no number."""
+    """Whether a value is a number. YAML's `true` equals 1 in Python, but is not a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -121,7 +122,7 @@ def _is_natural(value: Any) -> bool:
 
 
 def _one_of(values: Sequence[object]) -> Callable[[Any], Any]:
-    """`1 == True`, so that types are compared too."""
+    """Compares types too, because `1 == True`."""
     return _check(lambda value: any(value == known and type(value) is type(known) for known in values))
 
 
@@ -130,7 +131,7 @@ def _choice(*values: object) -> ArgumentKind:
 
 
 def list_of(kind: ArgumentKind) -> ArgumentKind:
-    """A list of such values."""
+    """A list of values of this kind."""
 
     def parse(value: Any) -> list[Any]:
         return [kind.parse(item) for item in _check(lambda given: isinstance(given, list))(value)]

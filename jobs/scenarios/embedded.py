@@ -1,4 +1,4 @@
-"""The cluster of a script in one Spark session: its servers are frozen and ended between any two of their steps."""
+"""The cluster of a script in one Spark session. Its servers freeze and end between two of their steps."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from lakelog.replication.controller.controller import Controller
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.server.broker import Broker
 
-_CONTROLLERS = 2  # one to be active and one to stand by
+_CONTROLLERS = 2  # one is active, the other stands by
 
 
 class EmbeddedCluster(ScriptCluster):
-    """A local cluster whose brokers and controllers can be signalled as processes are."""
+    """A local cluster with brokers and controllers that can be paused and killed like processes."""
 
     def __init__(self, spark: SparkSession, folder: Path, brokers: int) -> None:
         self._local = LocalCluster(spark, str(folder), brokers, SETTINGS, _CONTROLLERS)
         super().__init__(self._local.cluster_uri, self._local.broker_ids, self._local.controller_names)
 
     def state(self, server: Server) -> State:
-        """Whether it runs. One that has ended by itself, being fenced, is stopped."""
+        """The state of a server. One that was fenced and ended by itself is stopped."""
         found = self._server(server)
         if found is None or not found.is_running():
             return "stopped"

@@ -1,4 +1,4 @@
-"""What is seen of a partition, and whether that is what a script expects."""
+"""Observes a partition, and compares it with the expectations of a script."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from lakelog.replication.protocol.partition_registration import NO_LEADER, Parti
 _HOLD_SECONDS = 5
 _FETCH_SECONDS = 30
 _EXPECTATIONS = ("leader", "leader_epoch", "isr", "replicas", "offline", "hw")
-_SETS = ("isr", "offline")  # in no order; `replicas` has one, the preferred leader first
+_SETS = ("isr", "offline")  # without order; `replicas` has an order, with the preferred leader first
 
 
 def wait(scene: Scene, *, topic: str, partition: int, timeout_s: float, **expected: Any) -> Observed:
-    """Until the partition is as expected, for every running broker."""
+    """Waits up to `timeout_s` seconds until every running broker sees the partition as expected."""
     return hold(lambda: look(scene, topic, partition, expected), timeout_s)
 
 
 def describe(scene: Scene, *, topic: str, partition: int, expect: Mapping[str, Any]) -> Observed:
-    """Records what is seen; what is expected has to hold soon."""
+    """Records the state of the partition. Expectations must hold within 5 s."""
     return hold(lambda: look(scene, topic, partition, expect), _HOLD_SECONDS)
 
 
 def look(scene: Scene, topic: str, partition: int, expected: Mapping[str, Any]) -> Observed:
-    """One look. It counts only once each running broker has applied the version of the metadata that it is a look at.
+    """One observation. It is valid only if each running broker has applied the observed version of the metadata.
 
-    The rows of leader and brokers are read after the metadata, so what they have applied is that version or a later
-    one.
+    It reads the rows of leader and brokers after the metadata, so they have applied that version or a later one.
     """
     seen = leadership(scene, topic, partition)
     version = scene.view.cluster.metadata.version
@@ -41,9 +40,9 @@ def look(scene: Scene, topic: str, partition: int, expected: Mapping[str, Any]) 
 
 
 def wait_for_fetchers(scene: Scene, topic: str) -> None:
-    """Until the running replicas of a new topic fetch. Where one cannot, it is for the next steps to find that out.
+    """Waits until the running replicas of a new topic fetch. If one cannot, the next steps find out.
 
-    A fetcher is a streaming query, which takes longer to begin than a slow follower has until it leaves the ISR.
+    A fetcher is a streaming query. It takes longer to start than a slow follower may take before it leaves the ISR.
     """
     hold(lambda: _fetching(scene, topic), _FETCH_SECONDS)
 
@@ -60,7 +59,7 @@ def _fetching(scene: Scene, topic: str) -> Observed:
 
 
 def leadership(scene: Scene, topic: str, partition: int) -> Leadership:
-    """A partition and its leader. Raises UnknownTopicOrPartitionException."""
+    """A partition and its leader. Raises UnknownTopicOrPartitionException if it does not exist."""
     found = scene.view.leaderships(topic, [partition])
     if partition not in found:
         raise UnknownTopicOrPartitionException(f"{topic}-{partition}: topic {topic} has no such partition")
@@ -68,7 +67,7 @@ def leadership(scene: Scene, topic: str, partition: int) -> Leadership:
 
 
 def observe(scene: Scene, seen: Leadership) -> Saw:
-    """A partition as the metadata, its leader and its running replicas show it."""
+    """The state of a partition, from the metadata, its leader's row and its running replicas' rows."""
     registration, row = seen.registration, seen.leader_row
     offline = scene.cluster.offline()
     return {
@@ -83,7 +82,7 @@ def observe(scene: Scene, seen: Leadership) -> Saw:
 
 
 def _rows(scene: Scene, registration: PartitionRegistration) -> dict[str, object]:
-    """What each replica that can says of itself, None where it has not said anything yet."""
+    """The row of each readable replica; None if it has no row yet."""
     rows = {
         broker: scene.view.replicas(broker).get(registration.topic_id_partition)
         for broker in registration.replicas
@@ -96,13 +95,13 @@ def _rows(scene: Scene, registration: PartitionRegistration) -> dict[str, object
 
 
 def serving(scene: Scene) -> list[int]:
-    """The brokers that run and whose storage works: the others can neither be read nor carry anything out."""
+    """The running brokers whose storage works. The others can neither be read nor act."""
     brokers = scene.view.cluster.refresh_brokers()
     return [broker for broker in scene.cluster.running() if brokers[broker].storage_error is None]
 
 
 def behind(scene: Scene, version: int) -> list[str]:
-    """The running brokers that have not applied this version of the metadata, in words."""
+    """The running brokers that have not applied this version of the metadata, as text."""
     brokers = scene.view.cluster.refresh_brokers()
     return [
         f"broker {broker} has applied metadata version {brokers[broker].metadata_version}, not yet {version}"
@@ -112,7 +111,7 @@ def behind(scene: Scene, version: int) -> list[str]:
 
 
 def differences(expected: Mapping[str, Any], saw: Mapping[str, Any]) -> list[str]:
-    """What is otherwise than expected; what is expected to be None may be anything."""
+    """The differences from the expected state, as text. An expectation of None allows any value."""
     return [
         f"{name} is {saw[name]}, expected {expected[name]}"
         for name in _EXPECTATIONS
@@ -125,12 +124,12 @@ def _comparable(name: str, value: Any) -> Any:
 
 
 def state_in_words(saw: Saw) -> str:
-    """A partition in a few words."""
+    """The state of a partition in a few words."""
     leader = "none" if saw["leader"] == NO_LEADER else saw["leader"]
     hw = "unknown" if saw["hw"] is None else saw["hw"]
     return f"leader {leader}, leader epoch {saw['leader_epoch']}, ISR {brokers_in_words(saw['isr'])}, HW {hw}"
 
 
 def brokers_in_words(brokers: list[int]) -> str:
-    """A list of brokers as Kafka's tools print it."""
+    """A list of brokers in the format of Kafka's tools."""
     return ",".join(map(str, brokers)) or "none"

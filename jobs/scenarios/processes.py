@@ -1,4 +1,4 @@
-"""The cluster of a script in processes of its own, which get signals."""
+"""The cluster of a script as separate processes, which receive signals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WARM_UP_SECONDS = 60.0
 
 
 class ProcessCluster(ScriptCluster):
-    """Every broker and controller a process, started as from the command line."""
+    """Every broker and controller is a process, started as from the command line."""
 
     def __init__(self, folder: Path, brokers: int) -> None:
         super().__init__(str(folder / "cluster"), range(1, brokers + 1), CONTROLLERS)
@@ -29,7 +29,7 @@ class ProcessCluster(ScriptCluster):
         self._processes = ClusterProcesses(folder, self.uri, self._brokers, config)
 
     def state(self, server: Server) -> State:
-        """Whether it runs. One that has ended by itself, being fenced, is stopped."""
+        """The state of a server. One that was fenced and ended by itself is stopped."""
         process = self._process(server)
         if not process.is_running():
             return "stopped"
@@ -60,7 +60,7 @@ class ProcessCluster(ScriptCluster):
 
     def _warm_up(self) -> None:
         """Sends records to and from every broker. The first micro-batches of a new JVM take longer than the scripts'
-        short times allow a follower to be away. The topic is gone, with its past, before the script begins."""
+        short time-outs allow. The topic and its history are gone before the script begins."""
         ids = list(self._brokers)
         admin = self.admin()
         admin.create_topic(_WARM_UP, assignment={i: ids[i:] + ids[:i] for i in range(len(ids))})
@@ -102,6 +102,6 @@ class ProcessCluster(ScriptCluster):
                 return process.has_said(STANDS)
             return self._registry.refresh_brokers()[server].broker_epoch > before
 
-        process.kill()  # forgets one that has ended by itself
+        process.kill()  # cleans up a process that has ended by itself
         process.start()
         wait_until(is_there, f"{process.name} starts", _START_SECONDS, 0.05)

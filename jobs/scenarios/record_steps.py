@@ -1,4 +1,4 @@
-"""Steps that write records, and that read them: as consumers see them, and as they lie in each broker's log."""
+"""Steps that write, delete and read records, as consumers see them and from each broker's log."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ def produce(
     scene: Scene, *, topic: str, partition: int, count: int, acks: int | str, prefix: str, timeout_s: float,
     retries: int | None, expect: str,
 ) -> Observed:  # fmt: skip
-    """Sends records, all at once: they are one batch, as those that gather while another is under way.
+    """Sends records as one batch, like records that gather while another send is running.
 
-    To a partition without a leader it ends with TimeoutException, as in Kafka, retries or not, and with what stood in
-    the way in words.
+    Without a leader it ends with TimeoutException, as in Kafka, with or without retries; the text names the cause.
     """
     values = scene.next_values(topic, partition, prefix, count)
     started = time.monotonic()
@@ -53,7 +52,7 @@ def _send(
 
 
 def _state(scene: Scene, topic: str, partition: int) -> Saw:
-    """The partition after what was sent; nothing where there is no such partition."""
+    """The state of the partition after the send; empty if there is no such partition."""
     try:
         return observe(scene, leadership(scene, topic, partition))
     except LakelogException:
@@ -64,9 +63,10 @@ def logs(
     scene: Scene, *, topic: str, partition: int, brokers: list[int] | None, same: bool | None,
     expect_values: list[str] | None,
 ) -> Observed:  # fmt: skip
-    """Compares the rows of each broker's own log: all columns with each other, values with what is expected.
+    """Compares the rows of each broker's log: all columns with each other, values with the expected ones.
 
-    Without `brokers` all replicas count, also those whose brokers do not run: a log is a table that lies there.
+    Without `brokers` it compares all replicas, also those of stopped brokers, since a log is a table that stays
+    readable.
     """
 
     def look() -> Observed:
@@ -87,7 +87,7 @@ def logs(
 
 
 def _log(scene: Scene, broker: int, topic: str, partition: int) -> pa.Table:
-    """A broker's own rows of a partition, from its log start on."""
+    """A broker's rows of a partition from its log start on. Columns: `schemas.LOG`."""
     key = leadership(scene, topic, partition).registration.topic_id_partition
     log = scene.view.log(broker)
     return log.read(key, log.refresh().partition(key).log_start_offset).combine_chunks()
@@ -98,14 +98,14 @@ def _values(rows: pa.Table) -> list[str]:
 
 
 def _in_words(values: Sequence[str]) -> str:
-    """A few values all, of many the ends."""
+    """Shows up to three values; of more, the first, the last and the count."""
     if len(values) <= 3:
         return " ".join(values) or "nothing"
     return f"{values[0]} … {values[-1]} ({len(values)})"
 
 
 def delete_records(scene: Scene, *, topic: str, partition: int, before_offset: int, expect: str) -> Observed:
-    """Deletes what lies below an offset; it is over when no live replica has any of it. [DR-01, DR-02]"""
+    """Deletes records below an offset, and waits until no live replica has them. [DR-01, DR-02]"""
     found = scene.cluster.admin().delete_records({(topic, partition): before_offset})[topic, partition]
     told = found.name if isinstance(found, LakelogException) else OK
     fault = None if told == expect else f"{told}, expected {expect}{'' if told == OK else f': {found}'}"
@@ -142,7 +142,8 @@ def _committed(scene: Scene, topic: str, partition: int) -> list[str]:
 
 
 def epoch_end(scene: Scene, *, topic: str, partition: int, epochs: list[int]) -> Observed:
-    """Asks the leader where epochs end. Followers must refuse to say: what they hold may be truncated yet."""
+    """Asks the leader for the end offsets of epochs. Followers must refuse, because they may still truncate their
+    logs."""
 
     def look() -> Observed:
         registration = leadership(scene, topic, partition).registration

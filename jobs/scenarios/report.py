@@ -1,4 +1,4 @@
-"""Scripts as a person follows them: a line a step, and a table at the end. And as a file of JSON."""
+"""The report on scripts: one line a step and a table at the end for people, and a JSON file."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _MARKS = {True: "[green]✓[/]", False: "[red]✗[/]"}
 
 
 class Report:
-    """What is printed while scripts run."""
+    """Prints the report while scripts run."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
 
     def begins(self, script: Script) -> None:
-        """A heading."""
+        """Prints a heading."""
         self._console.print(f"[bold]{escape(script.name)}[/] {escape(script.path)}")
 
     def step(self, result: StepResult) -> None:
-        """Tick or cross, when, the step, what was seen; what is wrong on a line of its own."""
+        """Prints tick or cross, time, step and observation; a fault goes on a line of its own."""
         time, seen = f"{result.at_ms / 1000:7.1f} s", result.outcome.words
         self._console.print(f"  {_MARKS[result.ok]} {time}  {escape(str(result.step))}  [dim]{escape(seen)}[/]")
         if result.outcome.fault:
             self._console.print(f"    line {result.step.line}: [red]{escape(result.outcome.fault)}[/]")
 
     def ends(self, results: Sequence[ScriptResult]) -> None:
-        """A row for each script."""
+        """Prints one row a script."""
         show([_row(result) for result in results])
 
 
@@ -50,6 +50,6 @@ def _row(result: ScriptResult) -> dict[str, object]:
 
 
 def write_json(path: Path, results: Sequence[ScriptResult]) -> None:
-    """One script's result as an object, those of several as a list."""
+    """Writes one script's result as an object, several as a list."""
     objects = [result.as_json() for result in results]
     path.write_text(json.dumps(objects[0] if len(objects) == 1 else objects, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""What came of a script: its steps and the history of its partitions, and all of it as JSON."""
+"""The result of a script as JSON: its steps and the history of its partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakelog.replication.storage.tables.metadata_history import MetadataVersion
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step that was carried out: what came of it, and when, counted from the first step of its script."""
+    """A completed step: its outcome, its end (ms since the first step began) and its duration (ms)."""
 
     step: Step
     outcome: Observed
@@ -23,11 +23,11 @@ class StepResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it came out as the script says."""
+        """Whether the outcome is the expected one."""
         return self.outcome.fault is None
 
     def as_json(self) -> dict[str, object]:
-        """`at_ms` is when what it saw was seen, at its end."""
+        """The step as a JSON object. `at_ms` is its end, when its observation was made."""
         return {
             "step": self.step.name,
             "line": self.step.line,
@@ -43,7 +43,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class ScriptResult:
-    """A script that was run, to its end or to the step that came out otherwise than it says."""
+    """A script that ran to its end, or to its first failed step."""
 
     script: Script
     steps: tuple[StepResult, ...]
@@ -51,11 +51,11 @@ class ScriptResult:
 
     @property
     def ok(self) -> bool:
-        """Whether every step came out as it says."""
+        """Whether every step had the expected outcome."""
         return len(self.steps) == len(self.script.steps) and all(result.ok for result in self.steps)
 
     def as_json(self) -> dict[str, object]:
-        """The name, whether it is well, the steps and the history."""
+        """The result as a JSON object: name, success, steps and history."""
         return {
             "name": self.script.name,
             "ok": self.ok,
@@ -65,7 +65,7 @@ class ScriptResult:
 
 
 def states(history: Sequence[MetadataVersion]) -> Iterator[dict[str, object]]:
-    """Every state that a partition has been in, once, with the version that brought it, and who wrote that and why."""
+    """Yields each state of each partition once, with the version that brought it, its writer and its reason."""
     last: dict[TopicIdPartition, PartitionRegistration] = {}
     for version in history:
         for partition, registration in version.partitions.items():

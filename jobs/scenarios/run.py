@@ -1,4 +1,4 @@
-"""Runs a script on a cluster of its own, step by step."""
+"""Runs a script on a new cluster, step by step."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _WARM_UP_MS = 60_000
 def run_script(
     make: MakeCluster, script: Script, keep: Path | None = None, tell: Callable[[StepResult], object] = lambda _: None
 ) -> ScriptResult:
-    """Runs a script, up to the first step that comes out otherwise than it says; `tell` hears of each step.
+    """Runs a script up to its first failed step, and calls `tell` after each step.
 
-    Its cluster lies in `keep`, which must not be there yet, or in a folder that is removed.
+    The cluster is in the folder `keep`, which must not exist yet, or in a temporary folder.
     """
     results: list[StepResult] = []
     with _folder(keep) as folder, make(folder, script.brokers) as cluster:
@@ -47,18 +47,19 @@ def run_script(
 
 @contextmanager
 def clusters_of(mode: str) -> Iterator[MakeCluster]:
-    """What makes the cluster of each script: in one Spark session, which ends with this, in processes, or in memory."""
+    """Yields the maker of each script's cluster: in one Spark session (ended afterwards), in processes, or in
+    memory."""
     if mode == PROCESSES:
         yield ProcessCluster
         return
     if mode == SIMULATED:
         from lakelog.jobs.scenarios.simulated import (
-            SimulatedCluster,  # what it stands on serves tests, not real clusters
+            SimulatedCluster,  # imported late, because its modules serve tests and not real clusters
         )
 
         yield lambda _, brokers: SimulatedCluster(brokers)
         return
-    from lakelog.jobs.launch.session import spark_session  # processes have sessions of their own
+    from lakelog.jobs.launch.session import spark_session  # imported late, because processes have their own sessions
 
     spark = spark_session("lakelog-scenario")
     try:
@@ -69,8 +70,8 @@ def clusters_of(mode: str) -> Iterator[MakeCluster]:
 
 
 def warm_up(spark: SparkSession) -> None:
-    """Sends a record through a cluster of its own. Followers are slow as long as the session is new: the first
-    micro-batches take longer than the scripts' short times allow a follower to be away."""
+    """Sends a record through a cluster of its own. In a new session the first micro-batches of followers take longer
+    than the scripts' short time-outs allow."""
     with _folder(None) as folder, EmbeddedCluster(spark, folder, 2) as cluster:
         cluster.admin().create_topic("warm-up", assignment={0: [1, 2]}, configs={"min.insync.replicas": 2})
         Producer(cluster.uri).send("warm-up", pa.table({"value": [b"warm"]}), _WARM_UP_MS)

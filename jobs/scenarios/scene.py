@@ -1,4 +1,4 @@
-"""What the steps of one script act on, and what they answer."""
+"""The objects that the steps of a script use, and the outcomes that they return."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Saw = dict[str, Any]
 
 @dataclass(frozen=True)
 class Observed:
-    """What came of a step: what was seen, the same in words, and what is wrong with it, None if nothing is.
+    """The outcome of a step: the observation, its text, and the fault (None if there is none).
 
-    `figures` stand beside `saw` in what comes out.
+    `figures` are further results, beside `saw` in the JSON.
     """
 
     saw: Saw
@@ -34,7 +34,7 @@ class Observed:
 
 
 class Scene:
-    """The cluster of a script, its clients, and the numbers that values have come to."""
+    """The cluster of a script, its clients, and the counters of the values."""
 
     def __init__(self, cluster: ScriptCluster) -> None:
         self.cluster = cluster
@@ -44,15 +44,16 @@ class Scene:
         self._producers: dict[tuple[int | str, int | None], Producer] = {}
 
     def next_values(self, topic: str, partition: int, prefix: str, count: int) -> list[str]:
-        """The prefix with numbers that run on over all that is sent to a partition, taken or refused."""
+        """Values from the prefix and a counter. The counter covers all values sent to a partition, also refused
+        ones."""
         first = self._numbers[topic, partition]
         self._numbers[topic, partition] += count
         return [f"{prefix}{number}" for number in range(first, first + count)]
 
     def producer(self, acks: int | str, retries: int | None) -> Producer:
-        """The script's producer: each produce goes on with the one before, unless it wants other settings.
+        """The script's producer for these settings. Sends with the same settings share it.
 
-        One that has failed begins anew by itself. Without `retries` it sends again until the time is over.
+        A producer that has failed takes a new identity by itself. Without `retries` it retries until the time-out.
         """
         settings = (acks, retries)
         if settings not in self._producers:
@@ -62,7 +63,8 @@ class Scene:
 
 
 def hold(look: Callable[[], Observed], seconds: float) -> Observed:
-    """Looks until nothing is wrong or the time is over; answers the last look. An error may pass, so it is a fault."""
+    """Repeats `look` until it returns no fault or `seconds` are over; returns the last result. Errors count as
+    faults."""
     deadline = time.monotonic() + seconds
     while True:
         outcome = attempt(look)
@@ -72,7 +74,7 @@ def hold(look: Callable[[], Observed], seconds: float) -> Observed:
 
 
 def attempt(work: Callable[[], Observed]) -> Observed:
-    """What comes of the work; an error of Lakelog's, or of a store, is what is wrong."""
+    """The outcome of `work`. A LakelogException or an OSError becomes the fault."""
     try:
         return work()
     except LakelogException as error:

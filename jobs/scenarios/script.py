@@ -1,4 +1,4 @@
-"""Reads event scripts. All that is wrong with one is said before anything runs: file, line, and what is allowed."""
+"""Reads event scripts. It reports every mistake before anything runs, with file, line and the allowed values."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _KEYS = ("name", "brokers", "steps")
 
 
 class ScriptError(ValueError):
-    """A script that cannot be run; one line says where, why, and what is allowed."""
+    """A script that cannot run. The message is one line: place, reason and the allowed values."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step: its name, all its arguments, those among them that the script gives, and its line."""
+    """One step: its name, all its arguments, the arguments that the script gives, and its line."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -34,7 +34,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Script:
-    """A script: what happens on a cluster of `brokers` brokers."""
+    """A script for a cluster of `brokers` brokers."""
 
     path: str
     name: str
@@ -43,7 +43,7 @@ class Script:
 
 
 def read_script(path: str) -> Script:
-    """The script in a file. Raises ScriptError."""
+    """Reads the script in a file. Raises ScriptError if it is not valid."""
     try:
         return _Reader(path, Path(path).read_text("utf-8")).script()
     except (OSError, UnicodeDecodeError) as error:
@@ -55,7 +55,7 @@ def read_script(path: str) -> Script:
 
 
 class _Reader:
-    """Goes through the nodes of one file: values alone would not tell their lines."""
+    """Reads the nodes of one file, because plain values would not have line numbers."""
 
     def __init__(self, path: str, text: str) -> None:
         self._path = path
@@ -99,7 +99,7 @@ class _Reader:
         return Step(name, {**defaults, **given}, given, line)
 
     def _arguments(self, node: yaml.Node, known: Mapping[str, Argument], what: str) -> dict[str, Any]:
-        """The arguments that are given, checked."""
+        """The given arguments, checked."""
         entries = self._entries(node, what)
         for name, (key, _) in entries.items():
             if name not in known:
@@ -122,7 +122,7 @@ class _Reader:
             self._fail(key, f"{what} is {value!r}, it must be {kind.allowed}")
 
     def _entries(self, node: yaml.Node, what: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Keys with their nodes. YAML itself would take the last of two keys that are the same, without a word."""
+        """Keys with their nodes. Without this check YAML would silently use the last of two equal keys."""
         if not isinstance(node, yaml.MappingNode):
             self._fail(node, f"{what} must be a mapping, {{name: value}}")
         entries: dict[str, tuple[yaml.Node, yaml.Node]] = {}

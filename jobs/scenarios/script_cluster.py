@@ -1,4 +1,4 @@
-"""The cluster of a script, whatever its servers are: what is done to them, and who of them can be meant."""
+"""The cluster of a script, with servers of any kind: the operations on servers, and the choice of the server."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.metadata_history import MetadataVersion, metadata_history
 
-CONTROLLER = "controller"  # in a script: the active one
+CONTROLLER = "controller"  # the active controller, in a script
 
 State = Literal["running", "paused", "stopped"]
 Server = int | str  # a broker's id, or a controller's name
 
-# Short, so that a script is over soon: out of the ISR after 3 to 4.5 s, dead after 6 s.
+# Short time-outs keep scripts short: a follower leaves the ISR after 3 to 4.5 s, a broker is dead after 6 s.
 SETTINGS = {
     "replica.lag.time.max.ms": 3000,
     "broker.session.timeout.ms": 6000,
@@ -40,17 +40,17 @@ _ELECTION_SECONDS = 20.0
 
 
 class ScriptCluster(ABC):
-    """Brokers, and controllers of which one is active. Each step of a script that acts on a server is a method.
+    """Brokers, and controllers of which one is active. Each step that acts on a server is a method.
 
-    A method raises BrokerNotAvailableException unless its server is in a state in which that can be done to it.
+    A method raises BrokerNotAvailableException if the state of its server does not allow the operation.
     """
 
     def __init__(self, uri: str, brokers: Sequence[int], controllers: Sequence[str]) -> None:
         self.uri = uri
-        self.first_version = 0  # of the metadata: what came before is no part of the script
+        self.first_version = 0  # the metadata version at the start of the script
         self._brokers = brokers
         self._controllers = controllers
-        self._away: list[str] = []  # controllers, as they were paused or ended
+        self._away: list[str] = []  # controllers that were paused or ended, in that order
         self._config = Config.from_properties(SETTINGS, "event script")
 
     def __enter__(self) -> ScriptCluster:
@@ -65,7 +65,7 @@ class ScriptCluster(ABC):
         self._end_all()
 
     def _repeat(self, work: Callable[[], None], seconds: float) -> Callable[[], None]:
-        """From now on `work` is done every so many seconds, until what this answers is called: beside the script."""
+        """Repeats `work` in a thread, with pauses of `seconds`. Returns a function that ends it."""
         stopping = threading.Event()
 
         def run() -> None:
@@ -81,7 +81,7 @@ class ScriptCluster(ABC):
         return end
 
     def admin(self) -> AdminClient:
-        """A client for topics."""
+        """An admin client for the cluster."""
         return AdminClient(self.uri, self._config)
 
     def history(self) -> list[MetadataVersion]:
@@ -93,53 +93,53 @@ class ScriptCluster(ABC):
         return [broker for broker in self._brokers if self.state(broker) == "running"]
 
     def offline(self) -> set[int]:
-        """The brokers that the cluster takes for dead, or whose storage is."""
+        """The brokers that the cluster considers dead, or whose storage fails."""
         return self._watch.offline
 
     def take_away(self, root: str) -> None:
-        """From now on a broker's root cannot be reached."""
+        """Makes a broker's root unreachable."""
         storage_faults.take_away(root)
 
     def bring_back(self, root: str) -> None:
-        """The root can be reached, and holds what it held; one that has not been taken away is left alone."""
+        """Makes the root reachable again, with its content. Does nothing if it was not taken away."""
         storage_faults.bring_back(root)
 
     def is_away(self, root: str) -> bool:
-        """Whether the root has been taken away."""
+        """Whether the root was taken away."""
         return storage_faults.is_away(root)
 
     def kill(self, target: Server) -> Server:
-        """SIGKILL, of what runs or is paused."""
+        """SIGKILL, to a running or paused server."""
         server = self._find(target, "kill", "running", "paused")
         self._kill(server)
         return self._went_away(server)
 
     def pause(self, target: Server) -> Server:
-        """SIGSTOP, of what runs."""
+        """SIGSTOP, to a running server."""
         server = self._find(target, "pause", "running")
         self._pause(server)
         return self._went_away(server)
 
     def resume(self, target: Server) -> Server:
-        """SIGCONT, of what is paused."""
+        """SIGCONT, to a paused server."""
         server = self._find(target, "resume", "paused")
         self._resume(server)
         return server
 
     def stop(self, target: Server) -> Server:
-        """Controlled shutdown, or resignation, of what runs."""
+        """Controlled shutdown of a running broker, or resignation of a running controller."""
         server = self._find(target, "stop", "running")
         self._stop(server)
         return self._went_away(server)
 
     def start(self, target: Server) -> Server:
-        """Starts what is stopped; a broker is registered when this returns."""
+        """Starts a stopped server. A broker is registered when this returns."""
         server = self._find(target, "start", "stopped")
         self._start(server)
         return server
 
     def restart(self, target: Server) -> Server:
-        """Kills what has not been ended before, and starts it; of the controllers one that is away, if there is one."""
+        """Kills a server if it has not ended, and starts it. `controller` prefers one that is paused or stopped."""
         server = self._find(target, "restart", "stopped", "paused", "running")
         if self.state(server) != "stopped":
             self._kill(server)
@@ -147,25 +147,24 @@ class ScriptCluster(ABC):
         return server
 
     def _find(self, target: Server, what: str, *states: State) -> Server:
-        """The server that is meant, in a state in which it can be."""
+        """The target server. Raises BrokerNotAvailableException if it is in none of these states."""
         server = self._controller(states) if target == CONTROLLER else target
         name = server if isinstance(server, str) else f"broker {server}"
         state = self.state(server)
         if state not in states:
-            raise BrokerNotAvailableException(
-                f"{what}: {name} is {state}, only one that is {' or '.join(states)} can be meant"
-            )
+            raise BrokerNotAvailableException(f"{what}: {name} is {state}, it must be {' or '.join(states)}")
         return server
 
     def _controller(self, states: Sequence[State]) -> str:
-        """The active one where one that runs can be meant first of all, else the last that was paused or ended."""
+        """The active controller if a running one is allowed first, otherwise the last one that was paused or ended."""
         found = [name for name in reversed(self._away) if self.state(name) in states]
         if states[0] != "running":
             return (found or [self.active()])[0]
         return self.active()
 
     def active(self) -> str:
-        """The controller in office. Waits for an election; raises TimeoutException, or at once if nobody can win."""
+        """The active controller's name. Waits for an election. Raises TimeoutException, or BrokerNotAvailableException
+        at once if no controller runs."""
         if not any(self.state(name) == "running" for name in self._controllers):
             raise BrokerNotAvailableException(f"none of the controllers runs: {', '.join(self._controllers)}")
         wait_until(lambda: self._in_office() is not None, "a controller is active", _ELECTION_SECONDS, 0.05)
@@ -187,7 +186,7 @@ class ScriptCluster(ABC):
 
     @abstractmethod
     def state(self, server: Server) -> State:
-        """Whether it runs. One that has ended by itself, being fenced, is stopped."""
+        """The state of a server. One that was fenced and ended by itself is stopped."""
 
     @abstractmethod
     def _has_id(self, name: str, controller_id: str) -> bool:
@@ -198,7 +197,7 @@ class ScriptCluster(ABC):
 
     @abstractmethod
     def _end_all(self) -> None:
-        """Ends every server at once: a frozen one could not be stopped in order."""
+        """Kills every server at once, because a frozen one cannot stop in order."""
 
     @abstractmethod
     def _kill(self, server: Server) -> None: ...
@@ -220,7 +219,7 @@ MakeCluster = Callable[[Path, int], AbstractContextManager[ScriptCluster]]
 
 
 class LivenessWatch:
-    """Looks at the heartbeats again and again. Who looks now and then would take for alive what has died in between."""
+    """Reads the heartbeats regularly. With rare reads, a broker that died in between would seem alive."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.offline: set[int] = set()
@@ -228,7 +227,7 @@ class LivenessWatch:
         self._liveness = Liveness(cluster.config.broker_session_timeout_ms, time.monotonic)
 
     def look(self) -> None:
-        """One look. What cannot be read now the next one finds out."""
+        """Reads the heartbeats once. On an error the next call tries again."""
         with suppress(LakelogException):
             brokers = self._cluster.refresh_brokers()
             live = self._liveness.look(brokers)

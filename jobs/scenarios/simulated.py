@@ -1,4 +1,4 @@
-"""The cluster of a script in memory, in one thread, by a held clock: time passes only while somebody waits for it."""
+"""The cluster of a script in memory, in one thread, with a clock that advances only while somebody waits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
 
 _CONTROLLERS = ("controller-1", "controller-2")
-_WAITING = (topic_view, waiting)  # where clients, and steps of scripts, wait
+_WAITING = (topic_view, waiting)  # the modules in which clients and steps of scripts wait
 
 
 class SimulatedCluster(ScriptCluster):
-    """Brokers and controllers as they are shipped, without Spark, over a store in memory.
+    """The shipped brokers and controllers, without Spark, over a store in memory.
 
-    They are killed and frozen between two of their steps, not within one.
+    They are killed and frozen between two of their steps, never within one.
     """
 
     def __init__(self, brokers: int) -> None:
@@ -36,7 +36,7 @@ class SimulatedCluster(ScriptCluster):
         self._servers: dict[Server, BrokerServer | ControllerServer] = {}
 
     def state(self, server: Server) -> State:
-        """Whether it runs. One that has ended by itself, being fenced, is stopped."""
+        """The state of a server. One that was fenced and ended by itself is stopped."""
         found = self._servers[server]
         if not found.runs:
             return "stopped"
@@ -47,15 +47,15 @@ class SimulatedCluster(ScriptCluster):
         return isinstance(found, ControllerServer) and found.has_id(controller_id)
 
     def take_away(self, root: str) -> None:
-        """From now on a broker's root cannot be reached."""
+        """Makes a broker's root unreachable."""
         self._faults.roots.add(root)
 
     def bring_back(self, root: str) -> None:
-        """The root can be reached, and holds what it held; one that has not been taken away is left alone."""
+        """Makes the root reachable again, with its content. Does nothing if it was not taken away."""
         self._faults.roots.discard(root)
 
     def is_away(self, root: str) -> bool:
-        """Whether the root has been taken away."""
+        """Whether the root was taken away."""
         return root in self._faults.roots
 
     def _repeat(self, work: Callable[[], None], seconds: float) -> Callable[[], None]:
@@ -104,22 +104,22 @@ class SimulatedCluster(ScriptCluster):
 
 
 class _RootsAway(NoFaults):
-    """A store that never fails but for the roots that have been taken away."""
+    """A store that fails only for roots that were taken away."""
 
     def __init__(self) -> None:
         self.roots: set[str] = set()
 
     def read(self, uri: str) -> None:
-        """Raises OSError for what lies in a root that is away."""
+        """Raises OSError if the path is in a root that was taken away."""
         if any(uri == root or uri.startswith(f"{root}/") for root in self.roots):
             raise OSError(f"{uri}: its storage has been taken away")
 
     def write(self, uri: str, put: Callable[[], None]) -> None:
-        """Nothing is written there."""
+        """Writes, unless the root was taken away."""
         self.read(uri)
         put()
 
     def commit(self, uri: str, put: Callable[[], bool]) -> bool:
-        """Nothing is committed there."""
+        """Commits, unless the root was taken away."""
         self.read(uri)
         return put()

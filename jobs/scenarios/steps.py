@@ -1,4 +1,4 @@
-"""What each step does. Its arguments are those of `arguments.steps_for`, by the same names."""
+"""Carries out each step. The arguments have the names in `arguments.steps_for`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def carry_out(scene: Scene, step: Step) -> Observed:
 def create_topic(
     scene: Scene, *, topic: str, assignment: Mapping[int, list[int]], configs: Mapping[str, object]
 ) -> Observed:
-    """Makes a topic over the assignment; it is fetched when this is over. One that is being deleted is waited for."""
+    """Creates a topic with the assignment, and waits until followers fetch it. First waits for a deletion of that
+    name."""
     hold(lambda: _name_is_free(scene, topic), _DELETE_SECONDS)
     made = scene.cluster.admin().create_topic(topic, assignment=assignment, configs=configs)
     wait_for_fetchers(scene, topic)
@@ -39,15 +40,15 @@ def _name_is_free(scene: Scene, topic: str) -> Observed:
 
 
 def delete_topic(scene: Scene, *, topic: str) -> Observed:
-    """Deletes a topic; nobody knows it any more when this is over. Dead brokers still hold replicas of it: where there
-    are any, its name stays taken until they are back."""
+    """Deletes a topic, and waits until no client finds it. If dead brokers still have replicas of it, the name stays
+    taken until they are back."""
     brokers = {broker for r in scene.view.partitions(topic).values() for broker in r.replicas}
     scene.cluster.admin().delete_topic(topic)
     return hold(lambda: _gone(scene, topic, brokers <= set(scene.cluster.running())), _DELETE_SECONDS)
 
 
 def _gone(scene: Scene, topic: str, for_good: bool) -> Observed:
-    """Whether clients find no such topic, and, if it can be gone for good, whether it is."""
+    """Checks that clients find no such topic, and with `for_good` that the tables have it no more."""
     view = scene.view.cluster
     view.topics.refresh()
     view.metadata.refresh()
@@ -61,14 +62,14 @@ def _gone(scene: Scene, topic: str, for_good: bool) -> Observed:
 
 
 def reassign(scene: Scene, *, topic: str, partition: int, replicas: list[int]) -> Observed:
-    """Begins to move a partition to other brokers; it is over when its replicas are these. [RA-01]"""
+    """Starts to move a partition to these brokers; it does not wait for the end of the move. [RA-01]"""
     outcomes = scene.cluster.admin().alter_partition_reassignments({(topic, partition): replicas})
     _raise_error(outcomes)
     return Observed({"replicas": replicas}, "; ".join(outcome.message for outcome in outcomes.values()))
 
 
 def alter_configs(scene: Scene, *, topic: str | None, broker: int | None, configs: Mapping[str, object]) -> Observed:
-    """Sets what is given of a topic, or of a broker that runs on meanwhile."""
+    """Sets configs of a topic, or of a broker while it runs."""
     admin = scene.cluster.admin()
     if topic is not None:
         admin.alter_configs(topic, configs)
@@ -78,7 +79,7 @@ def alter_configs(scene: Scene, *, topic: str | None, broker: int | None, config
 
 
 def elect(scene: Scene, *, topic: str, partition: int, type: str, expect_error: str | None) -> Observed:
-    """Elects a leader by hand; what is expected is an error, or that there is none. [PE-01]"""
+    """Elects a leader on request. `expect_error` is the expected error, None for success. [PE-01]"""
     try:
         _raise_error(scene.cluster.admin().elect_leaders(type, [(topic, partition)]))
     except LakelogException as error:
@@ -94,7 +95,7 @@ def _raise_error(outcomes: Outcomes) -> None:
 
 
 def sleep(_: Scene, *, seconds: float) -> Observed:
-    """Lets time pass."""
+    """Waits a number of seconds."""
     let_pass(seconds)
     return Observed({}, "")
 

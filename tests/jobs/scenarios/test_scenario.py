@@ -395,5 +395,5 @@ steps:
     script = read_script(written(tmp_path, text))
     result = run_script(partial(EmbeddedCluster, spark), script, tell=heard.append)
     assert (result.ok, len(result.steps), [r.ok for r in heard]) == (False, 2, [True, False])
-    fault = "BrokerNotAvailableException: start: broker 1 is running, only one that is stopped can be meant"
+    fault = "BrokerNotAvailableException: start: broker 1 is running, it must be stopped"
     assert result.as_json()["steps"][1]["fault"] == fault

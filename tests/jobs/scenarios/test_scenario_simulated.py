@@ -78,7 +78,7 @@ def test_a_script_may_have_five_brokers(tmp_path: Path) -> None:
     [
         ("wait: {topic: t, leader: 2, timeout_s: 5}", "leader is 1, expected 2"),
         ("consume: {topic: t, expect_values: [m0]}", "nothing, expected m0"),
-        ("start: 1", "BrokerNotAvailableException: start: broker 1 is running, only one that is stopped can be meant"),
+        ("start: 1", "BrokerNotAvailableException: start: broker 1 is running, it must be stopped"),
     ],
 )
 def test_a_step_that_does_not_see_what_it_expects_fails_the_script(

@@ -87,11 +87,11 @@ def test_what_may_be_done_to_a_broker(
 @pytest.mark.parametrize(
     ("state", "act", "message"),
     [
-        ("stopped", ScriptCluster.kill, "kill: broker 2 is stopped, only one that is running or paused can be meant"),
-        ("paused", ScriptCluster.pause, "pause: broker 2 is paused, only one that is running can be meant"),
-        ("running", ScriptCluster.resume, "resume: broker 2 is running, only one that is paused can be meant"),
-        ("paused", ScriptCluster.stop, "stop: broker 2 is paused, only one that is running can be meant"),
-        ("running", ScriptCluster.start, "start: broker 2 is running, only one that is stopped can be meant"),
+        ("stopped", ScriptCluster.kill, "kill: broker 2 is stopped, it must be running or paused"),
+        ("paused", ScriptCluster.pause, "pause: broker 2 is paused, it must be running"),
+        ("running", ScriptCluster.resume, "resume: broker 2 is running, it must be paused"),
+        ("paused", ScriptCluster.stop, "stop: broker 2 is paused, it must be running"),
+        ("running", ScriptCluster.start, "start: broker 2 is running, it must be stopped"),
     ],
 )
 def test_what_may_not_be_done_to_a_broker(
