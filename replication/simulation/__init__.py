@@ -1,1 +1,1 @@
-"""The cluster in memory: the shipped rules under crashes, pauses, zombies and lost answers, one step at a time."""
+"""A cluster in memory: runs the shipped rules under crashes, pauses, zombies and lost answers, one step at a time."""

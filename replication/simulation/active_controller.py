@@ -1,4 +1,4 @@
-"""A term of office on tables in memory: its reads and its commits. What is read, decided and written is shipped."""
+"""A controller's term on tables in memory: only its reads and commits are simulated, its decisions are shipped code."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lakelog.replication.simulation.tables import Admin, Claimed, Metadata, Topi
 
 CONFIG = Config()
 
-_REBALANCES = 4  # one look in so many ends with a look at the balance of leaders
+_REBALANCES = 4  # one look in this many ends with a check of the balance of leaders
 
 
 class SimulatedActiveController:
-    """What a controller holds while it is active. All of it is gone when it is deposed, or crashes.
+    """The state of a controller while it is active. It is lost when the controller is deposed or crashes."""
 
     `views`: the brokers that the controller believes to live, as it sees them now.
     """
@@ -54,16 +54,16 @@ class SimulatedActiveController:
 
     @property
     def context(self) -> ControllerContext:
-        """What it knows."""
+        """The controller's knowledge of the cluster."""
         return self._term.context
 
     def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> Work:
-        """The beginning of the term. Raises ControllerMovedException, AnswerLost."""
+        """Begins the term. Raises ControllerMovedException, AnswerLost."""
         yield from self._controller.carry_out(self._term.fail_over(brokers_before), self._handlers)
         self._has_failed_over = True
 
     def look(self) -> Work:
-        """One look at every table. Raises ControllerMovedException, AnswerLost."""
+        """Looks at every table once. Raises ControllerMovedException, AnswerLost."""
         yield from self._controller.carry_out(self._term.look(), self._handlers)
 
     def _observe(self, event: Event, _: Decision, before: ControllerContext, after: ControllerContext) -> None:
@@ -151,7 +151,7 @@ class SimulatedActiveController:
         yield from self._controller.transact(self._world.topics, decide, words)
 
     def _answer(self, decided: Collection[str]) -> Work:
-        """Requests that have been decided are answered, which takes them off the table."""
+        """Answers decided requests, which removes them from the table."""
 
         def decide(_: int, state: Admin) -> Admin | None:
             self._check_claim(state)

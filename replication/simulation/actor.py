@@ -1,4 +1,4 @@
-"""Who acts: a thread of a broker, a producer, a reader, a controller. Its work is a generator; a step is one `next`."""
+"""The actors: broker threads, producers, readers, controllers. An actor's work is a generator; a step is one `next`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lakelog.replication.simulation.tables import VersionedTable
 # A step ends at each `yield`: between two of them others may do whatever they like, or the process may end.
 Work: TypeAlias = Generator[None, None, None]
 Decide: TypeAlias = Callable[[int, Any], Any]
-Outcoming: TypeAlias = Generator[None, None, Any]  # the answer to a step, which takes steps itself
+Outcoming: TypeAlias = Generator[None, None, Any]  # returns the answer to a step, and takes steps itself
 Handler: TypeAlias = Callable[[Any], Outcoming]
 
 
 class Actor:
-    """Something that takes steps. What it holds is gone when it is."""
+    """A participant that takes steps. Its memory ends with it."""
 
     def __init__(self, world: Stage, name: str) -> None:
         self.world = world
@@ -30,28 +30,28 @@ class Actor:
         self._work = self.work()
 
     def work(self) -> Work:
-        """All steps of this actor, one after the other, without end."""
-        raise TypeError(f"{type(self).__name__} does not say what it does")
+        """Yields after each step of this actor, without end."""
+        raise TypeError(f"{type(self).__name__} does not define its work")
 
     def take(self, turn: Event) -> None:
-        """One step."""
+        """Takes one step."""
         self.turn = turn
         next(self._work)
         self._last_step = self.world.step
 
     def stop(self) -> None:
-        """The actor is gone, in the middle of whatever it was doing."""
+        """Ends the actor in the middle of its work."""
         self._work.close()
 
     def say(self, words: str, *facts: object) -> None:
-        """What this step has done, for who reads the history."""
+        """Adds a line about this step to the trace."""
         self.world.say(self.name, words, *facts)
 
     def look(self, table: VersionedTable[Any], may_repeat: bool = True) -> tuple[int, Any]:
-        """Reads a table: its newest version, or, when the answer has taken its time, one that was newest at some moment
-        since this actor's last step. An answer that comes again is the one before.
+        """Reads a table. Returns its newest version, or with a late answer a version that was the newest at some moment
+        since this actor's last step. A repeated answer is the same as the one before.
 
-        Raises AnswerLost when there is no answer.
+        Raises AnswerLost if there is no answer.
         """
         version, fault = table.newest, self.turn.fault
         if fault == LOST:
@@ -71,10 +71,10 @@ class Actor:
         return carried_out(work, lambda step: handlers[type(step)](step))
 
     def transact(self, table: VersionedTable[Any], decide: Decide, why: str) -> Generator[None, None, int | None]:
-        """Looks, decides and commits at exactly the version looked at, until it has won or there is nothing to do.
+        """Reads, decides and commits at exactly the version that was read, until it wins or there is nothing to do.
 
-        Answers the version committed, None if nothing was to be done. A commit without an answer is decided anew on
-        what is then found, or given up. Raises what `decide` raises, and AnswerLost.
+        Returns the committed version, None if there was nothing to do. After a commit without an answer it decides
+        again on the new state, or gives up. Raises what `decide` raises, and AnswerLost.
         """
         while True:
             yield
@@ -93,7 +93,7 @@ class Actor:
 
 
 def carried_out(work: Generator[Any, Any, Any], carry: Callable[[Any], Generator[Any, Any, Any]]) -> Any:
-    """A round whose steps are carried out by `carry`, itself a generator; what that yields, this yields."""
+    """Runs a round. The generator `carry` carries out its steps, and this function yields what `carry` yields."""
     answer, error = None, None
     while True:
         try:

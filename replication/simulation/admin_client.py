@@ -1,4 +1,4 @@
-"""Somebody who asks controllers for things: topics made and deleted, partitions moved, leaders elected."""
+"""A client that sends admin requests: create and delete topics, move partitions, elect leaders."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lakelog.replication.simulation.stage import Stage
 from lakelog.replication.simulation.tables import Admin, Topics
 from lakelog.replication.simulation.world_state import UNCLEAN_KEY
 
-_PENDING = 3  # requests that wait, at most
+_PENDING = 3  # the most waiting requests
 
 Arguments = dict[str, Any]
 
 
 class SimulatedAdminClient(Actor):
-    """Puts requests, one after the other, whether they make sense by the time they are decided or not."""
+    """Sends one request after the other, whether they still make sense when a controller decides them or not."""
 
     def __init__(self, world: Stage, name: str) -> None:
         super().__init__(world, name)
@@ -69,7 +69,7 @@ class SimulatedAdminClient(Actor):
         }  # fmt: skip
 
     def _move(self, random: Random, registration: PartitionRegistration) -> tuple[str, Arguments]:
-        """Adds a broker, puts one in another's place, takes one away, or gives another order."""
+        """Adds a broker, replaces one, removes one, or changes the order."""
         others = [broker for broker in self.world.broker_ids if broker not in registration.replicas]
         target = random.sample(registration.replicas, len(registration.replicas))
         if len(target) > 1 and random.random() < 0.4:

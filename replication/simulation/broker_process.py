@@ -1,4 +1,4 @@
-"""One process of a broker: what it holds in memory, and its threads. A crash takes all of it; the tables stay."""
+"""One process of a broker: its memory and its threads. A crash loses both; the tables stay."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class SimulatedBrokerProcess(BrokerMemory):
         return [self._main.name, *(fetcher.name for fetcher in self._main.fetchers.values())]
 
     def thread(self, name: str) -> Actor | None:
-        """A thread by its name; None if it has ended."""
+        """The thread of this name; None if it has ended."""
         if name == "main":
             return self._main
         return self._main.fetchers.get(int(name.removeprefix("fetcher-")))
 
     @property
     def is_about_to_commit(self) -> VersionedTable[Any] | None:
-        """What its main thread has looked at, decided on and not committed yet."""
+        """The table for which its main thread has a decided change that is not committed yet."""
         return self._main.is_about_to_commit
 
     def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:

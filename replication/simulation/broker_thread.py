@@ -1,4 +1,4 @@
-"""What the threads of a broker's process have in common: its log, its rows, and the claim on both."""
+"""The common part of a broker process's threads: its log, its rows, and the claim on both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakelog.replication.simulation.tables import Rows, SimulatedLogChange, Simu
 
 
 class BrokerThread(Actor):
-    """A thread of a process. Threads share the process's memory, and lose it together."""
+    """A thread of a process. All threads share the process's memory and lose it together."""
 
     def __init__(self, process: BrokerMemory, name: str) -> None:
         self.process = process
@@ -28,7 +28,7 @@ class BrokerThread(Actor):
             raise StaleBrokerEpochException(f"{table} is claimed under broker epoch {claimed}")
 
     def refresh_log(self) -> SimulatedLogState:
-        """Replays what has been committed to the log. Raises StaleBrokerEpochException, AnswerLost."""
+        """Replays the new commits of the log. Raises StaleBrokerEpochException, AnswerLost."""
         self._see(*self.look(self.process.log_table, may_repeat=False))
         return self.process.log
 
@@ -38,7 +38,7 @@ class BrokerThread(Actor):
             self.process.log_version, self.process.log = version, state
 
     def transact_log(self, decide: Callable[[SimulatedLogState], SimulatedLogChange | None], why: str) -> Work:
-        """A commit on the log, decided on its newest state."""
+        """Commits to the log. `decide` sees its newest state."""
 
         def on_newest(version: int, state: SimulatedLogState) -> SimulatedLogChange | None:
             self._see(version, state)
@@ -50,7 +50,7 @@ class BrokerThread(Actor):
             self._see(table.newest, table.at(table.newest))
 
     def publish(self, why: str) -> Work:
-        """Writes what the broker says of its replicas, if it differs from what it last said."""
+        """Writes the broker's rows of its replicas if they differ from the published ones."""
         process, table = self.process, self.process.replica_table
 
         def decide(_: int, state: Rows) -> Rows | None:

@@ -1,4 +1,4 @@
-"""One of the processes that may control the cluster: it stands by, is elected, and does what the shipped one does."""
+"""A controller process: it stands by, gets elected, and then acts like the shipped controller."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from lakelog.replication.simulation.actor import Actor, Work
 from lakelog.replication.simulation.events import AnswerLost
 from lakelog.replication.simulation.stage import Stage
 
-_BELATED, _WRONG = 0.35, 0.25  # how often who lives is not looked at anew, and how often the answer is wrong
-_VACANT, _HASTY = 2, 12  # one in so many looks takes over from nobody, or from one that is at work and becomes a zombie
-_RENEWALS = 4  # one look in so many finds that another was elected
+_BELATED, _WRONG = 0.35, 0.25  # probability that its list of live brokers is old, or wrong
+_VACANT, _HASTY = 2, 12  # one look in this many takes over from nobody, or from a working controller (then a zombie)
+_RENEWALS = 4  # one look in this many renews the lease, and so notices another election
 
 
 class SimulatedController(Actor):
-    """One of several. Each is elected under an epoch of its own, and often wrong about who lives."""
+    """One of several controllers. Each election has its own epoch, and controllers are often wrong about live
+    brokers."""
 
     def __init__(self, world: Stage, name: str) -> None:
         super().__init__(world, name)
         self.active: SimulatedActiveController | None = None
         self._believed = frozenset(world.broker_ids)
-        # The brokers at its last look while it stood by, and at the one before: `controller.controller` says why.
+        # The brokers at its last two looks while it stood by: `controller.controller` gives the reason.
         self._brokers: tuple[Mapping[int, BrokerView], Mapping[int, BrokerView]] = ({}, {})
 
     @property
     def is_at_work(self) -> bool:
-        """Whether it controls the cluster, as far as it knows, and is not asleep."""
+        """Whether it believes that it controls the cluster, and is not paused."""
         return self.active is not None and not self.is_paused
 
     def work(self) -> Work:
@@ -42,7 +43,7 @@ class SimulatedController(Actor):
             self.active, self._brokers = None, ({}, {})
 
     def _stand_by(self) -> Work:
-        """Until the office seems to be vacant, which it may not be."""
+        """Waits until the office seems vacant, even if it is not."""
         is_due = False
         while not is_due:
             yield
@@ -63,9 +64,9 @@ class SimulatedController(Actor):
         return mine
 
     def _serve(self) -> Work:
-        """Fails over, then looks at all tables again and again. What a look has begun and not ended, the next one does.
+        """Fails over, then looks at all tables again and again. A later look finishes what an interrupted one began.
 
-        A failover that fails is given up: another controller may be luckier.
+        After a failed failover it gives up: another controller may succeed.
         """
         assert self.active is not None
         yield from self.active.fail_over(self._brokers[0])
@@ -84,7 +85,7 @@ class SimulatedController(Actor):
             raise ControllerMovedException(f"another was elected under controller epoch {elected}")
 
     def views(self) -> dict[int, BrokerView]:
-        """The brokers that it believes to live. When all is calm it is right, else it may be late, or just wrong."""
+        """The brokers that it believes to be alive. In a calm it is right; otherwise its answer may be old or wrong."""
         registry = self.look(self.world.registry)[1]
         random = Random(self.turn.salt)
         chance = 1.0 if self.world.is_calm else random.random()

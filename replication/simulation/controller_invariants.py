@@ -1,4 +1,4 @@
-"""What must hold of what controllers write, and of what they have decided. They raise Violation."""
+"""Invariants of controllers: what they write and what they have decided. Each raises Violation if it does not hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakelog.replication.simulation.tables import Metadata
 
 
 def controllers_never_go_back(before: Metadata, after: Metadata) -> None:
-    """The claim on the metadata never falls, and nobody overwrites what a newer controller has decided."""
+    """The claim on the metadata never falls, and nobody overwrites the decision of a newer controller."""
     if after.controller_epoch < before.controller_epoch:
         raise Violation("controllers_never_go_back", f"claim {before.controller_epoch} became {after.controller_epoch}")
     for partition, registration in after.partitions.items():
@@ -27,10 +27,11 @@ def controllers_never_go_back(before: Metadata, after: Metadata) -> None:
 def reassignments_end_at_their_target(
     checker: HistoryFacts, before: PartitionRegistration | None, after: PartitionRegistration
 ) -> None:
-    """A reassignment ends with exactly its target assigned, which was in sync, or, cancelled, as it had begun.
+    """A reassignment ends with exactly its target assigned, all in sync, or, if it was cancelled, with its original
+    replicas.
 
-    Another order of the same replicas is no reassignment that anybody would have to catch up for. Who asks for another
-    one meanwhile may end it at once, at another target.
+    Another order of the same replicas is no reassignment, since nobody has to catch up. A new reassignment request may
+    end the current one at once, at another target.
     """
     is_same = not is_reassigning(before) and set(before.replicas) == set(after.replicas) if before else True
     if before is None or is_same or is_reassigning(after):
@@ -56,8 +57,8 @@ def what_is_gone_was_deleted(checker: HistoryFacts, gone: PartitionRegistration)
 def a_new_broker_epoch_is_a_failure(
     seen: Mapping[int, BrokerView], before: ControllerContext, after: ControllerContext
 ) -> None:
-    """Who has begun a new epoch since it was seen leaves every ISR but as its last member, or as the new process that
-    has joined it already; older changes are fenced. What is queued for deletion stays as it is, unless the deletion
+    """A broker with a new epoch leaves every ISR, except as its last member, or if the new process has joined it
+    already; older changes are fenced. A partition that is queued for deletion does not change, unless the deletion
     waits for a reassignment.
     """
     queued = {topic.topic_id for topic in after.topics.values() if topic.deleting}
@@ -76,8 +77,8 @@ def a_new_broker_epoch_is_a_failure(
 
 
 def requests_are_read(request: AdminRequest, outcomes: Mapping[str, Outcome]) -> None:
-    """A well-formed request is carried out or refused, but never found to be illegible, and never meets an error of
-    the code."""
+    """A well-formed request is carried out or refused. It never counts as illegible, and never meets an error of the
+    code."""
     faults = {InvalidRequestException.__name__, UnknownServerException.__name__}
     if any(outcome.error in faults for outcome in outcomes.values()):
         raise Violation("requests_are_read", f"{request}: {outcomes}")

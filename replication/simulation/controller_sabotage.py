@@ -1,4 +1,5 @@
-"""Broken rules of the controller: each is swapped in where the shipped code looks it up, while an event is decided."""
+"""Broken rules of the controller. Each replaces the shipped one where the code looks it up, while it decides an
+event."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _put = Decision.put
 
 
 class BrokenController(NamedTuple):
-    """What is broken, and `decide` with that break."""
+    """A description of the break, and `decide` with that break."""
 
     what: str
     decide: Callable[[ControllerContext, Event], Decision]
@@ -36,7 +37,7 @@ class BrokenController(NamedTuple):
 
 @contextmanager
 def swapped(owner: ModuleType | type, name: str, broken: Callable[..., Any]) -> Iterator[None]:
-    """Another function under a name of a module or a class; the shipped one is put back in the end."""
+    """Replaces a function of a module or class during the block."""
     shipped = getattr(owner, name)
     setattr(owner, name, broken)
     try:
@@ -58,12 +59,12 @@ def _with(what: str, owner: ModuleType | type, name: str, broken: Callable[..., 
 def _elects_anybody(
     registration: PartitionRegistration, live: Collection[int], unclean_allowed: bool
 ) -> PartitionRegistration | None:
-    """The first live replica leads, in sync or not, and passes for a member of the ISR with all others."""
+    """The first live replica leads, in sync or not, with all other replicas in the ISR."""
     return leader_election.elect_offline(replace(registration, isr=registration.replicas), live, unclean_allowed)
 
 
 def _prefers_anybody(registration: PartitionRegistration, live: Collection[int]) -> PartitionRegistration | None:
-    """The preferred leader leads as soon as it lives, in sync or not, and passes for a member of the ISR."""
+    """The preferred leader leads as soon as it lives, in sync or not, and joins the ISR."""
     isr = tuple(broker for broker in registration.replicas if broker in (*registration.isr, registration.replicas[0]))
     return leader_election.elect_preferred(replace(registration, isr=isr), live)
 
@@ -89,7 +90,7 @@ def _takes_deletions_for_done(decision: Decision) -> None:
 
 
 def _leaves_the_isr_to_the_last(registration: PartitionRegistration, broker: int) -> PartitionRegistration:
-    """Who is offline leaves the ISR, and who leads in its place is whoever is assigned."""
+    """An offline replica leaves the ISR. If it was the last member, all other assigned replicas replace it."""
     left = leader_election.replica_offline(registration, broker)
     return (
         left if left.isr != (broker,) else replace(left, isr=tuple(b for b in left.replicas if b != broker) or left.isr)
@@ -98,20 +99,20 @@ def _leaves_the_isr_to_the_last(registration: PartitionRegistration, broker: int
 
 BROKEN_CONTROLLERS: dict[str, BrokenController] = {
     "elects_anybody": _with(
-        "a replica outside the ISR passes for a member", partition_state_machine, "elect_offline", _elects_anybody
+        "a replica outside the ISR is elected like a member", partition_state_machine, "elect_offline", _elects_anybody
     ),
     "prefers_anybody": _with(
         "the preferred leader need not be in sync", partition_state_machine, "elect_preferred", _prefers_anybody
     ),
     "the_isr_is_not_kept": _with(
-        "the last member of an ISR leaves it for those that are not in sync",
+        "the last member of an ISR leaves it to replicas that are not in sync",
         replica_state_machine, "replica_offline", _leaves_the_isr_to_the_last,
     ),
     "fails_without_a_new_epoch": _with(
         "a failover keeps the leader epoch", Decision, "put", _keeps_the_leader_epoch
     ),
     "overlooks_new_broker_epochs": _with(
-        "a broker that was started again passes for the one before",
+        "a restarted broker counts as its earlier process",
         broker_events, "on_broker_change", _overlooks_new_broker_epochs,
     ),
     "reassigns_before_all_are_in_sync": _with(

@@ -1,5 +1,5 @@
-"""The end of a history without faults: everybody runs, and the cluster must come to rest: all replicas are in sync,
-nothing is half moved, and what was deleted is gone.
+"""The end of a history: without further faults the cluster must converge. All replicas are in sync, no reassignment is
+open, and deleted topics are gone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from lakelog.replication.simulation.events import CRASH, RESUME, START, Event, V
 if TYPE_CHECKING:
     from lakelog.replication.simulation.world import World
 
-_ROUNDS = 1_200  # steps of each thread, at most
-_LOOKS = 20  # of them between two looks at who runs
+_ROUNDS = 1_200  # the most steps of each thread
+_LOOKS = 20  # steps between two checks of which processes run
 
 
 def check_that_it_heals(world: World) -> None:
-    """Raises Violation if it does not, within a bounded number of steps."""
+    """Raises Violation if the cluster does not converge within a limited number of steps."""
     ill = "nothing has happened yet"
     controller = _let_one_controller_run(world)
     for number in range(_ROUNDS):
@@ -36,7 +36,7 @@ def check_that_it_heals(world: World) -> None:
 
 
 def _let_everybody_run(world: World) -> None:
-    """One process a broker: the newest, if there is one."""
+    """Lets one process of each broker run: the newest one, or a new one."""
     for broker in world.broker_ids:
         own = [name for name, process in world.processes.items() if process.broker_id == broker]
         for name in own[:-1]:
@@ -51,7 +51,7 @@ def _let_everybody_run(world: World) -> None:
 
 
 def _let_one_controller_run(world: World) -> str:
-    """All are started again, and the first of them, which sees who lives, is elected."""
+    """Restarts all controllers and lets only the first one run. It knows which brokers live, and gets elected."""
     world.is_calm = True
     names = [name for name, actor in world.others.items() if isinstance(actor, SimulatedController)]
     for name in names:
@@ -60,7 +60,7 @@ def _let_one_controller_run(world: World) -> str:
 
 
 def _ill(world: World) -> str | None:
-    """What is not in order yet; None if all is."""
+    """The first fault that remains, None if there is none."""
     requests = world.admin.at(world.admin.newest).requests
     going = [topic for topic in world.topics.at(world.topics.newest).topics.values() if topic.deleting]
     if requests or going:
@@ -73,7 +73,7 @@ def _ill(world: World) -> str | None:
 
 
 def _left_over(world: World) -> str | None:
-    """Records of partitions that are gone, or that a broker is no replica of."""
+    """The first records of a partition that is gone, or on a broker that is not its replica."""
     partitions = world.metadata.at(world.metadata.newest).partitions
     for broker, table in world.logs.items():
         for partition, log in table.at(table.newest).partitions.items():

@@ -1,4 +1,4 @@
-"""Draws the events of a history: who takes the next step, and what goes wrong with it."""
+"""Draws the events of a history: the next actor, and the faults of its step."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lakelog.replication.simulation.events import CRASH, FAULTS, NONE, PAUSE, RE
 from lakelog.replication.simulation.world import World
 
 _SALT = 2**30
-_WARM_UP = 40  # steps of each thread, before anything goes wrong
-_BURSTS = (2, 3, 1, 5, 8, 16)  # steps that somebody takes in a row
-_MENDS = 0.8  # how often a start is for a broker that is not at work; else it makes a zombie of another process
-_INTERRUPTS = 0.2  # how often a broker that is about to commit to the metadata does so much later
-_LATE_CONTROLLERS = 0.03  # how often a controller that is about to commit to any table does, or never does
-_OF_CONTROLLERS = 0.15  # how many of the accidents are a controller's
-_CHANGES = 0.02  # how often other brokers become the slow ones
+_WARM_UP = 40  # steps of each thread before the first fault
+_BURSTS = (2, 3, 1, 5, 8, 16)  # numbers of steps that an actor takes in a row
+_MENDS = 0.8  # probability that a start is for a stopped broker; otherwise it makes a zombie of another process
+_INTERRUPTS = 0.2  # probability that a broker's commit to the metadata comes much later
+_LATE_CONTROLLERS = 0.03  # probability that a controller's commit to any table comes much later, or never
+_OF_CONTROLLERS = 0.15  # share of the accidents that hit a controller
+_CHANGES = 0.02  # probability that other brokers become the slow ones
 
 _ZOMBIE = "pause, and start another process of the same broker"
 _ACTS = {START: 7, CRASH: 4, PAUSE: 3, RESUME: 5, SHUTDOWN: 1, _ZOMBIE: 2}
@@ -24,7 +24,7 @@ _OF_A_CONTROLLER = {CRASH: 2, PAUSE: 2, RESUME: 3}
 
 
 class Mood(NamedTuple):
-    """How a history goes: its length, and how often what happens. Each one has its own, so that all see something."""
+    """The length of a history and the probabilities of its events. Each history draws its own, to cover all kinds."""
 
     length: int
     life: float
@@ -52,7 +52,7 @@ class Driver:
         self._speeds: dict[int, float] = {}
 
     def run(self) -> None:
-        """The whole history: a quiet beginning, then everything at once."""
+        """Runs the whole history: a quiet beginning, then all kinds of events."""
         world, random = self._world, self._random
         for _ in range(_WARM_UP):
             for actor in [name for name in world.runnable() if not name.startswith(("controller", "admin"))]:
@@ -78,7 +78,7 @@ class Driver:
         self._world.apply(event)
 
     def _burst(self, end: int) -> None:
-        """Who has begun something often goes on with it for a while."""
+        """Lets one actor take several steps in a row."""
         random, actor = self._random, self._somebody()
         is_long = "/" in actor or actor.startswith("controller")
         for _ in range(random.choice(_BURSTS if is_long else _BURSTS[:3])):
@@ -88,7 +88,7 @@ class Driver:
             self._apply(Event(actor, fault=fault, salt=random.randrange(_SALT)))
 
     def _somebody(self) -> str:
-        """A thread of a broker, mostly; else a client, or a controller, who is the one at work mostly."""
+        """Chooses a broker thread most of the time, else a client or a controller, mostly the active one."""
         mood, random = self._mood, self._random
         threads = [name for name in self._world.runnable() if "/" in name]
         if threads and random.random() < mood.brokers:
@@ -105,9 +105,9 @@ class Driver:
         return self._mood.controllers if is_at_work else 6 if name.startswith(("reader", "deleter")) else 1
 
     def _late_commit(self, process: str) -> None:
-        """A process freezes just before it commits to the metadata, and goes on only when another one has taken over.
+        """A process freezes just before it commits to the metadata, and resumes only after another one has taken over.
 
-        Meanwhile that one and the producers have the world to themselves.
+        In between, only that one and the producers act.
         """
         random, broker = self._random, self._world.processes[process].broker_id
         self._apply(Event(process, PAUSE))
@@ -117,13 +117,13 @@ class Driver:
         self._apply(Event(f"{process}/main", salt=random.randrange(_SALT)))
 
     def _meanwhile(self, *names: str) -> None:
-        """Others, by the beginnings of their names, have the world to themselves for a while."""
+        """Lets only actors with these name prefixes act for a while."""
         for _ in range(self._random.choice((50, 100, 150))):
             cast = [name for name in self._world.runnable() if name.startswith(names)]
             self._apply(Event(self._random.choice(cast), salt=self._random.randrange(_SALT)))
 
     def _interrupt_controllers(self) -> None:
-        """A controller crashes just before it commits, or freezes and commits when another has taken over."""
+        """A controller crashes just before a commit, or freezes and commits after another one has taken over."""
         about = [
             name
             for name, actor in self._world.others.items()
@@ -139,7 +139,7 @@ class Driver:
             self._apply(Event(name, salt=self._random.randrange(_SALT)))
 
     def _accident(self) -> list[Event]:
-        """What happens to a process now, if anything does."""
+        """The events of an accident, if there is one now."""
         world, random = self._world, self._random
         if random.random() >= self._mood.life:
             return []

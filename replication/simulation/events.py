@@ -1,4 +1,4 @@
-"""What drives a history: a list of events. The same list makes the same history, and a part of it a smaller one."""
+"""The events of a history. The same list makes the same history, and a part of it makes a smaller one."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Final, NamedTuple
 
 from lakelog.replication.errors import KafkaStorageException
 
-# What an event does: a thread takes one step, or something happens to a process or a broker.
+# The act of an event: a thread takes one step, or a process or broker starts, crashes, pauses, resumes or shuts down.
 STEP: Final = "step"
 START, CRASH, PAUSE, RESUME, SHUTDOWN = "start", "crash", "pause", "resume", "shutdown"
 
-# What may happen to the step: an answer that is late, lost or the same once more; a commit whose outcome nobody tells.
+# The fault of a step: a late, lost or repeated answer to a read, or a commit with an unknown outcome.
 NONE: Final = ""
 LATE, LOST, AGAIN, LANDED, DROPPED = "late", "lost", "again", "landed, unknown", "dropped, unknown"
 FAULTS: Final = (LATE, LOST, AGAIN, LANDED, DROPPED)
 
 
-# Broken by an error of Python's, such as a TypeError. A sabotage that shows as such an error alone is not caught.
+# Violated by a Python error such as TypeError. A sabotage that shows only as such an error does not count as caught.
 NO_FAULTS: Final = "the_code_has_no_faults"
 
 
 class Event(NamedTuple):
-    """One event. `salt` decides all that is left to chance in it, so that it does the same when it is run again."""
+    """One event. `salt` decides everything that is random in it, so it does the same in every run."""
 
     actor: str
     act: str = STEP
@@ -31,7 +31,7 @@ class Event(NamedTuple):
 
 
 class Violation(BaseException):
-    """An invariant does not hold. No code under test may take it for an error of its own."""
+    """An invariant does not hold. It is a BaseException, so the code under test cannot catch it as its own error."""
 
     def __init__(self, invariant: str, text: str) -> None:
         super().__init__(f"{invariant}: {text}")
@@ -40,7 +40,7 @@ class Violation(BaseException):
 
 
 def as_violation(error: Exception | Violation, invariant: str) -> Violation:
-    """What an error that nobody has expected violates; a violation is one already."""
+    """The violation for an unexpected error; a Violation stays as it is."""
     if isinstance(error, Violation):
         return error
     place = traceback.extract_tb(error.__traceback__)[-1]

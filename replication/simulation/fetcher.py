@@ -1,4 +1,4 @@
-"""The reads and the commits of a fetcher's round, on tables in memory. The round is the shipped one."""
+"""The reads and commits of a fetcher's round, on tables in memory. The round is shipped code."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lakelog.replication.simulation.events import AGAIN
 from lakelog.replication.simulation.log_changes import raised_log_starts, truncated_logs
 from lakelog.replication.simulation.tables import NewBatch, SimulatedLogChange, SimulatedLogState
 
-_REPEATED = 40  # commits of the leader's log that a tail goes back at most, at its start or when it repeats itself
-# A record is a byte, so that some fetches leave something out.
+_REPEATED = 40  # the most commits of the leader's log that a tail goes back, at its start or in a repetition
+# A record is one byte. The limits are small, so some fetches leave records out.
 _LIMITS = FetchLimits(response_max_bytes=5, partition_max_bytes=4, backoff_ms=300)
 
 
@@ -33,7 +33,7 @@ class SimulatedFetcher(BrokerThread):
         self._round = self.rules.fetch_round(self.states, _LIMITS, self.rules)
         self._source = source
         self._tail = max(0, self.world.logs[source].newest - self.world.step % _REPEATED)
-        self._followed_to = self._tail  # where the round begins
+        self._followed_to = self._tail  # the begin of the current round
         self._found: dict[str, PlacedBatch] = {}
         self._handlers: dict[type, Handler] = {
             fetch_steps.ReadLeaderRows: self._leader_rows,
@@ -52,7 +52,7 @@ class SimulatedFetcher(BrokerThread):
 
     def work(self) -> Work:
         while True:
-            yield  # who follows nothing takes no step in a round
+            yield  # a fetcher without partitions takes no step in a round
             self._followed_to = self._tail
             yield from self.carry_out(self._round.run(), self._handlers)
 
@@ -85,7 +85,7 @@ class SimulatedFetcher(BrokerThread):
         return fetch_steps.Throttled()
 
     def _headers(self, step: fetch_steps.FetchHeaders) -> Outcoming:
-        """The tail may be old or come again. A round that begins anew gets what it has got before."""
+        """Reads headers. The tail may be old or repeat itself, and a repeated round gets the same headers again."""
         yield
         table = self.world.logs[self._source]
         is_again, first = self.turn.fault == AGAIN, self._followed_to
@@ -121,7 +121,7 @@ class SimulatedFetcher(BrokerThread):
 
         def decide(state: SimulatedLogState) -> SimulatedLogChange | None:
             if names <= {b.segment for p in plan.starts() for b in state.partition(p).batches}:
-                return None  # our own commit, whose answer was lost
+                return None  # our own commit, whose reply was lost
             for partition, previous in plan.starts().items():
                 epoch = step.leader_epochs[partition]
                 self.rules.check_follower_append(state.partition(partition), epoch, previous, str(partition))

@@ -1,4 +1,4 @@
-"""One history: a seed makes a setting and a list of events, and the events make everything else."""
+"""One history: a seed determines its settings and its events, and the events determine everything else."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lakelog.replication.simulation.world import World
 from lakelog.replication.simulation.world_state import WorldSettings
 
 _NO_ERRORS = "rules_do_not_fail"
-_CALM = 4  # one history in so many ends with a calm
-_DELETIONS = 16  # in one of so many records are deleted
+_CALM = 4  # one history in this many ends with a calm
+_DELETIONS = 16  # one history in this many deletes records
 
 
 class History(NamedTuple):
-    """What was run, and how it ended. `violation` is None if every invariant held."""
+    """The events of a history and its end. `violation` is None if every invariant held."""
 
     setting: WorldSettings
     events: tuple[Event, ...]
@@ -33,12 +33,12 @@ class History(NamedTuple):
 
     @property
     def about(self) -> str:
-        """What the history had to do with."""
+        """The settings of the history, as text."""
         return str(self.setting)
 
 
 def run_seed(seed: int, rules: Rules = SHIPPED) -> History:
-    """Makes a history from a seed."""
+    """Runs the history of a seed."""
     random = Random(seed)
     setting = _setting(random)._replace(deletes_records=seed % _DELETIONS == _DELETIONS - 1)
     world = World(setting, rules)
@@ -57,7 +57,7 @@ def run_seed(seed: int, rules: Rules = SHIPPED) -> History:
 def run_events(
     setting: WorldSettings, events: Iterable[Event], is_calm: bool, rules: Rules = SHIPPED, traced: bool = False
 ) -> History:
-    """Makes a history from its events, or from some of them."""
+    """Runs a history from its events, or from some of them."""
     events = tuple(events)
     world = World(setting, rules)
     world.trace = [] if traced else None
@@ -85,7 +85,7 @@ def _setting(random: Random) -> WorldSettings:
 
 
 def _fingerprint(world: World) -> str:
-    """Of all that the tables have come to: two histories that differ anywhere differ here."""
+    """A hash of the final content of all tables; histories with different results have different hashes."""
     shared: list[VersionedTable[Any]] = [world.metadata, world.topics, world.admin, world.lease, world.registry]
     tables = [*shared, *world.logs.values(), *world.replicas.values()]
     facts = repr([(table.name, table.newest, table.at(table.newest)) for table in tables])

@@ -1,4 +1,5 @@
-"""Who has seen everything: what was committed, acknowledged and read, in every history that an election has begun."""
+"""Records everything that was committed, acknowledged and read, in each branch of a history, and checks the
+invariants."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class HistoryChecker(HistoryFacts):
     """Looks at every commit that lands and at everything that clients are told, and asks the invariants about it."""
 
     def look(self, table: VersionedTable[Any], before: Any, after: Any, change: Any) -> None:
-        """A commit has landed."""
+        """Checks the invariants after a commit."""
         if isinstance(after, SimulatedLogState):
             assert isinstance(change, SimulatedLogChange)
             for partition in change.touched:
@@ -36,7 +37,7 @@ class HistoryChecker(HistoryFacts):
             self._look_at_metadata(before, after)
 
     def look_at_decision(self, event: Event, before: ControllerContext, after: ControllerContext) -> None:
-        """A controller has written all that an event leads to."""
+        """Checks the invariants after a controller has written the result of an event."""
         if isinstance(event, BrokerChange | ControllerChange):
             controller_invariants.a_new_broker_epoch_is_a_failure(event.before, before, after)
 
@@ -57,8 +58,8 @@ class HistoryChecker(HistoryFacts):
     def acknowledge(
         self, partition: TopicIdPartition, granted: int, leader_epoch: int, base_offset: int, values: tuple[int, ...]
     ) -> None:
-        """A producer has been told that its records are committed: those that were appended under its last attempt's
-        epoch, or, where an earlier attempt had put them there already, under that one's."""
+        """Stores records that a producer got an acknowledgement for. They have the epoch of its last attempt, or that
+        of an earlier attempt that had appended them already."""
         epochs = [e for e in range(leader_epoch, -1, -1) if self.values.get((partition, base_offset, e)) == values[0]]
         entries = tuple(Entry(next(iter(epochs), leader_epoch), value) for value in values)
         promise = AcknowledgedBatch(granted, base_offset, entries)
@@ -68,7 +69,7 @@ class HistoryChecker(HistoryFacts):
             invariants.leader_has(self, broker, log, branch, promise)
 
     def saw(self, partition: TopicIdPartition, leader_epoch: int, log: PartitionLog, high_watermark: int) -> None:
-        """A reader has read a log below a HW."""
+        """Checks and stores what a reader has read below a HW."""
         branch, start = self.branch(partition, leader_epoch), min(log.log_start_offset, high_watermark)
         found = [*self.committed[branch][:start], *self.entries(log, start, high_watermark)]
         row_invariants.read_is_committed(self, branch, found, high_watermark)

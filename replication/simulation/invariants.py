@@ -1,4 +1,4 @@
-"""What must hold after every step, each as a function of what the step has changed. They raise Violation."""
+"""Invariants after every step, each as a function of the step's change. Each raises Violation if it does not hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakelog.replication.simulation.tables import SimulatedLogChange, SimulatedL
 
 
 class LogCommit(NamedTuple):
-    """What a commit has made of one partition in a broker's log."""
+    """The effect of a commit on one partition in a broker's log."""
 
     broker: int
     topic_id_partition: TopicIdPartition
@@ -61,7 +61,7 @@ def one_record_at_an_offset_of_an_epoch(checker: HistoryFacts, commit: LogCommit
         for offset, value in enumerate(batch.values, header.base_offset):
             key = (commit.topic_id_partition, offset, header.leader_epoch)
             known = checker.values.setdefault(key, value)
-            is_first = previous < 0 < offset  # what came before it has been deleted
+            is_first = previous < 0 < offset  # the records before it were deleted
             before = previous if is_first else checker.previous_epochs.setdefault(key, previous)
             if known != value or before != previous:
                 text = (
@@ -168,7 +168,7 @@ def leaders_have_what_was_promised(checker: HistoryFacts, commit: LogCommit) -> 
 def leader_has(
     checker: HistoryFacts, broker: int, log: PartitionLog, branch: Branch, promise: AcknowledgedBatch
 ) -> None:
-    """A later leader has what was acknowledged."""
+    """A later leader has the acknowledged records."""
     where = f"broker {broker} leads at epoch {log.role.leader_epoch}"
     has(checker, "acknowledged_is_in_later_leaders", log, branch, promise.base_offset, list(promise.entries), where)
 
@@ -202,7 +202,7 @@ def epochs_never_go_back(_: HistoryFacts, before: PartitionRegistration | None, 
 def isr_holds_what_is_committed(
     checker: HistoryFacts, _: PartitionRegistration | None, after: PartitionRegistration
 ) -> None:
-    """Whoever is in the ISR has all that is committed."""
+    """Every member of the ISR has all committed records."""
     for broker in after.isr:
         holds_committed(checker, broker, checker.log(broker, after.topic_id_partition), after)
 
@@ -210,7 +210,7 @@ def isr_holds_what_is_committed(
 def holds_committed(
     checker: HistoryFacts, broker: int, log: PartitionLog, registration: PartitionRegistration, start: int = 0
 ) -> None:
-    """A member of the ISR has what is committed, from `start` on, as long as the topic is not being deleted."""
+    """A member of the ISR has the committed records from `start` on, unless the topic is being deleted."""
     if registration.leader == LEADER_DURING_DELETE:
         return
     partition = registration.topic_id_partition
@@ -222,7 +222,7 @@ def holds_committed(
 
 
 def row_is_true(row: Replica, log: PartitionLog) -> None:
-    """A row that says Fetching ends no later than its log."""
+    """A row that says Fetching has a LEO that is at most its log's."""
     if row.state == FollowerState.FETCHING and row.log_end_offset > log.log_end_offset:
         text = f"broker {row.broker_id}: the row's LEO is {row.log_end_offset}, the log's {log.log_end_offset}"
         raise Violation("a_row_never_claims_more_than_its_log", text)

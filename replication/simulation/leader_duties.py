@@ -1,4 +1,4 @@
-"""The reads and the commits of a leader's round, on tables in memory. The round is the shipped one."""
+"""The reads and commits of a leader's round, on tables in memory. The round is shipped code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakelog.replication.simulation.tables import Metadata
 
 
 class LeaderDuties(BrokerThread):
-    """The part of a broker's main thread that leads."""
+    """The leader's part of a broker's main thread."""
 
     def __init__(self, process: BrokerMemory, name: str) -> None:
         super().__init__(process, name)
@@ -36,7 +36,7 @@ class LeaderDuties(BrokerThread):
         }
 
     def _lead(self) -> Generator[None, None, bool]:
-        """Tells whether there is news for others."""
+        """Runs a leader's round. Returns whether there is news for other brokers."""
         before = dict(self.process.hosted)
         has_news: bool = yield from self.carry_out(self._leader.run(self.memory), self.handlers)
         for partition, now in self.process.hosted.items():

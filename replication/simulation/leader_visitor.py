@@ -1,4 +1,4 @@
-"""A client that goes to leaders, one after the other, and does something with the row that it finds there."""
+"""A client that goes from leader to leader, and does something with each leader's row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakelog.replication.simulation.events import AnswerLost
 
 
 class LeaderVisitor(Actor):
-    """Looks at the metadata, then at the row of one leader, which counts under the epoch that the metadata has."""
+    """Reads the metadata, then the row of one leader. The row counts if it has the leader epoch of the metadata."""
 
     def work(self) -> Work:
         while True:
@@ -30,5 +30,5 @@ class LeaderVisitor(Actor):
             yield from self.visit(registration.leader, row)
 
     def visit(self, leader: int, row: Replica) -> Work:
-        """What it does at the leader, whose row this is."""
-        raise TypeError(f"{type(self).__name__} does not say what it does")
+        """Acts on the leader's log, given its row."""
+        raise TypeError(f"{type(self).__name__} does not define its visit")

@@ -1,4 +1,4 @@
-"""What a fetcher's commits change in its broker's log, as the newest state allows it."""
+"""The changes that a fetcher's commits make in its broker's log, decided on its newest state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def truncated_logs(rules: Rules, step: TruncateLogs, state: SimulatedLogState) -
 
 
 def raised_log_starts(step: RaiseLogStarts, state: SimulatedLogState) -> SimulatedLogChange | None:
-    """The log starts that rise, of partitions that still follow at the epoch in which this was decided."""
+    """The log starts that rise, of partitions that still follow at the epoch of the decision."""
     starts = {
         p: offset
         for p, (leader_epoch, offset) in step.starts.items()

@@ -1,6 +1,6 @@
-"""An idempotent producer: what it sends again must not be in a log twice, what it was promised must not be lost.
+"""An idempotent producer: no log may have a repeated batch twice, and no log may lose an acknowledged one.
 
-The rounds are the shipped ones; here are their reads and commits, on tables in memory.
+The rounds are shipped code. Only their reads and commits on tables in memory are simulated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RETRIES = 3
 
 
 class SimulatedProducer(Actor):
-    """Sends batch after batch. Those of one partition have the same values however often they are sent."""
+    """Sends batch after batch. A repeated batch has the same values."""
 
     def __init__(self, world: Stage, name: str) -> None:
         super().__init__(world, name)
@@ -54,7 +54,7 @@ class SimulatedProducer(Actor):
             yield from self._send(salt // 3 % self.world.setting.partitions, options)
 
     def _send(self, partition: int, options: SendOptions) -> Work:
-        """Only a send that succeeded leaves its identity to the next one."""
+        """Sends a batch. After a failed send it takes a new identity."""
         counts = {partition: len(self._values)}
         rules, clock = self.world.rules, lambda: self.world.now
         work = rules.produce(self.world.topic, counts, self._identity, options, clock, rules)
@@ -84,7 +84,7 @@ class SimulatedProducer(Actor):
         return partitions_of(self.world.topic, topics, self.look(self.world.metadata)[1].partitions)
 
     def _append(self, step: send_steps.AppendToLeader) -> Outcoming:
-        """One request: each send is of one partition."""
+        """Carries out one request: each send has one partition."""
         (request,) = step.requests
         outcome: Appended | LakelogException | None = None
 
@@ -111,7 +111,7 @@ class SimulatedProducer(Actor):
         return {request.topic_id_partition: outcome}
 
     def _leaderships(self, step: send_steps.ReadLeaderships) -> Outcoming:
-        """The metadata first, and the rows of leaders after them."""
+        """Reads the metadata first, then the rows of the leaders."""
         yield
         registrations = self._partitions()
         found: dict[int, Leadership] = {}

@@ -1,4 +1,4 @@
-"""A reader of committed records: what it has seen must stay true."""
+"""A reader of committed records. What it has read must stay committed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lakelog.replication.simulation.leader_visitor import LeaderVisitor
 
 
 class SimulatedReader(LeaderVisitor):
-    """Reads the leader's HW first and its log after that, as `clients.reader` does."""
+    """Reads the leader's HW first and then its log, as `clients.reader` does."""
 
     def visit(self, leader: int, row: Replica) -> Work:
         partition = row.topic_id_partition

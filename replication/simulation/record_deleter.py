@@ -1,4 +1,4 @@
-"""Somebody who deletes records up to an offset, as an admin client does and retention does for it."""
+"""A client that deletes records up to an offset, as an admin client or retention does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lakelog.replication.simulation.tables import SimulatedLogChange, SimulatedL
 
 
 class RecordDeleter(LeaderVisitor):
-    """Raises the log start of a leader's log to some offset, whether that is committed or not."""
+    """Raises the log start of a leader's log to some offset, whether it is committed or not."""
 
     def visit(self, leader: int, row: Replica) -> Work:
         partition = row.topic_id_partition

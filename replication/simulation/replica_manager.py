@@ -1,4 +1,4 @@
-"""A broker's main thread: registers, claims its tables, takes up roles, leads. It decides nothing: the rules do."""
+"""A broker's main thread: it registers, claims its tables, takes up roles and leads. The shipped rules decide."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lakelog.replication.simulation.fetcher import SimulatedFetcher
 from lakelog.replication.simulation.leader_duties import LeaderDuties
 from lakelog.replication.simulation.tables import BrokerRow, Rows, SimulatedLogChange, SimulatedLogState
 
-_PUBLISHES = 4  # one round in so many ends with a look at what was published, as a heartbeat does
+_PUBLISHES = 4  # one round in this many publishes the rows anyway, as a heartbeat does
 
 
 class SimulatedReplicaManager(LeaderDuties):
-    """One round after the other: read the metadata, apply it if it has moved, do the duties of a leader."""
+    """Repeats rounds: reads the metadata, applies it if it has moved, and does the duties of a leader."""
 
     def __init__(self, process: BrokerMemory) -> None:
         super().__init__(process, "main")
@@ -118,7 +118,8 @@ class SimulatedReplicaManager(LeaderDuties):
         return steps.OwnLogs({p: log.partition(p) for p in sorted(known)})
 
     def _stop_fetching(self, step: steps.StopFetching) -> Work:
-        """Waits for what a round writes, as a fetcher's lock does: once it is done, nothing more is appended."""
+        """Waits until no fetcher is in its write phase, as a fetcher's lock does. After that nothing more is
+        appended."""
         yield
         for fetcher in list(self.fetchers.values()):
             while fetcher.states.is_held and self.rules.rounds_are_awaited:

@@ -1,4 +1,4 @@
-"""Many histories of a tier as it ships, then every sabotage until it is caught: what `simulate` reports."""
+"""Runs many histories of a tier, then every sabotage until an invariant catches it; `simulate` reports the result."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ Tell = Callable[[str], None]
 
 
 class Found(NamedTuple):
-    """A violation: the seed, and its history as short as it got."""
+    """A violation: its seed, and its history as short as possible."""
 
     seed: int
     history: AnyHistory
 
     def lines(self) -> list[str]:
-        """For people: what does not hold, where it was found, and the events that lead there."""
+        """The lines for people: the violation, its seed and settings, and the events that lead to it."""
         return [f"seed {self.seed}: {self.history.violation}", f"  {self.history.about}",
                 *(f"  {line}" for line in self.history.trace)]  # fmt: skip
 
 
 class Caught(NamedTuple):
-    """What has become of a sabotage: the invariant that caught it and after how many histories, or None."""
+    """The result of a sabotage: the invariant that caught it (None if none did), after how many histories, and the time
+    in seconds."""
 
     name: str
     what: str
@@ -35,7 +36,7 @@ class Caught(NamedTuple):
 
 
 class Simulated(NamedTuple):
-    """The whole run."""
+    """The result of the whole run. `seconds` is the time of the histories."""
 
     tier: Tier
     seed: int
@@ -47,12 +48,13 @@ class Simulated(NamedTuple):
 
     @property
     def is_good(self) -> bool:
-        """No violation, and every sabotage caught."""
+        """Whether there was no violation, and every sabotage was caught."""
         return not self.found and all(caught.invariant for caught in self.sabotages)
 
 
 def simulate(histories: int, seed: int, tell: Tell = lambda _: None, tier: Tier = RULES) -> Simulated:
-    """Runs that many histories from that seed on, one process, one core; then each sabotage. `tell` hears of each."""
+    """Runs `histories` histories from seed `seed` on, in one process, then each sabotage. It calls `tell` after each
+    one."""
     steps, found, began = 0, [], time.perf_counter()
     for number in range(seed, seed + histories):
         history = tier.run(number, None)
@@ -73,7 +75,7 @@ def _sabotages(tier: Tier, seed: int, tell: Tell) -> Iterator[Caught]:
 
 
 def catch(tier: Tier, name: str, seed: int, at_most: int) -> tuple[str | None, int]:
-    """The invariant that first catches a sabotage, and the histories it took."""
+    """The invariant that first catches a sabotage (None if none does), and the number of histories that it took."""
     for number in range(at_most):
         violation = tier.run(seed + number, tier.sabotages[name]).violation
         if violation is not None and violation.invariant != NO_FAULTS:
@@ -82,7 +84,7 @@ def catch(tier: Tier, name: str, seed: int, at_most: int) -> tuple[str | None, i
 
 
 def figures(run: Simulated) -> dict[str, Any]:
-    """For the JSON."""
+    """The figures as a JSON object."""
     caught = [sabotage for sabotage in run.sabotages if sabotage.invariant]
     return {
         "tier": run.tier.name,

@@ -1,4 +1,4 @@
-"""Rounds, and what they use, each with one step or one decision that is left out, altered, or in another place."""
+"""Broken rounds: each leaves out, changes or moves one step or one decision."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lakelog.replication.simulation.actor import carried_out
 
 
 class BrokenRound(NamedTuple):
-    """What is broken, and the fields of `Rules` with that break."""
+    """A description of the break, and the fields of `Rules` with that break."""
 
     what: str
     rules: Mapping[str, Callable[..., Any]]
@@ -47,7 +47,7 @@ class _DropsTopicsFirst(Term):
 
 
 class _TakesNoAnswerForDone(LeaderRound):
-    """What it asked for is in force, or so it believes."""
+    """Believes that its ISR change is in force, even without an answer."""
 
     def run(self, memory: Memory) -> LeaderSteps[bool]:
         def instead(step: Step) -> LeaderSteps[Any]:
@@ -66,7 +66,7 @@ class _TakesNoAnswerForDone(LeaderRound):
 
 
 class _GoesOnWithoutAnswer(FetchRound):
-    """A commit of this type without an answer passes for made."""
+    """Takes a commit of this type without an answer for made."""
 
     _type: type
 
@@ -103,7 +103,7 @@ class _FollowsTheTailOverGaps(FetchRound):
 
 
 class _AnotherIdEachTime(ProducerIdentity):
-    """No log takes what is sent again for a repeat."""
+    """Uses another producer id each time, so no log recognises a repeated batch."""
 
     def sequence(self, partition: TopicIdPartition) -> tuple[int, int, int]:
         assert self._new_id is not None
@@ -118,25 +118,25 @@ def _sends_as_another(topic: str, counts: Mapping[int, int], identity: ProducerI
 
 BROKEN_ROUNDS: dict[str, BrokenRound] = {
     "decides_on_what_it_knew": BrokenRound(
-        "a commit to the metadata is decided on what the controller knew before", {"term": _DecidesOnWhatItKnew}
+        "a commit to the metadata is decided on the controller's earlier knowledge", {"term": _DecidesOnWhatItKnew}
     ),
     "drops_topics_first": BrokenRound("a topic goes before its partitions do", {"term": _DropsTopicsFirst}),
     "takes_no_answer_for_done": BrokenRound(
-        "a change of the ISR without an answer passes for made", {"leader_round": _TakesNoAnswerForDone}
+        "a change of the ISR without an answer counts as made", {"leader_round": _TakesNoAnswerForDone}
     ),
     "takes_no_answer_for_appended": BrokenRound(
-        "what was fetched counts as appended although nobody has said so", {"fetch_round": _TakesNoAnswerForAppended}
+        "an append without an answer counts as made", {"fetch_round": _TakesNoAnswerForAppended}
     ),
-    "takes_no_answer_for_truncation": BrokenRound(
-        "a log counts as truncated although nobody has said so", {"fetch_round": _TakesNoAnswerForTruncation}
+    "takes_no_answer_for_cut": BrokenRound(
+        "a truncation without an answer counts as made", {"fetch_round": _TakesNoAnswerForCut}
     ),
     "goes_on_after_removals": BrokenRound(
-        "a round writes what it has fetched in a role that is over", {"fetch_round": _GoesOnAfterRemovals}
+        "a round appends what it fetched in an earlier role", {"fetch_round": _GoesOnAfterRemovals}
     ),
     "follows_the_tail_over_gaps": BrokenRound(
         "a follower whose tail has a gap does not read the snapshot", {"fetch_round": _FollowsTheTailOverGaps}
     ),
     "sends_as_another": BrokenRound(
-        "what a producer sends again has another producer id", {"produce": _sends_as_another}
+        "a producer repeats a batch under another producer id", {"produce": _sends_as_another}
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What must hold whenever a broker publishes a row, and whenever somebody has read by one. They raise Violation."""
+"""Invariants of published rows, and of reads that rely on them. Each raises Violation if it does not hold."""
 
 from __future__ import annotations
 

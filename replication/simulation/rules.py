@@ -1,4 +1,4 @@
-"""The rules that a history runs under: the shipped ones, unless a sabotage has replaced one of them."""
+"""The rules of a history: the shipped ones, unless a sabotage has replaced one of them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Rule = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Rules(BrokerRules, SendRules):
-    """One field a rule, so that each can be replaced by a broken one; see `sabotage`. Those of rounds are inherited.
+    """One field a rule, so that a sabotage can replace it; see `sabotage`. The rules of rounds are inherited.
 
-    The last four are no functions of the protocol but what its users are told to do: stop at a higher claim, ask again
-    what has become of a commit without an answer, end a fetcher's round before its partitions get another role, and
-    claim the tables of a controller before they are read. `decide` is all of the controller's own rules; what breaks
-    one of them is swapped in while it runs.
+    The last four are not functions of the protocol but duties of its users: stop at a higher claim; after a commit
+    without an answer, ask for its outcome; end a fetcher's round before its partitions get another role; claim a
+    controller's tables before reading them. `decide` stands for all rules of the controller; a sabotage replaces one of
+    them while it runs.
     """
 
     host: Rule = leadership.host

@@ -1,4 +1,4 @@
-"""Broken rules, one at a time: what an invariant does not catch here, it would not catch in a real mistake either."""
+"""Broken rules, one at a time. If no invariant catches a break here, none would catch the same mistake in the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lakelog.replication.simulation.rules import SHIPPED, Rules
 
 
 class Sabotage(NamedTuple):
-    """What is broken, and rules with that break."""
+    """A description of the break, and the rules with it."""
 
     what: str
     rules: Rules
@@ -53,7 +53,7 @@ def _sequences_are_ignored(log: PartitionLog, request: PartitionAppend) -> Any:
 
 
 def _all_rows_count(inputs: LeaderInputs, registration: PartitionRegistration) -> LeaderInputs:
-    """Rows of any epoch, process and state are taken for rows of this leadership."""
+    """Rows of any epoch, process and state count as rows of this leadership."""
     epochs = inputs.broker_epochs
     rows = {
         broker: replace(
@@ -70,7 +70,7 @@ def _high_watermark_from_any_row(hosted: HostedPartition, inputs: LeaderInputs) 
 
 
 def _high_watermark_without_pending(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
-    """A shrink is taken for done before it is: only those that stay are waited for."""
+    """A shrink counts as done before it is made: the HW waits only for the members that stay."""
     pending = hosted.pending
     isr_soon = pending.isr if pending else hosted.registration.isr
     soon = replace(hosted, pending=None, registration=replace(hosted.registration, isr=isr_soon))
@@ -102,7 +102,7 @@ def _joins_by_any_row(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPa
 def _isr_changes_are_forced(
     current: PartitionRegistration | None, change: IsrChange, broker_epochs: Mapping[int, int]
 ) -> tuple[AlterIsrOutcome, PartitionRegistration | None]:
-    """Whatever has happened since, the change is made to the registration that is there now."""
+    """The change is made to the current registration, whatever has happened since the decision."""
     if current is None:
         return AlterIsrOutcome.LOST, current
     decided_on = replace(change, leader=current.leader, leader_epoch=current.leader_epoch,
@@ -114,7 +114,7 @@ def _truncates_to_the_high_watermark(
     truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog],
     leaders: Mapping[Any, Replica], *given: Any,
 ) -> list[FetchStep]:  # fmt: skip
-    """As before KIP-101. A follower's HW is what its leader's row says, as far as its own log goes."""
+    """As before KIP-101. A follower takes the HW from its leader's row, limited by its own LEO."""
     steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
     due = [p for step in steps if isinstance(step, FinishTruncation) for p in step.partitions]
     ends = {p: min(leaders[p].high_watermark, logs[p].log_end_offset) for p in due}
@@ -130,7 +130,7 @@ def _restarts_at_the_leaders_end(
     truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog],
     leaders: Mapping[Any, Replica], *given: Any,
 ) -> list[FetchStep]:  # fmt: skip
-    """As in Kafka: a log of which nothing is left may lack what is in between."""
+    """As in Kafka: a log that has lost everything restarts at the leader's end, and may lack records in between."""
 
     def restart(partition: Any, truncation: Truncation) -> Truncation:
         leader = leaders[partition]
@@ -148,7 +148,7 @@ def _row_before_the_truncation(*given: Any) -> list[FetchStep]:
 
 
 def _says_so_before_it_is(*given: Any) -> list[Step]:
-    """A broker says what it is before its log has the role."""
+    """A broker publishes its role before its log has it."""
     steps = become_leader_or_follower(*given)
     roles = [step for step in steps if isinstance(step, CommitRoles)]
     others = [step for step in steps if not isinstance(step, CommitRoles)]
@@ -162,7 +162,7 @@ def _acknowledges_at_once(row: Replica | None, *given: Any) -> delayed_operation
 
 
 def _acknowledges_by_offset(row: Replica | None, leader_epoch: int, *given: Any) -> delayed_operation.Completion:
-    """A later leader's HW is taken at its word, whatever lies at the offsets there."""
+    """Trusts a later leader's HW, whatever records are at the offsets there."""
     same = replace(row, leader_epoch=leader_epoch) if row and row.leader_epoch > leader_epoch else row
     return delayed_operation.produce_outcome(same, leader_epoch, *given)
 
@@ -176,20 +176,20 @@ def _reads_any_log(*_: Any) -> None:
 
 
 def _fetches_from_any_leader(row: Replica | None, *_: Any) -> LakelogException | None:
-    """The leader's row is taken at its word at any epoch, so that its lineage may be of an older one."""
+    """Trusts the leader's row at any epoch, so its lineage may be of an older one."""
     return None if row is not None else LakelogException("no row")
 
 
 def _with(what: str, **broken: Callable[..., Any] | bool) -> Sabotage:
-    """A broken rule, by itself: the chain, which would heal or stop much of what follows from it, is taken away."""
+    """A broken rule. It also removes the chain, which would repair or stop many of its effects."""
     return Sabotage(what, replace(SHIPPED, link=lambda header, _: header, **broken))  # type: ignore[arg-type]
 
 
 SABOTAGES: dict[str, Sabotage] = {
     "appends_are_not_fenced": _with("a log takes records in any role and epoch", place=_anybody_appends),
-    "sequences_are_ignored": _with("what is sent again is appended again", place=_sequences_are_ignored),
+    "sequences_are_ignored": _with("a repeated batch is appended again", place=_sequences_are_ignored),
     "followers_append_in_any_role": _with(
-        "a fetch lands although the replica has another role meanwhile",
+        "a fetch is appended although the replica has another role by now",
         check_follower_append=_followers_append_in_any_role, rounds_are_awaited=False,
     ),
     "truncates_in_any_role": _with(
@@ -204,16 +204,16 @@ SABOTAGES: dict[str, Sabotage] = {
         "the HW does not wait for a change of the ISR", raise_high_watermark=_high_watermark_without_pending
     ),
     "high_watermark_is_the_log_end": _with(
-        "the HW does not wait for anybody", raise_high_watermark=_high_watermark_is_the_log_end
+        "the HW does not wait for any follower", raise_high_watermark=_high_watermark_is_the_log_end
     ),
     "forgets_the_high_watermark": _with(
-        "a new role begins without the HW of the one before",
+        "a new role begins without the HW of the earlier one",
         host=lambda _before, _published, *given: leadership.host(None, None, *given),
     ),
     "joins_below_the_epoch_start": _with(
         "a follower joins the ISR below the start of the leader's epoch", observe_followers=_joins_below_the_epoch_start
     ),
-    "joins_anywhere": _with("a follower joins the ISR however far behind", observe_followers=_joins_anywhere),
+    "joins_anywhere": _with("a follower joins the ISR with any lag", observe_followers=_joins_anywhere),
     "joins_by_any_row": _with("rows of other epochs and states count for the ISR", observe_followers=_joins_by_any_row),
     "isr_changes_are_forced": _with("an ISR change ignores what came between", alter_partition=_isr_changes_are_forced),
     "deletes_what_is_not_committed": _with("records above the HW may go", delete_records_offset=_deletes_anything),
@@ -221,13 +221,13 @@ SABOTAGES: dict[str, Sabotage] = {
     "truncates_to_the_high_watermark": _with(
         "a follower truncates to the HW, not to the lineage", maybe_truncate=_truncates_to_the_high_watermark
     ),
-    "truncates_nothing": _with("a follower keeps what its leader does not have", maybe_truncate=_truncates_nothing),
+    "truncates_nothing": _with("a follower keeps records that its leader lacks", maybe_truncate=_truncates_nothing),
     "restarts_at_the_leaders_end": _with(
         "a log that starts over begins at its leader's end", maybe_truncate=_restarts_at_the_leaders_end
     ),
-    "row_before_the_truncation": _with("the row says Fetching too early", maybe_truncate=_row_before_the_truncation),
+    "row_before_the_cut": _with("the row says Fetching before the truncation", maybe_truncate=_row_before_the_cut),
     "says_so_before_it_is": _with(
-        "a row tells a role before the log has it", become_leader_or_follower=_says_so_before_it_is
+        "a row has a role before the log has it", become_leader_or_follower=_says_so_before_it_is
     ),
     "leads_under_any_broker_epoch": _with(
         "a restarted leader leads on before a controller has elected it again",
@@ -236,14 +236,14 @@ SABOTAGES: dict[str, Sabotage] = {
     "claims_are_not_checked": _with("a process does not stop at a newer one's claim", claims_are_checked=False),
     "acknowledges_at_once": _with("acks=all does not wait for the HW", produce_outcome=_acknowledges_at_once),
     "acknowledges_by_offset": _with(
-        "acks=all looks at the new leader's HW and not at its lineage", produce_outcome=_acknowledges_by_offset
+        "acks=all checks the new leader's HW and not its lineage", produce_outcome=_acknowledges_by_offset
     ),
-    "reads_any_log": _with("a reader does not ask whether the log still leads", check_log_leads=_reads_any_log),
+    "reads_any_log": _with("a reader does not check whether the log still leads", check_log_leads=_reads_any_log),
     "fetches_from_any_leader": _with(
         "a follower follows a leader of another epoch", check_leader_row=_fetches_from_any_leader
     ),
     "controllers_do_not_claim": _with(
-        "a controller reads and writes without a claim, so that an older one may, too", controllers_claim=False
+        "a controller reads and writes without a claim, so an older one may do so too", controllers_claim=False
     ),
     **{name: _with(broken.what, decide=broken.decide) for name, broken in BROKEN_CONTROLLERS.items()},
     **{name: _with(broken.what, **broken.rules) for name, broken in BROKEN_ROUNDS.items()},

@@ -1,4 +1,4 @@
-"""Makes a failing history as short as it gets: events are left out as long as the same invariant fails."""
+"""Makes a failing history as short as possible: it leaves out events as long as the same invariant fails."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from lakelog.replication.simulation.events import Event, Violation
 from lakelog.replication.simulation.history import History, run_events
 from lakelog.replication.simulation.rules import SHIPPED, Rules
 
-_RUNS = 2_000  # at most, of the history with some events left out
+_RUNS = 2_000  # the most runs of shortened histories
 _Event = TypeVar("_Event")
 
 
 def shrink(failed: History, rules: Rules = SHIPPED) -> History:
-    """The history with as few events as could be found, and its trace.
+    """The history with the fewest events that it found, with its trace.
 
     Raises ValueError if the history has not failed.
     """
@@ -32,8 +32,8 @@ def shrink(failed: History, rules: Rules = SHIPPED) -> History:
 def shorten(
     events: Sequence[_Event], failed: Violation | None, run: Callable[[Sequence[_Event]], Violation | None], runs: int
 ) -> Sequence[_Event]:
-    """As few of these events as could be found in so many runs that break the same invariant. Larger pieces are left
-    out first, then smaller ones, down to single events, until nothing more can go.
+    """The fewest of these events that it found in `runs` runs and that break the same invariant. It leaves out larger
+    pieces first, then smaller ones, down to single events.
 
     Raises ValueError if nothing has failed.
     """

@@ -1,4 +1,4 @@
-"""The tables of a cluster, in memory: every version stays readable, a commit wins only right after the newest one."""
+"""The tables of a cluster in memory. Every version stays readable; a commit wins only directly after the newest one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Values = tuple[int, ...]
 
 
 class Metadata(NamedTuple):
-    """`metadata`: what is registered of each partition, and the highest controller epoch that has claimed it.
+    """`metadata`: the registration of each partition, and the highest controller epoch that has claimed the table.
 
-    `request`: the admin request that was carried out last.
+    `request`: the id of the last admin request that was carried out.
     """
 
     partitions: Mapping[TopicIdPartition, PartitionRegistration]
@@ -29,14 +29,14 @@ class Metadata(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """`topics`, by name, and the highest controller epoch that has claimed it."""
+    """`topics`: topics by name, and the highest controller epoch that has claimed the table."""
 
     topics: Mapping[str, Topic]
     controller_epoch: int = 0
 
 
 class Admin(NamedTuple):
-    """`admin`: the requests that wait, oldest first, and the highest controller epoch that has claimed it."""
+    """`admin`: the waiting requests, oldest first, and the highest controller epoch that has claimed the table."""
 
     requests: tuple[AdminRequest, ...] = ()
     controller_epoch: int = 0
@@ -47,12 +47,12 @@ class Claimed(Protocol):
 
     @property
     def controller_epoch(self) -> int:
-        """The highest epoch that has."""
+        """The highest controller epoch that has claimed the table."""
         ...
 
 
 class BrokerRow(NamedTuple):
-    """A row of `brokers`. `metadata_version` is what the broker has carried out."""
+    """A row of `brokers`. `metadata_version` is the version that the broker has applied."""
 
     broker_epoch: int
     shutting_down: bool = False
@@ -60,20 +60,20 @@ class BrokerRow(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """`replicas` of one broker, and the highest broker epoch that has claimed it."""
+    """`replicas` of one broker, and the highest broker epoch that has claimed the table."""
 
     broker_epoch: int
     replicas: Mapping[TopicIdPartition, Replica]
 
 
 class SimulatedLogState(NamedTuple):
-    """`log` of one broker, and the highest broker epoch that has claimed it."""
+    """`log` of one broker, and the highest broker epoch that has claimed the table."""
 
     broker_epoch: int
     partitions: Mapping[TopicIdPartition, PartitionLog]
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog:
-        """The partition's log; an empty one if nothing is known of it."""
+        """The partition's log; an empty one if the table has no record of it."""
         return self.partitions.get(partition) or PartitionLog()
 
 
@@ -86,7 +86,7 @@ class NewBatch(NamedTuple):
 
 
 class SimulatedLogChange(NamedTuple):
-    """What one commit changes in a log. `restarts`: where logs begin of which nothing is left."""
+    """The changes of one commit in a log. `restarts`: the new starts of logs that have lost all batches."""
 
     adds: tuple[NewBatch, ...] = ()
     drops: Mapping[TopicIdPartition, frozenset[str]] = {}
@@ -103,7 +103,7 @@ class SimulatedLogChange(NamedTuple):
 
 
 class VersionedTable(Generic[State]):
-    """One table, of the cluster or of the broker `owner`. Who reads a version commits right after it, or loses."""
+    """A table of the cluster, or of the broker `owner`. A commit wins only directly after the version that was read."""
 
     def __init__(self, name: str, state: State, owner: int = 0) -> None:
         self.name = name
@@ -122,7 +122,7 @@ class VersionedTable(Generic[State]):
         return self._versions[version]
 
     def version_at(self, step: int) -> int:
-        """The version that was the newest when that step of the history was over."""
+        """The version that was the newest at the end of that step of the history."""
         return max(0, bisect_right(self._steps, step) - 1)
 
     def commit(self, expected: int, state: State, step: int, change: SimulatedLogChange | None = None) -> bool:
@@ -136,7 +136,7 @@ class VersionedTable(Generic[State]):
 
 
 def replay(state: SimulatedLogState, change: SimulatedLogChange) -> SimulatedLogState:
-    """The log once a commit has landed."""
+    """The state of a log after a commit."""
     partitions = dict(state.partitions)
     for partition in change.touched:
         partitions[partition] = state.partition(partition).copy()

@@ -1,4 +1,4 @@
-"""The two tiers of the simulation, as `simulate` runs them: the rules over records in memory, and all that ships but
+"""The two tiers of `simulate`: `rules` runs the rules over records in memory; `stack` runs all shipped code except
 Spark over a store in memory."""
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from lakelog.replication.simulation.shrink import shrink
 
 
 class AnyHistory(Protocol):
-    """What was run under one seed, and how it ended."""
+    """A history of one seed and its end."""
 
     @property
     def steps(self) -> int:
-        """How many there were."""
+        """The number of steps."""
 
     @property
     def violation(self) -> Violation | None:
-        """The invariant that did not hold."""
+        """The invariant that did not hold; None if all held."""
 
     @property
     def trace(self) -> tuple[str, ...]:
-        """What has happened, line by line."""
+        """The events, one line each."""
 
     @property
     def about(self) -> str:
-        """What the history had to do with."""
+        """The settings of the history, as text."""
 
 
 class AnySabotage(Protocol):
-    """Something that is broken."""
+    """A deliberate break."""
 
     @property
     def what(self) -> str:
-        """In words."""
+        """A description of the break."""
 
 
 class Tier(NamedTuple):
-    """One tier. `run` makes the history of a seed, under a sabotage if one is given; `shrink` makes a failed one as
-    short as it gets. A sabotage is tried with at most `sabotage_seeds` histories."""
+    """One tier. `run` runs the history of a seed, with a sabotage if one is given; `shrink` shortens a failed history.
+    A sabotage gets at most `sabotage_seeds` histories."""
 
     name: str
     step_is: str
@@ -56,16 +56,16 @@ def _run_rules(seed: int, sabotage: Any) -> History:
     return run_seed(seed) if sabotage is None else run_seed(seed, sabotage.rules)
 
 
-# 5,000 histories: before some sabotages are caught, three rare accidents must meet.
+# 5,000 histories: some sabotages are caught only if three rare accidents coincide.
 RULES = Tier(
     "rules",
-    "one actor carries out one step of its list, or one read or commit; then the invariants of what it has changed",
+    "one actor carries out one step of its list, or one read or commit; then the invariants of its change are checked",
     SABOTAGES, 5_000, _run_rules, shrink,
 )  # fmt: skip
 
 
 def _stack() -> Tier:
-    from lakelog.replication.simulation.stack.history import (  # it imports the brokers, and pyspark with them
+    from lakelog.replication.simulation.stack.history import (  # imported late: it imports the brokers and pyspark
         run,
         shrink_stack,
     )
@@ -73,7 +73,7 @@ def _stack() -> Tier:
 
     return Tier(
         "stack",
-        "one look or write of a process at the store: something may break there, and others may go on meanwhile",
+        "one look or write of a process at the store: a fault may happen there, and other processes may act meanwhile",
         STACK_SABOTAGES, 100, lambda seed, sabotage: run(seed, sabotage=sabotage), shrink_stack,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The world of one history: its actors, the events that make them act, and below that its state."""
+"""The world of one history: its tables, its actors, its clock, and the checker of every commit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class World(Stage):
         return {process.broker_id for process in self.processes.values() if not process.is_paused}
 
     def runnable(self) -> list[str]:
-        """Who may take the next step."""
+        """The actors that may take the next step."""
         threads = [t for p in self.processes.values() if not p.is_paused for t in p.threads()]
         return [*threads, *(name for name, actor in self.others.items() if not actor.is_paused)]
 
@@ -55,7 +55,7 @@ class World(Stage):
         return any(isinstance(actor, SimulatedController) and actor.is_at_work for actor in self.others.values())
 
     def apply(self, event: Event) -> None:
-        """One event. One that makes no sense now, as its actor is gone or asleep, does nothing."""
+        """Applies one event. An event whose actor is gone or paused does nothing."""
         self.now += 0.01 + (event.salt & 63) / 800
         if event.act == STEP:
             self._take(event)
@@ -97,7 +97,7 @@ class World(Stage):
             process.is_shutting_down = True
 
     def _happen_to_controller(self, name: str, act: str) -> None:
-        """One that crashes is started again, and stands by."""
+        """Applies an event to a controller. One that crashes starts again and stands by."""
         self.step += 1
         self.say(name, "%s", act)
         if act == CRASH:
