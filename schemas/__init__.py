@@ -1,4 +1,4 @@
-"""The tables of a cluster, a file each. `README.md` beside this file says who reads and who writes which."""
+"""The tables of a cluster, one module each. `README.md` beside this file lists their writers and readers."""
 
 from lakelog.schemas.admin import ADMIN
 from lakelog.schemas.brokers import BROKERS

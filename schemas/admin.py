@@ -1,24 +1,24 @@
-"""`<cluster root>/admin`: what was asked of the controller, and what has become of it."""
+"""`<cluster root>/admin`: the requests to the controller, and their outcomes."""
 
 from lakelog.schemas.table import Column, Table
 
 ADMIN = Table(
     name="admin",
-    description="A row a request: written by a client, decided by the controller; the last decided ones stay",
+    description="A row a request: a client writes it, the controller decides it; the last decided requests stay",
     key=("request_id",),
-    writers="admin clients add and withdraw, the active controller decides",
+    writers="admin clients add and withdraw requests, the active controller decides them",
     columns=(
-        Column("request_id", "string", "Id of the request; a topic that it makes gets it as its topic id"),
-        Column("kind", "string", "What is asked for, such as create_topic"),
-        Column("arguments", "string", "What it is asked with, as JSON"),
-        Column("validate_only", "boolean", "Decide, and say what would be, but change nothing"),
-        Column("requested_by", "string", "Who has asked"),
-        Column("metadata_version", "bigint", "Version of metadata when it was asked"),
+        Column("request_id", "string", "Id of the request; a topic that it creates gets it as its topic id"),
+        Column("kind", "string", "Kind of the request, such as create_topic"),
+        Column("arguments", "string", "Arguments of the request, as JSON"),
+        Column("validate_only", "boolean", "Decide and answer, but change nothing"),
+        Column("requested_by", "string", "Name of the client"),
+        Column("metadata_version", "bigint", "Version of metadata when the client wrote the request"),
         Column(
-            "outcomes", "string", "As JSON, by topic or partition: error, or null, and a message; null: undecided", True
+            "outcomes", "string", "JSON, by topic or partition: error (null if none) and message; null: undecided", True
         ),
-        Column("controller_epoch", "int", "Epoch of the controller that has taken it up; -1 none yet"),
+        Column("controller_epoch", "int", "Epoch of the controller that took the request up; -1: none yet"),
         Column("state", "string", "Pending, Deciding, Applying or Decided; one left at Deciding is not decided again"),
-        Column("timeout_ms", "bigint", "How long its client waits; -1 for ever"),
+        Column("timeout_ms", "bigint", "Time in ms that the client waits; -1: forever"),
     ),
 )

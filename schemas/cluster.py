@@ -1,4 +1,4 @@
-"""`<root>/cluster`: what makes a folder a root of one cluster. Both kinds of root have it."""
+"""`<root>/cluster`: marks a folder as a root of one cluster, in the cluster root and in each broker root."""
 
 from lakelog.schemas.table import Column, Table
 
@@ -6,13 +6,13 @@ FORMAT_VERSION = 3
 
 CLUSTER = Table(
     name="cluster",
-    description="One row: which cluster and which broker a root belongs to, and the format of its tables",
+    description="One row: the cluster and the broker that a root belongs to, and the format of its tables",
     key=("cluster_id",),
     writers="`lakelog format`, once",
     columns=(
         Column("cluster_id", "string", "Id of the cluster"),
         Column("broker_id", "int", "Broker that owns the root; -1 for the cluster root"),
-        Column("format_version", "int", "Version of the tables: another one is refused"),
+        Column("format_version", "int", "Version of the table format; processes refuse any other version"),
         Column("configs", "map<string,string>", "Settings of the whole cluster, such as num.replica.fetchers"),
     ),
 )

@@ -1,15 +1,15 @@
-"""`<cluster root>/configs`: settings of brokers that may change while they run."""
+"""`<cluster root>/configs`: settings of brokers that can change while they run."""
 
 from lakelog.schemas.table import Column, Table
 
 CONFIGS = Table(
     name="configs",
-    description="A row an entity that has settings of its own; topics keep theirs in topics",
+    description="A row an entity with dynamic settings; settings of topics are in topics",
     key=("entity_type", "entity_name"),
     writers="the active controller",
     columns=(
-        Column("entity_type", "string", "What it is: brokers"),
-        Column("entity_name", "string", "A broker id; <default>: every broker without a setting of its own"),
-        Column("configs", "map<string,string>", "Settings of the entity, by the keys of Kafka"),
+        Column("entity_type", "string", "Type of the entity: brokers"),
+        Column("entity_name", "string", "Broker id; <default>: every broker that does not set the key itself"),
+        Column("configs", "map<string,string>", "Settings of the entity, by Kafka's keys"),
     ),
 )

@@ -4,19 +4,19 @@ from lakelog.schemas.table import Column, Table
 
 LOG = Table(
     name="log",
-    description="The records of all replicas of one broker; columns of the Kafka source of Spark, then two of Lakelog",
+    description="The records of all replicas of one broker; columns of Spark's Kafka source, then two of Lakelog",
     key=("topic_id", "partition", "offset"),
     writers="its broker (as a follower, and for maintenance) and producers (to partitions that it leads)",
     columns=(
-        Column("key", "binary", "The key of the record; null where it has none", nullable=True),
-        Column("value", "binary", "The value of the record; null is a tombstone", nullable=True),
+        Column("key", "binary", "Key of the record; null if it has none", nullable=True),
+        Column("value", "binary", "Value of the record; null is a tombstone", nullable=True),
         Column("topic", "string", "Topic name"),
         Column("partition", "int", "Partition of the topic"),
         Column("offset", "bigint", "Position in the partition, from 0, without gaps"),
-        Column("timestamp", "timestamp", "CreateTime as the producer gave it"),
-        Column("timestampType", "int", "0 CreateTime, 1 LogAppendTime, as in the Kafka source of Spark"),
+        Column("timestamp", "timestamp", "CreateTime from the producer"),
+        Column("timestampType", "int", "0 CreateTime, 1 LogAppendTime, as in Spark's Kafka source"),
         Column("headers", "array<struct<key:string,value:binary>>", "Headers of the record", nullable=True),
-        Column("leader_epoch", "int", "The leader epoch that the record was appended under"),
-        Column("topic_id", "string", "Id of the topic: a topic that is made again gets another"),
+        Column("leader_epoch", "int", "Leader epoch under which the record was appended"),
+        Column("topic_id", "string", "Topic id; a topic that is created again gets another one"),
     ),
 )

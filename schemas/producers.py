@@ -1,17 +1,17 @@
-"""`<cluster root>/producers`: names of producers and the ids that stand for them in batch headers."""
+"""`<cluster root>/producers`: named producers and their ids in batch headers."""
 
 from lakelog.schemas.table import Column, Table
 
 PRODUCERS = Table(
     name="producers",
-    description="A row a named producer; a producer without a name draws an id of its own",
+    description="A row a named producer; a producer without a name draws a random id",
     key=("name",),
-    writers="any producer that starts under a name; the active controller",
+    writers="any named producer that starts; the active controller",
     columns=(
-        Column("name", "string", "Name that the producer was started with"),
-        Column("producer_id", "bigint", "Its id in batch headers"),
-        Column("producer_epoch", "int", "Counts the starts and renewals under this name; an older one is fenced"),
+        Column("name", "string", "Name of the producer"),
+        Column("producer_id", "bigint", "Producer id in batch headers"),
+        Column("producer_epoch", "int", "Rises with each start and renewal under this name; older epochs are fenced"),
         Column("owner", "string", "Unique id of the producer that started last under this name"),
-        Column("idle_ms", "bigint", "How long controllers have seen the name unused, in ms; a use sets it to 0"),
+        Column("idle_ms", "bigint", "Time in ms that controllers have seen the name unused; a use sets it to 0"),
     ),
 )

@@ -1,4 +1,4 @@
-"""`<broker root>/replicas`: what a broker says of the replicas that it hosts."""
+"""`<broker root>/replicas`: a broker's state of each of its replicas."""
 
 from lakelog.schemas.table import Column, Table
 
@@ -11,27 +11,27 @@ REPLICAS = Table(
         Column("topic", "string", "Topic name"),
         Column("topic_id", "string", "Topic id"),
         Column("partition", "int", "Partition"),
-        Column("broker_id", "int", "The broker"),
-        Column("broker_epoch", "bigint", "Epoch of the registration under which this was written"),
-        Column("leader_epoch", "int", "Leader epoch that this replica has taken its role under"),
+        Column("broker_id", "int", "Broker id"),
+        Column("broker_epoch", "bigint", "Broker epoch of the process that wrote this row"),
+        Column("leader_epoch", "int", "Leader epoch of the replica's role"),
         Column("role", "string", "leader or follower"),
-        Column("state", "string", "Fetching, Truncating, Delayed or Offline; of a leader always Fetching"),
-        Column("log_start_offset", "bigint", "First offset that is kept"),
-        Column("log_end_offset", "bigint", "LEO: the next offset to be written"),
-        Column("high_watermark", "bigint", "HW: readers see what lies below it"),
+        Column("state", "string", "Fetching, Truncating, Delayed or Offline; always Fetching for a leader"),
+        Column("log_start_offset", "bigint", "First offset of the log"),
+        Column("log_end_offset", "bigint", "LEO: the next offset to write"),
+        Column("high_watermark", "bigint", "HW: readers see the records below it"),
         Column(
             "epochs",
             "array<struct<leader_epoch:int,start_offset:bigint,chain:string>>",
-            "Lineage: which epoch wrote from which offset on, and the chain of the log up to there",
+            "Lineage: the start offset of each leader epoch, and the chain of the log up to there",
         ),
-        Column("error", "string", "Why the replica is not Fetching; null if all is well", nullable=True),
-        Column("log_version", "bigint", "Version of the log table that this was true at"),
+        Column("error", "string", "Reason why the replica is not Fetching; null if none", nullable=True),
+        Column("log_version", "bigint", "Version of the log table that this row describes"),
         Column(
             "lag",
             "bigint",
-            "Committed records that are not here; null if that is not known",
+            "Committed records that the replica lacks; null if unknown",
             nullable=True,
         ),
-        Column("chain", "string", "Hash of all batches up to the LEO: equal ones are equal logs"),
+        Column("chain", "string", "Hash of all batches up to the LEO; equal hashes mean equal logs"),
     ),
 )

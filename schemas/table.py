@@ -1,4 +1,4 @@
-"""The vocabulary in which the tables are described: columns as Spark DDL, read by Arrow, Delta and Spark alike."""
+"""Describes tables by columns in Spark's DDL, which Arrow, Delta and Spark all read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EPOCH_RANGES = pa.list_(
     pa.struct([("leader_epoch", pa.int32()), ("start_offset", pa.int64()), ("end_offset", pa.int64())])
 )
 
-# Spark's name of a type -> Arrow's. Delta keeps microseconds: a file with nanoseconds commits and then fails in Spark.
+# Spark types -> Arrow types. Delta keeps microseconds: a file with nanoseconds commits, but Spark cannot read it.
 ARROW_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
     "binary": pa.binary(),
@@ -33,7 +33,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, its type in Spark's DDL, what it means, and whether it may be null."""
+    """A column: its name, its type in Spark's DDL, its meaning, and whether it may be null."""
 
     name: str
     type: str
@@ -42,19 +42,19 @@ class Column:
 
     @property
     def ddl(self) -> str:
-        """The column as it stands in `CREATE TABLE`."""
+        """The column in the syntax of `CREATE TABLE`."""
         required = "" if self.nullable else " NOT NULL"
         return f"`{self.name}` {self.type}{required} COMMENT '{self.comment.replace(chr(39), chr(39) * 2)}'"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the cluster: what a row is, who writes it, and its columns.
+    """A table of the cluster: the meaning of a row, its writers and its columns.
 
-    `configuration` holds Delta's table properties. Retention is a safety setting, not housekeeping: a writer that was
-    paused may commit into the hole that a log clean-up has left, so every table keeps its log for an hour or more. On
-    a local disk, where every commit lists the log, no more than `commits_kept` are kept (None: all of that time); there
-    a writer looks after each commit whether the one before is still in its place.
+    `log_retention` is a safety setting: a writer that was paused may commit into a gap that a log clean-up left, so
+    every table keeps its log for an hour or more. On a local disk each commit lists the log. There at most
+    `commits_kept` commits stay (None: all within the retention), and after each commit the writer checks that the one
+    before still exists.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Table:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The Arrow schema that data files are written with."""
+        """The Arrow schema of the data files."""
         return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable) for c in self.columns])
 
     @cached_property
@@ -77,10 +77,10 @@ class Table:
 
     @property
     def ddl(self) -> str:
-        """The columns as Spark DDL: usable in `CREATE TABLE` and as the schema of a DataFrame."""
+        """The columns as Spark DDL, for `CREATE TABLE` and as the schema of a DataFrame."""
         return ", ".join(column.ddl for column in self.columns)
 
     @property
     def types(self) -> str:
-        """Names and types alone, for `createDataFrame`."""
+        """Names and types only, for `createDataFrame`."""
         return ", ".join(f"`{c.name}` {c.type}" for c in self.columns)
