@@ -122,7 +122,7 @@ def test_reading_between_offsets(spark, cluster, topic):
     )
     assert committed_values(spark, cluster, topic, starting={0: 3}, ending={0: 6}) == [b"3", b"4", b"5"]
     assert committed_values(spark, cluster, topic, starting="latest") == []
-    with pytest.raises(OffsetOutOfRangeException, match=f"{topic}-0: offset 11 .* committed are 0 to 10"):
+    with pytest.raises(OffsetOutOfRangeException, match=f"{topic}-0: offset 11 .* committed: 0 to 10"):
         read_committed(spark, cluster.cluster_uri, topic, ending={0: 11})
     with pytest.raises(InvalidPartitionsException, match="has no partition 7"):
         read_committed(spark, cluster.cluster_uri, topic, starting={7: 0})

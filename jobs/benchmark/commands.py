@@ -28,7 +28,7 @@ def replication(args: argparse.Namespace) -> int:
     found = figures(results)
     _keep(args, found)
     if not found["rows_equal"]:
-        say(f"lakelog: a follower does not have the rows of the leader: {found['rows_differ_in']}")
+        say(f"lakelog: a follower does not have the rows of its leader: {found['rows_differ_in']}")
         return FAILED
     show(rows(results))
     return OK
@@ -40,7 +40,7 @@ def controller(args: argparse.Namespace) -> int:
     found = controller_figures(steps, args.partitions, args.brokers)
     _keep(args, found)
     if not found["outcome_is_right"]:
-        say(f"lakelog: the controller has decided wrongly: {found['wrong']}")
+        say(f"lakelog: the controller decided wrongly: {found['wrong']}")
         return FAILED
     show(controller_rows(steps))
     return OK
@@ -57,7 +57,7 @@ def maintenance(args: argparse.Namespace) -> int:
     shown = maintenance_figures(found)
     _keep(args, shown)
     if not shown["rows_equal"]:
-        say("lakelog: a log does not have the rows that it had before, or that its leader has")
+        say("lakelog: a log does not have its earlier rows, or the rows of its leader")
         return FAILED
     show(maintenance_rows(found))
     return OK

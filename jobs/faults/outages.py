@@ -17,7 +17,7 @@ def victims(text: str) -> tuple[str, ...]:
     """Parses a comma-separated list of victims. Raises ArgumentTypeError if one is unknown."""
     kinds = tuple(text.split(","))
     if unknown := set(kinds) - set(VICTIMS):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: it must be some of {','.join(VICTIMS)}")
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: unknown; allowed: {','.join(VICTIMS)}")
     return kinds
 
 

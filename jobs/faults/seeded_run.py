@@ -17,9 +17,11 @@ Figures = Mapping[str, Any]
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Adds --seed, --out and --keep."""
-    parser.add_argument("--seed", type=int, help="of all that is random; default: a new one")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures here, as JSON")
-    parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="use this empty folder, and keep it")
+    parser.add_argument("--seed", type=int, help="seed of all random choices, for example 42; default: a random one")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures to this file, as JSON")
+    parser.add_argument(
+        "--keep", type=empty_folder, metavar="DIR", help="use this empty folder, and keep it; default: a temporary one"
+    )
 
 
 def run_seeded(

@@ -112,7 +112,7 @@ class SoakFaults:
         self.not_in_order += status != 0
         self._let(fault.lasts_s)
         process.start()
-        killed = ": killed, as it did not stop in time" if status == -signal.SIGKILL else ""
+        killed = ": killed, because it did not stop in time" if status == -signal.SIGKILL else ""
         return f"{process.name}, status {status}{killed}"
 
     def _delete_records(self, fault: Fault) -> str:
@@ -178,7 +178,7 @@ class SoakFaults:
         def lacks() -> str:
             active = self._health.active()
             found.extend([active] if active else [])
-            return "" if active else "none is"
+            return "" if active else "no controller is active"
 
         self._wait(lacks, "a controller is active")
         return found[-1]

@@ -106,5 +106,5 @@ def kinds_of(text: str) -> tuple[str, ...]:
     """Parses a comma-separated list of fault kinds. Raises ArgumentTypeError if one is unknown."""
     kinds = tuple(text.split(","))
     if unknown := sorted(set(kinds) - set(KINDS)):
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: it must be some of {','.join(KINDS)}")
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: unknown; allowed: {','.join(KINDS)}")
     return kinds

@@ -89,7 +89,7 @@ class RootFaults:
         """Kills the broker first, and then checks whether it is alone: a dead broker cannot shrink an ISR to itself."""
         process = self._brokers[fault.broker]
         process.kill()
-        done = "killed only, as it is alone in an ISR" if self._is_alone(fault.broker) else deed()
+        done = "only killed, because it is alone in an ISR" if self._is_alone(fault.broker) else deed()
         process.start()
         return f"{process.name}: {done}"
 

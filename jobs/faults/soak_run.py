@@ -206,7 +206,7 @@ class Soak:
         try:
             wait_until(is_over, what, PATIENCE if seconds is None else seconds)
         except TimeoutException as error:
-            raise TimeoutException(f"{error}; lacking: {lacking}") from None
+            raise TimeoutException(f"{error}; missing: {lacking}") from None
 
     def _check(self) -> None:
         self._cluster.check()

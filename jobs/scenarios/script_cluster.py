@@ -166,7 +166,7 @@ class ScriptCluster(ABC):
         """The active controller's name. Waits for an election. Raises TimeoutException, or BrokerNotAvailableException
         at once if no controller runs."""
         if not any(self.state(name) == "running" for name in self._controllers):
-            raise BrokerNotAvailableException(f"none of the controllers runs: {', '.join(self._controllers)}")
+            raise BrokerNotAvailableException(f"no controller runs: {', '.join(self._controllers)}")
         wait_until(lambda: self._in_office() is not None, "a controller is active", _ELECTION_SECONDS, 0.05)
         found = self._in_office()
         assert found is not None

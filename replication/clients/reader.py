@@ -119,7 +119,7 @@ def _bounds(
     for offset in (start, stop):
         if not log.log_start_offset <= offset <= row.high_watermark:
             raise OffsetOutOfRangeException(
-                f"{name}: offset {offset} is out of range, committed are {log.log_start_offset} to {row.high_watermark}"
+                f"{name}: offset {offset} is out of range, committed: {log.log_start_offset} to {row.high_watermark}"
             )
     return start, stop
 
@@ -128,7 +128,7 @@ def _chosen(given: Offsets, partition: int, default: str) -> int | str:
     chosen = given if isinstance(given, str) else given.get(partition, default)
     if isinstance(chosen, int) or chosen in (EARLIEST, LATEST):
         return chosen
-    raise OffsetOutOfRangeException(f"{chosen!r} is no offset; allowed are earliest, latest and {{partition: offset}}")
+    raise OffsetOutOfRangeException(f"{chosen!r} is not an offset; allowed: earliest, latest, {{partition: offset}}")
 
 
 def _offset(chosen: int | str, log: PartitionLog, high_watermark: int, name: str) -> int:

@@ -65,7 +65,7 @@ class TopicView:
         if not continues(log, self.cluster.brokers[broker_id].log):
             self.cluster.refresh_brokers()  # for the next attempt
             raise LeaderNotAvailableException(
-                f"broker {broker_id}: {log.root.uri} is another log than it has registered, or has lost its end"
+                f"broker {broker_id}: {log.root.uri} is not the log that it registered, or has lost its end"
             )
         return log
 

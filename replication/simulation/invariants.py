@@ -90,7 +90,7 @@ def log_starts_follow_deletions(checker: HistoryFacts, commit: LogCommit) -> Non
     start = commit.log.log_start_offset
     deleted = max((end for (p, _), end in checker.deleted.items() if p == commit.topic_id_partition), default=0)
     if start > min(deleted, commit.log.log_end_offset):
-        text = f"{commit.name}: starts at {start} and ends at {commit.log.log_end_offset}, deleted is up to {deleted}"
+        text = f"{commit.name}: starts at {start} and ends at {commit.log.log_end_offset}, deletions reach {deleted}"
         raise Violation("log_starts_follow_deletions", text)
 
 

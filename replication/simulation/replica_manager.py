@@ -145,7 +145,7 @@ class SimulatedReplicaManager(LeaderDuties):
             drops = {p: frozenset(batch.segment for batch in state.partition(p).batches) for p in gone}
             return SimulatedLogChange(drops=drops) if drops else None
 
-        yield from self.transact_log(decide, "delete what is not assigned")
+        yield from self.transact_log(decide, "delete unassigned logs")
 
     def _host(self, step: steps.HostPartitions) -> Work:
         yield

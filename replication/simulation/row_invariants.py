@@ -67,7 +67,7 @@ def _nothing_twice(checker: HistoryFacts, branch: Branch, new: list[Entry], name
     values = checker.committed_values[branch]
     for entry in new:
         if entry.value in values:
-            raise Violation("nothing_is_committed_twice", f"{name}: {entry.value} is committed once more")
+            raise Violation("nothing_is_committed_twice", f"{name}: {entry.value} is committed twice")
         values.add(entry.value)
 
 

@@ -47,5 +47,5 @@ def test_ap_06_what_loses_to_others_ends_when_the_time_is_over(root, monkeypatch
         raise CommitConflict("another has won")
 
     monkeypatch.setattr(DeltaLog, "commit", loses)
-    with pytest.raises(TimeoutException, match=r"the time is over, and others have won \d+ commits in a row"):
+    with pytest.raises(TimeoutException, match=r"timed out after others won \d+ commits in a row"):
         CALLS[call](world)

@@ -107,13 +107,13 @@ def _added(body: Mapping[str, Any]) -> AddedFile:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value
 
 
 def _count(value: object) -> int:
     if not isinstance(value, int) or value < 0:
-        raise TypeError(f"{value!r} is no number of bytes")
+        raise TypeError(f"{value!r} is not a number of bytes")
     return value
 
 

@@ -36,8 +36,6 @@ def compare_and_set(table: str, attempt: Callable[[], int | None], deadline: flo
             if unknown == MAX_UNKNOWN or (is_over and is_unknown):
                 raise KafkaStorageException(f"{table}: cannot be written: {error}") from error
             if is_over:
-                raise TimeoutException(
-                    f"{table}: the time is over, and others have won {number + 1} commits in a row"
-                ) from error
+                raise TimeoutException(f"{table}: timed out after others won {number + 1} commits in a row") from error
         pause.wait(random.uniform(0, min(0.001 * 2**number, _LONGEST_PAUSE_SECONDS)))
     raise KafkaStorageException(f"{table}: lost {MAX_ATTEMPTS} commits in a row to others")

@@ -69,7 +69,7 @@ class DeltaLog:
         try:
             handle = root.create_table(Schema(columns), table.name, table.description, configuration)
         except DeltaError as error:
-            raise InconsistentClusterIdException(f"{root.uri}: a table {table.name} is there already") from error
+            raise InconsistentClusterIdException(f"{root.uri}: a table {table.name} exists already") from error
         except OSError as error:
             raise KafkaStorageException(f"{root.uri}: cannot be written: {reason(error)}") from error
         return cls(root, handle)
@@ -84,7 +84,7 @@ class DeltaLog:
             return cls(root, root.open_table())
         except TableNotFoundError as error:  # delta-rs raises this for an unreadable folder and for a file, too
             root.child("_delta_log").list()
-            raise InconsistentClusterIdException(f"{root.uri}: no Lakelog table is there") from error
+            raise InconsistentClusterIdException(f"{root.uri}: there is no Lakelog table") from error
         except (DeltaError, OSError) as error:
             check_commits(root)
             raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
@@ -235,7 +235,7 @@ class DeltaLog:
         except (FileNotFoundError, KafkaStorageException, CorruptRecordException):  # the outcome is unreadable now
             raise CommitUnknown(f"{self.root.uri}: version {expected}: {reason(error)}") from error
         if landed != nonce:
-            raise CommitConflict(f"{self.root.uri}: version {expected} is somebody else's") from error
+            raise CommitConflict(f"{self.root.uri}: version {expected} is another writer's") from error
         if not follows:
             raise CommitUnknown(f"{self.root.uri}: version {expected - 1} has been cleaned up") from error
 

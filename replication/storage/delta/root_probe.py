@@ -41,13 +41,13 @@ def probe_root(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
     InconsistentClusterIdException if the root is another broker's or not formatted. Kafka: `LogDirFailureChannel`.
     """
     if not root.list():  # first, because opening a table could create the missing folder
-        raise KafkaStorageException(f"{root.uri}: is empty, or not there")
+        raise KafkaStorageException(f"{root.uri}: is empty or missing")
     check_identity(root, cluster_id, broker_id)
     for table in (LOG, REPLICAS):
         _check_table(root.child(table.name))
     root.write(_NAME, _CONTENT)
     if not _reads_back(root):
-        raise KafkaStorageException(f"{root.uri}: what is written to {_NAME} is not what is read from it")
+        raise KafkaStorageException(f"{root.uri}: {_NAME} does not have the content that was written to it")
 
 
 def works_as_before(root: StorageRoot) -> bool:

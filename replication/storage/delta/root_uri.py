@@ -20,24 +20,24 @@ def normal_uri(uri: str) -> str:
     such as `%20`, which delta-rs reads as a space.
     """
     if not uri.strip():
-        raise InvalidConfigurationException(f"{uri!r} is no storage root: give a folder or a URI, {_EXAMPLES}")
+        raise InvalidConfigurationException(f"{uri!r} is not a storage root: give a folder or a URI, {_EXAMPLES}")
     parts = urlsplit(uri)
     if parts.scheme not in _STORES and _ADDRESSES.fullmatch(uri):
         raise InvalidConfigurationException(
-            f"{uri} is the address of a server, and Lakelog has none: "
-            f"a cluster is named by the URI of its storage root, {_EXAMPLES}"
+            f"{uri} is the address of a server, but Lakelog has no servers: "
+            f"give the URI of the cluster's storage root, {_EXAMPLES}"
         )
     if parts.scheme in ("", "file"):
         return _absolute(uri, unquote(parts.path) if parts.scheme else uri)
     if parts.scheme not in _STORES or not parts.netloc:
         known = ", ".join(f"{scheme}://" for scheme in ("file", *_STORES))
         raise InvalidConfigurationException(
-            f"{uri} is no storage root: give a folder, or a URI that begins with one of {known} and a bucket or host"
+            f"{uri} is not a storage root: give a folder, or a URI that begins with one of {known} and a bucket or host"
         )
     return uri.rstrip("/")
 
 
 def _absolute(uri: str, path: str) -> str:
     if unquote(path) != path:
-        raise InvalidConfigurationException(f"storage root {uri}: its path may not hold an escape such as %20")
+        raise InvalidConfigurationException(f"storage root {uri}: its path must not contain an escape such as %20")
     return os.path.abspath(os.path.expanduser(path))

@@ -39,12 +39,12 @@ class Healing:
                 thread.start()
             except RuntimeError as error:  # there are too many threads: try again later
                 self._is_under_way = False
-                logger.warning("%s: broken files could not be looked at again: %s", self._name, error)
+                logger.warning("%s: cannot read broken files again: %s", self._name, error)
 
     def _run(self) -> None:
         try:
             self._look()
         except LakelogException as error:
-            logger.warning("%s: broken files could not be looked at again: %s", self._name, error)
+            logger.warning("%s: cannot read broken files again: %s", self._name, error)
         finally:
             self._is_under_way = False

@@ -112,7 +112,7 @@ class ReplicaLog:
         self._log.move()
         try:
             if self._is_doubtful or self._log.version <= self._state.version:
-                raise LogGap(f"{self.root.uri}: its versions have been used again")
+                raise LogGap(f"{self.root.uri}: its versions were reused")
             for commit in self._log.commits_after(self._state.version):
                 self._state = self._state.after(commit, self._segments(commit.adds))
         except LogGap:

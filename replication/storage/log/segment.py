@@ -145,7 +145,7 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
         root.check_is_handed_out(file.name)
         raise CorruptRecordException(f"{root.path(file.name)}: {error}") from error
     if FOOTER_KEY not in (footer.metadata or {}):
-        raise CorruptRecordException(f"{root.path(file.name)}: has no batch headers in its footer: it is no segment")
+        raise CorruptRecordException(f"{root.path(file.name)}: has no batch headers in its footer: it is not a segment")
     try:
         return _from_footer(file, footer.metadata, footer.num_rows)
     except (ValueError, TypeError, KeyError, CorruptRecordException) as error:
@@ -172,7 +172,9 @@ def _headers(content: bytes) -> tuple[BatchHeader, ...]:
 
 def _check_name(root: StorageRoot, name: str) -> None:
     if not is_data_file(name):
-        raise CorruptRecordException(f"{root.uri}: a commit names {name!r}, which is no name of a file in this folder")
+        raise CorruptRecordException(
+            f"{root.uri}: a commit names {name!r}, which is not the name of a file in this folder"
+        )
 
 
 def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -15,7 +15,7 @@ def check_footer(headers: Sequence[BatchHeader], stats: str, rows: int) -> None:
     validate_headers(headers, rows)
     told = json.loads(stats)
     if told["numRecords"] != rows:
-        raise ValueError(f"its statistics are of {told['numRecords']} records, and it has {rows} rows")
+        raise ValueError(f"its statistics count {told['numRecords']} records, but it has {rows} rows")
     if headers:
         _check_ranges(headers, told["minValues"], told["maxValues"])
 

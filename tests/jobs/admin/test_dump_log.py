@@ -351,7 +351,7 @@ def test_a_root_has_the_credentials_of_its_broker(dump: Run, monkeypatch: pytest
 def test_a_folder_without_a_log_is_refused(lakelog: Run, tmp_path: Path) -> None:
     status, out, err = lakelog(dump_log, "--root", tmp_path / "none")
     assert (status, out) == (1, "")
-    assert err.startswith(f"lakelog: InconsistentClusterIdException: {tmp_path}/none/log: no Lakelog table is there")
+    assert err.startswith(f"lakelog: InconsistentClusterIdException: {tmp_path}/none/log: there is no Lakelog table")
 
 
 @pytest.mark.parametrize("words", [["--offsets", "5"], ["--offsets", "a:b"], ["--partition", "x"], ["-o", "table"]])

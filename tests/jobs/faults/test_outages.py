@@ -51,7 +51,7 @@ def test_each_kind_has_its_distribution() -> None:
 
 def test_victims_are_of_known_kinds() -> None:
     assert victims("both,leader") == (BOTH, LEADER)
-    with pytest.raises(argparse.ArgumentTypeError, match="bystander: it must be some of controller,leader,both"):
+    with pytest.raises(argparse.ArgumentTypeError, match="bystander: unknown; allowed: controller,leader,both"):
         victims("leader,bystander")
 
 

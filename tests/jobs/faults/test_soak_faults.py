@@ -214,7 +214,7 @@ def test_what_is_interrupted_is_undone(cluster: FakeCluster, kind: str) -> None:
 
 def test_who_does_not_stop_in_order_is_counted(tmp_path: Path) -> None:
     faults = FakeCluster(tmp_path, status=-signal.SIGKILL).faults()
-    assert faults.carry_out(fault("stop-broker")) == "broker 2, status -9: killed, as it did not stop in time"
+    assert faults.carry_out(fault("stop-broker")) == "broker 2, status -9: killed, because it did not stop in time"
     assert faults.not_in_order == 1
 
 
@@ -261,7 +261,7 @@ def test_nothing_is_taken_from_the_only_member_of_an_isr(cluster: FakeCluster, k
     faults, file = cluster.faults(), cluster.folders[2] / "log" / "segment"
     file.write_text("records")
     cluster.alone = {2}
-    assert faults.carry_out(fault(kind)) == "broker 2: killed only, as it is alone in an ISR"
+    assert faults.carry_out(fault(kind)) == "broker 2: only killed, because it is alone in an ISR"
     assert (file.read_text(), cluster.brokers[2].done) == ("records", ["kill", "start"])
     cluster.alone = {3}
     faults.carry_out(Fault(0.0, kind, 3.0, ALL, 0.0, 1.0))

@@ -46,7 +46,7 @@ def test_1_a_stale_handle_is_refused_and_nothing_is_rebased(log):
     stale, fresh = DeltaLog.open(log.root), DeltaLog.open(log.root)
     files = [write_segment(log.root, 1, log_rows(), [header()]).file for _ in range(2)]
     won = fresh.commit({"why": "first"}, [files[0]])
-    with pytest.raises(CommitConflict, match=f"version {won} is somebody else's"):
+    with pytest.raises(CommitConflict, match=f"version {won} is another writer's"):
         stale.commit({"why": "second"}, [files[1]])
     assert last_version(log.root) == won
     assert active(log) == {files[0]}

@@ -57,11 +57,14 @@ def test_a_bucket_is_s3a_for_spark():
 @pytest.mark.parametrize(
     ("uri", "told"),
     [
-        ("", "'' is no storage root: give a folder or a URI, such as /data/lakelog or s3://bucket/lakelog"),
-        (" ", "' ' is no storage root"),
-        ("nosuch://a/b", "nosuch://a/b is no storage root: .* one of file://, s3://, .*hdfs:// and a bucket or host"),
-        ("s3:/bucket/a", "s3:/bucket/a is no storage root: .* and a bucket or host"),
-        ("localhost:9092", "localhost:9092 is the address of a server, and Lakelog has none: a cluster is named by"),
+        ("", "'' is not a storage root: give a folder or a URI, such as /data/lakelog or s3://bucket/lakelog"),
+        (" ", "' ' is not a storage root"),
+        (
+            "nosuch://a/b",
+            "nosuch://a/b is not a storage root: .* one of file://, s3://, .*hdfs:// and a bucket or host",
+        ),
+        ("s3:/bucket/a", "s3:/bucket/a is not a storage root: .* and a bucket or host"),
+        ("localhost:9092", "localhost:9092 is the address of a server, but Lakelog has no servers: give the URI of"),
         ("127.0.0.1:9092,[::1]:9093", "is the address of a server"),
         ("PLAINTEXT://broker:9092", "is the address of a server"),
     ],

@@ -142,7 +142,7 @@ def test_ol_01_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
         clock.now += HEAL_SECONDS
         found.begin_if_due()
         wait_until(lambda left=left: len(errors) == left and not found._is_under_way, "the look")
-    assert "log: broken files could not be looked at again: 503" in caplog.text
+    assert "log: cannot read broken files again: 503" in caplog.text
 
 
 def test_ol_01_a_look_that_cannot_begin_is_begun_another_time(monkeypatch, caplog):
@@ -154,7 +154,7 @@ def test_ol_01_a_look_that_cannot_begin_is_begun_another_time(monkeypatch, caplo
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
         found.begin_if_due()
-    assert "log: broken files could not be looked at again: can't start new thread" in caplog.text
+    assert "log: cannot read broken files again: can't start new thread" in caplog.text
     clock.now += HEAL_SECONDS
     found.begin_if_due()
     wait_until(lambda: looks == [clock.now], "the look")

@@ -59,7 +59,7 @@ def log(root):
 
 
 def test_a_log_is_made_once_and_opened_only_where_it_is(root, log):
-    with pytest.raises(InconsistentClusterIdException, match="is there already"):
+    with pytest.raises(InconsistentClusterIdException, match="exists already"):
         ReplicaLog.create(log.root)
     with pytest.raises(InconsistentClusterIdException, match="no Lakelog table"):
         ReplicaLog.open(StorageRoot.of(root).child("elsewhere"))
