@@ -86,7 +86,7 @@ class Purgatory(Generic[Key]):
         self._watched = [operation for operation in self._watched if not operation.is_completed]
 
     def wait(self, moved: Callable[[], Iterable[Key]], poll_interval_ms: int) -> None:
-        """Returns when every operation is completed. `moved` returns the keys that have changed since its last call."""
+        """Returns when every operation is completed. Calls `moved` every `poll_interval_ms` ms for the changed keys."""
         while self._watched:
             pause(poll_interval_ms, min(operation.deadline for operation in self._watched))
             self.check_and_complete(moved())

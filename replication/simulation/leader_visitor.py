@@ -30,5 +30,5 @@ class LeaderVisitor(Actor):
             yield from self.visit(registration.leader, row)
 
     def visit(self, leader: int, row: Replica) -> Work:
-        """Acts on the leader's log, given its row."""
+        """Acts on the leader's log, given its row. A subclass defines it."""
         raise TypeError(f"{type(self).__name__} does not define its visit")

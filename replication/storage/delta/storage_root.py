@@ -52,7 +52,7 @@ class StorageRoot:
     def of(
         cls, uri: str, options: Mapping[str, str] | None = None, fsync: bool = False, timeout_ms: int = TIMEOUT_MS
     ) -> StorageRoot:
-        """The root at `uri`, in any spelling. Raises InvalidConfigurationException, see `normal_uri`."""
+        """The root at `uri`, in any spelling; `timeout_ms` in ms. Raises InvalidConfigurationException."""
         scheme, is_uri, _ = uri.partition("://")
         kind = _OTHER_ROOTS.get(scheme) if is_uri else None
         return (kind or cls)(uri.rstrip("/") if kind else normal_uri(uri), dict(options or {}), fsync, timeout_ms)

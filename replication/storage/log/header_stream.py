@@ -147,7 +147,7 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
 
 
 def header_row(version: int, name: str, size: int, header: Any) -> tuple[Any, ...]:
-    """A row of `schemas.RECORD_BATCHES`."""
+    """A row of `schemas.RECORD_BATCHES` for a file of `size` bytes."""
     return (
         version, name, size, header.topic, header.topic_id, header.partition,
         header.leader_epoch, header.base_offset, header.last_offset, header.bytes, header.previous, header.chain, None,
