@@ -47,8 +47,8 @@ def partition_of_keys(keys: pa.Array | pa.ChunkedArray, partitions: int, null_pa
     Args:
         keys: binary (or string), in one piece or in chunks; a null is a record without a key.
         partitions: number of partitions of the topic.
-            null_partition: the partition of records without a key. One partition for a whole batch; the caller changes
-                it from batch to batch. So a batch is one large write instead of many small ones. KIP-480.
+        null_partition: the partition of records without a key. It is one partition for a whole batch, so a batch is one
+            large write instead of many small ones. The caller changes it from batch to batch. KIP-480.
 
     Kafka: `DefaultPartitioner.partition`: the hash without its sign bit, modulo the number of partitions.
 
