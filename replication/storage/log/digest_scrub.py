@@ -1,7 +1,7 @@
 """Reads a log's files again at a limited rate, to find files whose bytes differ from the committed ones.
 
-A disk loses bits silently, and nobody may read a file for a long time while others rely on it. A broken file goes
-offline at once, and the broker fetches its records again from another replica. [OL-01]
+A disk loses bits silently, and a file that others rely on often stays unread for long. A broken file goes offline at
+once, and the broker fetches its records again from another replica. [OL-01]
 """
 
 from __future__ import annotations

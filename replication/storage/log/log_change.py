@@ -45,8 +45,8 @@ def start_chains(state: LogState, change: LogChange) -> dict[str, int]:
 
 
 def check_change(root: StorageRoot, state: LogState, change: LogChange) -> None:
-    """Checks what delta-rs does not: raises CorruptRecordException if a file is added twice or missing, or a fact goes
-    back."""
+    """Checks what delta-rs does not. Raises CorruptRecordException if a file is added twice, unknown, missing or of a
+    wrong size, if a fact goes back, or if a compaction does not keep every batch."""
     names = [segment.name for segment in change.adds]
     doubled = [name for name in names if name in state.segments or names.count(name) > 1]
     unknown = [segment.name for segment in change.removes if segment.name not in state.segments]
