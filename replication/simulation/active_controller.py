@@ -22,7 +22,7 @@ _REBALANCES = 4  # one look in this many ends with a check of the balance of lea
 
 
 class SimulatedActiveController:
-    """The state of a controller while it is active. It is lost when the controller is deposed or crashes."""
+    """The state of a controller while it is active. It is lost when the controller is deposed or crashes.
 
     `views`: the brokers that the controller believes to live, as it sees them now.
     """

@@ -127,8 +127,8 @@ BROKEN_ROUNDS: dict[str, BrokenRound] = {
     "takes_no_answer_for_appended": BrokenRound(
         "an append without an answer counts as made", {"fetch_round": _TakesNoAnswerForAppended}
     ),
-    "takes_no_answer_for_cut": BrokenRound(
-        "a truncation without an answer counts as made", {"fetch_round": _TakesNoAnswerForCut}
+    "takes_no_answer_for_truncation": BrokenRound(
+        "a truncation without an answer counts as made", {"fetch_round": _TakesNoAnswerForTruncation}
     ),
     "goes_on_after_removals": BrokenRound(
         "a round appends what it fetched in an earlier role", {"fetch_round": _GoesOnAfterRemovals}

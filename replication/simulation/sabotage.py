@@ -225,7 +225,9 @@ SABOTAGES: dict[str, Sabotage] = {
     "restarts_at_the_leaders_end": _with(
         "a log that starts over begins at its leader's end", maybe_truncate=_restarts_at_the_leaders_end
     ),
-    "row_before_the_cut": _with("the row says Fetching before the truncation", maybe_truncate=_row_before_the_cut),
+    "row_before_the_truncation": _with(
+        "the row says Fetching before the truncation", maybe_truncate=_row_before_the_truncation
+    ),
     "says_so_before_it_is": _with(
         "a row has a role before the log has it", become_leader_or_follower=_says_so_before_it_is
     ),
