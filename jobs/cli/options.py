@@ -4,8 +4,9 @@ import argparse
 import socket
 from collections.abc import Collection, Iterable, Mapping
 
-from lakelog.jobs.cli.console import JSON, TABLE, parser_of
+from lakelog.jobs.cli.console import JSON, TABLE, parser_of, say
 from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.waiting import exit_when_told
 from lakelog.replication.clients.admin import AdminClient
 
 TEXT = "text"
@@ -57,8 +58,10 @@ def admin_client(args: argparse.Namespace, verb: str) -> AdminClient:
 
 
 def admin_client_of(cluster_uri: str, config: str | None, verb: str) -> AdminClient:
-    """The client of a verb that has other options."""
-    return AdminClient(cluster_uri, settings(config), f"lakelog {verb} on {socket.gethostname()}")
+    """The client of a verb that has other options. A signal that ends the verb withdraws its request."""
+    exit_when_told()
+    who = f"lakelog {verb} on {socket.gethostname()}"
+    return AdminClient(cluster_uri, settings(config), who, report=lambda words: say(f"lakelog: {words}"))
 
 
 def _flag(name: str) -> str:

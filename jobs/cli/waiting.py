@@ -25,14 +25,17 @@ def let_pass(seconds: float) -> None:
 
 
 def exit_when_told() -> None:
-    """From now on SIGTERM ends this process as an exception does: what it has started must not outlive it. A second
-    one is ignored: it would end the clean-up."""
+    """From now on SIGTERM, and SIGHUP unless it is ignored, end this process as an exception does: what it has started
+    must not outlive it. A second one is ignored: it would end the clean-up."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
 
-    def leave(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        sys.exit(128 + signal.SIGTERM)
+    def leave(number: int, _: object) -> None:
+        for other in numbers:
+            signal.signal(other, signal.SIG_IGN)
+        sys.exit(128 + number)
 
-    signal.signal(signal.SIGTERM, leave)
+    for number in numbers:
+        signal.signal(number, leave)
 
 
 def stop_signals() -> Callable[[], bool]:

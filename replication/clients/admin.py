@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakelog.replication.clients.controller_channel import ControllerChannel
+from lakelog.replication.clients.controller_watch import Report
 from lakelog.replication.clients.record_deletion import Deleted, delete_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config, TopicConfig
@@ -39,12 +40,16 @@ class AdminClient:
 
     A request waits `request.timeout.ms`; one that no controller has decided by then is withdrawn and raises
     TimeoutException. Every change may raise InvalidRequestException for arguments of a wrong type, and
-    PolicyViolationException for too many partitions. `requested_by` is a name for people.
+    PolicyViolationException for too many partitions. `requested_by` is a name for people. `report` gets a sentence at
+    once if no controller is active, and one that says what holds of a request that is interrupted.
     """
 
-    def __init__(self, cluster_uri: str, config: Config | None = None, requested_by: str = "admin client") -> None:
+    def __init__(
+        self, cluster_uri: str, config: Config | None = None, requested_by: str = "admin client",
+        report: Report | None = None,
+    ) -> None:  # fmt: skip
         self._cluster = Cluster.open(cluster_uri, config)
-        self._channel = ControllerChannel(self._cluster, requested_by)
+        self._channel = ControllerChannel(self._cluster, requested_by, report)
 
     def request(self, kind: str, arguments: Mapping[str, Any], *, validate_only: bool = False) -> AdminRequest:
         """Puts a request to the controller and waits until it is decided. Raises TimeoutException."""

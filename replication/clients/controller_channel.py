@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
+from lakelog.replication.clients.controller_watch import ControllerWatch, Report
 from lakelog.replication.clients.topic_view import pause
 from lakelog.replication.errors import (
     InvalidRequestException,
@@ -19,7 +19,6 @@ from lakelog.replication.errors import (
     TimeoutException,
 )
 from lakelog.replication.protocol.admin_request import (
-    APPLYING,
     AdminRequest,
     Outcome,
     PartitionLimits,
@@ -30,11 +29,16 @@ from lakelog.replication.storage.cluster import Cluster
 
 
 class ControllerChannel:
-    """One client's way to whichever controller is active. `requested_by` is a name for people."""
+    """One client's way to the active controller. `requested_by` is a name for people.
 
-    def __init__(self, cluster: Cluster, requested_by: str) -> None:
+    `report` gets sentences for a person who waits: why no controller answers, and what holds of a request when the
+    client is interrupted. Without it the client waits in silence.
+    """
+
+    def __init__(self, cluster: Cluster, requested_by: str, report: Report | None = None) -> None:
         self._cluster = cluster
         self._requested_by = requested_by
+        self._report = report
 
     def ask(self, kind: str, arguments: Mapping[str, Any], *, validate_only: bool) -> AdminRequest:
         """The request as it was decided; one that only asks what would be done leaves no row behind.
@@ -46,12 +50,15 @@ class ControllerChannel:
         check_arguments(kind, arguments)
         check_limits(kind, arguments, PartitionLimits.of(self._cluster.config))
         deadline = time.monotonic() + self._cluster.config.request_timeout_ms / 1000
-        request = self._put(kind, arguments, validate_only, deadline)
+        request = self._request(kind, arguments, validate_only)
+        watch = ControllerWatch(self._cluster, self._report) if self._report else None
         try:
-            decided = self._decided(request, deadline)
-        except BaseException:  # an interrupted notebook cell, too, does not want it any more
-            with suppress(LakelogException):
-                self._withdraw(request, "its client was interrupted")
+            if watch:
+                watch.look(deadline)
+            self._cluster.admin.add(request, deadline)
+            decided = self._decided(request, deadline, watch)
+        except BaseException as error:  # an interrupted notebook cell, too, does not want it any more
+            self._interrupted(request, error)
             raise
         if decided is None:
             decided = self._give_up(request)
@@ -78,16 +85,14 @@ class ControllerChannel:
             )
         return found
 
-    def _put(self, kind: str, arguments: Mapping[str, Any], validate_only: bool, deadline: float) -> AdminRequest:
+    def _request(self, kind: str, arguments: Mapping[str, Any], validate_only: bool) -> AdminRequest:
         self._cluster.metadata.refresh()
-        request = AdminRequest(
+        return AdminRequest(
             uuid.uuid4().hex, kind, arguments, validate_only, self._requested_by, self._cluster.metadata.version,
             timeout_ms=self._cluster.config.request_timeout_ms,
         )  # fmt: skip
-        self._cluster.admin.add(request, deadline)
-        return request
 
-    def _decided(self, request: AdminRequest, deadline: float) -> AdminRequest | None:
+    def _decided(self, request: AdminRequest, deadline: float, watch: ControllerWatch | None) -> AdminRequest | None:
         """The request with its outcome; None if it has none in time."""
         admin = self._cluster.admin
         while time.monotonic() < deadline:
@@ -97,22 +102,44 @@ class ControllerChannel:
             if found.outcomes is not None:
                 return found
             pause(self._cluster.config.lakelog_poll_interval_ms, deadline)
+            if watch:
+                watch.look(deadline)
             admin.refresh()
         return None
 
     def _give_up(self, request: AdminRequest) -> AdminRequest:
         """Withdraws it; answers with what was decided at the last moment. Raises TimeoutException."""
-        said = f"{request.kind}: no controller has decided request {request.request_id} within {request.timeout_ms} ms"
-        left = self._withdraw(request, f"its client waited {request.timeout_ms} ms, and no controller decided it")
-        if left is not None and left.state == APPLYING:
-            raise TimeoutException(
-                f"{said}; that of epoch {left.controller_epoch} is carrying it out: see `controller --requests`"
-            )
-        outcomes = {} if left is None else left.outcomes or {}
-        if left is None or any(outcome.error == TimeoutException.__name__ for outcome in outcomes.values()):
-            raise TimeoutException(f"{said}; it is withdrawn")
-        return left
+        why = f"its client waited {request.timeout_ms} ms, and no controller decided it"
+        left, fate = self._withdraw(request, why)
+        if left is not None:
+            return left
+        raise TimeoutException(
+            f"{request.kind}: no controller has decided request {request.request_id} within {request.timeout_ms} ms; "
+            f"{fate}"
+        )
 
-    def _withdraw(self, request: AdminRequest, why: str) -> AdminRequest | None:
-        error = Outcome(TimeoutException.__name__, why)
-        return self._cluster.admin.withdraw(request.request_id, error, self._requested_by)
+    def _interrupted(self, request: AdminRequest, error: BaseException) -> None:
+        """Withdraws it, and tells a person who has interrupted it what holds; other errors speak for themselves."""
+        left, fate = self._withdraw(request, "its client was interrupted")
+        if self._report and not isinstance(error, Exception):
+            said = fate if left is None else "it was decided before: see `lakelog controller --requests`"
+            self._report(f"{request.kind}: request {request.request_id} is interrupted; {said}")
+
+    def _withdraw(self, request: AdminRequest, why: str) -> tuple[AdminRequest | None, str]:
+        """The request if it was decided before it could be withdrawn, else None and what holds of it."""
+        error, request_id = Outcome(TimeoutException.__name__, why), request.request_id
+        try:
+            left = self._cluster.admin.withdraw(request_id, error, self._requested_by)
+        except LakelogException as refused:
+            return None, (
+                f"it may still be carried out, as it could not be withdrawn: {refused}; "
+                f"withdraw it with `lakelog controller --cancel-request {request_id}`"
+            )
+        if left is None or any(outcome.error == error.error for outcome in (left.outcomes or {}).values()):
+            return None, "it is withdrawn, and nothing of it was done"
+        if left.outcomes is None:
+            return None, (
+                f"the controller of epoch {left.controller_epoch} is carrying it out: "
+                "see `lakelog controller --requests`"
+            )
+        return left, ""

@@ -194,7 +194,9 @@ def test_a_request_whose_client_has_given_up_is_shown_as_withdrawn(lakelog: Run,
     (tmp_path / "client").write_text("request.timeout.ms=1\n")
     words = ("--create", "--topic", "t", "--command-config", tmp_path / "client")
     status, out, err = lakelog(topics, "--cluster", cluster, *words)
-    assert (status, out, err.split(":")[1].strip()) == (1, "", TimeoutException.__name__)
+    waits, failed = err.splitlines()
+    assert waits.startswith("lakelog: no controller is active, and none ever was: start one with `lakelog controller`")
+    assert (status, out, failed.split(":")[1].strip()) == (1, "", TimeoutException.__name__)
     (row,) = json.loads(lakelog(controller, "--cluster", cluster, "--requests", "-o", "json")[1])
     assert (row["kind"], row["error"], row["state"]) == ("create_topic", TimeoutException.__name__, "Decided")
     assert row["request"] in err

@@ -1,0 +1,181 @@
+"""A client that waits is told why, and what holds of its request when it gives up."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from lakelog.replication.clients import controller_channel, controller_watch
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.config import Config
+from lakelog.replication.errors import KafkaStorageException, TimeoutException
+from lakelog.replication.protocol.admin_request import APPLYING, Outcome
+from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.admin_table import AdminTable
+from lakelog.replication.storage.tables.controller_lease import ControllerLease
+from tests.clock import Clock
+from tests.controllers import controller_of
+
+WITHDRAWN = "is interrupted; it is withdrawn, and nothing of it was done"
+
+
+@pytest.fixture
+def cluster_uri(root):
+    home = StorageRoot.of(root).child("cluster")
+    format_cluster(home, Config())
+    return home.uri
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """Time passes in pauses only, a second in each."""
+    clock = Clock()
+    for module in (controller_channel, controller_watch):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(AdminTable, "add", lambda table, request, _, add=AdminTable.add: add(table, request))
+
+    def pause(*_):
+        clock.now += 1
+
+    monkeypatch.setattr(controller_channel, "pause", pause)
+
+
+def said_by(cluster_uri, error=TimeoutException):
+    said = []
+    with pytest.raises(error) as raised:
+        AdminClient(cluster_uri, report=said.append).delete_topic("t")
+    return said, str(raised.value)
+
+
+@pytest.mark.usefixtures("pauses")
+def test_that_no_controller_ever_was_is_said_at_once_and_the_request_is_withdrawn(cluster_uri):
+    said, error = said_by(cluster_uri)
+    assert said == [
+        "no controller is active, and none ever was: start one with `lakelog controller`; "
+        "waiting up to 30 s, then the request is withdrawn"
+    ]
+    assert error.endswith("within 30000 ms; it is withdrawn, and nothing of it was done")
+
+
+def test_it_is_said_before_the_client_waits(cluster_uri, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(controller_channel, "pause", interrupt)
+    said, _ = said_by(cluster_uri, KeyboardInterrupt)
+    assert said[0].startswith("no controller is active, and none ever was")
+    assert said[1].endswith(WITHDRAWN)
+
+
+@pytest.mark.usefixtures("pauses")
+def test_that_the_last_controller_has_stopped_is_said(cluster_uri):
+    lease = Cluster.open(cluster_uri).lease
+    lease.resign(lease.elect("c1", None))
+    (said,), _ = said_by(cluster_uri)
+    assert said.startswith("no controller is active, the last one has stopped (c1); waiting up to 30 s")
+
+
+@pytest.mark.usefixtures("pauses")
+def test_a_controller_whose_lease_stands_still_is_said_to_be_dead(cluster_uri):
+    Cluster.open(cluster_uri).lease.elect("c1", None)
+    (slow, dead), _ = said_by(cluster_uri)
+    assert slow.startswith("controller c1 has not answered yet; waiting up to 28 s")
+    assert dead.startswith("controller c1 has not renewed its lease for its session time-out: it is dead; ")
+    assert "up to 24 s" in dead
+
+
+@pytest.mark.usefixtures("pauses")
+def test_a_controller_that_renews_its_lease_is_never_said_to_be_dead(cluster_uri, monkeypatch):
+    held, read = [Cluster.open(cluster_uri).lease.elect("c1", None)], ControllerLease.read
+
+    def renew_and_read(lease):
+        held.append(lease.renew(held[-1]))
+        return read(lease)
+
+    monkeypatch.setattr(ControllerLease, "read", renew_and_read)
+    assert said_by(cluster_uri)[0] == []
+
+
+@pytest.mark.usefixtures("pauses")
+def test_a_lease_that_cannot_be_read_does_not_end_the_wait(cluster_uri, monkeypatch):
+    def refuse(_):
+        raise KafkaStorageException("the store refuses")
+
+    monkeypatch.setattr(ControllerLease, "read", refuse)
+    said, error = said_by(cluster_uri)
+    assert (said, error.endswith("it is withdrawn, and nothing of it was done")) == ([], True)
+
+
+def test_who_is_answered_is_told_nothing(cluster_uri):
+    said = []
+    with controller_of(cluster_uri) as controller:
+        done = threading.Event()
+        while not controller.is_active:
+            done.wait(0.01)
+        client = AdminClient(cluster_uri, report=said.append)
+        client.alter_broker_configs("<default>", {"leader.replication.throttled.rate": 1})
+    assert said == []
+
+
+def interrupted(cluster_uri, monkeypatch, at):
+    """What a client is told that is interrupted after `at(request_id)` has happened, and its request."""
+
+    def interrupt(*_):
+        admin = Cluster.open(cluster_uri).admin
+        at(admin, admin.requests[-1].request_id)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(controller_channel, "pause", interrupt)
+    said, _ = said_by(cluster_uri, KeyboardInterrupt)
+    return said[-1], AdminClient(cluster_uri).list_requests()[-1]
+
+
+def test_who_interrupts_a_request_is_told_that_it_is_withdrawn(cluster_uri, monkeypatch):
+    said, request = interrupted(cluster_uri, monkeypatch, lambda *_: None)
+    assert said == f"delete_topic: request {request.request_id} {WITHDRAWN}"
+    assert request.outcomes == {"delete_topic": Outcome("TimeoutException", "its client was interrupted")}
+    monkeypatch.undo()
+    with controller_of(cluster_uri):
+        AdminClient(cluster_uri).alter_broker_configs("<default>", {"leader.replication.throttled.rate": 1})
+    assert AdminClient(cluster_uri).list_requests()[0] == request, "no controller carries it out later"
+
+
+def test_who_interrupts_a_request_that_is_carried_out_is_told_so(cluster_uri, monkeypatch):
+    said, request = interrupted(cluster_uri, monkeypatch, lambda admin, name: admin.move(name, APPLYING, 3))
+    assert said.endswith("the controller of epoch 3 is carrying it out: see `lakelog controller --requests`")
+    assert (request.state, request.outcomes) == (APPLYING, None)
+
+
+def test_who_interrupts_a_request_that_is_decided_is_told_so(cluster_uri, monkeypatch):
+    done = {"t": Outcome(None, "is being deleted")}
+    said, request = interrupted(cluster_uri, monkeypatch, lambda admin, name: admin.decide({name: done}, 1))
+    assert said.endswith("it was decided before: see `lakelog controller --requests`")
+    assert request.outcomes == done
+
+
+def test_an_interruption_right_after_the_request_has_landed_withdraws_it(cluster_uri, monkeypatch):
+    def add_and_interrupt(table, request, deadline, add=AdminTable.add):
+        add(table, request, deadline)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AdminTable, "add", add_and_interrupt)
+    said, _ = said_by(cluster_uri, KeyboardInterrupt)
+    assert said[-1].endswith(WITHDRAWN)
+    (request,) = AdminClient(cluster_uri).list_requests()
+    assert request.outcomes is not None
+
+
+def test_a_request_that_cannot_be_withdrawn_may_still_be_carried_out(cluster_uri, monkeypatch):
+    def refuse(*_):
+        raise KafkaStorageException("the store refuses")
+
+    monkeypatch.setattr(AdminTable, "withdraw", refuse)
+    config = Config.from_properties({"request.timeout.ms": 1})
+    with pytest.raises(TimeoutException) as raised:
+        AdminClient(cluster_uri, config).delete_topic("t")
+    (request,) = AdminClient(cluster_uri).list_requests()
+    assert str(raised.value).endswith(
+        "; it may still be carried out, as it could not be withdrawn: the store refuses; "
+        f"withdraw it with `lakelog controller --cancel-request {request.request_id}`"
+    )
