@@ -1,15 +1,27 @@
-"""`lakelog bench`: measures Lakelog, against its peers in the same run where it has any; outcomes come before times."""
+"""Measures Lakelog, next to other programs where there are any. It compares records before it shows times."""
 
+import argparse
 import sys
 
 from lakelog.jobs.benchmark.arguments import parser
-from lakelog.jobs.benchmark.commands import COMMANDS
 from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.verb_parser import VerbParser
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    return run(parser(__doc__), lambda args: COMMANDS[args.what](args), argv)
+    return run(make_parser(), _bench, argv)
+
+
+def make_parser() -> VerbParser:
+    """The arguments."""
+    return parser(__doc__)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from lakelog.jobs.benchmark.commands import COMMANDS  # the arguments need no Spark
+
+    return COMMANDS[args.what](args)
 
 
 if __name__ == "__main__":

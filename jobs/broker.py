@@ -1,59 +1,38 @@
-"""`lakelog broker`: one broker in a process of its own, until SIGTERM or SIGINT, or until a newer process fences it."""
+"""Runs one broker in a process of its own. On SIGTERM or SIGINT the broker hands its partitions to other leaders, then
+stops. It also stops if a newer process runs the same broker.
+"""
 
 import argparse
 import sys
-from collections.abc import Callable
 
-from lakelog.jobs.cli.console import FAILED, OK, log_to_stderr, parser_of, run
-from lakelog.jobs.cli.settings import broker_id, broker_settings
-from lakelog.jobs.cli.waiting import stop_signals, wait_until
-from lakelog.jobs.launch.session import spark_session
-from lakelog.replication.server.broker import Broker
-from lakelog.replication.server.id_watch import prepare_start
-from lakelog.replication.server.warm_up import warm_up
-from lakelog.replication.storage.cluster import Cluster
+from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.numbers import whole_number
+from lakelog.jobs.cli.options import add_command_config, add_log_level
+from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    return run(_parser(), _run, argv)
+    return run(make_parser(), _run, argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> VerbParser:
+    """The arguments."""
     parser = parser_of("broker", __doc__)
-    parser.add_argument("--cluster", required=True, metavar="URI", help="root of the cluster")
-    parser.add_argument("--root", required=True, metavar="URI", help="root of this broker; formatted if it is empty")
-    parser.add_argument("--broker-id", type=broker_id, metavar="N", help="id of this broker, if --config has none")
-    parser.add_argument("--config", metavar="FILE", help="server.properties")
-    parser.add_argument("--rack", metavar="NAME", help="rack, zone or region, over that of --config")
-    parser.add_argument("--take-over", action="store_true", help="start also if another process runs this broker")
-    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
+    add_cluster(parser)
+    parser.add_argument("--root", required=True, metavar="URI", help="root of this broker; it is made if it is empty")
+    parser.add_argument("--broker-id", type=whole_number(0), metavar="N", help="id of this broker; default: broker.id")
+    add_command_config(parser, "settings of this broker, and credentials of the roots")
+    parser.add_argument("--rack", metavar="NAME", help="rack, zone or region of this broker; default: broker.rack")
+    parser.add_argument("--take-over", action="store_true", help="start even if another process runs this broker")
+    add_log_level(parser)
     return parser
 
 
 def _run(args: argparse.Namespace) -> int:
-    """What can be refused is refused before a JVM is started for it."""
-    config = broker_settings(args.config, args.broker_id, args.rack)
-    log_to_stderr(f"broker {config.broker_id}", args.log_level)
-    cluster = Cluster.open(args.cluster, config)
-    watch = prepare_start(cluster, config.broker_id, args.root, args.take_over)
-    spark = spark_session(f"lakelog broker {config.broker_id}")
-    told = stop_signals()  # after PySpark, which has a handler of its own
-    try:
-        warm_up(spark, cluster.storage_of(config.broker_id, args.root), config.broker_id, cluster.root)
-        return _serve(Broker(spark, args.cluster, args.root, config, watch), told)
-    finally:
-        spark.stop()
+    from lakelog.jobs.launch.broker_run import run_broker  # the arguments need no Spark
 
-
-def _serve(broker: Broker, told: Callable[[], bool]) -> int:
-    """Runs the broker until it is told to stop; raises what it was stopped by otherwise."""
-    broker.start()
-    wait_until(lambda: told() or not broker.is_running())
-    stopped_by_itself = not told()
-    broker.stop()
-    broker.wait()
-    return FAILED if stopped_by_itself else OK
+    return run_broker(args)
 
 
 if __name__ == "__main__":

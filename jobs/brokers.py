@@ -11,6 +11,7 @@ from lakelog.jobs.admin.heartbeats import SeenBroker, observe_brokers
 from lakelog.jobs.cli.console import OK, Row, add_all, run, show
 from lakelog.jobs.cli.options import FORMS, admin_parser
 from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.storage.cluster import Cluster
 
 _COLUMNS = ("broker", "state", "heartbeat_age_s", "rack", "root", "storage_error")
@@ -21,7 +22,7 @@ def main(argv: list[str]) -> int:
     return run(make_parser(), _brokers, argv)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> VerbParser:
     """The arguments."""
     parser = admin_parser("brokers", __doc__, FORMS)
     add_all(parser)

@@ -1,38 +1,52 @@
-"""`lakelog configs`: describes or alters settings of topics, or of brokers while they run; kafka-configs.sh's flags."""
+"""Describes or alters settings of topics, or of brokers while they run. The flags are those of kafka-configs.sh.
+
+Each key and its default is in conf/server.properties. The settings in a broker's own properties file are not stored in
+the cluster: name that file with --command-config, and --all counts them in.
+"""
 
 import argparse
 
 from lakelog.jobs.admin.config_command import ACTIONS, ENTITY_TYPES, config_pairs
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
+from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.protocol.entity import DEFAULT
 
-_GOES_WITH = {"add_config": ("alter",), "delete_config": ("alter",), "dry_run": ("alter",)}
+_GOES_WITH = {"add_config": ("alter",), "delete_config": ("alter",), "dry_run": ("alter",), "all": ("describe",)}
 _NEEDS = {"alter": ["entity_name"]}
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    parser = _parser()
+    parser = make_parser()
     return run(parser, lambda args: _configs(parser, args), argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> VerbParser:
+    """The arguments."""
     parser = admin_parser("configs", __doc__)
-    add_actions(parser, ACTIONS)
-    parser.add_argument("--entity-type", required=True, choices=ENTITY_TYPES)
+    add_actions(parser, {"describe": "show settings", "alter": "set or remove settings"})
+    parser.add_argument("--entity-type", required=True, choices=ENTITY_TYPES, help="whose settings these are")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--entity-name", metavar="NAME", help="the topic, or the broker's id; --describe without it describes all"
+        "--entity-name", metavar="NAME", help="the topic, or the id of the broker; --describe without it describes all"
     )
     which.add_argument(
-        "--entity-default", dest="entity_name", action="store_const", const=DEFAULT, help="all brokers that run"
+        "--entity-default",
+        dest="entity_name",
+        action="store_const",
+        const=DEFAULT,
+        help="all brokers",
     )
     parser.add_argument(
         "--add-config", type=config_pairs, default={}, metavar="KEY=VALUE,KEY=[VALUE,VALUE]",
-        help="brackets around a value with commas",
+        help="for --alter: set these; a value with commas stands in brackets",
     )  # fmt: skip
-    parser.add_argument("--delete-config", type=lambda text: text.split(","), default=[], metavar="KEY,KEY")
+    parser.add_argument(
+        "--delete-config", type=lambda text: text.split(","), default=[], metavar="KEY,KEY",
+        help="for --alter: remove these, so that their defaults hold",
+    )  # fmt: skip
+    parser.add_argument("--all", action="store_true", help="for --describe: every setting, and where it comes from")
     add_dry_run(parser)
     return parser
 

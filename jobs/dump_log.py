@@ -1,37 +1,42 @@
-"""`lakelog dump-log`: the batches of a broker's log, file by file, as kafka-dump-log.sh shows them.
-
-Only the files are read, no cluster is needed. --verify reads every row, compares rows and their digests with headers,
-and looks for gaps and broken links between batches; a broken file is named, and the others are shown all the same.
+"""Shows the batches of a broker's log, file by file, as kafka-dump-log.sh does. It reads files only, and needs no
+running cluster. It names each broken file, and shows the others.
 """
 
 import argparse
 
 from lakelog.jobs.admin.dump_log_command import dump
 from lakelog.jobs.admin.log_files import Range
-from lakelog.jobs.cli.console import JSON, parser_of, run
-from lakelog.jobs.cli.options import TEXT
-from lakelog.jobs.cli.settings import broker_id
+from lakelog.jobs.cli.console import JSON, run
+from lakelog.jobs.cli.numbers import whole_number
+from lakelog.jobs.cli.options import TEXT, add_command_config, add_output
+from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    return run(_parser(), dump, argv)
+    return run(make_parser(), dump, argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> VerbParser:
+    """The arguments."""
     parser = parser_of("dump-log", __doc__)
-    parser.add_argument("--root", required=True, metavar="URI", help="root of the broker")
-    parser.add_argument("--topic", metavar="NAME", help="only batches of this topic")
-    parser.add_argument("--partition", type=int, metavar="N", help="only batches of partitions of this number")
+    parser.add_argument(
+        "--root", required=True, metavar="URI", help="root of the broker, such as /lake/broker-1 or s3://bucket/b1"
+    )
+    parser.add_argument("--topic", metavar="NAME", help="show only batches of this topic; default: all topics")
+    parser.add_argument("--partition", type=whole_number(0), metavar="N", help="show only this partition; default: all")
     parser.add_argument(
         "--offsets", type=_range, default=Range(), metavar="5:10",
-        help="only what lies from the first offset to before the second; either may be left out",
+        help="show only offsets from the first number to before the second; either may be left out",
     )  # fmt: skip
-    parser.add_argument("--print-data-log", action="store_true", help="records too")
-    parser.add_argument("--verify", action="store_true", help="look for files that are broken, whatever is shown")
-    parser.add_argument("-o", "--output", choices=(TEXT, JSON), default=TEXT, help="text is as Kafka has it")
-    parser.add_argument("--command-config", metavar="FILE", help="properties file with the credentials of the root")
-    parser.add_argument("--broker-id", type=broker_id, metavar="N", help="whose credentials these are")
+    parser.add_argument("--print-data-log", action="store_true", help="show the records of each batch too")
+    parser.add_argument(
+        "--verify", action="store_true",
+        help="read every row of the log, compare it with its batch's digest, and look for gaps between batches",
+    )  # fmt: skip
+    add_output(parser, (TEXT, JSON))
+    add_command_config(parser, "credentials of the root")
+    parser.add_argument("--broker-id", type=whole_number(0), metavar="N", help="read the credentials of this broker")
     return parser
 
 

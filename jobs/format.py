@@ -1,24 +1,31 @@
-"""`lakelog format`: makes the root of a cluster, or of a broker of that cluster, and prints the cluster's id."""
+"""Makes the root of a cluster, or the root of a broker of that cluster, and prints the id of the cluster.
+
+The root of a cluster must be empty. A root that belongs to another cluster or broker is refused.
+"""
 
 import argparse
 
-from lakelog.jobs.cli.console import OK, parser_of, run, say
-from lakelog.jobs.cli.settings import broker_id, settings
+from lakelog.jobs.cli.console import OK, run, say
+from lakelog.jobs.cli.numbers import whole_number
+from lakelog.jobs.cli.options import add_command_config
+from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    parser = _parser()
+    parser = make_parser()
     return run(parser, lambda args: _format(parser, args), argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> VerbParser:
+    """The arguments."""
     parser = parser_of("format", __doc__)
-    parser.add_argument("--cluster", required=True, metavar="URI", help="root of the cluster")
-    parser.add_argument("--broker-id", type=broker_id, metavar="N", help="make the root of this broker")
-    parser.add_argument("--root", metavar="URI", help="root of the broker")
-    parser.add_argument("--config", metavar="FILE", help="server.properties: settings, and credentials of the roots")
+    add_cluster(parser)
+    parser.add_argument("--broker-id", type=whole_number(0), metavar="N", help="make the root of this broker")
+    parser.add_argument("--root", metavar="URI", help="root of the broker, such as /lake/broker-1 or s3://bucket/b1")
+    add_command_config(parser, "settings of the cluster, and credentials of the roots")
     return parser
 
 
@@ -30,7 +37,7 @@ def _format(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
 
 def _format_cluster(args: argparse.Namespace) -> str:
-    config = settings(args.config)
+    config = settings(args.command_config)
     root = storage_root(args.cluster, "cluster", config)
     cluster_id = format_cluster(root, config)
     say(f"{root.uri} is the root of a new cluster")
@@ -38,7 +45,7 @@ def _format_cluster(args: argparse.Namespace) -> str:
 
 
 def _format_broker(args: argparse.Namespace) -> str:
-    cluster = Cluster.open(args.cluster, settings(args.config))
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
     root = cluster.storage_of(args.broker_id, args.root)
     format_broker(root, cluster.cluster_id, args.broker_id)
     say(f"{root.uri} is the root of broker {args.broker_id}")

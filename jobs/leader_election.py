@@ -1,38 +1,41 @@
-"""`lakelog leader-election`: elects leaders by hand. The flags are those of kafka-leader-election.sh. [PE-01, LE-02]
+"""Elects leaders by hand. The flags are those of kafka-leader-election.sh.
 
-preferred: the first of the assignment leads again, if it is in sync. unclean: where nobody leads, a replica out of sync
-may; records may be lost.
+A preferred election gives a partition back to the first broker of its assignment, if that is in sync. An unclean
+election lets an out-of-sync replica lead where nobody does, and may lose records.
 """
 
 import argparse
 
 from lakelog.jobs.admin.election_command import say_elected
 from lakelog.jobs.cli.console import run, show
+from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import TEXT, add_dry_run, admin_client, admin_parser
 from lakelog.jobs.cli.outcomes import outcome_rows
 from lakelog.jobs.cli.partition_files import read_partitions
+from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.controller.leader_election import ELECTION_TYPES
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    parser = _parser()
+    parser = make_parser()
     return run(parser, lambda args: _elect(parser, args), argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> VerbParser:
+    """The arguments."""
     parser = admin_parser("leader-election", __doc__)
-    parser.add_argument("--election-type", required=True, type=str.lower, choices=ELECTION_TYPES)
+    parser.add_argument("--election-type", required=True, type=str.lower, choices=ELECTION_TYPES, help="see above")
     whose = parser.add_mutually_exclusive_group(required=True)
-    whose.add_argument("--topic", metavar="NAME", help="with --partition")
+    whose.add_argument("--topic", metavar="NAME", help="name of the topic; goes with --partition")
     whose.add_argument(
         "--path-to-json-file",
         type=read_partitions,
         metavar="FILE",
-        help='{"partitions": [{"topic": "t", "partition": 0}]}',
+        help='JSON, such as {"partitions": [{"topic": "t", "partition": 0}]}',
     )
-    whose.add_argument("--all-topic-partitions", action="store_true")
-    parser.add_argument("--partition", type=int, metavar="N", help="of --topic")
+    whose.add_argument("--all-topic-partitions", action="store_true", help="every partition of every topic")
+    parser.add_argument("--partition", type=whole_number(0), metavar="N", help="number of the partition of --topic")
     add_dry_run(parser)
     return parser
 

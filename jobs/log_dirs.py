@@ -1,34 +1,34 @@
-"""`lakelog log-dirs`: what lies in the roots of brokers, and how much of it. The flags are those of kafka-log-dirs.sh.
+"""Shows the replicas in the roots of brokers, and their sizes. The flags are those of kafka-log-dirs.sh.
 
-A partition's size is its share of the files that it lies in, by the keys and values of its batches there: a file may
-hold many partitions. What lies below the log start counts as long as it is there. Offsets and lag of a broker that is
-dead or stopped are those that it published last: its rows are marked as stale.
+A file may hold records of many partitions. Each partition's size is its share of the file, by the bytes of its keys
+and values. Offsets and lag of a broker that is dead or stopped are those that it published last: its rows are marked as
+stale.
 """
-
-import argparse
 
 from lakelog.jobs.admin.log_dirs_command import describe
 from lakelog.jobs.cli.console import add_all, run
+from lakelog.jobs.cli.numbers import whole_numbers
 from lakelog.jobs.cli.options import add_actions, admin_parser
-from lakelog.jobs.cli.settings import broker_id
+from lakelog.jobs.cli.verb_parser import VerbParser
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    return run(_parser(), describe, argv)
+    return run(make_parser(), describe, argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> VerbParser:
+    """The arguments."""
     parser = admin_parser("log-dirs", __doc__)
-    add_actions(parser, ("describe",))
+    add_actions(parser, {"describe": "show the replicas"})
     add_all(parser)
     parser.add_argument(
-        "--verify", action="store_true", help="fail if replicas of a partition have different records, by their chains"
+        "--verify",
+        action="store_true",
+        help="fail if the replicas of a partition have different records",
     )
-    parser.add_argument("--broker-list", type=_brokers, metavar="1,2", help="without it, all that have registered")
-    parser.add_argument("--topic-list", type=lambda text: text.split(","), metavar="A,B", help="without it, all topics")
+    parser.add_argument("--broker-list", type=whole_numbers(0), metavar="1,2", help="brokers to look at; default: all")
+    parser.add_argument(
+        "--topic-list", type=lambda text: text.split(","), metavar="A,B", help="topics to show; default: all"
+    )
     return parser
-
-
-def _brokers(text: str) -> list[int]:
-    return sorted({broker_id(number) for number in text.split(",")})

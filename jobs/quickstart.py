@@ -1,22 +1,33 @@
-"""`quickstart`: 336,776 real records over three brokers, and every one of them checked."""
+"""Replicates 336,776 flights over three brokers, kills a leader half way, and checks that every record arrived once."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
+from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.empty_folder import empty_folder
-from lakelog.jobs.demo.quickstart_run import quickstart
-from lakelog.jobs.launch.session import spark_session
+from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 
 
 def main(argv: list[str]) -> int:
     """Runs the quickstart; exit status 1 if a record is lost, doubled, or not the same on every replica."""
-    parser = argparse.ArgumentParser(prog="lakelog quickstart", description=__doc__)
-    parser.add_argument("--out", metavar="FILE", help="write the figures as JSON")
+    return run(make_parser(), _quickstart, argv)
+
+
+def make_parser() -> VerbParser:
+    """The arguments."""
+    parser = parser_of("quickstart", __doc__)
+    parser.add_argument("--out", metavar="FILE", help="write the figures to this file, as JSON")
     parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="leave the cluster in this empty folder")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N flights")
-    arguments = parser.parse_args(argv)
+    parser.add_argument("--limit", type=int, metavar="N", help="send only the first N flights; default: all")
+    return parser
+
+
+def _quickstart(arguments: argparse.Namespace) -> int:
+    from lakelog.jobs.demo.quickstart_run import quickstart  # the arguments need no Spark
+    from lakelog.jobs.launch.session import spark_session
+
     spark = spark_session("lakelog-quickstart")
     try:
         return quickstart(spark, arguments.out, arguments.keep, arguments.limit)

@@ -1,20 +1,18 @@
-"""`lakelog reassign-partitions`: moves partitions to other brokers, with the flags of kafka-reassign-partitions.sh.
+"""Moves partitions to other brokers. The flags are those of kafka-reassign-partitions.sh.
 
---generate proposes, --execute begins, --verify tells how far it has come, --cancel goes back, --list shows what moves.
+A file of reassignments: {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}. A file of
+topics: {"version": 1, "topics": [{"topic": "t"}]}.
 """
 
 import argparse
 
-from lakelog.jobs.admin.reassign_command import ACTIONS, broker_list
-from lakelog.jobs.admin.reassignment_throttle import throttle
+from lakelog.jobs.admin.reassign_command import ACTIONS, HELP, broker_list
 from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
 from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
 from lakelog.jobs.cli.partition_files import read_reassignments, read_topics
+from lakelog.jobs.cli.verb_parser import VerbParser
 
-_FILES = """
-The file of reassignments: {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]};
-that of topics to move: {"version": 1, "topics": [{"topic": "t"}]}.
-"""
 _FILE = ["reassignment_json_file"]
 _GOES_WITH = {
     "reassignment_json_file": ("execute", "verify", "cancel"),
@@ -32,22 +30,24 @@ _NEEDS = {
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    parser = _parser()
+    parser = make_parser()
     return run(parser, lambda args: _reassign(parser, args), argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> VerbParser:
+    """The arguments."""
     parser = admin_parser("reassign-partitions", __doc__)
-    parser.epilog = _FILES
-    add_actions(parser, ACTIONS)
+    add_actions(parser, HELP)
+    files = (("--reassignment-json-file", read_reassignments, "for --execute, --verify and --cancel: reassignments"),
+             ("--topics-to-move-json-file", read_topics, "for --generate: topics"))  # fmt: skip
+    for name, read, words in files:
+        parser.add_argument(name, type=read, metavar="FILE", help=words)
+    parser.add_argument("--broker-list", type=broker_list, metavar="1,2", help="for --generate: the brokers to use")
+    parser.add_argument("--disable-rack-aware", action="store_true", help="for --generate: ignore racks")
     parser.add_argument(
-        "--reassignment-json-file", type=read_reassignments, metavar="FILE", help="brokers of partitions"
+        "--throttle", type=whole_number(1, MAX_OFFSET), metavar="BYTES", help="for --execute: bytes a second per broker"
     )
-    parser.add_argument("--topics-to-move-json-file", type=read_topics, metavar="FILE", help="for --generate: topics")
-    parser.add_argument("--broker-list", type=broker_list, metavar="1,2,3", help="for --generate: where they may go")
-    parser.add_argument("--disable-rack-aware", action="store_true", help="for --generate: take no notice of racks")
-    parser.add_argument("--throttle", type=throttle, metavar="BYTES", help="for --execute: bytes a second, a broker")
-    parser.add_argument("--preserve-throttles", action="store_true", help="for --verify: leave throttles as they are")
+    parser.add_argument("--preserve-throttles", action="store_true", help="for --verify: keep the throttles")
     add_dry_run(parser)
     return parser
 

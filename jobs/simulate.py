@@ -1,7 +1,8 @@
-"""`lakelog simulate`: what ships, in memory, under crashes, pauses, zombies and lost answers.
+"""Runs random histories in memory, full of crashes, pauses, zombies and lost answers, and checks each one. Then it
+disables each rule in turn, and confirms that a check fails.
 
-Tier `rules` (the default) has the protocol's rules and rounds over records in memory. Tier `stack` has the clients, the
-brokers without Spark, the controllers and storage over files in memory. That store refuses, hangs, loses and delays.
+Tier rules runs the rules and rounds of the protocol over records in memory. Tier stack runs the clients, the brokers
+without Spark, the controllers and the storage, over a store in memory that refuses, hangs, loses and delays.
 """
 
 import argparse
@@ -9,30 +10,27 @@ import json
 import sys
 from pathlib import Path
 
-from lakelog.jobs.cli.console import FAILED, OK, parser_of, run, say, show
-from lakelog.jobs.cli.progress import counting_bar
+from lakelog.jobs.cli.console import FAILED, OK, run, say, show
+from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
+from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.replication.simulation.report import figures, simulate
 from lakelog.replication.simulation.tiers import TIERS
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    return run(_parser(), _simulate, argv)
+    return run(make_parser(), _simulate, argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> VerbParser:
+    """The arguments."""
     parser = parser_of("simulate", __doc__)
-    parser.add_argument("--tier", choices=list(TIERS), default="rules", help="what is simulated; default: rules")
-    parser.add_argument("--seeds", type=_count, required=True, metavar="N", help="run so many histories")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of the first history; default: 1")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures here, as JSON")
+    parser.add_argument("--tier", choices=list(TIERS), default="rules", help="see above; default: rules")
+    parser.add_argument("--seeds", type=whole_number(1), required=True, metavar="N", help="how many histories to run")
+    seed = whole_number(0, MAX_OFFSET)
+    parser.add_argument("--seed", type=seed, default=1, metavar="S", help="seed of the first history; default: 1")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures to this file, as JSON")
     return parser
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of histories: it is 1 or more")
-    return int(text)
 
 
 def _simulate(args: argparse.Namespace) -> int:

@@ -29,7 +29,7 @@ def show_requests(admin: AdminClient, output: str | None) -> int:
 
 def cancel_request(args: argparse.Namespace) -> int:
     """Cancels a request that waits, whoever has asked."""
-    request = admin_client_of(args.cluster, args.config, "controller").cancel_request(args.cancel_request)
+    request = admin_client_of(args.cluster, args.command_config, "controller").cancel_request(args.cancel_request)
     say(f"Cancelled request {request.request_id}: {request.kind} by {request.requested_by or 'somebody'}.")
     return OK
 
@@ -38,7 +38,7 @@ def run_controller(args: argparse.Namespace) -> int:
     """A controller that stands for election, and is active or stands by until the process is told to stop."""
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     log_to_stderr(f"controller {name}", args.log_level)
-    controller = Controller(Cluster.open(args.cluster, settings(args.config)), name)
+    controller = Controller(Cluster.open(args.cluster, settings(args.command_config)), name)
     told = stop_signals()
     controller.start()
     wait_until(told)

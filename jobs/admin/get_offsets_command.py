@@ -48,7 +48,7 @@ def get_offsets(args: argparse.Namespace) -> int:
 
 def _answers(view: TopicView, topic: str, args: argparse.Namespace, deadline: float) -> list[_Answer]:
     """Of the topic's partitions, or those that were asked for; of a topic that was not named, those that it has."""
-    wanted = args.partitions or list(view.partitions(topic))
+    wanted = sorted({*args.partitions}) if args.partitions else list(view.partitions(topic))
     answers: dict[int, _Answer] = {}
 
     def look() -> None:

@@ -105,7 +105,7 @@ def _chosen(known: Mapping[int, SeenBroker], wanted: list[int] | None) -> Mappin
         if broker not in known:
             there = ", ".join(map(str, known)) or "none"
             raise BrokerNotAvailableException(f"broker {broker} is not registered; those that are: {there}")
-    return {broker: known[broker] for broker in wanted or known}
+    return {broker: known[broker] for broker in (sorted(set(wanted)) if wanted else known)}
 
 
 def _log_dir(cluster: Cluster, seen: SeenBroker, topics: Collection[str] | None) -> LogDir:

@@ -9,6 +9,7 @@ from typing import Any
 
 from lakelog.jobs.admin.reassignment_throttle import clear_throttles, set_throttle
 from lakelog.jobs.cli.console import JSON, OK, say, show
+from lakelog.jobs.cli.numbers import whole_numbers
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.outcomes import outcome_rows, say_outcomes, show_outcomes
 from lakelog.jobs.cli.partition_files import TopicPartition, reassignments
@@ -18,6 +19,13 @@ from lakelog.replication.protocol.assignment import assign_replicas
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
 
+HELP = {
+    "generate": "propose brokers for the partitions of topics",
+    "execute": "begin to move partitions as a file says",
+    "verify": "show how far the moves of a file have come",
+    "cancel": "move the partitions of a file back",
+    "list": "show the partitions that are moving",
+}
 _CURRENT, _PROPOSED = "Current partition replica assignment", "Proposed partition reassignment configuration"
 _ROLLBACK = "Save this to use as the --reassignment-json-file option during rollback"
 _COMPLETE, _IN_PROGRESS, _OTHER, _UNKNOWN = "complete", "in progress", "other replicas", "unknown partition"
@@ -25,9 +33,9 @@ _COMPLETE, _IN_PROGRESS, _OTHER, _UNKNOWN = "complete", "in progress", "other re
 
 def broker_list(text: str) -> list[int]:
     """`1,2,3`: different brokers."""
-    brokers = [int(word) for word in text.split(",") if word.isascii() and word.isdigit()]
-    if len(set(brokers)) != len(text.split(",")):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 1,2,3, each broker once")
+    brokers = whole_numbers(0)(text)
+    if len(set(brokers)) != len(brokers):
+        raise argparse.ArgumentTypeError(f"{text!r} names a broker twice")
     return brokers
 
 

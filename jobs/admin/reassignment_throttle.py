@@ -3,7 +3,6 @@
 Kafka: `ReassignPartitionsCommand.modifyReassignmentThrottle`, `clearAllThrottles`. KIP-73. [TH-02]
 """
 
-import argparse
 from collections.abc import Iterable, Mapping, Sequence
 
 from lakelog.jobs.cli.console import say
@@ -14,13 +13,6 @@ from lakelog.replication.protocol.reassignment import begin_reassignment
 
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
-
-
-def throttle(text: str) -> int:
-    """Bytes a second."""
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no throttle: it is bytes a second, 1 or more")
-    return int(text)
 
 
 def set_throttle(

@@ -15,10 +15,16 @@ from lakelog.replication.protocol.reassignment import is_reassigning
 
 # Words of the help, and the rule: of a partition, and its topic's min.insync.replicas.
 FILTERS: dict[str, tuple[str, Callable[[PartitionRegistration, int], bool]]] = {
-    "under_replicated_partitions": ("with replicas out of sync", lambda r, _: len(r.isr) < _replication_factor(r)),
-    "unavailable_partitions": ("without a leader", lambda r, _: r.leader < 0),
-    "at_min_isr_partitions": ("with just min.insync.replicas in sync", lambda r, least: len(r.isr) == least),
-    "under_min_isr_partitions": ("with fewer in sync than that", lambda r, least: r.leader < 0 or len(r.isr) < least),
+    "under_replicated_partitions": ("that have replicas out of sync", lambda r, _: len(r.isr) < _replication_factor(r)),
+    "unavailable_partitions": ("that have no leader", lambda r, _: r.leader < 0),
+    "at_min_isr_partitions": (
+        "with exactly min.insync.replicas in sync",
+        lambda r, least: len(r.isr) == least,
+    ),
+    "under_min_isr_partitions": (
+        "with fewer in sync than that",
+        lambda r, least: r.leader < 0 or len(r.isr) < least,
+    ),
 }
 
 

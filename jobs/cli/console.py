@@ -23,11 +23,6 @@ _NO_SCREEN = 10_000
 Row = Mapping[str, object]
 
 
-def parser_of(verb: str, description: str | None) -> argparse.ArgumentParser:
-    """A parser that takes no abbreviations: those of today are ambiguous tomorrow."""
-    return argparse.ArgumentParser(f"lakelog {verb}", description=description, allow_abbrev=False)
-
-
 def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], int], argv: list[str]) -> int:
     """The status of a verb: 0 done, 1 refused or failed, 2 called wrongly. What was refused is told without a trace."""
     try:

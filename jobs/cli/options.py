@@ -2,39 +2,64 @@
 
 import argparse
 import socket
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
-from lakelog.jobs.cli.console import JSON, TABLE, parser_of, say
+from lakelog.jobs.cli.console import JSON, TABLE, say
 from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import exit_when_told
 from lakelog.replication.clients.admin import AdminClient
 
 TEXT = "text"
 FORMS = (TABLE, JSON)
 
+_FORMS = {
+    TEXT: "text: as Kafka's tool prints it",
+    TABLE: "table: aligned columns",
+    JSON: "json: for programs, errors too",
+}
 
-def admin_parser(
-    verb: str, description: str | None, forms: Collection[str] = (TEXT, *FORMS)
-) -> argparse.ArgumentParser:
+
+def admin_parser(verb: str, description: str | None, forms: Collection[str] = (TEXT, *FORMS)) -> VerbParser:
     """A parser with what every admin verb takes; the first form is the default."""
     parser = parser_of(verb, description)
-    first, note = next(iter(forms)), "text is as Kafka has it" if TEXT in forms else None
-    parser.add_argument("--cluster", required=True, metavar="URI", help="root of the cluster")
-    parser.add_argument("-o", "--output", choices=forms, default=first, help=note)
-    parser.add_argument("--command-config", metavar="FILE", help="properties file with the credentials of the roots")
+    add_cluster(parser)
+    add_output(parser, forms)
+    add_command_config(parser, "credentials of the roots, and timeouts")
     return parser
 
 
-def add_actions(parser: argparse.ArgumentParser, actions: Iterable[str]) -> None:
-    """One of these has to be given; `args.action` names it."""
-    group = parser.add_mutually_exclusive_group(required=True)
-    for name in actions:
-        group.add_argument(f"--{name}", dest="action", action="store_const", const=name)
+def add_output(parser: argparse.ArgumentParser, forms: Collection[str], default: str | None = None) -> None:
+    """Adds -o; the first form is the default unless another one is named."""
+    told, chosen = "; ".join(_FORMS[form] for form in forms), default or next(iter(forms))
+    parser.add_argument("-o", "--output", choices=forms, default=chosen, help=f"{told}; default: {chosen}")
+
+
+def add_command_config(parser: argparse.ArgumentParser, content: str) -> None:
+    """Adds the properties file, which has the same name in every verb."""
+    parser.add_argument("--command-config", metavar="FILE", help=f"properties file: {content}")
+
+
+def add_log_level(parser: argparse.ArgumentParser) -> None:
+    """Adds --log-level, for the verbs that run a server."""
+    parser.add_argument(
+        "--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO",
+        help="least level of the log lines on stderr; default: INFO",
+    )  # fmt: skip
+
+
+def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, str]) -> None:
+    """One of these has to be given; `args.action` names it. The values are their help."""
+    group = parser.add_argument_group("actions, of which exactly one is given").add_mutually_exclusive_group(
+        required=True
+    )
+    for name, words in actions.items():
+        group.add_argument(f"--{name}", dest="action", action="store_const", const=name, help=words)
 
 
 def add_dry_run(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Every change can be tried."""
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done, write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show what the command would do, and write nothing")
 
 
 def check_options(

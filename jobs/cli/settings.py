@@ -1,6 +1,5 @@
 """Settings of a verb: those of its properties file, and over them what the command line says."""
 
-import argparse
 from dataclasses import replace
 
 from lakelog.replication.config import Config, load_properties
@@ -17,14 +16,7 @@ def broker_settings(path: str | None, broker_id: int | None, rack: str | None) -
     config = settings(path)
     chosen = config.broker_id if broker_id is None else broker_id
     if chosen < 0:
-        raise InvalidConfigurationException("which broker is this? Give --broker-id, or broker.id in the --config file")
+        raise InvalidConfigurationException("which broker is this? Give --broker-id, or broker.id in --command-config")
     if config.broker_id not in (-1, chosen):
         raise InvalidConfigurationException(f"--broker-id is {chosen}, but {path} has broker.id={config.broker_id}")
     return replace(config, broker_id=chosen, broker_rack=rack or config.broker_rack)
-
-
-def broker_id(text: str) -> int:
-    """A broker id of the command line: 0 or more."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no broker id: it is a number from 0 on")
-    return int(text)

@@ -129,4 +129,4 @@ class ControllerProcess(ServerProcess):
 
 
 def _config(path: Path | None) -> tuple[str, ...]:
-    return () if path is None else ("--config", str(path))
+    return () if path is None else ("--command-config", str(path))

@@ -11,17 +11,17 @@ from typing import Any
 
 from lakelog.jobs.cli.console import FAILED, OK, say
 from lakelog.jobs.cli.empty_folder import empty_folder
+from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
 
 Figures = Mapping[str, Any]
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --seed, --out and --keep."""
-    parser.add_argument("--seed", type=int, help="seed of all random choices, for example 42; default: a random one")
+    """--seed, --out and --keep."""
+    seed = whole_number(0, MAX_OFFSET)
+    parser.add_argument("--seed", type=seed, metavar="S", help="seed of all random choices; default: a new one")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures to this file, as JSON")
-    parser.add_argument(
-        "--keep", type=empty_folder, metavar="DIR", help="use this empty folder, and keep it; default: a temporary one"
-    )
+    parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="use this empty folder, and keep it")
 
 
 def run_seeded(

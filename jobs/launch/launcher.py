@@ -2,10 +2,14 @@
 
 import importlib
 import os
+import re
 import sys
+from difflib import get_close_matches
+from importlib import metadata
 from itertools import pairwise
 from typing import NamedTuple
 
+from lakelog.jobs.launch.code_archive import SOURCES
 from lakelog.jobs.launch.spark_submit import Options, spark_environment, split_arguments
 
 
@@ -22,42 +26,36 @@ class Verb(NamedTuple):
         """Whether it needs Spark for what it is called with."""
         words = [part for word in arguments for part in word.split("=", 1)]
         said = {*words[:1], *(" ".join(pair) for pair in pairwise(words))}
-        return self.needs_spark and not said & set(self.sparkless)
+        return self.needs_spark and not said & set(self.sparkless) and not _HELP & set(arguments)
 
+
+_HELP = {"-h", "--help"}
 
 VERBS = {
     "quickstart": Verb(
         "lakelog.jobs.quickstart", True, "replicate 336,776 flights over three brokers, and check every record"
     ),
-    "broker": Verb("lakelog.jobs.broker", True, "run one broker"),
-    "controller": Verb(
-        "lakelog.jobs.controller", False, "elect leaders, or stand by for it; show who does, and what was asked"
-    ),
-    "format": Verb("lakelog.jobs.format", False, "make the root of a cluster, or of a broker"),
+    "broker": Verb("lakelog.jobs.broker", True, "run a broker"),
+    "controller": Verb("lakelog.jobs.controller", False, "run a controller; show the active one, and its requests"),
+    "format": Verb("lakelog.jobs.format", False, "make the root of a cluster or of a broker"),
     "topics": Verb("lakelog.jobs.topics", False, "create, list, describe, alter or delete topics"),
     "configs": Verb("lakelog.jobs.configs", False, "describe or alter the settings of topics and brokers"),
     "reassign-partitions": Verb("lakelog.jobs.reassign_partitions", False, "move partitions to other brokers"),
     "leader-election": Verb("lakelog.jobs.leader_election", False, "elect leaders by hand, preferred or unclean"),
     "delete-records": Verb("lakelog.jobs.delete_records", False, "delete the records of partitions below an offset"),
     "get-offsets": Verb("lakelog.jobs.get_offsets", False, "show the offsets of partitions, by place or by time"),
-    "log-dirs": Verb("lakelog.jobs.log_dirs", False, "show what lies in the roots of brokers, and how much of it"),
-    "dump-log": Verb(
-        "lakelog.jobs.dump_log", False, "show the batches of a broker's log, its records too; check its files"
-    ),
+    "log-dirs": Verb("lakelog.jobs.log_dirs", False, "show the replicas in the roots of brokers, and their sizes"),
+    "dump-log": Verb("lakelog.jobs.dump_log", False, "show the batches and records of a broker's log, or check them"),
     "brokers": Verb("lakelog.jobs.brokers", False, "show the brokers, and whether they are alive"),
     "status": Verb("lakelog.jobs.status", False, "show what is wrong with a cluster, and what to do about it"),
     "bench": Verb(
-        "lakelog.jobs.bench", True, "measure against a plain stream and a file copy, in the same run", ("controller",)
+        "lakelog.jobs.bench", True, "measure replication, the controller, or log maintenance", ("controller",)
     ),
-    "kill-test": Verb("lakelog.jobs.kill_test", False, "kill controllers and leaders, then look for every record"),
-    "soak": Verb("lakelog.jobs.soak", False, "processes under load while things go wrong, then look for every record"),
-    "simulate": Verb("lakelog.jobs.simulate", False, "what ships, in memory: thousands of histories full of accidents"),
-    "scenario": Verb(
-        "lakelog.jobs.scenario",
-        True,
-        "run event scripts: brokers are killed, frozen, restarted, and looked at",
-        ("--mode simulated",),
-    ),
+    "kill-test": Verb("lakelog.jobs.kill_test", False, "kill controllers and leaders, then check every record"),
+    "soak": Verb("lakelog.jobs.soak", False, "run a cluster under load and faults, then check every record"),
+    "simulate": Verb("lakelog.jobs.simulate", False, "check thousands of random histories in memory"),
+    "scenario": Verb("lakelog.jobs.scenario", True, "run scripts of events on a cluster", ("--mode simulated",)),
+    "completion": Verb("lakelog.jobs.completion", False, "print a script that completes commands in your shell"),
 }
 
 
@@ -65,8 +63,11 @@ def launch(argv: list[str]) -> int:
     """Start the verb of `argv`. A verb that needs Spark takes this process over, so for it there is no return."""
     try:
         options, words = split_arguments(argv)
-        if not words or words[0] in ("-h", "--help", "help"):
+        if not words or words[0] in (*_HELP, "help"):
             print(usage())
+            return 0
+        if words[0] == "--version":
+            print(f"lakelog {version()}")
             return 0
         return _start(words[0], words[1:], options)
     except ValueError as error:
@@ -81,21 +82,32 @@ def usage() -> str:
     return "\n".join(
         [
             "Usage: lakelog VERB [arguments]    (from a checkout: ./spark-submit.sh VERB [arguments])",
+            "       lakelog --version",
             "",
             *lines,
             "",
-            "VERB --help tells more. Options of spark-submit (--master, --conf, --jars ...) may stand anywhere.",
+            "`lakelog VERB --help` lists the options of a verb, with examples.",
+            "Options of spark-submit (--master, --conf, --jars ...) may stand anywhere.",
         ]
     )
+
+
+def version() -> str:
+    """The version of the checkout that this code lies in, else of the installed package."""
+    project = SOURCES / "pyproject.toml"
+    found = re.search(r'^version = "(.+)"$', project.read_text("utf-8"), re.MULTILINE) if project.exists() else None
+    return found[1] if found else metadata.version("lakelog")
 
 
 def _start(name: str, arguments: list[str], options: Options) -> int:
     verb = VERBS.get(name)
     if verb is None:
-        raise ValueError(f"there is no verb {name!r}; the verbs are {', '.join(VERBS)}")
+        close = get_close_matches(name, VERBS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"the verbs are {', '.join(VERBS)}"
+        raise ValueError(f"there is no verb {name!r}; {hint}")
     if verb.starts_spark(arguments):
         _become(verb.module, arguments, spark_environment(options))
-    if options:
+    if options and not _HELP & set(arguments):
         raise ValueError(f"{options[0][0]} is an option of spark-submit, and {name} starts no Spark")
     status: int = importlib.import_module(verb.module).main(arguments)
     return status

@@ -198,4 +198,4 @@ def test_a_malformed_file_is_named_and_nothing_is_deleted(
 def test_wrong_usage_is_status_2(delete: Run, words: list[str]) -> None:
     status, out, err = delete(*words)
     assert (status, out) == (2, "")
-    assert "usage: lakelog delete-records" in err
+    assert "lakelog delete-records --help` lists the options" in err

@@ -358,4 +358,4 @@ def test_a_folder_without_a_log_is_refused(lakelog: Run, tmp_path: Path) -> None
 def test_wrong_usage_is_status_2(dump: Run, words: list[str]) -> None:
     status, out, err = dump(*words)
     assert (status, out) == (2, "")
-    assert "usage: lakelog dump-log" in err
+    assert "lakelog dump-log --help` lists the options" in err

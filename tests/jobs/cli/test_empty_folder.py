@@ -31,7 +31,7 @@ def _status(main: Callable[[list[str]], int], words: list[str]) -> object:
 def test_the_folder_of_a_cluster_is_refused(verb: object, running: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(running.rglob("*"))
     assert _status(verb.main, ["--keep", str(running)]) == 2  # type: ignore[attr-defined]
-    told = f"argument --keep: {running}: must be empty, as a new cluster is made there; it holds cluster"
+    told = f"--keep: {running}: must be empty, as a new cluster is made there; it holds cluster"
     assert told in capsys.readouterr().err
     assert sorted(running.rglob("*")) == before
 

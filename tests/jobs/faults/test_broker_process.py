@@ -102,7 +102,7 @@ def test_a_file_and_the_command_line_may_not_name_two_brokers(
 ) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text("broker.id=3\n")
-    words = ["--cluster", cluster.root.uri, "--root", str(tmp_path / "b"), "--config", str(properties)]
+    words = ["--cluster", cluster.root.uri, "--root", str(tmp_path / "b"), "--command-config", str(properties)]
     assert main([*words, "--broker-id", "2"]) == 1
     assert f"--broker-id is 2, but {properties} has broker.id=3" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()

@@ -59,7 +59,8 @@ def test_a_master_may_come_from_a_properties_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["brokr"], "no verb 'brokr'"),
+        (["brokr"], "no verb 'brokr'; did you mean broker?"),
+        (["xyz"], "no verb 'xyz'; the verbs are quickstart, broker, "),
         (["topics", "--master", "local[2]"], "topics starts no Spark"),
         (["broker", "--master"], "--master needs a value"),
         (["broker", "--deploy-mode", "cluster"], "use spark-submit itself"),
@@ -76,3 +77,18 @@ def test_without_a_verb_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
     assert launch([]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed and verb.help in listed for name, verb in VERBS.items())
+
+
+def test_the_version_is_that_of_the_checkout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch(["--version"]) == 0
+    project = Path(__file__).parents[3] / "pyproject.toml"
+    assert f'\nversion = "{capsys.readouterr().out.removeprefix("lakelog ").strip()}"\n' in project.read_text()
+
+
+def test_the_version_of_an_installed_package_is_in_its_metadata(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("lakelog.jobs.launch.launcher.SOURCES", tmp_path)
+    monkeypatch.setattr("importlib.metadata.version", {"lakelog": "7.8"}.get)
+    assert launch(["--version"]) == 0
+    assert capsys.readouterr().out == "lakelog 7.8\n"

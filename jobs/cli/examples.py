@@ -1,0 +1,111 @@
+"""Examples of each verb, as its help shows them: what the command does, and the command."""
+
+Example = tuple[str, str]
+
+_LAKE = "--cluster /lake/cluster"
+
+EXAMPLES: dict[str, tuple[Example, ...]] = {
+    "quickstart": (
+        ("Run it on all flights, and write the figures to a file", "lakelog quickstart --out figures.json"),
+        ("Run it on fewer flights, and keep the cluster", "lakelog quickstart --limit 20000 --keep flights"),
+    ),
+    "broker": (
+        ("Start broker 1 in zone eu-1", f"lakelog broker {_LAKE} --broker-id 1 --root /lake/broker-1 --rack eu-1"),
+        ("Start a broker with a settings file",
+         "lakelog broker --cluster s3://meta/c --root s3://eu/b1 --command-config server.properties"),
+        ("Start broker 1 again after its machine was lost",
+         f"lakelog broker {_LAKE} --broker-id 1 --root /lake/broker-1 --take-over"),
+    ),
+    "controller": (
+        ("Start a controller; start a second one to stand by", f"lakelog controller {_LAKE}"),
+        ("Show the active controller", f"lakelog controller {_LAKE} --describe"),
+        ("Show the requests of all commands, and their outcomes", f"lakelog controller {_LAKE} --requests"),
+        ("Cancel a request", f"lakelog controller {_LAKE} --cancel-request 3f6c0a57d1e94c0c8a8f6a4a2d1f9b7e"),
+    ),
+    "format": (
+        ("Make the root of a cluster", f"lakelog format {_LAKE}"),
+        ("Make the root of broker 1", f"lakelog format {_LAKE} --broker-id 1 --root /lake/broker-1"),
+    ),
+    "topics": (
+        ("Create a topic",
+         f"lakelog topics {_LAKE} --create --topic orders \\\n      --partitions 6 --replication-factor 3"),
+        ("Try it first, and write nothing", f"lakelog topics {_LAKE} --create --topic orders --dry-run"),
+        ("Show partitions that lack replicas", f"lakelog topics {_LAKE} --describe --under-replicated-partitions"),
+        ("Add partitions", f"lakelog topics {_LAKE} --alter --topic orders --partitions 12"),
+        ("Delete a topic", f"lakelog topics {_LAKE} --delete --topic orders"),
+    ),
+    "configs": (
+        ("Show what holds for a topic, and where each value comes from",
+         f"lakelog configs {_LAKE} --describe --all --entity-type topics --entity-name orders"),
+        ("Keep records for a day",
+         f"lakelog configs {_LAKE} --alter --entity-type topics --entity-name orders \\\n"
+         "      --add-config retention.ms=86400000"),
+        ("Limit what each broker fetches of throttled replicas, in bytes a second",
+         f"lakelog configs {_LAKE} --alter --entity-type brokers --entity-default \\\n"
+         "      --add-config follower.replication.throttled.rate=10000000"),
+    ),
+    "reassign-partitions": (
+        ("Propose new brokers for the topics of a file",
+         f"lakelog reassign-partitions {_LAKE} --generate \\\n"
+         "      --topics-to-move-json-file topics.json --broker-list 1,2,3"),
+        ("Move partitions, at 10 MB a second for each broker",
+         f"lakelog reassign-partitions {_LAKE} --execute \\\n"
+         "      --reassignment-json-file moves.json --throttle 10000000"),
+        ("Show how far the moves have come, and remove the throttle after the last one",
+         f"lakelog reassign-partitions {_LAKE} --verify --reassignment-json-file moves.json"),
+    ),
+    "leader-election": (
+        ("Give the preferred brokers their partitions back",
+         f"lakelog leader-election {_LAKE} --election-type preferred \\\n      --all-topic-partitions"),
+        ("Let an out-of-sync replica lead; this may lose records",
+         f"lakelog leader-election {_LAKE} --election-type unclean \\\n      --topic orders --partition 0"),
+    ),
+    "delete-records": (
+        ("Try to delete the records below offset 1000, and write nothing",
+         f"lakelog delete-records {_LAKE} --topic orders --partition 0 --before-offset 1000 \\\n      --dry-run"),
+        ("Delete the records of several partitions",
+         f"lakelog delete-records {_LAKE} --offset-json-file offsets.json"),
+    ),
+    "get-offsets": (
+        ("Show the high watermark of each partition", f"lakelog get-offsets {_LAKE} --topic orders"),
+        ("Show the first record since the start of 2025",
+         f"lakelog get-offsets {_LAKE} --topic orders --time 1735689600000"),
+    ),
+    "log-dirs": (
+        ("Show the size of each replica of a topic",
+         f"lakelog log-dirs {_LAKE} --describe --topic-list orders -o table"),
+        ("Fail if replicas differ", f"lakelog log-dirs {_LAKE} --describe --verify"),
+    ),
+    "dump-log": (
+        ("Show the batches of a partition", "lakelog dump-log --root /lake/broker-1 --topic orders --partition 0"),
+        ("Show its records from offset 5 to 9",
+         "lakelog dump-log --root /lake/broker-1 --topic orders --offsets 5:10 --print-data-log"),
+        ("Check every file of a broker", "lakelog dump-log --root /lake/broker-1 --verify"),
+    ),
+    "brokers": (("Show the brokers", f"lakelog brokers {_LAKE}"),),
+    "bench": (
+        ("Try the benchmark in a few seconds", "lakelog bench replication --quick"),
+        ("Compare a follower with a plain Delta stream", "lakelog bench replication --rounds 5 --out figures.json"),
+        ("Measure the controller", "lakelog bench controller --partitions 10000 --brokers 5"),
+    ),
+    "kill-test": (
+        ("Kill ten controllers and ten leaders", "lakelog kill-test --victims controller,leader --kills 10"),
+        ("Run it again with the same random choices", "lakelog kill-test --seed 2026"),
+    ),
+    "soak": (("Run 100 faults in 40 minutes", "lakelog soak --minutes 40 --faults 100 --seed 2026"),),
+    "simulate": (
+        ("Check the rules over 5000 histories", "lakelog simulate --seeds 5000"),
+        ("Check all of the code but Spark", "lakelog simulate --tier stack --seeds 100"),
+    ),
+    "scenario": (
+        ("Run a script", "lakelog scenario failover.yaml"),
+        ("Run it in memory, without Spark", "lakelog scenario failover.yaml --mode simulated"),
+    ),
+    "completion": (
+        ("Complete in this bash", 'eval "$(lakelog completion bash)"'),
+        ("Complete in each new bash",
+         "lakelog completion bash > ~/.local/share/bash-completion/completions/lakelog"),
+        ("Complete in each new zsh; the folder must be in fpath", "lakelog completion zsh > ~/.zfunc/_lakelog"),
+        ("Complete in each new fish", "lakelog completion fish > ~/.config/fish/completions/lakelog.fish"),
+    ),
+}  # fmt: skip
