@@ -5,11 +5,10 @@ that it answers without a controller too. If a broker or the controller looks de
 they have other session time-outs than the defaults, give these in the --command-config file.
 """
 
-import argparse
-
 from lakelog.jobs.admin.status_command import status
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.options import FORMS, admin_parser
+from lakelog.jobs.cli.verb_parser import VerbParser
 
 
 def main(argv: list[str]) -> int:
@@ -17,6 +16,6 @@ def main(argv: list[str]) -> int:
     return run(make_parser(), status, argv)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> VerbParser:
     """The arguments."""
     return admin_parser("status", __doc__, FORMS)

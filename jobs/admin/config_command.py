@@ -2,14 +2,26 @@
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from lakelog.jobs.admin.topic_command import config_pair
-from lakelog.jobs.cli.console import OK, say, show
+from lakelog.jobs.admin.effective_configs import (
+    ALL_BROKERS,
+    BROKER,
+    EffectiveConfig,
+    broker_settings,
+    given_settings,
+    topic_settings,
+)
+from lakelog.jobs.admin.topic_command import config_pair, least_replicas, warn_of_min_isr
+from lakelog.jobs.cli.console import OK, Row, say, show
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.outcomes import show_outcomes
+from lakelog.jobs.cli.settings import settings
 from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.errors import BrokerNotAvailableException
 from lakelog.replication.protocol.admin_request import Outcome
+from lakelog.replication.protocol.entity import DEFAULT
+from lakelog.replication.storage.cluster import Cluster
 
 TOPICS, BROKERS = "topics", "brokers"
 ENTITY_TYPES = {TOPICS: "topic", BROKERS: "broker"}
@@ -24,30 +36,75 @@ def config_pairs(text: str) -> dict[str, str]:
 
 
 def _describe(admin: AdminClient, args: argparse.Namespace) -> int:
-    what, found = ENTITY_TYPES[args.entity_type], _found(admin, args)
+    if args.all:
+        if not args.command_config:
+            say("The properties files of brokers are not counted in: name one with --command-config.")
+        found = _topics_in_full(admin, args) if args.entity_type == TOPICS else _brokers_in_full(admin, args)
+        return _show("All", {name: list(map(_effective_row, configs)) for name, configs in found.items()}, args)
+    dynamic = _topics(admin, args) if args.entity_type == TOPICS else _brokers(admin, args)
+    rows = {name: [{"key": key, "value": value} for key, value in configs.items()] for name, configs in dynamic.items()}
+    return _show("Dynamic", rows, args)
+
+
+def _show(which: str, found: Mapping[str, list[Row]], args: argparse.Namespace) -> int:
+    what = ENTITY_TYPES[args.entity_type]
     if args.output != TEXT:
-        rows = [{what: name, "key": key, "value": configs[key]} for name, configs in found.items() for key in configs]
-        show(rows, args.output)
+        show([{what: name, **row} for name, rows in found.items() for row in rows], args.output)
         return OK
-    for name, configs in found.items():
-        say(f"Dynamic configs for {what} {name} are:")
-        print("".join(f"  {key}={value}\n" for key, value in configs.items()), end="", flush=True)
+    for name, rows in found.items():
+        say(f"{which} configs for {what} {name} are:")
+        print("".join(f"{_line(row)}\n" for row in rows), end="", flush=True)
     return OK
 
 
-def _found(admin: AdminClient, args: argparse.Namespace) -> dict[str, Mapping[str, str]]:
-    """The settings of each entity that was asked for. A broker without any is none that is unknown."""
-    name = args.entity_name
-    if args.entity_type == BROKERS:
-        known = admin.describe_broker_configs()
-        return {name: known.get(name, {})} if name else {**known}
-    topics = admin.describe_topics() if name is None else [admin.describe_topic(name)]
+def _line(row: Row) -> str:
+    return f"  {row['key']}={row['value']}" + (f" source={row['source']}" if "source" in row else "")
+
+
+def _effective_row(config: EffectiveConfig) -> Row:
+    return config._asdict()
+
+
+def _topics(admin: AdminClient, args: argparse.Namespace) -> dict[str, Mapping[str, str]]:
+    topics = admin.describe_topics() if args.entity_name is None else [admin.describe_topic(args.entity_name)]
     return {described.topic.topic: described.topic.configs for described in topics}
+
+
+def _topics_in_full(admin: AdminClient, args: argparse.Namespace) -> dict[str, Iterable[EffectiveConfig]]:
+    given = given_settings(args.command_config)
+    return {name: topic_settings(configs, given) for name, configs in _topics(admin, args).items()}
+
+
+def _brokers(admin: AdminClient, args: argparse.Namespace) -> dict[str, Mapping[str, str]]:
+    """The dynamic settings. A broker that has registered may have none. Raises BrokerNotAvailableException."""
+    name, dynamic = args.entity_name, admin.describe_broker_configs()
+    if name is None:
+        return {**dynamic}
+    known = list(map(str, admin.describe_brokers()))
+    if name not in (DEFAULT, *known, *dynamic):
+        raise BrokerNotAvailableException(f"no broker {name} has registered; there are: {', '.join(known) or 'none'}")
+    return {name: dynamic.get(name, {})}
+
+
+def _brokers_in_full(admin: AdminClient, args: argparse.Namespace) -> dict[str, Iterable[EffectiveConfig]]:
+    """Of the broker that is named, else of every broker that has registered."""
+    config = Cluster.open(args.cluster, settings(args.command_config)).config
+    given, dynamic = given_settings(args.command_config), admin.describe_broker_configs()
+    registered = {str(broker): registration for broker, registration in admin.describe_brokers().items()}
+    names = registered if args.entity_name is None else _brokers(admin, args)
+
+    def configs(name: str) -> Iterable[EffectiveConfig]:
+        of_sources = {BROKER: dynamic.get(name, {}) if name != DEFAULT else {}, ALL_BROKERS: dynamic.get(DEFAULT, {})}
+        return broker_settings(registered.get(name), of_sources, given, config)
+
+    return {name: configs(name) for name in names}
 
 
 def _alter(admin: AdminClient, args: argparse.Namespace) -> int:
     alter = admin.alter_configs if args.entity_type == TOPICS else admin.alter_broker_configs
     message = alter(args.entity_name, args.add_config, args.delete_config, validate_only=args.dry_run)
+    if args.entity_type == TOPICS:
+        warn_of_min_isr(args.add_config, args.entity_name, least_replicas(admin.describe_topic(args.entity_name)))
     return show_outcomes(ENTITY_TYPES[args.entity_type], {args.entity_name: Outcome(None, message)}, args)
 
 

@@ -12,6 +12,7 @@ from lakelog.jobs.admin.log_files import InspectedFile, LogRows, gaps, log_files
 from lakelog.jobs.cli.console import FAILED, OK, say
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.settings import settings
+from lakelog.replication.errors import UnknownTopicOrPartitionException
 from lakelog.replication.protocol.producer_state import increment_sequence
 from lakelog.replication.protocol.record_batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -46,6 +47,7 @@ def dump(args: argparse.Namespace) -> int:
     options = {} if args.broker_id is None else config.storage_options(args.broker_id)
     log = StorageRoot.of(args.root, options).child(LOG.name)
     files = log_files(log)
+    _check_asked(files, args)
     objects, broken = [], 0
     for found in _objects(log, files, args):
         if found["fault"]:
@@ -61,6 +63,23 @@ def dump(args: argparse.Namespace) -> int:
     if args.verify:
         say(f"files: {len(files)}, broken: {broken}, gaps between batches: {len(holes)}")
     return FAILED if broken or holes else OK
+
+
+def _check_asked(files: list[InspectedFile], args: argparse.Namespace) -> None:
+    """Raises UnknownTopicOrPartitionException if the log has nothing of the topic or partition that was asked for; a
+    file that cannot be read may have some."""
+    if any(file.segment is None for file in files):
+        return
+    found = {(header.topic, header.partition) for file in files if file.segment for header in file.segment.headers}
+    if args.topic is not None and args.topic not in {topic for topic, _ in found}:
+        there = ", ".join(sorted({topic for topic, _ in found})) or "none"
+        raise UnknownTopicOrPartitionException(f"{args.root}: no batches of topic {args.topic}; there are: {there}")
+    numbers = {partition for topic, partition in found if args.topic in (None, topic)}
+    if args.partition is not None and args.partition not in numbers:
+        there = ", ".join(map(str, sorted(numbers))) or "none"
+        raise UnknownTopicOrPartitionException(
+            f"{args.root}: no batches of partition {args.partition}; there are: {there}"
+        )
 
 
 def _gaps(files: list[InspectedFile]) -> list[str]:

@@ -10,7 +10,12 @@ from lakelog.jobs.admin.log_histories import DIFFERS, same_history
 from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.settings import settings
-from lakelog.replication.errors import BrokerNotAvailableException, CorruptRecordException, LakelogException
+from lakelog.replication.errors import (
+    BrokerNotAvailableException,
+    CorruptRecordException,
+    LakelogException,
+    UnknownTopicOrPartitionException,
+)
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
@@ -53,7 +58,8 @@ _NOTHING = dict.fromkeys(ReplicaInfo._fields)
 
 
 class LogDir(NamedTuple):
-    """The root of a broker: what is wrong with it, and what lies in it. `logs` has the logs that are whole.
+    """The root of a broker: what is wrong with it, and what lies in it. `logs` has the logs that are whole, `topics`
+    all topics of which it holds replicas, also those that were not asked for.
 
     Rows of a broker that is dead or stopped are stale: they have what it published last, `heartbeat_age` seconds ago.
     """
@@ -65,17 +71,20 @@ class LogDir(NamedTuple):
     error: str | None
     replicas: list[ReplicaInfo]
     logs: Mapping[TopicIdPartition, PartitionLog]
+    topics: frozenset[str] = frozenset()
 
 
 def describe(args: argparse.Namespace) -> int:
     """Every root that is asked for; FAILED if any is in error, and the others are told all the same.
 
-    Raises BrokerNotAvailableException if one of the brokers has never registered.
+    Raises BrokerNotAvailableException if one of the brokers has never registered, UnknownTopicOrPartitionException if
+    the cluster has no such topic and no root holds a replica of it.
     """
     cluster = Cluster.open(args.cluster, settings(args.command_config))
     brokers = _chosen(observe_brokers(cluster), args.broker_list)
     say("Querying brokers for log directories information")
     found = _compared([_log_dir(cluster, broker, args.topic_list) for broker in brokers.values()])
+    _check_topics(args.topic_list, {*cluster.topics.topics, *(topic for log_dir in found for topic in log_dir.topics)})
     say(f"Received log directory information from brokers {','.join(map(str, brokers))}")
     rows = [row for log_dir in found for row in _rows(log_dir)]
     if args.output == TEXT:
@@ -118,7 +127,16 @@ def _log_dir(cluster: Cluster, seen: SeenBroker, topics: Collection[str] | None)
     except LakelogException as error:
         return LogDir(broker, seen.state, seen.age, uri, f"{type(error).__name__}: {error}", [], {})
     chosen = [replica for replica in replicas if not topics or replica.topic in topics]
-    return LogDir(broker, seen.state, seen.age, uri, seen.registration.storage_error, chosen, logs)
+    return LogDir(
+        broker, seen.state, seen.age, uri, seen.registration.storage_error, chosen, logs,
+        frozenset(r.topic for r in replicas),
+    )  # fmt: skip
+
+
+def _check_topics(wanted: Collection[str] | None, known: Collection[str]) -> None:
+    for topic in wanted or ():
+        if topic not in known:
+            raise UnknownTopicOrPartitionException(f"no topic {topic}; there are: {', '.join(sorted(known)) or 'none'}")
 
 
 def _replicas(root: StorageRoot) -> tuple[list[ReplicaInfo], Mapping[TopicIdPartition, PartitionLog]]:

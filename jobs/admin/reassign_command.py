@@ -8,7 +8,7 @@ from random import randrange
 from typing import Any
 
 from lakelog.jobs.admin.reassignment_throttle import clear_throttles, set_throttle
-from lakelog.jobs.cli.console import JSON, OK, say, show
+from lakelog.jobs.cli.console import FAILED, JSON, OK, say, show
 from lakelog.jobs.cli.numbers import whole_numbers
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.outcomes import outcome_rows, say_outcomes, show_outcomes
@@ -116,14 +116,14 @@ def _verify(admin: AdminClient, args: argparse.Namespace) -> int:
     if args.output == TEXT:
         say("Status of partition reassignment:")
         print("".join(f"{_status_line(row)}\n" for row in known), end="")
-    else:
-        show(rows, args.output)
     if not args.preserve_throttles:
         clear_throttles(admin, [topic for topic, _ in args.reassignment_json_file])
+    if args.output != TEXT:
+        show(rows, args.output)
     missing = [f"{row['topic']}-{row['partition']}" for row in rows if row["status"] == _UNKNOWN]
     if missing:
-        raise UnknownTopicOrPartitionException(f"no partition {', '.join(missing)}")
-    return OK
+        say(f"lakelog: {UnknownTopicOrPartitionException.__name__}: no partition {', '.join(missing)}")
+    return FAILED if missing else OK
 
 
 def _status(partition: TopicPartition, target: list[int], found: PartitionRegistration | None) -> dict[str, Any]:

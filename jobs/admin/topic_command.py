@@ -1,7 +1,7 @@
 """What `lakelog topics` does and prints. Kafka: `TopicCommand`."""
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lakelog.jobs.cli.console import JSON, OK, say, show
@@ -12,6 +12,8 @@ from lakelog.replication.errors import TopicExistsException, UnknownTopicOrParti
 from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning
+
+_MIN_ISR = "min.insync.replicas"
 
 # Words of the help, and the rule: of a partition, and its topic's min.insync.replicas.
 FILTERS: dict[str, tuple[str, Callable[[PartitionRegistration, int], bool]]] = {
@@ -48,11 +50,29 @@ def config_pair(text: str) -> tuple[str, str]:
     return key, value
 
 
+def warn_of_min_isr(configs: Mapping[str, str], topic: str, replicas: int | None) -> None:
+    """Warns of a `min.insync.replicas` that no partition can have; `replicas` is None where it is not known yet."""
+    asked = configs.get(_MIN_ISR)
+    if asked is not None and replicas is not None and int(asked) > replicas:
+        say(
+            f"lakelog: warning: topic {topic}: {_MIN_ISR} is {asked}, but a partition has {replicas} replicas; "
+            f"acks=all fails as soon as one of the {replicas} is out of sync"
+        )
+
+
+def least_replicas(described: TopicDescription) -> int:
+    """The replicas of the partition that has the fewest, without those that a reassignment adds."""
+    return min(map(_replication_factor, described.partitions))
+
+
 def _create(admin: AdminClient, args: argparse.Namespace) -> int:
-    wanted = (args.topic, args.partitions, args.replication_factor, args.replica_assignment, dict(args.config or ()))
+    configs = dict(args.config or ())
+    wanted = (args.topic, args.partitions, args.replication_factor, args.replica_assignment, configs)
     try:
         if args.dry_run:
-            return _outcome(args, admin.validate_topic(*wanted))
+            message = admin.validate_topic(*wanted)
+            warn_of_min_isr(configs, args.topic, _asked_replicas(args))
+            return _outcome(args, message)
         made = admin.create_topic(*wanted)
     except TopicExistsException:
         if not args.if_not_exists:
@@ -60,7 +80,16 @@ def _create(admin: AdminClient, args: argparse.Namespace) -> int:
         say(f"Topic {args.topic} exists already.")
         return OK
     say(f"Created topic {args.topic}.")
+    warn_of_min_isr(configs, args.topic, least_replicas(made))
     return _show([made], args.output)
+
+
+def _asked_replicas(args: argparse.Namespace) -> int | None:
+    """The replicas of a partition that the command line asks for; None if it leaves them to the controller."""
+    if args.replica_assignment:
+        return min(map(len, args.replica_assignment.values()))
+    found: int | None = args.replication_factor
+    return found
 
 
 def _alter(admin: AdminClient, args: argparse.Namespace) -> int:

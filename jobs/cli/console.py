@@ -24,9 +24,12 @@ Row = Mapping[str, object]
 
 
 def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], int], argv: list[str]) -> int:
-    """The status of a verb: 0 done, 1 refused or failed, 2 called wrongly. What was refused is told without a trace."""
+    """The status of a verb: 0 done, 1 refused or failed, 2 called wrongly. An error is one sentence, and
+    also an object on stdout where JSON is asked for."""
+    args = argparse.Namespace()
     try:
-        status = work(parser.parse_args(argv))
+        args = parser.parse_args(argv)
+        status = work(args)
         sys.stdout.flush()
     except SystemExit as stop:  # argparse has said why
         return stop.code if isinstance(stop.code, int) else OK
@@ -36,14 +39,17 @@ def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], in
     except KeyboardInterrupt:
         return INTERRUPTED
     except LakelogException as error:
-        return _failed(error.name, error)
+        return _failed(error.name, error, args)
     except OSError as error:
-        return _failed(type(error).__name__, error)
+        return _failed(type(error).__name__, error, args)
     return status
 
 
-def _failed(name: str, error: Exception) -> int:
+def _failed(name: str, error: Exception, args: argparse.Namespace) -> int:
+    """Verbs print their JSON when they are done, so that the error is the only object on stdout."""
     say(f"lakelog: {name}: {error}")
+    if getattr(args, "output", None) == JSON:
+        print(json.dumps({"error": {"code": name, "message": str(error)}}, indent=2), flush=True)
     return FAILED
 
 

@@ -46,7 +46,6 @@ class ControllerWatch:
             return f"no controller is active, the last one has stopped ({lease.controller_id})"
         if lease != self._seen:
             self._seen, self._seen_at = lease, now
+        if now - self._seen_at < self._session_timeout:
             return None
-        if now - self._seen_at >= self._session_timeout:
-            return f"controller {lease.controller_id} has not renewed its lease for its session time-out: it is dead"
-        return f"controller {lease.controller_id} has not answered yet"
+        return f"controller {lease.controller_id} is dead: it has not renewed its lease for its session time-out"

@@ -113,7 +113,6 @@ def test_records_are_shown_under_their_batches(dump: Run) -> None:
 CHOSEN = {
     "all": ([], [(0, 0), (1, 0), (0, 3)]),
     "topic": (["--topic", TOPIC], [(0, 0), (1, 0), (0, 3)]),
-    "another topic": (["--topic", "planes"], []),
     "partition": (["--partition", "1"], [(1, 0)]),
     "from on": (["--offsets", "3:"], [(0, 3)]),
     "from on, within a batch": (["--offsets", "2:"], [(0, 0), (0, 3)]),
@@ -122,6 +121,21 @@ CHOSEN = {
     "both": (["--offsets", "1:3", "--partition", "0"], [(0, 0)]),
     "nothing": (["--offsets", "5:10"], []),
 }
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--topic", "planes"], f"no batches of topic planes; there are: {TOPIC}"),
+        (["--partition", "7"], "no batches of partition 7; there are: 0, 1"),
+        (["--topic", TOPIC, "--partition", "7"], "no batches of partition 7; there are: 0, 1"),
+    ],
+)
+def test_what_the_log_has_nothing_of_is_an_error(dump: Run, tmp_path: Path, words: list[str], error: str) -> None:
+    message = f"{tmp_path}: {error}"
+    status, out, err = dump(*words, "-o", "json")
+    assert (status, err) == (1, f"lakelog: UnknownTopicOrPartitionException: {message}\n")
+    assert json.loads(out) == {"error": {"code": "UnknownTopicOrPartitionException", "message": message}}
 
 
 @pytest.mark.parametrize(("words", "expected"), CHOSEN.values(), ids=CHOSEN)

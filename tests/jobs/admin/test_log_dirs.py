@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakelog.jobs import log_dirs
+from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clients.world import World
 from tests.jobs.admin.seen import beat, written
@@ -95,7 +96,15 @@ def test_what_a_broker_says_nothing_of_is_shown_by_its_log(show: Run, world: Wor
     assert [left_over[name] for name in names] == [0, 5, None, None, "leader"]
 
 
-def test_topics_are_chosen(show: Run) -> None:
+def test_a_topic_that_there_is_not_is_an_error(show: Run) -> None:
+    status, out, err = show("--topic-list", f"{TOPIC},planes")
+    assert (status, out) == (1, "")
+    assert err == ASKED + f"lakelog: UnknownTopicOrPartitionException: no topic planes; there are: {TOPIC}\n"
+
+
+def test_topics_are_chosen(show: Run, world: World) -> None:
+    planes = [Topic(name, f"{name}-id", 1) for name in ("planes", "trains")]
+    world.cluster.topics.change(planes, (), {"who": "test"})
     rows = json.loads(show("--topic-list", "planes,trains", "-o", "json")[1])
     assert [(row["broker"], row["topic"], row["error"]) for row in rows] == [(1, None, None), (2, None, None)]
     rows = json.loads(show("--topic-list", f"planes,{TOPIC}", "-o", "json")[1])

@@ -1,0 +1,115 @@
+"""`lakelog configs`: what holds and where it comes from, what is not there, and a setting that cannot be met."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog.jobs import configs, topics
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.config import KEYS, TOPIC_KEYS
+
+Run = Any  # what a verb has answered: (status, stdout, stderr)
+
+TOPIC = ("--entity-type", "topics", "--entity-name", "t")
+BROKERS = ("--entity-type", "brokers")
+RATE = "follower.replication.throttled.rate"
+NOT_COUNTED = "The properties files of brokers are not counted in: name one with --command-config.\n"
+
+
+@pytest.fixture
+def properties(tmp_path: Path) -> Path:
+    path = tmp_path / "server.properties"
+    path.write_text(f"min.insync.replicas=2\nlog.retention.ms=5000\n{RATE}=7\nnum.partitions=1\n")
+    return path
+
+
+def described(on_t: Run, *words: Any) -> dict[str, tuple[str, str]]:
+    status, out, _ = on_t(configs, "--describe", "--all", *words, "-o", "json")
+    assert status == 0
+    return {row["key"]: (row["value"], row["source"]) for row in json.loads(out)}
+
+
+def test_each_setting_of_a_topic_tells_where_it_comes_from(on_t: Run, properties: Path) -> None:
+    assert on_t(configs, "--alter", *TOPIC, "--add-config", "retention.bytes=9,min.insync.replicas=1")[0] == 0
+    found = described(on_t, *TOPIC)
+    assert list(found) == list(TOPIC_KEYS)
+    assert found["min.insync.replicas"] == ("1", "DYNAMIC_TOPIC_CONFIG")
+    assert found["retention.ms"] == ("604800000", "DEFAULT_CONFIG")
+    found = described(on_t, *TOPIC, "--command-config", properties)
+    assert found["min.insync.replicas"] == ("1", "DYNAMIC_TOPIC_CONFIG")
+    assert found["retention.ms"] == ("5000", "STATIC_BROKER_CONFIG")
+    assert found["leader.replication.throttled.replicas"] == ("", "DEFAULT_CONFIG")
+
+
+def test_it_is_said_that_properties_files_are_not_counted_in(on_t: Run, properties: Path) -> None:
+    status, out, err = on_t(configs, "--describe", "--all", *TOPIC)
+    assert (status, err) == (0, f"{NOT_COUNTED}All configs for topic t are:\n")
+    assert out.splitlines()[0] == "  min.insync.replicas=1 source=DEFAULT_CONFIG"
+    err = on_t(configs, "--describe", "--all", *TOPIC, "--command-config", properties)[2]
+    assert err == "All configs for topic t are:\n"
+
+
+def test_each_setting_of_a_broker_tells_where_it_comes_from(on_t: Run, admin: AdminClient, properties: Path) -> None:
+    admin.alter_broker_configs("<default>", {RATE: 5, "leader.replication.throttled.rate": 6})
+    admin.alter_broker_configs(2, {RATE: 4})
+    found = described(on_t, *BROKERS, "--entity-name", "2", "--command-config", properties)
+    assert list(found) == list(KEYS)
+    assert found[RATE] == ("4", "DYNAMIC_BROKER_CONFIG")
+    assert found["leader.replication.throttled.rate"] == ("6", "DYNAMIC_DEFAULT_BROKER_CONFIG")
+    assert (found["broker.id"], found["broker.rack"]) == (("2", "BROKER_REGISTRATION"), ("", "BROKER_REGISTRATION"))
+    assert found["num.replica.fetchers"] == ("1", "CLUSTER_CONFIG")
+    assert found["num.partitions"] == ("1", "STATIC_BROKER_CONFIG")
+    assert found["log.retention.bytes"] == ("-1", "DEFAULT_CONFIG")
+    assert described(on_t, *BROKERS, "--entity-name", "1")[RATE] == ("5", "DYNAMIC_DEFAULT_BROKER_CONFIG")
+    assert described(on_t, *BROKERS, "--entity-default")[RATE] == ("5", "DYNAMIC_DEFAULT_BROKER_CONFIG")
+
+
+def test_without_a_name_all_that_are_registered_are_described_in_full(on_t: Run) -> None:
+    out = on_t(configs, "--describe", "--all", *BROKERS, "-o", "json")[1]
+    assert sorted({row["broker"] for row in json.loads(out)}) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("words", [[], ["--all"]])
+def test_a_broker_or_topic_that_there_is_not_is_an_error(on_t: Run, words: list[str]) -> None:
+    status, out, err = on_t(configs, "--describe", *words, *BROKERS, "--entity-name", "9", "-o", "json")
+    message = "no broker 9 has registered; there are: 1, 2, 3"
+    assert (status, err.splitlines()[-1]) == (1, f"lakelog: BrokerNotAvailableException: {message}")
+    assert json.loads(out) == {"error": {"code": "BrokerNotAvailableException", "message": message}}
+    status, out, err = on_t(configs, "--describe", *words, "--entity-type", "topics", "--entity-name", "u")
+    assert (status, out) == (1, "")
+    assert err.endswith("lakelog: UnknownTopicOrPartitionException: no topic u; there are: t\n")
+
+
+def test_a_broker_that_has_registered_may_have_no_dynamic_settings(on_t: Run, admin: AdminClient) -> None:
+    assert on_t(configs, "--describe", *BROKERS, "--entity-name", "3")[:2] == (0, "")
+    assert on_t(configs, "--describe", *BROKERS, "--entity-default")[:2] == (0, "")
+    admin.alter_broker_configs("<default>", {RATE: 5})
+    assert on_t(configs, "--describe", *BROKERS)[1] == f"  {RATE}=5\n"
+
+
+def warning(topic: str, replicas: int) -> str:
+    return (
+        f"lakelog: warning: topic {topic}: min.insync.replicas is 3, but a partition has {replicas} replicas; "
+        f"acks=all fails as soon as one of the {replicas} is out of sync\n"
+    )
+
+
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
+def test_more_in_sync_replicas_than_there_are_is_warned_of(on_t: Run, dry_run: list[str]) -> None:
+    asked = ("--config", "min.insync.replicas=3", *dry_run)
+    status, _, err = on_t(topics, "--create", "--topic", "u", "--replication-factor", 2, *asked)
+    assert (status, warning("u", 2) in err) == (0, True)
+    status, _, err = on_t(topics, "--create", "--topic", "v", "--replica-assignment", "1:2,2:3", *asked)
+    assert (status, warning("v", 2) in err) == (0, True)
+    assert "warning" not in on_t(topics, "--create", "--topic", "w", "--replication-factor", 3, *asked)[2]
+    words = ("--alter", *TOPIC, "--add-config", "min.insync.replicas=3", *dry_run)
+    status, _, err = on_t(configs, *words)
+    assert (status, warning("t", 2) in err) == (0, True)
+    assert "warning" not in on_t(configs, "--alter", *TOPIC, "--add-config", "min.insync.replicas=2", *dry_run)[2]
+
+
+def test_the_factor_that_the_controller_chooses_counts_too(on_t: Run) -> None:
+    err = on_t(topics, "--create", "--topic", "u", "--config", "min.insync.replicas=3")[2]
+    assert warning("u", 1) in err
