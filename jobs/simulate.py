@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lakelog.jobs.cli.console import FAILED, OK, run, say, show
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
+from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.replication.simulation.report import figures, simulate
 from lakelog.replication.simulation.tiers import TIERS

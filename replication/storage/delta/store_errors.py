@@ -13,12 +13,33 @@ from lakelog.replication.errors import KafkaStorageException
 
 _COLOURS_AND_ARROWS = re.compile(r"\x1b\[\d+m|↳")
 
+# Words of delta-rs and pyarrow, by what a person can do about them. delta-rs asks a server of Amazon's machines, at an
+# address of their own, where it has been given no credentials.
+_NO_CREDENTIALS = re.compile(r"loading credentials|169\.254\.169\.254|\bIMDS\b|NoCredentials")
+_REFUSED = re.compile(
+    "ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY|InvalidAccessKey|SIGNATURE_|SignatureDoes|ExpiredToken|403 Forbidden"
+)
+_UNREACHABLE = re.compile(r"NETWORK_CONNECTION|error sending request")
+_CREDENTIALS = (
+    "set LAKELOG_STORAGE_<OWNER>_AWS_ACCESS_KEY_ID and LAKELOG_STORAGE_<OWNER>_AWS_SECRET_ACCESS_KEY in the "
+    "environment, or storage.<owner>.aws.access.key.id and storage.<owner>.aws.secret.access.key in the properties file"
+)
+_OWNER = "the owner is `cluster` or the id of the broker"
+
 
 def reason(error: Exception) -> str:
-    """The text of an error of Python, pyarrow or delta-rs in one line. delta-rs uses several lines with colours."""
+    """The text of an error of Python, pyarrow or delta-rs in one line, and the settings that may end it. delta-rs uses
+    several lines with colours."""
     if isinstance(error, OSError) and error.errno and not isinstance(error, FileNotFoundError):
         return os.strerror(error.errno)
-    return " ".join(_COLOURS_AND_ARROWS.sub("", str(error)).split())
+    words = " ".join(_COLOURS_AND_ARROWS.sub("", str(error)).split())
+    if _NO_CREDENTIALS.search(words):
+        return f"there are no credentials for it: {_CREDENTIALS}; {_OWNER}"
+    if _REFUSED.search(words):
+        return f"the store refuses access ({words}): {_CREDENTIALS}; {_OWNER}"
+    if _UNREACHABLE.search(words):
+        return f"{words}; a store other than Amazon's needs LAKELOG_STORAGE_<OWNER>_AWS_ENDPOINT_URL; {_OWNER}"
+    return words
 
 
 @contextmanager

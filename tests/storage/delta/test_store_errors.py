@@ -1,0 +1,71 @@
+"""An error of a store is one line that says which settings may end it."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from lakelog.replication.config import Config
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.store_errors import reason
+
+KEY, SECRET = "LAKELOG_STORAGE_<OWNER>_AWS_ACCESS_KEY_ID", "storage.<owner>.aws.secret.access.key"
+NO_CREDENTIALS = """Kernel error -> Generic S3 error
+          \x1b[31m↳\x1b[0m Error performing PUT http://169.254.169.254/latest/api/token in 2.2ms
+           \x1b[31m↳\x1b[0m 403 Forbidden"""
+
+
+class Refuses(BaseHTTPRequestHandler):
+    """A store that lets nobody in."""
+
+    def do_GET(self) -> None:
+        body = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else body)
+
+    do_HEAD = do_PUT = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def refusing_store() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_store_that_refuses_access_names_the_settings(refusing_store: str) -> None:
+    options = {"endpoint_url": refusing_store, "access_key_id": "x", "secret_access_key": "y", "allow_http": "true"}
+    config = Config.from_properties({f"storage.cluster.aws.{name}": value for name, value in options.items()})
+    with pytest.raises(KafkaStorageException) as raised:
+        Cluster.open("s3://bucket/cluster", config)
+    message = str(raised.value)
+    assert message.startswith("s3://bucket/cluster/cluster/_delta_log: cannot be read: the store refuses access (")
+    assert all(word in message for word in (KEY, SECRET, "the owner is `cluster` or the id of the broker"))
+    assert "\n" not in message
+
+
+def test_a_store_without_credentials_names_the_settings() -> None:
+    message = reason(OSError(NO_CREDENTIALS))
+    assert message.startswith(f"there are no credentials for it: set {KEY} and ")
+    assert all(word in message for word in (SECRET, "the owner is `cluster` or the id of the broker"))
+    assert "Kernel error" not in message
+
+
+def test_a_store_that_cannot_be_reached_names_the_endpoint() -> None:
+    message = reason(OSError("AWS Error NETWORK_CONNECTION during ListObjectsV2 operation: curlCode: 6"))
+    assert "LAKELOG_STORAGE_<OWNER>_AWS_ENDPOINT_URL" in message
+    assert message.startswith("AWS Error NETWORK_CONNECTION")
+
+
+def test_other_errors_are_told_as_they_are() -> None:
+    assert reason(OSError("Kernel error\n \x1b[31m↳\x1b[0m disk on fire")) == "Kernel error disk on fire"
