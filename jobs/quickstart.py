@@ -7,6 +7,7 @@ import sys
 
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.empty_folder import empty_folder
+from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 
 
@@ -18,7 +19,7 @@ def main(argv: list[str]) -> int:
 def make_parser() -> VerbParser:
     """The arguments."""
     parser = parser_of("quickstart", __doc__)
-    parser.add_argument("--out", metavar="FILE", help="write the figures to this file, as JSON")
+    parser.add_argument("--out", type=out_file, metavar="FILE", help="write the figures to this file, as JSON")
     parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="leave the cluster in this empty folder")
     parser.add_argument("--limit", type=int, metavar="N", help="send only the first N flights; default: all")
     return parser
@@ -30,7 +31,7 @@ def _quickstart(arguments: argparse.Namespace) -> int:
 
     spark = spark_session("lakelog-quickstart")
     try:
-        return quickstart(spark, arguments.out, arguments.keep, arguments.limit)
+        return quickstart(spark, arguments.out and str(arguments.out), arguments.keep, arguments.limit)
     finally:
         spark.stop()
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from lakelog.jobs.cli.console import run, say
+from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_told
 from lakelog.jobs.scenarios.script import ScriptError, read_script
@@ -32,7 +33,7 @@ def make_parser() -> VerbParser:
         "simulated: all servers in memory, without Spark; default: embedded"
     )
     parser.add_argument("--mode", choices=["embedded", "processes", _SIMULATED], default="embedded", help=modes)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON: an object for one script, else a list")
+    parser.add_argument("--out", type=out_file, metavar="FILE", help="write JSON: an object, or a list of them")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave each cluster in DIR/<name of its script>")
     return parser
 

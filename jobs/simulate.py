@@ -8,10 +8,10 @@ without Spark, the controllers and the storage, over a store in memory that refu
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from lakelog.jobs.cli.console import FAILED, OK, run, say, show
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
+from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.replication.simulation.report import figures, simulate
@@ -30,7 +30,7 @@ def make_parser() -> VerbParser:
     parser.add_argument("--seeds", type=whole_number(1), required=True, metavar="N", help="how many histories to run")
     seed = whole_number(0, MAX_OFFSET)
     parser.add_argument("--seed", type=seed, default=1, metavar="S", help="seed of the first history; default: 1")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures to this file, as JSON")
+    parser.add_argument("--out", type=out_file, metavar="FILE", help="write the figures to this file, as JSON")
     return parser
 
 

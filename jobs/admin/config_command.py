@@ -42,8 +42,7 @@ def _describe(admin: AdminClient, args: argparse.Namespace) -> int:
         found = _topics_in_full(admin, args) if args.entity_type == TOPICS else _brokers_in_full(admin, args)
         return _show("All", {name: list(map(_effective_row, configs)) for name, configs in found.items()}, args)
     dynamic = _topics(admin, args) if args.entity_type == TOPICS else _brokers(admin, args)
-    rows = {name: [{"key": key, "value": value} for key, value in configs.items()] for name, configs in dynamic.items()}
-    return _show("Dynamic", rows, args)
+    return _show("Dynamic", {name: list(map(_dynamic_row, configs.items())) for name, configs in dynamic.items()}, args)
 
 
 def _show(which: str, found: Mapping[str, list[Row]], args: argparse.Namespace) -> int:
@@ -59,6 +58,10 @@ def _show(which: str, found: Mapping[str, list[Row]], args: argparse.Namespace) 
 
 def _line(row: Row) -> str:
     return f"  {row['key']}={row['value']}" + (f" source={row['source']}" if "source" in row else "")
+
+
+def _dynamic_row(config: tuple[str, str]) -> Row:
+    return {"key": config[0], "value": config[1]}
 
 
 def _effective_row(config: EffectiveConfig) -> Row:

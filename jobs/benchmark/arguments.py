@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from lakelog.jobs.benchmark.controller import REPLICAS
 from lakelog.jobs.cli.numbers import whole_number
+from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 
 
@@ -47,5 +46,5 @@ def parser(description: str | None) -> VerbParser:
         "--commits", metavar="N", type=whole_number(100), default=10_000, help="commits; default: 10000"
     )
     for command in (replication, controller, maintenance):
-        command.add_argument("--out", metavar="FILE", type=Path, help="write all figures to this file, as JSON")
+        command.add_argument("--out", metavar="FILE", type=out_file, help="write all figures to this file, as JSON")
     return bench

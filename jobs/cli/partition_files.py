@@ -59,7 +59,9 @@ def reassignments(assignment: Mapping[TopicPartition, Sequence[int]]) -> dict[st
 def _items(path: str, key: str) -> list[dict[str, Any]]:
     try:
         found = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise ArgumentTypeError(f"{path} cannot be read: {error}") from None
     items = found.get(key) if isinstance(found, dict) else None
     if not items or not isinstance(items, list) or not all(isinstance(item, dict) for item in items):

@@ -12,6 +12,7 @@ from typing import Any
 from lakelog.jobs.cli.console import FAILED, OK, say
 from lakelog.jobs.cli.empty_folder import empty_folder
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
+from lakelog.jobs.cli.out_file import out_file
 
 Figures = Mapping[str, Any]
 
@@ -20,7 +21,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     """--seed, --out and --keep."""
     seed = whole_number(0, MAX_OFFSET)
     parser.add_argument("--seed", type=seed, metavar="S", help="seed of all random choices; default: a new one")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures to this file, as JSON")
+    parser.add_argument("--out", type=out_file, metavar="FILE", help="write the figures to this file, as JSON")
     parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="use this empty folder, and keep it")
 
 

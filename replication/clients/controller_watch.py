@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from math import ceil
 
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.lease import Lease
@@ -37,7 +38,7 @@ class ControllerWatch:
             reason = self._reason(self._cluster.lease.read(), now)
             if reason is not None and reason not in self._reported:
                 self._reported.add(reason)
-                self._report(f"{reason}; waiting up to {deadline - now:.0f} s, then the request is withdrawn")
+                self._report(f"{reason}; waiting up to {ceil(deadline - now)} s, then the request is withdrawn")
 
     def _reason(self, lease: Lease | None, now: float) -> str | None:
         if lease is None:

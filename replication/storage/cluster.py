@@ -182,6 +182,8 @@ def format_broker(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
 def check_identity(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
     """Raises InconsistentClusterIdException unless the root is that broker's, of that cluster."""
     identity = read_identity(root)
+    if identity["broker_id"] == CLUSTER_ROOT:
+        raise InconsistentClusterIdException(f"{root.uri}: is the root of a cluster, no root of a broker")
     if (identity["cluster_id"], identity["broker_id"]) != (cluster_id, broker_id):
         raise InconsistentClusterIdException(
             f"{root.uri}: belongs to broker {identity['broker_id']} of cluster {identity['cluster_id']}, "

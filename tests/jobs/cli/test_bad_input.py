@@ -1,0 +1,101 @@
+"""Bad input of every verb: one clear sentence, the right exit status, no trace, and nothing half done."""
+
+import importlib
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lakelog.jobs.launch.launcher import VERBS, launch
+from lakelog.replication.config import Config
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+
+CASES = [line for line in (Path(__file__).parent / "bad_input.txt").read_text().splitlines() if line[:1] in ("1", "2")]
+UNANSWERED = [
+    "topics --create --topic t --partitions 0",
+    "topics --create --topic ''",
+    "topics --create --topic t --replica-assignment 1 --replication-factor 1",
+    "configs --alter --entity-type topics --entity-name t --delete-config ''",
+    "configs --alter --entity-type topics --entity-name t --add-config min.insync.replicas=0",
+    "configs --alter --entity-type brokers --entity-name 9 --add-config x=1",
+    "reassign-partitions --execute --reassignment-json-file big.json",
+    "leader-election --election-type preferred --topic none --partition 3",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cluster in `c` with a broker's root in `b1`, and files of all kinds of wrong content."""
+    folder = tmp_path_factory.mktemp("bad")
+    format_cluster(StorageRoot.of(str(folder / "c")), Config())
+    cluster_id = Cluster.open(str(folder / "c")).cluster_id
+    format_broker(StorageRoot.of(str(folder / "b1")), cluster_id, 1)
+    (folder / "dir").mkdir()
+    big = {"partitions": [{"topic": "t", "partition": 10**30, "replicas": [1]}]}
+    replicas = {"partitions": [{"topic": "t", "partition": 0, "replicas": "1,2"}]}
+    contents = {
+        "file": "x", "empty.json": "", "deep.json": "[" * 100_000, "list.json": "[]", "bad.yaml": "a: [\n",
+        "big.json": json.dumps(big), "replicas.json": json.dumps(replicas), "bad.properties": "num.partitions=x\n",
+        "short.properties": "request.timeout.ms=1\n",
+    }  # fmt: skip
+    for name, content in contents.items():
+        (folder / name).write_text(content)
+    for name in ("utf.json", "utf.properties"):
+        (folder / name).write_bytes(b"\xff\xfe\x00")
+    return folder
+
+
+@pytest.fixture
+def there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("LAKELOG_CLUSTER", raising=False)
+    return folder
+
+
+def status_of(words: list[str]) -> int:
+    """As `launch`, but a verb that needs Spark takes no process over: it is to refuse before it starts any."""
+    verb = VERBS.get(words[0]) if words else None
+    if verb and verb.starts_spark(words[1:]):
+        return importlib.import_module(verb.module).main(words[1:])
+    return launch(words)
+
+
+def lie_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_one_sentence_and_changes_nothing(
+    there: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, words, fault = (part.strip() for part in case.split("|"))
+    before = lie_in(there)
+    assert status_of(shlex.split(words)) == int(status)
+    out, err = capsys.readouterr()
+    assert fault in err + out
+    assert "Traceback" not in err
+    told = [line for line in (out + err).splitlines() if "Exception: " in line or line.startswith("lakelog")]
+    assert len(told) == 1
+    assert lie_in(there) == before
+
+
+def test_there_are_many_cases_and_some_of_each_verb() -> None:
+    assert len(CASES) + len(UNANSWERED) >= 100
+    assert {shlex.split(case.split("|")[1])[0] for case in CASES} >= set(VERBS)
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize("case", UNANSWERED)
+def test_what_only_a_controller_can_refuse_is_withdrawn_without_one(
+    case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run would leave no row."""
+    words = [*shlex.split(case), "--cluster", "c", "--command-config", "short.properties"]
+    assert status_of(words) == 1
+    first, last = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lakelog: ")]
+    assert first.startswith("lakelog: no controller is active, and none ever was")
+    assert last.endswith("it is withdrawn, and nothing of it was done")
+    requests = Cluster.open("c").admin.requests
+    assert {outcome.error for request in requests for outcome in request.outcomes.values()} == {"TimeoutException"}
