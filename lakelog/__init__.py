@@ -1,1 +1,74 @@
-"""Lakelog: Kafka's replication protocol on Delta Lake, run by Spark."""
+"""Lakelog: Kafka's replication protocol on Delta Lake, run by Spark.
+
+The names below are the public face. Each is imported at its first use: `import lakelog` alone starts nothing and needs
+no Spark, and neither do Producer, Consumer and AdminClient.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lakelog.jobs.launch.session import spark_session as spark_session
+    from lakelog.replication.clients.admin import AdminClient as AdminClient
+    from lakelog.replication.clients.consumer import Consumer as Consumer
+    from lakelog.replication.clients.producer import Producer as Producer
+    from lakelog.replication.clients.reader import read_committed as read_committed
+    from lakelog.replication.config import Config as Config
+    from lakelog.replication.errors import LakelogException as LakelogException
+    from lakelog.replication.local_cluster import LocalCluster as LocalCluster
+
+    __version__: str
+
+_MODULES = {
+    "AdminClient": "lakelog.replication.clients.admin",
+    "Config": "lakelog.replication.config",
+    "Consumer": "lakelog.replication.clients.consumer",
+    "LakelogException": "lakelog.replication.errors",
+    "LocalCluster": "lakelog.replication.local_cluster",
+    "Producer": "lakelog.replication.clients.producer",
+    "read_committed": "lakelog.replication.clients.reader",
+    "spark_session": "lakelog.jobs.launch.session",
+}
+
+__all__ = [
+    "AdminClient",
+    "Config",
+    "Consumer",
+    "LakelogException",
+    "LocalCluster",
+    "Producer",
+    "__version__",
+    "read_committed",
+    "spark_session",
+]
+
+
+def __getattr__(name: str) -> object:
+    """A public name, imported now. Raises ModuleNotFoundError, saying what to install, if it needs Spark and there is
+    none."""
+    if name == "__version__":
+        return _version()
+    if name not in _MODULES:
+        raise AttributeError(f"module 'lakelog' has no attribute {name!r}; it has {', '.join(__all__)}")
+    try:
+        value = getattr(import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyspark":
+            raise
+        raise ModuleNotFoundError(f"{name} needs Spark: pip install 'lakelog[spark]'", name="pyspark") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "jobs", "replication", "schemas"]
+
+
+def _version() -> str:
+    """The version in pyproject.toml, as it was installed."""
+    from importlib import metadata  # it imports much, and few ask for it
+
+    try:
+        return metadata.version("lakelog")
+    except metadata.PackageNotFoundError:  # a checkout or a zip on the path: nothing says which version it is
+        return "0+unknown"

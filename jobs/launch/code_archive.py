@@ -8,9 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import lakelog
-
-PACKAGE = Path(lakelog.__file__).resolve().parent
+PACKAGE = Path(__file__).parents[2].resolve()  # not of the file itself: in a checkout its folder is a link
 SOURCES = PACKAGE.parent  # of a checkout its folder, which has `conf` too
 
 
