@@ -145,7 +145,8 @@ def test_an_unknown_topic_is_named(spark, cluster):
         (table(b"v", headers=[1]), InvalidRecordException, "column headers is int64"),
         (table(b"v", partition=[3]), InvalidPartitionsException, "partition 3 is out of range, the topic has 0 to 2"),
         (table(b"v", partition=[-1]), InvalidPartitionsException, "partition -1 is out of range"),
-        ([b"v"], InvalidRecordException, "are a list, they must be a DataFrame or a pyarrow.Table"),
+        (5, InvalidRecordException, "are a builtins.int, they must be a DataFrame of Spark, a pyarrow.Table or a list"),
+        ([{"key": "k"}], InvalidRecordException, "record 0 has no value"),
     ],
 )
 def test_records_that_cannot_be_are_refused_whole(cluster, topic, records, error, text):

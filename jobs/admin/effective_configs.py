@@ -61,4 +61,4 @@ def broker_settings(
 def _static(key: ConfigKey, given: Mapping[str, Setting]) -> tuple[str, str]:
     """A topic's key may be spelled otherwise in a properties file, which has the name of the field."""
     name = key.field.replace("_", ".")
-    return (given[name].value, FILE) if name in given else (key.default_text, BUILT_IN)
+    return (given[name].value, FILE) if name in given else (text_of(key.default), BUILT_IN)

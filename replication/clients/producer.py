@@ -62,12 +62,14 @@ class Producer:
     def send(self, topic: str, records: Records, timeout_ms: int = 30_000) -> dict[int, RecordMetadata]:
         """Appends records and answers, for each partition that got any, its offsets or its error.
 
-        `records` has `value` and optionally `key`, `partition`, `timestamp`, `headers`. Errors that may pass are
-        retried until `timeout_ms`; a partition that had no leader all that time gets TimeoutException, whose cause is
-        the last error. Raises what concerns the records as a whole, before anything is written: InvalidRecordException,
-        InvalidPartitionsException, UnknownTopicOrPartitionException, InvalidTopicException for an internal topic,
-        ProducerFencedException where another producer has the name, and KafkaStorageException where the cluster's
-        tables cannot be read.
+        `records` is a DataFrame of Spark, a pyarrow.Table or a list of dicts, each with `value` and optionally `key`,
+        `partition`, `timestamp`, `headers`; in a list a str or bytes is a value alone. Text becomes UTF-8.
+
+        Errors that may pass are retried until `timeout_ms`; a partition that had no leader all that time gets
+        TimeoutException, whose cause is the last error. Raises what concerns the records as a whole, before anything is
+        written: InvalidRecordException, InvalidPartitionsException, UnknownTopicOrPartitionException,
+        InvalidTopicException for an internal topic or one that is no text, ProducerFencedException where another
+        producer has the name, and KafkaStorageException where the cluster's tables cannot be read.
 
         Only a send that succeeded as a whole leaves its identity to the next one. Any other end, also by an exception
         or an interrupt, leaves none, so that other records never pass for a repeat of these.

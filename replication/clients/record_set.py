@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import pyarrow as pa
 
+from lakelog.replication.clients.python_records import PythonRecord, python_records
 from lakelog.replication.clients.records import check_columns, partitions_of, random_partition, split, to_records
 from lakelog.replication.errors import InvalidRecordException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -16,7 +17,7 @@ from lakelog.replication.storage.log.append import PartitionAppend, SegmentWrite
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Records: TypeAlias = Union["DataFrame", pa.Table]
+Records: TypeAlias = Union["DataFrame", pa.Table, Sequence[PythonRecord], PythonRecord]
 
 # The driver writes DataFrames up to this number of rows itself: a Spark job would cost more.
 DRIVER_ROWS = 20_000
@@ -40,14 +41,20 @@ class RecordSet(Protocol):
 def record_set(topic: str, records: Records, partitions: int, segment_bytes: int) -> RecordSet:
     """The records of a send for a topic with this number of partitions. `segment_bytes` is in bytes.
 
+    `records` is a DataFrame, a pyarrow.Table, a list of dicts, or the values alone as text or bytes.
+
     Raises InvalidRecordException if a column is not allowed, InvalidPartitionsException if a partition does not exist.
     """
     sticky = random_partition(partitions)
+    if isinstance(records, Sequence | Mapping):
+        records = python_records(records, topic)
     if isinstance(records, pa.Table):
         return ArrowRecordSet(topic, records, partitions, sticky, segment_bytes)
     if not hasattr(records, "mapInArrow"):
+        kind = f"{type(records).__module__}.{type(records).__qualname__}"
         raise InvalidRecordException(
-            f"records for topic {topic} are a {type(records).__name__}, they must be a DataFrame or a pyarrow.Table"
+            f"records for topic {topic} are a {kind}, they must be a DataFrame of Spark, a pyarrow.Table or a list of "
+            "dicts"
         )
     from lakelog.replication.clients.spark_record_set import (  # imported late: a producer need not have Spark
         SparkRecordSet,

@@ -16,7 +16,8 @@ from lakelog.schemas import LOG
 COLUMNS = ("key", "value", "timestamp", "headers")
 _PARTITION = "partition"
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000  # in microseconds since 1970
-_ALLOWED = {name: LOG.arrow.field(name).type for name in COLUMNS} | {_PARTITION: pa.int32()}
+# The columns of records, and their types.
+ALLOWED = {name: LOG.arrow.field(name).type for name in COLUMNS} | {_PARTITION: pa.int32()}
 
 
 def check_columns(schema: pa.Schema, topic: str) -> None:
@@ -28,10 +29,10 @@ def check_columns(schema: pa.Schema, topic: str) -> None:
         [] if "value" in schema.names else ["there is no column value (a null value is a tombstone, and allowed)"]
     )
     for column in schema:
-        if column.name not in _ALLOWED:
-            problems.append(f"column {column.name} is unknown; known are {', '.join(_ALLOWED)}")
+        if column.name not in ALLOWED:
+            problems.append(f"column {column.name} is unknown; known are {', '.join(ALLOWED)}")
         elif not _fits(column.name, column.type):
-            problems.append(f"column {column.name} is {column.type}, it must be {_ALLOWED[column.name]}")
+            problems.append(f"column {column.name} is {column.type}, it must be {ALLOWED[column.name]}")
     if problems:
         raise InvalidRecordException(f"records for topic {topic}: " + "; ".join(problems))
 
@@ -72,7 +73,7 @@ def to_records(table: pa.Table, now: int | None = None, topic: str = "") -> pa.T
     now = pa.scalar(now or time.time_ns() // 1000, pa.timestamp("us", tz="UTC"))
     columns = {}
     for name in COLUMNS:
-        wanted = _ALLOWED[name]
+        wanted = ALLOWED[name]
         given = table[name] if name in table.column_names else pa.nulls(table.num_rows, wanted)
         column = _cast(given, name, topic)
         columns[name] = pc.fill_null(column, now) if name == "timestamp" else column
@@ -83,7 +84,7 @@ def _cast(column: pa.ChunkedArray, name: str, topic: str) -> pa.ChunkedArray:
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = pc.floor_temporal(column, unit="microsecond")
     try:
-        cast = column.cast(_ALLOWED[name])
+        cast = column.cast(ALLOWED[name])
     except pa.ArrowInvalid as error:
         raise InvalidRecordException(f"records for topic {topic}: column {name}: {error}") from error
     if name == "timestamp":

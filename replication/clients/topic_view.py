@@ -14,6 +14,7 @@ from lakelog.replication.protocol.partition_registration import NO_EPOCH, NO_LEA
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.topic import partitions_of
+from lakelog.replication.protocol.topic_name import check_is_text
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.log.log_identity import continues
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -35,8 +36,10 @@ class TopicView:
     def partitions(self, topic: str) -> dict[int, PartitionRegistration]:
         """The topic's partitions by number, as the metadata has them now.
 
-        Raises UnknownTopicOrPartitionException if the topic does not exist, KafkaStorageException.
+        Raises UnknownTopicOrPartitionException if the topic does not exist, InvalidTopicException if it is no text,
+        KafkaStorageException.
         """
+        check_is_text(topic)
         self.cluster.topics.refresh()
         self.cluster.metadata.refresh()
         partitions = partitions_of(topic, self.cluster.topics.topics, self.cluster.metadata.partitions)

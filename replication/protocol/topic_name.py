@@ -17,9 +17,20 @@ def check_topic_name(name: str) -> None:
     Raises:
         InvalidTopicException: the text says what is wrong with the name.
     """
+    check_is_text(name)
     problem = _problem(name)
     if problem:
         raise InvalidTopicException(f"topic name {name!r} {problem}")
+
+
+def check_is_text(name: object) -> None:
+    """A topic is named by text: bytes or a number name none.
+
+    Raises:
+        InvalidTopicException: the text says what was given instead.
+    """
+    if not isinstance(name, str):
+        raise InvalidTopicException(f"topic name {name!r} is of type {type(name).__name__}, it must be text (str)")
 
 
 def is_internal(name: str) -> bool:
@@ -36,8 +47,9 @@ def check_not_internal(name: str, who: str) -> None:
     Kafka: `ReplicaManager.appendToLocalLog` with internalTopicsAllowed = false. [AP-02]
 
     Raises:
-        InvalidTopicException: the topic is internal; `who` is in the text.
+        InvalidTopicException: the topic is internal, `who` is in the text; or its name is no text.
     """
+    check_is_text(name)
     if is_internal(name):
         raise InvalidTopicException(
             f"topic {name} is internal, which is not for {who}: names that begin with {INTERNAL_PREFIX} are reserved"

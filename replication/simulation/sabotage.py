@@ -71,11 +71,9 @@ def _high_watermark_from_any_row(hosted: HostedPartition, inputs: LeaderInputs) 
 
 def _high_watermark_without_pending(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
     """A shrink counts as done before it is made: the HW waits only for the members that stay."""
-    pending = hosted.pending
-    isr_soon = pending.isr if pending else hosted.registration.isr
+    isr_soon = hosted.pending.isr if hosted.pending else hosted.registration.isr
     soon = replace(hosted, pending=None, registration=replace(hosted.registration, isr=isr_soon))
-    raised = leadership.raise_high_watermark(soon, inputs)
-    return replace(hosted, high_watermark=raised.high_watermark)
+    return replace(hosted, high_watermark=leadership.raise_high_watermark(soon, inputs).high_watermark)
 
 
 def _high_watermark_is_the_log_end(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:

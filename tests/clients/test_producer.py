@@ -7,6 +7,7 @@ import pytest
 
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.config import Config
+from lakelog.replication.errors import InvalidTopicException
 from lakelog.replication.protocol.leader_election import new_partition
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.topic import Topic
@@ -50,6 +51,32 @@ def world(root):
 
 def records(*values, partition=0):
     return pa.table({"value": list(values), "partition": [partition] * len(values)})
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ([{"value": "a", "partition": 0}, {"value": b"b", "partition": 0}], [b"a", b"b"]),
+        ({"value": "alone", "partition": 0}, [b"alone"]),
+        ([], []),
+    ],
+    ids=["a list of dicts", "a dict", "an empty list"],
+)
+def test_records_of_python_are_sent(world, given, values):
+    answers = world.producer().send("t", given)
+    assert [answer.error for answer in answers.values()] == [None][: len(values)]
+    assert world.values() == values
+
+
+def test_text_is_a_value_of_some_partition(world):
+    world.producer().send("t", ["x", b"y"])
+    assert world.values(0) + world.values(1) == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("topic", [5, b"t"])
+def test_a_topic_that_is_no_text_is_refused(world, topic):
+    with pytest.raises(InvalidTopicException, match="it must be text"):
+        world.producer().send(topic, ["x"])
 
 
 @pytest.mark.parametrize("landed", [True, False], ids=["it had landed", "it had not"])

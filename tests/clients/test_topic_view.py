@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from lakelog.replication.clients.topic_view import TopicView
-from lakelog.replication.errors import LeaderNotAvailableException
+from lakelog.replication.errors import InvalidTopicException, LeaderNotAvailableException
 from lakelog.replication.storage.cluster import Cluster, format_broker
 from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -95,3 +95,9 @@ def test_li_04_a_leader_that_is_elected_again_is_opened_anew(world):
     world.change(leader_epoch=1, isr_epochs={1: 2})
     seen.partitions(TOPIC)
     assert seen.log(1) is not before
+
+
+@pytest.mark.parametrize("topic", [5, b"t", ("t",)])
+def test_a_topic_that_is_no_text_is_refused(world, topic):
+    with pytest.raises(InvalidTopicException, match=f"is of type {type(topic).__name__}, it must be text"):
+        view(world).partitions(topic)

@@ -1,7 +1,7 @@
 import pytest
 
 from lakelog.replication.errors import InvalidTopicException
-from lakelog.replication.protocol.topic_name import check_topic_name
+from lakelog.replication.protocol.topic_name import check_not_internal, check_topic_name
 
 
 @pytest.mark.parametrize("name", ["a", "flights", "A.b_c-9", "...", "x" * 249])
@@ -26,3 +26,11 @@ def test_topic_name_allowed(name):
 def test_topic_name_refused(name, problem):
     with pytest.raises(InvalidTopicException, match=problem):
         check_topic_name(name)
+
+
+@pytest.mark.parametrize("name", [5, b"orders", None, ["orders"]])
+def test_a_topic_name_is_text(name):
+    problem = f"is of type {type(name).__name__}, it must be text"
+    for check in (check_topic_name, lambda topic: check_not_internal(topic, "a producer")):
+        with pytest.raises(InvalidTopicException, match=problem):
+            check(name)

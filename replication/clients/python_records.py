@@ -1,0 +1,97 @@
+"""Records that a program writes out itself: dicts, text and bytes, as an Arrow table."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from lakelog.replication.clients.records import ALLOWED
+from lakelog.replication.errors import InvalidRecordException
+
+# The value of a record, or its columns by name.
+PythonRecord: TypeAlias = Mapping[str, Any] | str | bytes | bytearray | memoryview
+
+_TEXT_OR_BYTES = (str, bytes, bytearray, memoryview)
+_TYPES = {**ALLOWED, "partition": pa.int64()}
+
+
+def python_records(records: Sequence[PythonRecord] | PythonRecord, topic: str) -> pa.Table:
+    """Records as a table: of a dict each column by its name; text and bytes are a value. Text becomes UTF-8.
+
+    Headers are pairs of a name and a value. A column that a record leaves out is null there. Raises
+    InvalidRecordException, naming the record and its column.
+    """
+    given = [records] if isinstance(records, (Mapping, *_TEXT_OR_BYTES)) else records
+    rows = [_row(record, f"records for topic {topic}: record {number}") for number, record in enumerate(given)]
+    names = {"value", *(name for row in rows for name in row)}
+    return pa.table({name: pa.array([row.get(name) for row in rows], _TYPES[name]) for name in _TYPES if name in names})
+
+
+def _row(record: PythonRecord, where: str) -> dict[str, Any]:
+    if isinstance(record, _TEXT_OR_BYTES):
+        record = {"value": record}
+    if not isinstance(record, Mapping):
+        raise InvalidRecordException(f"{where} is {_kind(record)}, it must be a dict, str or bytes")
+    unknown = [name for name in record if name not in ALLOWED]
+    if unknown:
+        raise InvalidRecordException(f"{where}: column {unknown[0]} is unknown; known are {', '.join(ALLOWED)}")
+    if "value" not in record:
+        raise InvalidRecordException(f"{where} has no value (None is a tombstone, and allowed)")
+    return {
+        name: None if value is None else _COLUMNS[name](value, f"{where}: {name}") for name, value in record.items()
+    }
+
+
+def _bytes(value: object, where: str) -> bytes:
+    if not isinstance(value, _TEXT_OR_BYTES):
+        raise InvalidRecordException(f"{where} is {_kind(value)}, it must be str, bytes or None")
+    try:
+        return value.encode() if isinstance(value, str) else bytes(value)
+    except UnicodeEncodeError as error:
+        raise InvalidRecordException(f"{where} is no text that UTF-8 can hold: {error.reason}") from error
+
+
+def _timestamp(value: object, where: str) -> dt.datetime:
+    if not isinstance(value, dt.datetime):
+        raise InvalidRecordException(f"{where} is {_kind(value)}, it must be a datetime or None")
+    return value
+
+
+def _partition(value: object, where: str) -> int:
+    """Whether the topic has it is asked later."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise InvalidRecordException(f"{where} is {_kind(value)}, it must be an int or None")
+    if not -(2**63) <= int(value) < 2**63:
+        raise InvalidRecordException(f"{where} is {value}, which is no number of a partition")
+    return int(value)
+
+
+def _headers(value: object, where: str) -> list[tuple[str, bytes | None]]:
+    if not isinstance(value, list | tuple):
+        raise InvalidRecordException(f"{where} is {_kind(value)}, it must be a list of pairs of a name and a value")
+    return [_header(pair, f"{where}: header {number}") for number, pair in enumerate(value)]
+
+
+def _header(pair: object, where: str) -> tuple[str, bytes | None]:
+    if isinstance(pair, Mapping) and set(pair) == {"key", "value"}:
+        pair = (pair["key"], pair["value"])  # as the column of a table has it
+    if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
+        raise InvalidRecordException(f"{where} is {pair!r:.80}, it must be a pair of a name and a value")
+    return pair[0], None if pair[1] is None else _bytes(pair[1], where)
+
+
+_COLUMNS: dict[str, Callable[[object, str], object]] = {
+    "key": _bytes,
+    "value": _bytes,
+    "partition": _partition,
+    "timestamp": _timestamp,
+    "headers": _headers,
+}
+
+
+def _kind(value: object) -> str:
+    return f"of type {type(value).__name__}"
