@@ -7,6 +7,7 @@ import sys
 
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.empty_folder import empty_folder
+from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 
@@ -21,15 +22,17 @@ def make_parser() -> VerbParser:
     parser = parser_of("quickstart", __doc__)
     parser.add_argument("--out", type=out_file, metavar="FILE", help="write the figures to this file, as JSON")
     parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="leave the cluster in this empty folder")
-    parser.add_argument("--limit", type=int, metavar="N", help="send only the first N flights; default: all")
+    parser.add_argument(
+        "--limit", type=whole_number(1), metavar="N", help="send only the first N flights; default: all"
+    )
     return parser
 
 
 def _quickstart(arguments: argparse.Namespace) -> int:
     from lakelog.jobs.demo.quickstart_run import quickstart  # the arguments need no Spark
-    from lakelog.jobs.launch.session import spark_session
+    from lakelog.jobs.launch.session import job_session
 
-    spark = spark_session("lakelog-quickstart")
+    spark = job_session("lakelog-quickstart")
     try:
         return quickstart(spark, arguments.out and str(arguments.out), arguments.keep, arguments.limit)
     finally:

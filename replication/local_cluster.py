@@ -16,6 +16,7 @@ from lakelog.replication.controller.leader_election import PREFERRED
 from lakelog.replication.errors import error_named
 from lakelog.replication.server.broker import Broker
 from lakelog.replication.server.id_watch import IdWatch
+from lakelog.replication.server.spark_check import check_spark
 from lakelog.replication.storage.cluster import CLUSTER_ROOT, Cluster, format_broker, format_cluster, read_identity
 from lakelog.replication.storage.delta.commit_reader import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -54,8 +55,10 @@ class LocalCluster:
     def start(self) -> None:
         """Formats what is not formatted yet and starts every broker and controller.
 
-        Raises DuplicateBrokerRegistrationException, before anything is changed, if one of its brokers runs elsewhere.
+        Raises, before anything is changed, InvalidConfigurationException if the Spark session cannot run a broker, and
+        DuplicateBrokerRegistrationException if one of its brokers runs elsewhere.
         """
+        check_spark(self._spark)
         cluster_id = self._format_cluster()
         watches = [self._watch(broker_id) for broker_id in self.broker_ids]
         for watch in watches:
@@ -139,4 +142,5 @@ class LocalCluster:
         for name, controller in list(self.controllers.items()):
             (self.kill_controller if controller.is_paused else self.stop_controller)(name)
         for broker_id, broker in list(self.brokers.items()):
-            (self.kill_broker if broker.pause_point.is_paused else self.stop_broker)(broker_id)
+            is_out = broker.pause_point.is_paused or broker.pause_point.is_killed
+            (self.kill_broker if is_out else self.stop_broker)(broker_id)

@@ -15,12 +15,12 @@ from lakelog.jobs.benchmark.replication import QUICK, Plan
 from lakelog.jobs.benchmark.report import figures, rows
 from lakelog.jobs.benchmark.run import measure
 from lakelog.jobs.cli.console import FAILED, OK, say, show
-from lakelog.jobs.launch.session import spark_session
+from lakelog.jobs.launch.session import job_session
 
 
 def replication(args: argparse.Namespace) -> int:
     """Measures a follower against a plain stream. Returns the exit status."""
-    spark = spark_session("lakelog bench")
+    spark = job_session("lakelog bench")
     try:
         results = measure(spark, QUICK if args.quick else replace(Plan(), rounds=args.rounds))
     finally:
@@ -49,7 +49,7 @@ def controller(args: argparse.Namespace) -> int:
 def maintenance(args: argparse.Namespace) -> int:
     """Measures maintenance of a log: compaction, and the time of commits over thousands of them. Returns the exit
     status."""
-    spark = spark_session("lakelog bench")
+    spark = job_session("lakelog bench")
     try:
         found = measure_maintenance(spark, args.files, args.commits)
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from lakelog.jobs.cli.console import FAILED, OK, log_to_stderr
 from lakelog.jobs.cli.settings import broker_settings
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
-from lakelog.jobs.launch.session import spark_session
+from lakelog.jobs.launch.session import job_session
 from lakelog.replication.server.broker import Broker
 from lakelog.replication.server.id_watch import prepare_start
 from lakelog.replication.server.warm_up import warm_up
@@ -19,7 +19,7 @@ def run_broker(args: argparse.Namespace) -> int:
     log_to_stderr(f"broker {config.broker_id}", args.log_level)
     cluster = Cluster.open(args.cluster, config)
     watch = prepare_start(cluster, config.broker_id, args.root, args.take_over)
-    spark = spark_session(f"lakelog broker {config.broker_id}")
+    spark = job_session(f"lakelog broker {config.broker_id}")
     told = stop_signals()  # after PySpark, which has a handler of its own
     try:
         warm_up(spark, cluster.storage_of(config.broker_id, args.root), config.broker_id, cluster.root)

@@ -10,7 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lakelog.jobs.launch.spark_submit import DELTA_PACKAGE, spark_home
+from lakelog.jobs.launch.spark_submit import spark_home
+from lakelog.replication.storage.delta.spark_delta import DELTA_PACKAGE
 
 # Of the 33 jars that Maven's metadata ask for, Spark's own distribution holds all others, mostly in newer versions.
 GROUPS = ("io.delta_", "io.unitycatalog_")

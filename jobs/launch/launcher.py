@@ -10,17 +10,19 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lakelog.jobs.launch.code_archive import SOURCES
+from lakelog.jobs.launch.installed import check_installed
 from lakelog.jobs.launch.spark_submit import Options, spark_environment, split_arguments
 
 
 class Verb(NamedTuple):
     """A module with `main(argv: list[str]) -> int`. It needs no Spark where it is called with one of `sparkless`: its
-    first word, or an option and its value."""
+    first word, or an option and its value. With Spark it needs the packages of `extras`."""
 
     module: str
     needs_spark: bool
     help: str
     sparkless: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ("spark",)
 
     def starts_spark(self, arguments: list[str]) -> bool:
         """Whether it needs Spark for what it is called with."""
@@ -33,7 +35,10 @@ _HELP = {"-h", "--help"}
 
 VERBS = {
     "quickstart": Verb(
-        "lakelog.jobs.quickstart", True, "replicate 336,776 flights over three brokers, and check every record"
+        "lakelog.jobs.quickstart",
+        True,
+        "replicate 336,776 flights over three brokers, and check every record",
+        extras=("spark", "demo"),
     ),
     "broker": Verb("lakelog.jobs.broker", True, "run a broker"),
     "controller": Verb("lakelog.jobs.controller", False, "run a controller; show the active one, and its requests"),
@@ -109,6 +114,7 @@ def _start(name: str, arguments: list[str], options: Options) -> int:
         hint = f"did you mean {close[0]}?" if close else f"the verbs are {', '.join(VERBS)}"
         raise ValueError(f"there is no verb {name!r}; {hint}")
     if verb.starts_spark(arguments):
+        check_installed(verb.extras, options)
         _become(verb.module, arguments, spark_environment(options))
     if options and not _HELP & set(arguments):
         raise ValueError(f"{options[0][0]} is an option of spark-submit, and {name} starts no Spark")

@@ -1,47 +1,78 @@
-"""The Spark session of a job, and the watch over its JVM."""
+"""The Spark session of users and of verbs, and the watch over its JVM."""
 
 import os
 import sys
 import threading
-from collections.abc import Callable
-from subprocess import Popen
+from collections.abc import Mapping
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-_EXTENSIONS = "spark.sql.extensions"
-_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+from lakelog.jobs.launch.spark_submit import session_environment
+from lakelog.replication.server.spark_end import has_jvm_died
+from lakelog.replication.storage.delta.spark_delta import (
+    CATALOG,
+    DELTA_CATALOG,
+    DELTA_EXTENSION,
+    EXTENSIONS,
+    check_delta,
+    check_delta_jar,
+)
+
+_LOOK_SECONDS = 0.1
 
 # What Lakelog does not work without, also where conf/spark-defaults.conf is not in use.
 _NEEDED = {
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    CATALOG: DELTA_CATALOG,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.pollingDelay": "50ms",
     "spark.ui.enabled": "false",
 }
 
 
-def spark_session(app_name: str) -> SparkSession:
-    """A session with what Lakelog needs; whatever spark-submit was told stays as it was told."""
-    SparkContext._ensure_initialized()  # the JVM first: only it knows what spark-submit was told
-    given = SparkConf()
-    builder = SparkSession.builder.appName(_name(given, app_name)).config(_EXTENSIONS, _extensions(given))
-    for key, value in _NEEDED.items():
-        if not given.contains(key):
-            builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    stop_with_jvm()
+def spark_session(
+    app_name: str = "lakelog", master: str | None = None, configs: Mapping[str, object] | None = None
+) -> SparkSession:
+    """A Spark session that can run brokers and read topics: in plain Python, in a notebook and under spark-submit.
+
+    `master`: such as "local[4]"; default: that of Spark's own configuration, else "local[*]". `configs`: settings of
+    Spark, such as {"spark.driver.memory": "4g"}. What spark-submit was told, or PYSPARK_SUBMIT_ARGS says, stays.
+
+    A session that exists already is used as it is. Raises InvalidConfigurationException if it has no Delta: its JVM was
+    started without, and no JVM gets other jars later.
+    """
+    settings: dict[str, Any] = {name: str(value) for name, value in (configs or {}).items()}
+    if master:
+        settings["spark.master"] = master
+    if SparkContext._active_spark_context is None:
+        settings.update(_start_jvm(settings, app_name))
+    spark = SparkSession.builder.config(map=settings).getOrCreate()
+    check_delta(spark)
     return spark
 
 
-def stop_with_jvm() -> None:
-    """End this process as soon as its JVM has died.
+def job_session(app_name: str) -> SparkSession:
+    """The session of a verb, whose process ends as soon as its JVM has died.
 
-    Python outlives a killed JVM, and commits by delta-rs need none: a broker without streams would go on as leader.
+    Not so in `spark_session`: a notebook's kernel holds the work of its user. There each broker ends by itself.
     """
-    process: Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
-    wait = process.wait if process else _wait_for_parent
-    threading.Thread(target=_exit_after, args=(wait,), name="stop-with-jvm", daemon=True).start()
+    spark = spark_session(app_name)
+    threading.Thread(target=_exit_with_jvm, name="stop-with-jvm", daemon=True).start()
+    return spark
+
+
+def _start_jvm(settings: Mapping[str, str], app_name: str) -> dict[str, str]:
+    """The settings that are still needed, once there is a JVM: only it knows what spark-submit was told."""
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.update(session_environment(settings))
+    SparkContext._ensure_initialized()
+    given = SparkConf().setAll(list(settings.items()))
+    if given.get("spark.master", "local").startswith("local"):  # under spark-submit nobody has said it for the workers
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    check_delta_jar(SparkContext._jvm)
+    missing = {name: value for name, value in _NEEDED.items() if not given.contains(name)}
+    return {**missing, EXTENSIONS: _extensions(given), "spark.app.name": _name(given, app_name)}
 
 
 def _name(given: SparkConf, app_name: str) -> str:
@@ -52,20 +83,14 @@ def _name(given: SparkConf, app_name: str) -> str:
 
 def _extensions(given: SparkConf) -> str:
     """Delta's beside those of the user, such as Iceberg's."""
-    names = [name for name in given.get(_EXTENSIONS, "").split(",") if name]
-    return ",".join(names if _DELTA_EXTENSION in names else [*names, _DELTA_EXTENSION])
+    names = [name for name in given.get(EXTENSIONS, "").split(",") if name]
+    return ",".join(names if DELTA_EXTENSION in names else [*names, DELTA_EXTENSION])
 
 
-def _wait_for_parent() -> None:
-    """Under plain spark-submit the JVM is the parent, and a dead parent is replaced by another."""
-    parent = os.getppid()
+def _exit_with_jvm() -> None:
     never = threading.Event()
-    while os.getppid() == parent:
-        never.wait(0.5)
-
-
-def _exit_after(wait: Callable[[], object]) -> None:
-    wait()
+    while not has_jvm_died():
+        never.wait(_LOOK_SECONDS)
     try:  # under plain spark-submit stderr is a pipe to the dead JVM
         print("lakelog: the JVM of this driver has died, so the driver stops", file=sys.stderr, flush=True)
     finally:

@@ -8,13 +8,13 @@ import importlib.util
 import os
 import re
 import shlex
+import site
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lakelog.jobs.launch.code_archive import SOURCES, code_archive
-
-DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+from lakelog.replication.storage.delta.spark_delta import DELTA_PACKAGE
 
 # Names that belong to spark-submit, before or after the verb: no verb may have an option of such a name.
 OPTIONS = frozenset(
@@ -37,6 +37,8 @@ CONFS = {
 
 Options = list[tuple[str, str]]
 
+_SHELL = "pyspark-shell"  # the last word of PYSPARK_SUBMIT_ARGS: the driver is not started by spark-submit
+
 
 def split_arguments(words: list[str]) -> tuple[Options, list[str]]:
     """Options of spark-submit, and the rest; after `--` everything is the rest."""
@@ -54,8 +56,16 @@ def split_arguments(words: list[str]) -> tuple[Options, list[str]]:
     return options, rest
 
 
-def spark_environment(options: Options) -> dict[str, str]:
-    """The variables that a PySpark driver needs to start its JVM as `options` and our defaults say."""
+def session_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """The same variables for a program that makes a session by itself: `settings`, over PYSPARK_SUBMIT_ARGS."""
+    told = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    options, rest = split_arguments([*told, *(f"--conf={name}={value}" for name, value in settings.items())])
+    return spark_environment(options, [word for word in rest if word != _SHELL])
+
+
+def spark_environment(options: Options, flags: Sequence[str] = ()) -> dict[str, str]:
+    """The variables that a PySpark driver needs to start its JVM as `options`, `flags` such as --verbose, and our
+    defaults say."""
     if ("--deploy-mode", "cluster") in options:
         raise ValueError("--deploy-mode cluster starts the driver elsewhere: use spark-submit itself for it")
     master = _master(options)
@@ -63,12 +73,13 @@ def spark_environment(options: Options) -> dict[str, str]:
         # Told, not found: Spark's own search breaks on a path with spaces.
         "SPARK_HOME": str(spark_home()),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        "PYSPARK_SUBMIT_ARGS": shlex.join([*_submit_words(options, master), "pyspark-shell"]),
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*_submit_words(options, master), *flags, _SHELL]),
     }
     if conf := _conf_folder():
         variables["SPARK_CONF_DIR"] = str(conf)
     if master.startswith("local"):
         variables["PYSPARK_PYTHON"] = sys.executable
+        variables["PYTHONPATH"] = os.pathsep.join(_worker_path())
         # A laptop's host name may resolve to an address that it had in another network.
         variables["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
     return variables
@@ -110,13 +121,23 @@ def _submit_words(options: Options, master: str) -> list[str]:
         "--py-files": [*_values(options, "--py-files"), *archives],
     }
     words = [word for name, value in options if name not in lists for word in (name, value)]
-    return words + [word for name, values in lists.items() if values for word in (name, ",".join(values))]
+    return words + [word for name, values in lists.items() if values for word in (name, _joined(values))]
+
+
+def _joined(lists: Iterable[str]) -> str:
+    """Lists as one, each item once: a verb's process is told again what its launcher was told."""
+    return ",".join(dict.fromkeys(",".join(lists).split(",")))
+
+
+def is_delta_there(options: Options) -> bool:
+    """Whether the user or Spark brings Delta."""
+    brought = any("delta-spark" in value for name in ("--jars", "--packages") for value in _values(options, name))
+    return brought or any((spark_home() / "jars").glob("delta-spark*.jar"))
 
 
 def _delta(options: Options) -> dict[str, list[str]]:
-    """Delta from this environment's folder, else from a registry, and from neither if Spark or the user brings it."""
-    brought = any("delta-spark" in value for name in ("--jars", "--packages") for value in _values(options, name))
-    if brought or any((spark_home() / "jars").glob("delta-spark*.jar")):
+    """Delta from this environment's folder, else from a registry, and from neither if it is there."""
+    if is_delta_there(options):
         return {}
     jars = sorted(str(jar) for jar in Path(sys.prefix, "jars").glob("*.jar"))
     return {"--jars": jars} if jars else {"--packages": [DELTA_PACKAGE]}
@@ -128,6 +149,13 @@ def _conf_folder() -> Path | None:
         return None
     folders = (SOURCES / "conf", Path(sys.prefix, "share", "lakelog", "conf"))
     return next((folder for folder in folders if (folder / "spark-defaults.conf").exists()), None)
+
+
+def _worker_path() -> list[str]:
+    """PYTHONPATH for local workers, which know nothing of the driver's `sys.path`. They find installed packages."""
+    given = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    found = {*given, *site.getsitepackages(), site.getusersitepackages()}
+    return given if str(SOURCES) in found else [*given, str(SOURCES)]
 
 
 def _master(options: Options) -> str:

@@ -59,9 +59,9 @@ def clusters_of(mode: str) -> Iterator[MakeCluster]:
 
         yield lambda _, brokers: SimulatedCluster(brokers)
         return
-    from lakelog.jobs.launch.session import spark_session  # imported late, because processes have their own sessions
+    from lakelog.jobs.launch.session import job_session  # imported late, because processes have their own sessions
 
-    spark = spark_session("lakelog-scenario")
+    spark = job_session("lakelog-scenario")
     try:
         warm_up(spark)
         yield partial(EmbeddedCluster, spark)

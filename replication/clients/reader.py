@@ -23,6 +23,7 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.spark_delta import check_delta
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import size_fault
 
@@ -46,8 +47,9 @@ def read_committed(
     UnknownTopicOrPartitionException, InvalidPartitionsException, LeaderNotAvailableException,
     NotLeaderOrFollowerException if a leader changes meanwhile, OffsetOutOfRangeException, CorruptRecordException if a
     data file is missing, and OffsetNotAvailableException if a new leader does not know its HW within
-    `request.timeout.ms`. KIP-207.
+    `request.timeout.ms`. KIP-207. Raises InvalidConfigurationException for a session without Delta.
     """
+    check_delta(spark)
     view = TopicView(Cluster.open(cluster_uri, config))
     deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
     poll_interval_ms = view.cluster.config.lakelog_poll_interval_ms

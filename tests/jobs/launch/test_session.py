@@ -1,0 +1,95 @@
+"""Sessions that users make: with Lakelog, and by hand. Each in a process and a JVM of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from lakelog.jobs.launch.code_archive import SOURCES
+
+BY_HAND = """
+import os, sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+import lakelog
+from lakelog.replication.server import spark_check
+
+def refusal(work):
+    try:
+        work()
+    except lakelog.LakelogException as error:
+        print(error.name, error, sep=": ")
+
+refusal(lambda: lakelog.LocalCluster(spark, sys.argv[1]).start())
+refusal(lambda: lakelog.read_committed(spark, sys.argv[1], "orders"))
+refusal(lakelog.spark_session)
+spark_check.check_delta = lambda _: None
+refusal(lambda: lakelog.LocalCluster(spark, sys.argv[1]).start())
+spark.stop()
+refusal(lakelog.spark_session)
+print(os.environ["PYSPARK_PYTHON"] == sys.executable)
+"""
+
+BY_LAKELOG = """
+import os, signal, sys, threading
+sys.path.insert(0, os.environ.pop("PATH_OF_THE_DRIVER"))
+import lakelog
+spark = lakelog.spark_session("mine", master="local[2]", configs={"spark.sql.shuffle.partitions": 3})
+print(lakelog.spark_session() is spark, spark.sparkContext.appName, spark.sparkContext.master)
+print(spark.conf.get("spark.sql.shuffle.partitions"), spark.conf.get("spark.sql.session.timeZone"))
+cluster = lakelog.LocalCluster(spark, sys.argv[1], brokers=1)
+cluster.start()
+cluster.admin().create_topic("orders", partitions=1, replication_factor=1)
+(sent,) = lakelog.Producer(cluster.cluster_uri).send("orders", [{"key": "k", "value": "v"}], 120_000).values()
+print(sent.error, [bytes(r["value"]) for r in lakelog.read_committed(spark, cluster.cluster_uri, "orders").collect()])
+os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+while cluster.brokers[1].is_running():
+    threading.Event().wait(0.05)
+cluster.stop()
+print("the process lives, its broker does not")
+"""
+
+
+def run(program: str, folder: Path, **variables: str) -> tuple[list[str], str]:
+    """Lines of stdout, and stderr, of a program that stands in that folder."""
+    unset = ("PYSPARK_SUBMIT_ARGS", "PYSPARK_PYTHON", "SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    command = [sys.executable, "-c", program, str(folder / "cluster")]
+    done = subprocess.run(
+        command, env={**environment, "SPARK_LOCAL_IP": "127.0.0.1", **variables}, cwd=folder, capture_output=True,
+        text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines(), done.stderr
+
+
+def test_a_session_made_by_hand_is_refused_in_one_sentence_before_anything_is_written(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # without the installed packages
+    python.chmod(0o755)
+    lines, errors = run(BY_HAND, tmp_path, PYSPARK_PYTHON=str(python), PYTHONPATH=str(SOURCES))
+    without_delta = "InvalidConfigurationException: Spark cannot read Delta tables: start it with --packages io.delta:"
+    assert [line.startswith(without_delta) for line in lines] == [True, True, True, False, True, False]
+    assert f"Spark's Python workers ({python}) cannot run Lakelog: ModuleNotFoundError: No module named" in lines[3]
+    assert f"set PYSPARK_PYTHON={sys.executable} before Spark starts" in lines[3]
+    assert lines[5] == "True", "a new session would have workers of this interpreter"
+    assert "\tat " not in errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "cluster").exists()
+
+
+def test_a_session_by_lakelog_works_in_plain_python_and_its_brokers_end_with_the_jvm(tmp_path: Path) -> None:
+    """The driver's `sys.path` has the package, and no variable tells the workers of it."""
+    lines, _ = run(BY_LAKELOG, tmp_path, PATH_OF_THE_DRIVER=str(SOURCES))
+    assert lines == [
+        "True mine local[2]",
+        "3 UTC",
+        "None [b'v']",
+        "the process lives, its broker does not",
+    ]
+
+
+def test_every_verb_ends_with_its_jvm() -> None:
+    """So they make their sessions by `job_session`."""
+    users = [path.name for path in (SOURCES / "jobs").rglob("*.py") if "import spark_session" in path.read_text()]
+    assert users == []
