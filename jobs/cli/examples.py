@@ -22,6 +22,10 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Show the requests of all commands, and their outcomes", f"lakelog controller {_LAKE} --requests"),
         ("Cancel a request", f"lakelog controller {_LAKE} --cancel-request 3f6c0a57d1e94c0c8a8f6a4a2d1f9b7e"),
     ),
+    "status": (
+        ("Show what is wrong with a cluster", f"lakelog status {_LAKE}"),
+        ("Ask from a monitor: the exit status is 1 if something is wrong", f"lakelog status {_LAKE} -o json"),
+    ),
     "format": (
         ("Make the root of a cluster", f"lakelog format {_LAKE}"),
         ("Make the root of broker 1", f"lakelog format {_LAKE} --broker-id 1 --root /lake/broker-1"),
