@@ -14,7 +14,7 @@ from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.storage.cluster import Cluster
 
-_COLUMNS = ("broker", "state", "heartbeat_age_s", "rack", "root", "storage_error")
+_COLUMNS = ("broker", "state", "heartbeat_age_s", "root", "storage_error")
 
 
 def main(argv: list[str]) -> int:

@@ -97,7 +97,7 @@ def pulses(tables: Mapping[str, Heartbeats], wait: Callable[[float], None]) -> d
     if not doubtful:
         return {name: Pulse(True, max(0.0, age)) for name, (_, age) in first.items()}
     seconds = max(tables[name].session_timeout for name in doubtful) / 2
-    say(f"No sign of life of late from {', '.join(doubtful)}: looking again in {seconds:g} s")
+    say(f"No recent heartbeat from {', '.join(doubtful)}: looking again in {seconds:g} s")
     wait(seconds)
     second = {name: _newest(table.root) for name, table in tables.items()}
     return {

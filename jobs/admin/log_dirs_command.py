@@ -199,7 +199,7 @@ def _rows(log_dir: LogDir) -> list[Row]:
 def _note(log_dir: LogDir, error: object) -> str | None:
     """Why a row is not to be trusted, or the error."""
     is_stale = log_dir.state in (DEAD, STOPPED)
-    stale = f"stale: its broker is {log_dir.state} for {ago(log_dir.heartbeat_age)}" if is_stale else None
+    stale = f"stale: broker {log_dir.state}, heartbeat {ago(log_dir.heartbeat_age)} ago" if is_stale else None
     return "; ".join(str(note) for note in (error or log_dir.error, stale) if note) or None
 
 

@@ -35,7 +35,7 @@ def test_json_has_all_that_a_broker_says(show: Run) -> None:
     assert [row["state"] for row in json.loads(out)] == ["alive", "dead", "storage error"]
 
 
-def test_a_table_has_six_columns_on_80_characters_and_all_of_them_on_demand(
+def test_a_table_has_five_columns_on_80_characters_and_all_of_them_on_demand(
     show: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = show()[1].splitlines()

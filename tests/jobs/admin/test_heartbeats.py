@@ -90,7 +90,7 @@ def test_who_is_silent_is_dead_and_said_to_be_watched(
         beat(cluster, broker, seconds, shutting_down=broker == 3)
     assert seen(cluster, waits.append) == {1: ("alive", 1.0), 2: ("dead", 312.0), 3: ("stopped", 40.0)}
     assert waits == [3.0]
-    said = "No sign of life of late from broker 2, broker 3: looking again in 3 s\n"
+    said = "No recent heartbeat from broker 2, broker 3: looking again in 3 s\n"
     assert capsys.readouterr().err == said
 
 

@@ -72,7 +72,7 @@ def test_what_is_wrong_is_status_1_and_has_what_to_do(show: Run, world: World, m
     written(f"{world.uri}/controller", 60.0)
     world.say(0, P1, broker=2, state="Delayed", error="OSError: away")
     code, out, err = show()
-    assert (code, err) == (1, "No sign of life of late from broker 1, the controller: looking again in 3 s\n")
+    assert (code, err) == (1, "No recent heartbeat from broker 1, the controller: looking again in 3 s\n")
     assert lines(out)[1:4] == [
         "controller  gone: c, controller epoch 1",
         "brokers     1 of 2 alive, 1 is dead",
