@@ -1,5 +1,6 @@
 """A fetcher: its query begins, ends by itself, is started again, is shut down."""
 
+import dataclasses
 import threading
 from types import SimpleNamespace
 
@@ -271,6 +272,15 @@ def test_ft_06_ft_15_what_the_query_fails_with_delays_all_partitions_and_is_publ
     found = {(s.shown_state, s.error) for s in fetch.states.all().values()}
     assert found == {(FollowerState.DELAYED, "its query has ended: no worker")}
     assert fetch.published == ["delayed"]
+
+
+def test_ft_15_a_row_that_cannot_be_published_now_ends_nothing(fetch):
+    """The broker publishes it with its next rows."""
+    fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
+    publish = raises(KafkaStorageException("disk full"))
+    fetch.round._context = dataclasses.replace(fetch.round._context, publish=publish)
+    fetch.round.delay_all("its query has ended: no worker")
+    assert fetch.states.get(P0).shown_state == FollowerState.DELAYED
 
 
 def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fetcher):
