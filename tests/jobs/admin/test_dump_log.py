@@ -236,6 +236,7 @@ def test_a_file_whose_footer_contradicts_itself_is_named_without_reading_its_row
     assert err.startswith(f"lakelog: CorruptRecordException: {log.root.path(third)}: its footer cannot be read: ")
     assert words in err
     assert {FIRST, TOMBSTONE, SECOND} <= set(without_hashes(out).splitlines())
+    assert dump("--topic", "planes") == (1, "", err), "it may hold that topic"
 
 
 @pytest.mark.parametrize(("happens", "words"), WRONG.values(), ids=WRONG)

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from lakelog.jobs import reassign_partitions, topics
+from lakelog.jobs.admin import reassign_command
 from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.errors import TimeoutException
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 
@@ -86,6 +88,16 @@ def test_ra_03_verify_tells_what_has_come_of_it(on_t: Run, write: Any) -> None:
     assert err.endswith("lakelog: UnknownTopicOrPartitionException: no partition u-0\n")
     rows = json.loads(on_t(reassign_partitions, "--verify", "--reassignment-json-file", file, "-o", "json")[1])
     assert [row["status"] for row in rows] == ["complete", "other replicas", "unknown partition"]
+
+
+def test_where_verify_fails_its_error_is_the_only_json(on_t: Run, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise TimeoutException("no controller")
+
+    monkeypatch.setattr(reassign_command, "clear_throttles", refuse)
+    file = write(moves(t_0=[1, 2]))
+    status, out, _ = on_t(reassign_partitions, "--verify", "--reassignment-json-file", file, "-o", "json")
+    assert (status, json.loads(out)) == (1, {"error": {"code": "TimeoutException", "message": "no controller"}})
 
 
 def test_tm_02_what_is_generated_can_be_executed(on_t: Run, admin: AdminClient, write: Any) -> None:

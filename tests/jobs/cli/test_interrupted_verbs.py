@@ -10,10 +10,11 @@ from lakelog.replication.storage.cluster import Cluster
 from tests.processes import wait_until
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_request_is_withdrawn_when_its_verb_is_ended(cluster: str, number: signal.Signals, status: int) -> None:
-    words = ["topics", "--cluster", cluster, "--create", "--topic", "t"]
-    verb = subprocess.Popen([sys.executable, "-m", "lakelog.jobs", *words], stderr=subprocess.PIPE, text=True)
+def ended(cluster: str, numbers: list[signal.Signals], before: str = "") -> tuple[int, list[str], str]:
+    """Status and stderr of a verb that gets signals while it waits, and its request's id. `before` it is shell."""
+    words = [sys.executable, "-m", "lakelog.jobs", "topics", "--cluster", cluster, "--create", "--topic", "t"]
+    shell = ["sh", "-c", f'{before} exec "$@"', "sh", *words]
+    verb = subprocess.Popen(shell, stderr=subprocess.PIPE, text=True)
     admin = Cluster.open(cluster).admin
 
     def waits() -> bool:
@@ -22,16 +23,27 @@ def test_a_request_is_withdrawn_when_its_verb_is_ended(cluster: str, number: sig
 
     try:
         wait_until(waits, "the request is there")
-        verb.send_signal(number)
+        for number in numbers:
+            verb.send_signal(number)
         _, err = verb.communicate(timeout=60)
     finally:
         verb.kill()
     admin.refresh()
     (request,) = admin.requests
-    first, last = err.splitlines()
+    assert request.outcomes["create_topic"].error == "TimeoutException"
+    return verb.returncode, err.splitlines(), request.request_id
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_request_is_withdrawn_when_its_verb_is_ended(cluster: str, number: signal.Signals, status: int) -> None:
+    returned, (first, last), request_id = ended(cluster, [number])
+    assert returned == status
     assert first.startswith("lakelog: no controller is active")
     assert last == (
-        f"lakelog: create_topic: request {request.request_id} is interrupted; it is withdrawn, and nothing of it was "
-        "done"
+        f"lakelog: create_topic: request {request_id} is interrupted; it is withdrawn, and nothing of it was done"
     )
-    assert (verb.returncode, request.outcomes["create_topic"].error) == (status, "TimeoutException")
+
+
+def test_a_verb_under_nohup_outlives_its_terminal(cluster: str) -> None:
+    """The second signal ends it: the first one would have given another status."""
+    assert ended(cluster, [signal.SIGHUP, signal.SIGTERM], "trap '' HUP;")[0] == 143
