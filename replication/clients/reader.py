@@ -19,9 +19,10 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.frames.committed_records import committed_records
 from lakelog.replication.protocol.delayed_operation import check_log_leads, check_offset_available
+from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.spark_delta import check_delta
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -91,8 +92,8 @@ def _read_leader(
     state = log.refresh()
     bounds = []
     for registration in led:
-        row = rows.get(registration.topic_id_partition)
-        if row is None or row.role != LEADER_ROLE or row.leader_epoch != registration.leader_epoch:
+        row = Leadership(registration, rows.get(registration.topic_id_partition)).leader_row
+        if row is None:
             raise LeaderNotAvailableException(
                 f"{registration.name}: broker {leader} has not taken up its role as leader "
                 f"under leader epoch {registration.leader_epoch} yet"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.simulation.actor import Actor, Work
 from lakelog.replication.simulation.events import AnswerLost
 
@@ -25,8 +26,9 @@ class LeaderVisitor(Actor):
 
     def _go_to(self, registration: PartitionRegistration) -> Work:
         yield
-        row = self.look(self.world.replicas[registration.leader])[1].replicas.get(registration.topic_id_partition)
-        if row is not None and row.role == LEADER_ROLE and row.leader_epoch == registration.leader_epoch:
+        rows = self.look(self.world.replicas[registration.leader])[1].replicas
+        row = Leadership(registration, rows.get(registration.topic_id_partition)).leader_row
+        if row is not None:
             yield from self.visit(registration.leader, row)
 
     def visit(self, leader: int, row: Replica) -> Work:
