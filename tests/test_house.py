@@ -30,12 +30,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "replication.errors": (),
     "replication.properties": ("replication.errors",),
     "replication.settings": ("replication.properties",),
-    "replication.config": (
-        "schemas",
-        "replication.errors",
-        "replication.properties",
-        "replication.settings",
-    ),
+    "replication.config": ("schemas", *(f"replication.{name}" for name in ("errors", "properties", "settings"))),
     "replication.protocol": ("schemas", "replication.errors"),
     "replication.frames": ("schemas",),
     "replication.storage": (*_BASE, "replication.protocol"),
@@ -46,12 +41,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         for name in ("controller", "active_controller", "admin_requests", "offset_retention", "producer_expiration")
     },
     "replication.clients": _LOWER,
-    "replication.simulation": (
-        "replication.errors",
-        "replication.config",
-        "replication.protocol",
-        "replication.controller",
-    ),
+    "replication.simulation": tuple(f"replication.{name}" for name in ("errors", "config", "protocol", "controller")),
     "replication.simulation.stack": ("schemas", "replication"),  # it drives all that ships
     **{f"replication.simulation.{name}": ("replication.simulation",) for name in ("tiers", "report")},
     "jobs": ("schemas", "replication"),
