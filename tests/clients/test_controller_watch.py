@@ -8,8 +8,8 @@ import pytest
 from lakelog.replication.clients import controller_channel, controller_watch
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import Config
-from lakelog.replication.errors import KafkaStorageException, TimeoutException
-from lakelog.replication.protocol.admin_request import APPLYING, Outcome
+from lakelog.replication.errors import KafkaStorageException, RequestCancelledException, TimeoutException
+from lakelog.replication.protocol.admin_request import APPLYING, DECIDED, Outcome
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.admin_table import AdminTable
@@ -99,6 +99,14 @@ def test_a_controller_that_renews_its_lease_is_never_said_to_be_dead(cluster_uri
 
 
 @pytest.mark.usefixtures("pauses")
+def test_the_lease_is_looked_at_as_often_as_a_controller_renews_it(cluster_uri, monkeypatch):
+    looks, read = [], ControllerLease.read
+    monkeypatch.setattr(ControllerLease, "read", lambda lease: looks.append(1) or read(lease))
+    said_by(cluster_uri)
+    assert len(looks) == 1 + 30 // 2, "every 2 s in 30 s"
+
+
+@pytest.mark.usefixtures("pauses")
 def test_a_lease_that_cannot_be_read_does_not_end_the_wait(cluster_uri, monkeypatch):
     def refuse(_):
         raise KafkaStorageException("the store refuses")
@@ -153,6 +161,26 @@ def test_who_interrupts_a_request_that_is_decided_is_told_so(cluster_uri, monkey
     said, request = interrupted(cluster_uri, monkeypatch, lambda admin, name: admin.decide({name: done}, 1))
     assert said.endswith("it was decided before: see `lakelog controller --requests`")
     assert request.outcomes == done
+
+
+def test_a_request_that_somebody_removes_was_not_interrupted(cluster_uri, monkeypatch):
+    def remove(*_):
+        other = AdminClient(cluster_uri, requested_by="somebody")
+        other.cancel_request(other.list_requests()[-1].request_id)
+
+    monkeypatch.setattr(controller_channel, "pause", remove)
+    said, error = said_by(cluster_uri, RequestCancelledException)
+    assert (len(said), "cancelled by somebody" in error) == (1, True)
+
+
+def test_an_error_while_it_waits_is_no_interruption_and_withdraws_too(cluster_uri, monkeypatch):
+    def refuse(*_):
+        raise KafkaStorageException("the store refuses")
+
+    monkeypatch.setattr(controller_channel, "pause", refuse)
+    said, _ = said_by(cluster_uri, KafkaStorageException)
+    (request,) = AdminClient(cluster_uri).list_requests()
+    assert (len(said), request.state) == (1, DECIDED)
 
 
 def test_an_interruption_right_after_the_request_has_landed_withdraws_it(cluster_uri, monkeypatch):

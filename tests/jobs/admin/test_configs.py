@@ -9,6 +9,8 @@ import pytest
 from lakelog.jobs import configs, topics
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import KEYS, TOPIC_KEYS
+from lakelog.replication.protocol.entity import Entity
+from lakelog.replication.storage.cluster import Cluster
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 
@@ -89,6 +91,11 @@ def test_a_broker_that_has_registered_may_have_no_dynamic_settings(on_t: Run, ad
     assert on_t(configs, "--describe", *BROKERS)[1] == f"  {RATE}=5\n"
 
 
+def test_dynamic_settings_of_a_broker_that_is_gone_are_described(on_t: Run, cluster: str) -> None:
+    Cluster.open(cluster).configs.change({Entity("brokers", "7"): {RATE: "3"}}, {"who": "test"})
+    assert on_t(configs, "--describe", *BROKERS, "--entity-name", "7")[:2] == (0, f"  {RATE}=3\n")
+
+
 def warning(topic: str, replicas: int) -> str:
     return (
         f"lakelog: warning: topic {topic}: min.insync.replicas is 3, but a partition has {replicas} replicas; "
@@ -104,6 +111,7 @@ def test_more_in_sync_replicas_than_there_are_is_warned_of(on_t: Run, dry_run: l
     status, _, err = on_t(topics, "--create", "--topic", "v", "--replica-assignment", "1:2,2:3", *asked)
     assert (status, warning("v", 2) in err) == (0, True)
     assert "warning" not in on_t(topics, "--create", "--topic", "w", "--replication-factor", 3, *asked)[2]
+    assert on_t(topics, "--create", "--topic", "x", *asked)[0] == 0, "the controller chooses the factor"
     words = ("--alter", *TOPIC, "--add-config", "min.insync.replicas=3", *dry_run)
     status, _, err = on_t(configs, *words)
     assert (status, warning("t", 2) in err) == (0, True)

@@ -102,6 +102,13 @@ def test_a_topic_that_there_is_not_is_an_error(show: Run) -> None:
     assert err == ASKED + f"lakelog: UnknownTopicOrPartitionException: no topic planes; there are: {TOPIC}\n"
 
 
+def test_what_is_left_over_of_a_topic_can_be_chosen(show: Run, world: World) -> None:
+    world.cluster.topics.change((), [TOPIC], {"who": "test"})
+    assert not world.cluster.topics.topics
+    rows = json.loads(show("--topic-list", TOPIC, "-o", "json")[1])
+    assert {row["topic"] for row in rows} == {TOPIC}
+
+
 def test_topics_are_chosen(show: Run, world: World) -> None:
     planes = [Topic(name, f"{name}-id", 1) for name in ("planes", "trains")]
     world.cluster.topics.change(planes, (), {"who": "test"})

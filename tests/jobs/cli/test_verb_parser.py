@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lakelog.jobs import bench, broker, brokers, log_dirs, topics
+from lakelog.jobs import bench, broker, brokers, dump_log, log_dirs, topics
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 
@@ -19,6 +19,7 @@ NO_SERVER = "Lakelog has no server to connect to: use --cluster URI, or set LAKE
         (topics, ["--creat", "--topic", "t"], "no option --creat; did you mean --create?"),
         (topics, ["--lst"], "no option --lst; did you mean --list?"),
         (log_dirs, ["--describe", "--topic", "t"], "no option --topic; did you mean --topic-list?"),
+        (dump_log, ["--bootstrap-server", "x"], "no option --bootstrap-server; there are --help, --root, "),
         (broker, ["--config", "server.properties"], "no option --config; did you mean --command-config"),
         (brokers, ["--xyz"], "no option --xyz; there are --help, --cluster, --output, --command-config"),
         (bench, ["replication", "--round", "3"], "no option --round; did you mean --rounds?"),

@@ -178,3 +178,8 @@ def test_delta_of_the_user_needs_no_delta_spark(monkeypatch: pytest.MonkeyPatch)
 def test_a_quickstart_of_no_flights_is_refused(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert quickstart.main([f"--limit={limit}"]) == 2
     assert f"--limit: '{limit}' is not a whole number from 1 to" in capsys.readouterr().err
+
+
+def test_help_comes_before_options_of_spark_submit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch(["broker", "--master", "local[2]", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: lakelog broker")
