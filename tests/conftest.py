@@ -1,13 +1,10 @@
 """Fixtures for all tests. The JVM starts only if a test asks for `spark`."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from lakelog.jobs.launch.spark_submit import spark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,10 +13,9 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """One session for the whole run, with the settings that the verbs use."""
-    os.environ.update(spark_environment([("--master", "local[2]")]))
     from lakelog.jobs.launch.session import spark_session
 
-    session = spark_session("tests")
+    session = spark_session("tests", master="local[2]")
     yield session
     session.stop()
 
