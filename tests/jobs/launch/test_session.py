@@ -3,8 +3,12 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import pytest
+
+from lakelog.jobs.launch import session
 from lakelog.jobs.launch.code_archive import SOURCES
 
 BY_HAND = """
@@ -87,6 +91,21 @@ def test_a_session_by_lakelog_works_in_plain_python_and_its_brokers_end_with_the
         "None [b'v']",
         "the process lives, its broker does not",
     ]
+
+
+def test_the_process_of_a_verb_ends_when_its_jvm_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, ended, statuses = iter([False, True]), threading.Event(), []
+    monkeypatch.setattr(session, "spark_session", lambda app_name: app_name)
+    monkeypatch.setattr(session, "has_jvm_died", lambda: next(looks))
+
+    def leave(status: int) -> None:
+        statuses.append(status)
+        ended.set()
+
+    monkeypatch.setattr(os, "_exit", leave)
+    assert session.job_session("a verb") == "a verb"
+    assert ended.wait(30)
+    assert statuses == [1]
 
 
 def test_every_verb_ends_with_its_jvm() -> None:
