@@ -165,9 +165,7 @@ def test_na_04_who_has_fallen_behind_a_clean_up_forgets_the_files_that_went_mean
 
 def test_na_04_a_state_table_that_has_fallen_behind_has_the_newest_rows_only(root, monkeypatch):
     monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 5)
-    monkeypatch.setattr(
-        "lakelog.replication.storage.tables.broker_table.BROKERS", dataclasses.replace(BROKERS, commits_kept=4)
-    )
+    monkeypatch.setattr(BrokerTable, "TABLE", dataclasses.replace(BROKERS, commits_kept=4))
     table = BrokerTable.open_or_create(StorageRoot.of(root), 1)
     table.register(lambda _: BrokerRegistration(1, "/1", None, 1, 0, -1, False, None, "log", 0))
     other = BrokerTable.open(StorageRoot.of(root), 1)

@@ -257,9 +257,9 @@ def test_a_file_of_another_folder_is_not_opened(tmp_path, name):
     segment = write_segment(inner, 1, log_rows(), [header()])
     for place in (tmp_path / "flights.parquet", tmp_path / "log" / "..%2Fflights.parquet"):
         place.write_bytes(inner.read(segment.name))
-    with pytest.raises(CorruptRecordException, match="no name of a file in this folder"):
+    with pytest.raises(CorruptRecordException, match="is not the name of a file in this folder"):
         read_segment(inner, AddedFile(name, segment.file.size))
-    with pytest.raises(CorruptRecordException, match="no name of a file in this folder"):
+    with pytest.raises(CorruptRecordException, match="is not the name of a file in this folder"):
         read_records(inner, name)
 
 
