@@ -22,9 +22,11 @@ _TYPES = {**ALLOWED, "partition": pa.int64()}
 def python_records(records: Sequence[PythonRecord] | PythonRecord, topic: str) -> pa.Table:
     """Records as a table: of a dict each column by its name; text and bytes are a value. Text becomes UTF-8.
 
-    Headers are pairs of a name and a value. A column that a record leaves out is null there. Raises
-    InvalidRecordException, naming the record and its column.
+    Headers are pairs of a name and a value. A datetime without a time zone is in UTC. A column that a record leaves out
+    is null there. Raises InvalidRecordException, naming the record and its column.
     """
+    if isinstance(records, tuple) and (hasattr(records, "_fields") or hasattr(records, "__fields__")):
+        raise InvalidRecordException(f"records for topic {topic} are one row, {_kind(records)}: give a list of dicts")
     given = [records] if isinstance(records, (Mapping, *_TEXT_OR_BYTES)) else records
     rows = [_row(record, f"records for topic {topic}: record {number}") for number, record in enumerate(given)]
     names = {"value", *(name for row in rows for name in row)}
@@ -56,7 +58,7 @@ def _bytes(value: object, where: str) -> bytes:
 
 
 def _timestamp(value: object, where: str) -> dt.datetime:
-    if not isinstance(value, dt.datetime):
+    if not isinstance(value, dt.datetime) or value != value:  # NaT of pandas is a datetime, and equals nothing
         raise InvalidRecordException(f"{where} is {_kind(value)}, it must be a datetime or None")
     return value
 
@@ -81,6 +83,7 @@ def _header(pair: object, where: str) -> tuple[str, bytes | None]:
         pair = (pair["key"], pair["value"])  # as the column of a table has it
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
         raise InvalidRecordException(f"{where} is {pair!r:.80}, it must be a pair of a name and a value")
+    _bytes(pair[0], where)  # a name that UTF-8 can hold
     return pair[0], None if pair[1] is None else _bytes(pair[1], where)
 
 

@@ -52,8 +52,8 @@ def maybe_truncate(
 
 
 def may_append(batch: FetchedBatch, leader: Replica, fetch_offset: int) -> bool:
-    """Whether the leader's history still has what is wanted of the batch: a late read may bring what has since been
-    truncation. What lies below the fetch offset is not asked for, as the leader may have deleted it by now. [FT-07]"""
+    """Whether the leader's history still has the wanted part of the batch: a late read may bring batches that have been
+    truncated since. Offsets below the fetch offset are not checked, as the leader may have deleted them. [FT-07]"""
     return covers(leader.epochs, batch.leader_epoch, max(batch.base_offset, fetch_offset), batch.last_offset)
 
 

@@ -229,14 +229,15 @@ class Broker:
             self._stopping.wait(config.lakelog_poll_interval_ms / 1000)
 
     def stop(self, controlled: bool = True) -> None:
-        """Gives away what it leads, ends its fetchers, publishes its state once more. [BR-04]
-
-        `controlled`: wait for a controller to move its leaderships; without one that would be in vain.
-        """
+        """Gives away what it leads, ends its fetchers, publishes its state once more. `controlled`: it waits for a
+        controller to move its leaderships; without one that would be in vain. [BR-04]"""
+        if self.pause_point.is_killed:  # its Spark has ended: it writes nothing more
+            self.kill()
+            return
         logger.info("broker %d is stopping", self.broker_id)
         self._is_leaving = True
-        session, enabled = self.session, self._config.controlled_shutdown_enable
-        if controlled and enabled and session and self.is_running() and self._failure is None:
+        controlled, session = controlled and self._config.controlled_shutdown_enable, self.session
+        if controlled and session and self.is_running() and self._failure is None:
             self._shut_down_in_order(session)
         self._stopping.set()
         self._thread.join()

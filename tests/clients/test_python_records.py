@@ -1,15 +1,19 @@
 """Dicts, text and bytes as records."""
 
 import datetime as dt
+from collections import namedtuple
 
+import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 
 from lakelog.replication.clients.python_records import python_records
 from lakelog.replication.clients.record_set import record_set
 from lakelog.replication.clients.records import check_columns, to_records
 from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
 
+Pair = namedtuple("Pair", ["key", "value"])
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 
 
@@ -52,6 +56,11 @@ def test_records_of_python_become_a_table_of_records(records, rows):
         ([{"value": "v", 3: 4}], "record 0: column 3 is unknown"),
         ([["v"]], "record 0 is of type list, it must be a dict, str or bytes"),
         ([None], "record 0 is of type NoneType, it must be a dict, str or bytes"),
+        (
+            [{"value": "v", "timestamp": pd.NaT}],
+            "record 0: timestamp is of type NaTType, it must be a datetime or None",
+        ),
+        ([{"value": "v", "headers": [("\ud800", b"1")]}], "record 0: headers: header 0 is no text that UTF-8 can hold"),
         (range(2), "record 0 is of type int, it must be a dict, str or bytes"),
         ([{"value": "v", "partition": "2"}], "record 0: partition is of type str, it must be an int or None"),
         ([{"value": "v", "partition": True}], "record 0: partition is of type bool, it must be an int or None"),
@@ -81,6 +90,12 @@ def test_what_holds_no_records_is_refused_by_the_name_of_its_type(records):
     kind = f"{type(records).__module__}.{type(records).__qualname__}"
     with pytest.raises(InvalidRecordException, match=f"for topic orders are a {kind}, they must be a DataFrame"):
         record_set("orders", records, 3, 1000)
+
+
+@pytest.mark.parametrize("row", [Row(key="k", value="v"), Pair("k", "v")])
+def test_a_row_is_not_taken_for_a_list_of_values(row):
+    with pytest.raises(InvalidRecordException, match="topic orders are one row, of type .*: give a list of dicts"):
+        record_set("orders", row, 3, 1000)
 
 
 def test_records_of_python_are_split_by_key():

@@ -50,7 +50,7 @@ RULES = BrokerRules()
 
 @dataclass(frozen=True)
 class Memory:
-    """What a broker knows of its replicas. `told` answers with its rows, as last written."""
+    """What a broker knows of its replicas. `published` answers with its rows, as last written."""
 
     hosted: MutableMapping[TopicIdPartition, HostedPartition]
     published: Callable[[], Mapping[TopicIdPartition, Replica]]

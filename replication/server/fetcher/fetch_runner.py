@@ -131,6 +131,7 @@ class FetchRunner:
         """Delays all partitions and publishes why: nothing is fetched, as the query does not run. [FT-06, FT-15]"""
         for partition in self._states.all():
             self._states.delay(partition, error, self._limits.backoff_ms)
+        self._context.pause_point.pass_through()
         with suppress(KafkaStorageException):  # the broker publishes it when it can
             self._context.publish("delayed")
 

@@ -1,7 +1,9 @@
 """Each fault of the store and of the world occurs, as it is meant to."""
 
 import random
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -193,6 +195,17 @@ def test_ol_02_a_broker_that_cannot_begin_gives_the_newest_reason(world, monkeyp
     world.calm()
     assert world.faults.counts["replaced"] == 1
     check(world)
+
+
+def test_a_broker_whose_spark_has_ended_stops_without_a_word(world):
+    node, idle = world.nodes[1], SimpleNamespace(join=lambda: None, stop=lambda: None, is_alive=lambda: True)
+    table = BrokerTable.open_or_create(world.cluster.root, 1)
+    node.broker._stopping, node.broker._thread, node.broker._heartbeat = threading.Event(), idle, idle
+    with world.acting(node):
+        node.broker.pause_point.kill()
+        node.broker.stop()
+    assert not table.refresh()
+    assert not table.registration.shutting_down
 
 
 def test_a_root_is_emptied_once_more_where_a_late_commit_has_landed_in_the_new_table(world):
