@@ -94,7 +94,7 @@ def test_what_holds_no_records_is_refused_by_the_name_of_its_type(records):
 
 @pytest.mark.parametrize("row", [Row(key="k", value="v"), Pair("k", "v")])
 def test_a_row_is_not_taken_for_a_list_of_values(row):
-    with pytest.raises(InvalidRecordException, match="topic orders are one row, of type .*: give a list of dicts"):
+    with pytest.raises(InvalidRecordException, match=r"topic orders are one row, of type .*: give a list of dicts"):
         record_set("orders", row, 3, 1000)
 
 
