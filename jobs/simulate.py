@@ -36,6 +36,10 @@ def make_parser() -> VerbParser:
 
 def _simulate(args: argparse.Namespace) -> int:
     tier = TIERS[args.tier]()
+    say(
+        f"{args.seeds} histories, then each of {len(tier.sabotages)} sabotages, "
+        f"with up to {tier.sabotage_seeds} histories until one is caught: this takes minutes"
+    )
     with counting_bar(sys.stderr.isatty()) as progress:
         bars = {"histories": progress.add_task("histories", total=args.seeds),
                 "sabotages": progress.add_task("sabotages", total=len(tier.sabotages))}  # fmt: skip

@@ -9,7 +9,7 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_changes import first_names, name_of
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import FOLLOWER_ROLE, Replica
+from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
 
 SHOWN = 10  # names of one problem
 
@@ -104,6 +104,7 @@ def problems(state: ClusterState) -> list[Problem]:
     """All that is wrong, the causes first."""
     return [
         *_of_controller(state.controller),
+        *([] if state.brokers else [Problem("no broker has registered", (), "start one: `lakelog broker`")]),
         *(problem for seen in state.brokers.values() for problem in _of_broker(seen)),
         *_of_partitions(state),
         *(problem for broker in state.rows for problem in _of_replicas(state, broker)),
@@ -138,8 +139,10 @@ def _of_partitions(state: ClusterState) -> list[Problem]:
     offline = [p for p in partitions if p.is_offline]
     under_min = [p for p in partitions if p.is_under_min_isr]
     under_replicated = [p for p in partitions if not p.is_offline and p.out_of_sync]
+    waiting = [p for p in partitions if _waits_for_its_leader(state, p)]
     found = [
         (offline, "offline", _advice_if_offline(state, offline)),
+        (waiting, "not served by the new leader yet", "this ends in seconds; if not, see the log of the leader"),
         (under_min, "under min ISR", f"they refuse acks=all until {_absent(under_min)} is in sync again"),
         (under_replicated, "under-replicated", f"{_absent(under_replicated)} is not in sync: start it if it is dead"),
     ]
@@ -148,6 +151,16 @@ def _of_partitions(state: ClusterState) -> list[Problem]:
         for those, word, do in found
         if those
     ]
+
+
+def _waits_for_its_leader(state: ClusterState, partition: Partition) -> bool:
+    """Whether the elected leader has not published that it leads under this leader epoch."""
+    registration = partition.registration
+    rows = state.rows.get(registration.leader)
+    if rows is None or isinstance(rows, str):
+        return False
+    row = rows.get(registration.topic_id_partition)
+    return row is None or (row.role, row.leader_epoch) != (LEADER_ROLE, registration.leader_epoch)
 
 
 def _advice_if_offline(state: ClusterState, offline: Sequence[Partition]) -> str:

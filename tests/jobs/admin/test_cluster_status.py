@@ -40,9 +40,10 @@ def state_of(
     *registrations: PartitionRegistration, controller: SeenController = ACTIVE,
     brokers: tuple[SeenBroker, ...] = (broker(1), broker(2)), rows: Mapping[int, Any] | None = None, least: int = 1,
 ) -> ClusterState:  # fmt: skip
-    """Brokers whose rows are not given have none, unless they are silent."""
+    """Leaders have taken up their roles. Other rows that are not given are not there, unless brokers are silent."""
     live = [b.registration.broker_id for b in brokers if b.state not in ("dead", "stopped")]
-    given = {number: (rows or {}).get(number, []) for number in live}
+    led = {n: [row(n, "leader", partition=r.partition) for r in registrations if r.leader == n] for n in live}
+    given = {number: (rows or {}).get(number, led[number]) for number in live}
     known = {n: r if isinstance(r, str) else {x.topic_id_partition: x for x in r} for n, r in given.items()}
     seen = {b.registration.broker_id: b for b in brokers}
     return ClusterState(controller, seen, [Partition(r, least) for r in registrations], known)
@@ -69,6 +70,14 @@ def test_where_nothing_is_wrong_nothing_is_said(state: ClusterState) -> None:
 
 
 CASES = {
+    "no broker": (state_of(brokers=()), ["no broker has registered"]),
+    "a leader that has not taken up its role": (
+        state_of(LED, rows={1: [row(1)]}), ["1 partition is not served by the new leader yet: t-0"]
+    ),
+    "a leader of an older epoch": (
+        state_of(replace(LED, leader_epoch=7), rows={1: [row(1, "leader")]}),
+        ["1 partition is not served by the new leader yet: t-0"],
+    ),
     "no controller ever": (
         state_of(controller=SeenController(None, "never elected", 0.0)),
         ["no controller was ever elected"],

@@ -82,11 +82,12 @@ def test_what_is_wrong_is_status_1_and_has_what_to_do(show: Run, world: World, m
         "- no controller is active: c renewed its lease 60 s ago",
         "- broker 1 is dead: its last heartbeat was 5 min ago",
         f"- 1 partition is offline: {TOPIC}-0",
+        f"- 1 partition is not served by the new leader yet: {TOPIC}-1",
         f"- 1 partition is under-replicated: {TOPIC}-1",
         f"- replicas of broker 2 are Delayed: OSError: away: {TOPIC}-1",
     ]
-    assert sum(line.startswith("  To do: ") for line in lines(out)) == 5
-    assert "Problems: 5" in lines(out)
+    assert sum(line.startswith("  To do: ") for line in lines(out)) == 6
+    assert "Problems: 6" in lines(out)
 
 
 def test_json_has_all_of_it(show: Run, world: World) -> None:
