@@ -222,7 +222,7 @@ def test_bl_12_every_change_of_a_role_is_logged(world, caplog):
         world.manager.apply()
         world.tell(LED)
         world.manager.apply()
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "state.change.logger"] == [
         "broker 1: flights-0 is leader under leader epoch 0 (controller epoch 0, leader 1)",
         "broker 1: flights-1 is follower under leader epoch 0 (controller epoch 0, leader 2)",
         f"broker 1: {TopicIdPartition('flights-id', 1)} is stopped under leader epoch 0 (controller epoch -, leader -)",

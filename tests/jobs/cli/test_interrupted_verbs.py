@@ -10,11 +10,16 @@ from lakelog.replication.storage.cluster import Cluster
 from tests.processes import wait_until
 
 
+def heeds_its_terminal() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def ended(cluster: str, numbers: list[signal.Signals], before: str = "") -> tuple[int, list[str], str]:
     """Status and stderr of a verb that gets signals while it waits, and its request's id. `before` it is shell."""
     words = [sys.executable, "-m", "lakelog.jobs", "topics", "--cluster", cluster, "--create", "--topic", "t"]
     shell = ["sh", "-c", f'{before} exec "$@"', "sh", *words]
-    verb = subprocess.Popen(shell, stderr=subprocess.PIPE, text=True)
+    # Whoever runs the tests may have made them ignore SIGHUP, and no shell can take that back.
+    verb = subprocess.Popen(shell, stderr=subprocess.PIPE, text=True, preexec_fn=heeds_its_terminal)
     admin = Cluster.open(cluster).admin
 
     def waits() -> bool:

@@ -70,7 +70,7 @@ def test_what_does_not_happen_in_time_is_told_with_what_is_lacking(
     pids = _use(monkeypatch, "exec sleep 600")
     monkeypatch.setattr(soak_run, "PATIENCE", 0.1)
     figures = run_soak(tmp_path, SoakPlan(60, 1, 7), lambda **_: None)
-    assert figures["failures"] == ["TimeoutException: not within 0 s: brokers register; lacking: 1, 2, 3"]
+    assert figures["failures"] == ["TimeoutException: not within 0 s: brokers register; missing: 1, 2, 3"]
     assert all(map(_is_gone, pids))
 
 
