@@ -62,7 +62,7 @@ def test_the_chain_stops_what_a_broken_rule_lets_through(name):
 
 def violations(apply, schedule):
     sabotage = StackSabotage("as `apply` says", apply, schedule)
-    seeds = range(1, WORLDS if schedule.__module__ == rare.__name__ else 3)  # the others leave little to chance
+    seeds = range(1, 4 if schedule.__module__ == rare.__name__ else 2)  # the others leave nothing to chance
     return [violation for seed in seeds if (violation := run(seed, sabotage=sabotage).violation)]
 
 
