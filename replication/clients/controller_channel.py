@@ -135,9 +135,9 @@ class ControllerChannel:
                 f"it may still be carried out, as it could not be withdrawn: {refused}; "
                 f"withdraw it with `lakelog controller --cancel-request {request_id}`"
             )
-        if left is None:
+        if left is None and not request.validate_only:
             return None, "it is not in the table of requests: check whether it was carried out"
-        if any(outcome.error == error.error for outcome in (left.outcomes or {}).values()):
+        if left is None or any(outcome.error == error.error for outcome in (left.outcomes or {}).values()):
             return None, "it is withdrawn, and nothing of it was done"
         if left.outcomes is None:
             return None, (

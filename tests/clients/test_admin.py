@@ -160,6 +160,12 @@ def test_a_request_that_nobody_decides_in_time_is_withdrawn(cluster_uri, validat
     assert client.list_topics() == ["u"]
 
 
+def test_of_a_request_that_is_gone_nobody_says_that_nothing_was_done(cluster_uri, monkeypatch):
+    monkeypatch.setattr(AdminTable, "withdraw", lambda *_: None)
+    with pytest.raises(TimeoutException, match="it is not in the table of requests: check whether it was carried out"):
+        AdminClient(cluster_uri, IMPATIENT).create_topic("t")
+
+
 def test_a_request_that_is_being_applied_is_not_withdrawn(cluster_uri, monkeypatch):
     client = AdminClient(cluster_uri, IMPATIENT)
     admin, add = Cluster.open(cluster_uri).admin, AdminTable.add
