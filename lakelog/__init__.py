@@ -47,7 +47,7 @@ def __getattr__(name: str) -> object:
     """A public name, imported now. Raises ModuleNotFoundError, saying what to install, if it needs Spark and there is
     none."""
     if name == "__version__":
-        return _version()
+        return import_module("lakelog.jobs.launch.version").version()
     if name not in _MODULES:
         raise AttributeError(f"module 'lakelog' has no attribute {name!r}; it has {', '.join(__all__)}")
     try:
@@ -62,13 +62,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return [*__all__, "jobs", "replication", "schemas"]
-
-
-def _version() -> str:
-    """The version in pyproject.toml, as it was installed."""
-    from importlib import metadata  # it imports much, and few ask for it
-
-    try:
-        return metadata.version("lakelog")
-    except metadata.PackageNotFoundError:  # a checkout or a zip on the path: nothing says which version it is
-        return "0+unknown"

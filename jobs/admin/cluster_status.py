@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lakelog.jobs.admin.heartbeats import ACTIVE, ALIVE, DEAD, STORAGE_ERROR, SeenBroker, SeenController, ago
 from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.protocol.partition_changes import first_names, name_of
+from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
@@ -184,7 +184,7 @@ def _of_replicas(state: ClusterState, broker: int) -> list[Problem]:
     failing: dict[tuple[str, str], list[str]] = {}
     for row in _replicas(state, broker) or ():
         if row.error is not None:
-            failing.setdefault((row.state, row.error), []).append(f"{row.topic}-{row.partition}")
+            failing.setdefault((row.state, row.error), []).append(row.name)
     return [
         Problem(f"replicas of broker {broker} are {shown}: {error}", tuple(names), _advice(broker, shown))
         for (shown, error), names in failing.items()
@@ -206,7 +206,7 @@ def _absent(partitions: Sequence[Partition]) -> str:
 
 
 def _names(partitions: Sequence[Partition]) -> tuple[str, ...]:
-    return tuple(name_of(p.registration) for p in partitions)
+    return tuple(p.registration.name for p in partitions)
 
 
 def summary(state: ClusterState) -> dict[str, str]:

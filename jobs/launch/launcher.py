@@ -2,16 +2,14 @@
 
 import importlib
 import os
-import re
 import sys
 from difflib import get_close_matches
-from importlib import metadata
 from itertools import pairwise
 from typing import NamedTuple
 
-from lakelog.jobs.launch.code_archive import SOURCES
 from lakelog.jobs.launch.installed import check_installed
 from lakelog.jobs.launch.spark_submit import Options, spark_environment, split_arguments
+from lakelog.jobs.launch.version import version
 
 
 class Verb(NamedTuple):
@@ -96,13 +94,6 @@ def usage() -> str:
             "Options of spark-submit (--master, --conf, --jars ...) may stand anywhere.",
         ]
     )
-
-
-def version() -> str:
-    """The version of the checkout that this code lies in, else of the installed package."""
-    project = SOURCES / "pyproject.toml"
-    found = re.search(r'^version = "(.+)"$', project.read_text("utf-8"), re.MULTILINE) if project.exists() else None
-    return found[1] if found else metadata.version("lakelog")
 
 
 def _start(name: str, arguments: list[str], options: Options) -> int:

@@ -23,9 +23,9 @@ def partition_changes(before: Partitions, after: Partitions) -> str:
         if partition in before and before[partition] is not now and now.leader != LEADER_DURING_DELETE
     ]
     moved = [(was, now) for was, now in changed if was.leader != now.leader]
-    new_leaders = [name_of(now) for was, now in moved if now.leader >= 0 and was.leader >= 0]
-    offline = [name_of(now) for _, now in moved if now.leader == NO_LEADER]
-    online = [name_of(now) for was, now in moved if was.leader == NO_LEADER]
+    new_leaders = [now.name for was, now in moved if now.leader >= 0 and was.leader >= 0]
+    offline = [now.name for _, now in moved if now.leader == NO_LEADER]
+    online = [now.name for was, now in moved if was.leader == NO_LEADER]
     clauses = [
         _clause("1 partition has a new leader", "partitions have new leaders", new_leaders),
         _clause("1 partition is offline", "partitions are offline", offline),
@@ -34,11 +34,6 @@ def partition_changes(before: Partitions, after: Partitions) -> str:
         *_memberships("joins", [(set(now.isr) - set(was.isr), now) for was, now in changed]),
     ]
     return ", ".join(clause for clause in clauses if clause)
-
-
-def name_of(registration: PartitionRegistration) -> str:
-    """The partition, for people."""
-    return f"{registration.topic}-{registration.partition}"
 
 
 def first_names(names: Sequence[str], shown: int = _NAMED) -> str:
@@ -57,5 +52,5 @@ def _memberships(verb: str, moves: Iterable[tuple[set[int], PartitionRegistratio
     by_broker: dict[int, list[str]] = {}
     for brokers, registration in moves:
         for broker in brokers:
-            by_broker.setdefault(broker, []).append(name_of(registration))
+            by_broker.setdefault(broker, []).append(registration.name)
     return [f"broker {broker} {verb} {_clause('1 ISR', 'ISRs', names)}" for broker, names in sorted(by_broker.items())]
