@@ -11,6 +11,9 @@ ROW = re.compile(r"^\| ([A-Z]{2}-\d\d[^|]*)\| ([^|]*)\| `([\w.]+)` \| `(\w+)` \|
 PAGE = (HOUSE / "replication" / "README.md").read_text()
 TABLE, _, REST = PAGE.partition("## What has no counterpart here")
 ROWS = ROW.findall(TABLE)
+RULES = PAGE.partition("## Rule by rule\n")[2].partition("\n## ")[0]
+INDEX = re.findall(r"^\| \[([^]]+)\]\(#([a-z-]+)\) \| ([A-Z0-9, -]+) \| ", RULES, re.M)
+SUBJECTS = re.findall(r"^### (.+)\n\n(.+)\n\n((?:\|.*\n?)+)", RULES, re.M)
 TESTS = set(re.findall(r"def (test_\w+)", "".join(p.read_text() for p in HOUSE.glob("tests/**/test_*.py"))))
 
 
@@ -36,20 +39,25 @@ AREAS = {
     "BD": 3, "CS": 8, "PS": 4, "RS": 4, "LE": 6, "CH": 2, "RA": 3, "PE": 1, "AR": 2, "TD": 5,
 }  # fmt: skip
 WITHOUT_COUNTERPART = {"AP-05", "NA-01", "NA-02", "NA-03", "NA-04"}
+KNOWN = {f"{area}-{number:02}" for area, last in AREAS.items() for number in range(1, last + 1)}
 
 
 def ids_in(text):
     return set(re.findall(r"[A-Z]{2}-\d\d", text))
 
 
+def subjects_of(behaviour):
+    """The subjects that the index gives to an id, by the whole id or by its area."""
+    return [title for title, _, ids in INDEX if {behaviour, behaviour[:2]} & set(ids.split(", "))]
+
+
 def test_every_behaviour_has_a_function_and_a_test():
     """And the names of tests say which: `test_ft_10_…`."""
-    known = {f"{area}-{number:02}" for area, last in AREAS.items() for number in range(1, last + 1)}
     named = set().union(*(ids_in(ids) for ids, *_ in ROWS))
-    assert known - WITHOUT_COUNTERPART - named == set()
-    assert named - known - WITHOUT_COUNTERPART == set()
+    assert KNOWN - WITHOUT_COUNTERPART - named == set()
+    assert named - KNOWN - WITHOUT_COUNTERPART == set()
     tested = set().union(*(ids_in(name.upper().replace("_", "-")) for name in TESTS))
-    assert known - WITHOUT_COUNTERPART - tested == set()
+    assert KNOWN - WITHOUT_COUNTERPART - tested == set()
 
 
 def test_what_has_no_counterpart_is_told_too():
@@ -58,6 +66,25 @@ def test_what_has_no_counterpart_is_told_too():
 
 def test_every_row_of_the_page_is_read():
     assert len(ROWS) == sum(bool(re.match(r"\| [A-Z]{2}-\d\d", line)) for line in TABLE.splitlines()) > 0
+
+
+def test_the_index_links_to_every_subject_in_its_order():
+    titles = re.findall(r"^### (.+)$", RULES, re.M)
+    assert [title for title, *_ in INDEX] == titles == [title for title, *_ in SUBJECTS]
+    assert [link for _, link, _ in INDEX] == [title.lower().replace(" ", "-") for title in titles]
+    assert all(re.fullmatch(r"[A-Z][^.]+\.", sentence) for _, sentence, _ in SUBJECTS)
+
+
+@pytest.mark.parametrize("behaviour", sorted(KNOWN - WITHOUT_COUNTERPART | {"NA-04"}))
+def test_every_behaviour_is_of_one_subject(behaviour):
+    assert len(subjects_of(behaviour)) == 1
+
+
+@pytest.mark.parametrize(("title", "_sentence", "table"), SUBJECTS, ids=[title for title, *_ in SUBJECTS])
+def test_rules_stand_under_the_subject_of_their_first_id_and_in_order(title, _sentence, table):
+    ids = [found[0].strip().split(", ") for found in ROW.findall(table)]
+    assert [(first, subjects_of(first)) for first, *_ in ids] == [(first, [title]) for first, *_ in ids] != []
+    assert ids == sorted(ids)
 
 
 @pytest.mark.parametrize(("ids", "_rule", "function", "test"), ROWS)
