@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from lakelog.replication.clients.topic_view import TopicView
-from lakelog.replication.errors import LeaderNotAvailableException, UnknownTopicOrPartitionException
+from lakelog.replication.errors import UnknownTopicOrPartitionException
 from lakelog.replication.protocol.delayed_operation import check_log_leads
 from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import PartitionLog
@@ -28,12 +28,7 @@ def led_partition(view: TopicView, found: Leadership | None, name: str) -> LedPa
     """
     if found is None:
         raise UnknownTopicOrPartitionException(f"{name}: no such partition")
-    registration, row = found.registration, found.leader_row
-    if found.error:
-        raise found.error
-    if row is None:
-        leader = f"broker {registration.leader} does not lead it yet" if registration.leader >= 0 else "has no leader"
-        raise LeaderNotAvailableException(f"{name}: {leader}")
+    registration, row = found.registration, found.available_row()
     log = view.log(registration.leader)
     partition_log = log.refresh().partition(registration.topic_id_partition)
     check_log_leads(partition_log, row, name)

@@ -11,7 +11,7 @@ from lakelog.jobs.scenarios.arguments import OK
 from lakelog.jobs.scenarios.observation import leadership, observe
 from lakelog.jobs.scenarios.scene import Observed, Saw, Scene, hold
 from lakelog.replication.clients.producer import RecordMetadata
-from lakelog.replication.errors import LakelogException, LeaderNotAvailableException, NotLeaderOrFollowerException
+from lakelog.replication.errors import LakelogException, NotLeaderOrFollowerException
 
 _HOLD_SECONDS = 5
 _CONSUME_SECONDS = 30  # a consumer waits for a leader
@@ -126,11 +126,8 @@ def consume(scene: Scene, *, topic: str, partition: int, expect_values: list[str
 
 
 def _committed(scene: Scene, topic: str, partition: int) -> list[str]:
-    row = leadership(scene, topic, partition).leader_row
-    if row is None:
-        raise LeaderNotAvailableException(f"{topic}-{partition}: no leader, or it has not taken up its role yet")
     values: list[str] = []
-    offset = row.log_start_offset
+    offset = leadership(scene, topic, partition).available_row().log_start_offset
     while True:
         fetched = scene.consumer.fetch(topic, {partition: offset}, max_wait_ms=0)[partition]
         if fetched.error:

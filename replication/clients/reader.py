@@ -14,12 +14,11 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     CorruptRecordException,
     InvalidPartitionsException,
-    LeaderNotAvailableException,
     OffsetOutOfRangeException,
 )
 from lakelog.replication.frames.committed_records import committed_records
 from lakelog.replication.protocol.delayed_operation import check_log_leads, check_offset_available
-from lakelog.replication.protocol.partition_leader import Leadership
+from lakelog.replication.protocol.partition_leader import Leadership, no_leader
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.replica import Replica
@@ -86,18 +85,13 @@ def _read_leader(
     """Reads the HW first, then the log. So the log's version has all records below the HW, if the broker still
     leads."""
     if leader == NO_LEADER:
-        raise LeaderNotAvailableException(f"{led[0].name}: has no leader")
+        raise no_leader(led[0])
     rows = view.replicas(leader)
     log = view.log(leader)
     state = log.refresh()
     bounds = []
     for registration in led:
-        row = Leadership(registration, rows.get(registration.topic_id_partition)).leader_row
-        if row is None:
-            raise LeaderNotAvailableException(
-                f"{registration.name}: broker {leader} has not taken up its role as leader "
-                f"under leader epoch {registration.leader_epoch} yet"
-            )
+        row = Leadership(registration, rows.get(registration.topic_id_partition)).available_row()
         partition_log = state.partition(registration.topic_id_partition)
         check_log_leads(partition_log, row, registration.name)
         start, stop = _bounds(registration, row, partition_log, starting, ending)

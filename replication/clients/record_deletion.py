@@ -21,8 +21,8 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.delayed_operation import check_log_leads
 from lakelog.replication.protocol.liveness import Liveness
 from lakelog.replication.protocol.log_retention import delete_records_offset, low_watermark
-from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.topic_name import check_not_internal
 from lakelog.replication.storage.log.delete_records import StartOf, raise_log_starts
 
@@ -90,8 +90,9 @@ class _Deletion:
             if found is None:
                 raise UnknownTopicOrPartitionException(f"{self._topic} has no partition {number}")
             partition = found.registration.topic_id_partition
-            log = self._view.log(self._leader(found))
-            starts = {partition: self._start_of(number, found)}
+            row = found.available_row()
+            log = self._view.log(found.registration.leader)
+            starts = {partition: self._start_of(row)}
             outcome = raise_log_starts(log, starts, "admin", "delete records", self._deadline)
             result = outcome[partition]
             if isinstance(result, LakelogException):
@@ -99,22 +100,13 @@ class _Deletion:
             self._wanted[number] = result
         return True
 
-    def _leader(self, found: Leadership) -> int:
-        if found.unavailable is not None:
-            raise found.unavailable
-        return found.registration.leader
-
-    def _start_of(self, number: int, found: Leadership) -> StartOf:
-        row = found.leader_row
+    def _start_of(self, row: Replica) -> StartOf:
         may_delete = self._view.config(self._topic).cleanup_policy == "delete"
-        name = f"{self._topic}-{number}"
+        before = self._before[row.partition]
 
         def start_of(log: PartitionLog) -> int:
-            if row:
-                check_log_leads(log, row, name)
-            high_watermark = row.high_watermark if row else 0
-            epoch = found.registration.leader_epoch
-            return delete_records_offset(log, epoch, high_watermark, self._before[number], may_delete, name)
+            check_log_leads(log, row, row.name)
+            return delete_records_offset(log, row.leader_epoch, row.high_watermark, before, may_delete, row.name)
 
         return start_of
 

@@ -36,6 +36,13 @@ class Leadership(NamedTuple):
             f"under leader epoch {registration.leader_epoch}"
         )
 
+    def available_row(self) -> Replica:
+        """The leader's row. Raises `unavailable`."""
+        row, unavailable = self.leader_row, self.unavailable
+        if row is None or unavailable:
+            raise unavailable or no_leader(self.registration)
+        return row
+
 
 def no_leader(registration: PartitionRegistration) -> LeaderNotAvailableException:
     """The error of a partition that nobody leads."""

@@ -148,7 +148,7 @@ def test_a_partition_in_error_is_named_and_the_others_are_shown(show: Run, world
     assert show("--partitions", "0,1,7", "--topic", TOPIC) == (
         1,
         f"{TOPIC}:0:5\n",
-        f"lakelog: LeaderNotAvailableException: {TOPIC}-1: has no leader\n"
+        f"lakelog: LeaderNotAvailableException: {TOPIC}-1: no leader; replicas are (1, 2)\n"
         f"lakelog: UnknownTopicOrPartitionException: {TOPIC}-7: no such partition\n",
     )
     rows = json.loads(show("-o", "json")[1])
