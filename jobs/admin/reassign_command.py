@@ -9,7 +9,7 @@ from typing import Any
 
 from lakelog.jobs.admin.reassignment_throttle import clear_throttles, set_throttle
 from lakelog.jobs.cli.console import FAILED, JSON, OK, say, show
-from lakelog.jobs.cli.numbers import whole_numbers
+from lakelog.jobs.cli.numbers import whole_numbers, with_commas
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.outcomes import outcome_rows, say_outcomes, show_outcomes
 from lakelog.jobs.cli.partition_files import TopicPartition, reassignments
@@ -144,7 +144,7 @@ def _status_line(row: Mapping[str, Any]) -> str:
     if row["status"] == _OTHER:
         return (
             f"There is no active reassignment of partition {name}, "
-            f"but replica set is {_commas(row['replicas'])} rather than {_commas(row['target'])}."
+            f"but replica set is {with_commas(row['replicas'])} rather than {with_commas(row['target'])}."
         )
     state = "completed" if row["status"] == _COMPLETE else "still in progress"
     return f"Reassignment of partition {name} is {state}."
@@ -167,8 +167,8 @@ def _list(admin: AdminClient, args: argparse.Namespace) -> int:
 
 
 def _moving_line(row: Mapping[str, Any]) -> str:
-    changes = [f" {way}: {_commas(row[way])}." for way in ("adding", "removing") if row[way]]
-    return f"{row['topic']}-{row['partition']}: replicas: {_commas(row['replicas'])}.{''.join(changes)}"
+    changes = [f" {way}: {with_commas(row[way])}." for way in ("adding", "removing") if row[way]]
+    return f"{row['topic']}-{row['partition']}: replicas: {with_commas(row['replicas'])}.{''.join(changes)}"
 
 
 ACTIONS: dict[str, Callable[[AdminClient, argparse.Namespace], int]] = {
@@ -178,7 +178,3 @@ ACTIONS: dict[str, Callable[[AdminClient, argparse.Namespace], int]] = {
 
 def _registrations(admin: AdminClient) -> dict[TopicPartition, PartitionRegistration]:
     return {(r.topic, r.partition): r for topic in admin.describe_topics() for r in topic.partitions}
-
-
-def _commas(brokers: Sequence[int]) -> str:
-    return ",".join(map(str, brokers))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lakelog.jobs.cli.console import JSON, OK, say, show
+from lakelog.jobs.cli.numbers import with_commas
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.outcomes import show_outcomes
 from lakelog.replication.clients.admin import AdminClient, TopicDescription
@@ -190,16 +191,12 @@ def _partition_line(registration: PartitionRegistration) -> str:
     leader = "none" if registration.leader < 0 else registration.leader
     line = (
         f"\tTopic: {registration.topic}\tPartition: {registration.partition}\tLeader: {leader}\t"
-        f"Replicas: {_commas(registration.replicas)}\tIsr: {_commas(registration.isr)}"
+        f"Replicas: {with_commas(registration.replicas)}\tIsr: {with_commas(registration.isr)}"
     )
     if not is_reassigning(registration):
         return line
-    adding, removing = _commas(registration.adding_replicas), _commas(registration.removing_replicas)
+    adding, removing = with_commas(registration.adding_replicas), with_commas(registration.removing_replicas)
     return f"{line}\tAdding Replicas: {adding}\tRemoving Replicas: {removing}"
-
-
-def _commas(brokers: Sequence[int]) -> str:
-    return ",".join(map(str, brokers))
 
 
 def _replication_factor(registration: PartitionRegistration) -> int:

@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from lakelog.jobs.cli.numbers import is_number
 from lakelog.replication.errors import LakelogException
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
@@ -85,15 +86,11 @@ def _width() -> int | None:
 def _table(rows: Sequence[Row], columns: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in columns:
-        justify: Literal["left", "right"] = "right" if any(_is_number(row[name]) for row in rows) else "left"
+        justify: Literal["left", "right"] = "right" if any(is_number(row[name]) for row in rows) else "left"
         table.add_column(name.replace("_", " "), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row[name]) for name in columns))
     return table
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _cell(value: object) -> str:

@@ -1,7 +1,8 @@
-"""Numbers on the command line: a number that is not allowed is refused with the least and the largest that are."""
+"""Numbers on the command line and in files. A number that is not allowed is refused with the least and the largest
+that are."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 MAX_INT, MAX_OFFSET = 2**31 - 1, 2**63 - 1
 
@@ -22,3 +23,18 @@ def whole_numbers(low: int) -> Callable[[str], list[int]]:
     """A type of argparse: whole numbers from `low` on, with commas between them."""
     number = whole_number(low)
     return lambda text: list(map(number, text.split(",")))
+
+
+def with_commas(numbers: Iterable[int]) -> str:
+    """Whole numbers as `whole_numbers` reads them, and as Kafka's tools print brokers."""
+    return ",".join(map(str, numbers))
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number. `true` of JSON and YAML is an int in Python, but is not a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_natural(value: object) -> bool:
+    """Whether a value is a whole number from 0 on."""
+    return isinstance(value, int) and is_number(value) and value >= 0

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lakelog.jobs.cli.numbers import is_natural
+
 TopicPartition = tuple[str, int]
 
 _VERSION = 1
@@ -17,7 +19,7 @@ def read_reassignments(path: str) -> dict[TopicPartition, list[int]]:
     found: dict[TopicPartition, list[int]] = {}
     for item in _items(path, "partitions"):
         partition, replicas, places = _partition(path, item), item.get("replicas"), item.get("log_dirs", [])
-        if not isinstance(replicas, list) or not all(map(_is_number, replicas)):
+        if not isinstance(replicas, list) or not all(map(is_natural, replicas)):
             raise ArgumentTypeError(f'{path}: "replicas" of {item} must be a list of broker ids')
         if not isinstance(places, list) or any(place != _ANY for place in places):
             raise ArgumentTypeError(f'{path}: "log_dirs" of {item} must be "{_ANY}": a broker has one root')
@@ -80,7 +82,7 @@ def _topic(path: str, item: dict[str, Any]) -> str:
 
 def _partition(path: str, item: dict[str, Any]) -> TopicPartition:
     topic, partition = _topic(path, item), item.get("partition")
-    if not isinstance(partition, int) or not _is_number(partition):
+    if not isinstance(partition, int) or not is_natural(partition):
         raise ArgumentTypeError(f'{path}: "partition" of {item} must be a number from 0 on')
     return topic, partition
 
@@ -90,7 +92,3 @@ def _different(path: str, found: list[Any]) -> list[Any]:
     if twice is not None:
         raise ArgumentTypeError(f"{path}: {twice} stands there twice")
     return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.table import Table
 
+from lakelog.jobs.cli.numbers import with_commas
 from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.frames.verification import differing_partitions, partition_checksums
@@ -140,7 +141,7 @@ def partition_table(topic: str, reports: list[PartitionReport]) -> Table:
     for name in ("Partition", "Leader", "ISR", "Replicas", "LEO", "HW", "Files"):
         table.add_column(name, justify="right")
     for r in reports:
-        lists = (",".join(map(str, r.isr)), ",".join(map(str, r.replicas)))
+        lists = (with_commas(r.isr), with_commas(r.replicas))
         numbers = (f"{r.log_end_offset:,}", f"{r.high_watermark:,}", str(r.files))
         table.add_row(str(r.partition), str(r.leader), *lists, *numbers)
     totals = (sum(getattr(r, name) for r in reports) for name in ("log_end_offset", "high_watermark"))

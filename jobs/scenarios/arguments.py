@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lakelog.jobs.cli.numbers import is_natural, is_number
 from lakelog.jobs.scenarios.script_cluster import CONTROLLER
 from lakelog.replication.controller.leader_election import PREFERRED, UNCLEAN
 from lakelog.replication.protocol.partition_registration import NO_LEADER
@@ -112,15 +113,6 @@ def _check(holds: Callable[[Any], bool]) -> Callable[[Any], Any]:
     return parse
 
 
-def _is_number(value: object) -> bool:
-    """Whether a value is a number. YAML's `true` equals 1 in Python, but is not a number."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_natural(value: Any) -> bool:
-    return _is_number(value) and isinstance(value, int) and value >= 0
-
-
 def _one_of(values: Sequence[object]) -> Callable[[Any], Any]:
     """Compares types too, because `1 == True`."""
     return _check(lambda value: any(value == known and type(value) is type(known) for known in values))
@@ -148,7 +140,7 @@ def _leader(broker: ArgumentKind) -> ArgumentKind:
 
 def _assignment(brokers: ArgumentKind) -> ArgumentKind:
     def parse(value: Any) -> dict[int, list[int]]:
-        given = _check(lambda found: isinstance(found, dict) and all(map(_is_natural, found)))(value)
+        given = _check(lambda found: isinstance(found, dict) and all(map(is_natural, found)))(value)
         return {partition: brokers.parse(replicas) for partition, replicas in given.items()}
 
     return ArgumentKind("a mapping of partitions to their brokers, {0: [1, 2, 3]}", parse)
@@ -160,14 +152,12 @@ def _parse_configs(value: Any) -> dict[str, object]:
 
 
 TEXT = ArgumentKind("text", _check(lambda value: isinstance(value, str) and value != ""))
-NATURAL = ArgumentKind("a whole number from 0", _check(_is_natural))
-OFFSET = ArgumentKind(
-    "an offset, or -1 for the high watermark", _check(lambda value: value == -1 or _is_natural(value))
-)
-POSITIVE = ArgumentKind("a whole number from 1", _check(lambda value: _is_natural(value) and value > 0))
-SECONDS = ArgumentKind("a number of seconds from 0", _check(lambda value: _is_number(value) and value >= 0))
+NATURAL = ArgumentKind("a whole number from 0", _check(is_natural))
+OFFSET = ArgumentKind("an offset, or -1 for the high watermark", _check(lambda value: value == -1 or is_natural(value)))
+POSITIVE = ArgumentKind("a whole number from 1", _check(lambda value: is_natural(value) and value > 0))
+SECONDS = ArgumentKind("a number of seconds from 0", _check(lambda value: is_number(value) and value >= 0))
 TRUTH = ArgumentKind("true or false", _check(lambda value: isinstance(value, bool)))
 CONFIGS = ArgumentKind("a mapping of the topic's settings, {min.insync.replicas: 2}", _parse_configs)
-_SCALAR = ArgumentKind("text or a number", _check(lambda value: isinstance(value, str) or _is_number(value)))
+_SCALAR = ArgumentKind("text or a number", _check(lambda value: isinstance(value, str) or is_number(value)))
 VALUES = ArgumentKind("a list of values, [m0, m1]", lambda value: [str(item) for item in list_of(_SCALAR).parse(value)])
 _PARTITION = {"topic": Argument(TEXT), "partition": Argument(NATURAL, 0)}

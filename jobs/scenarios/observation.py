@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lakelog.jobs.cli.numbers import with_commas
 from lakelog.jobs.scenarios.scene import Observed, Saw, Scene, hold
 from lakelog.replication.errors import UnknownTopicOrPartitionException
 from lakelog.replication.protocol.fetch_state import FollowerState
@@ -132,4 +133,4 @@ def state_in_words(saw: Saw) -> str:
 
 def brokers_in_words(brokers: list[int]) -> str:
     """A list of brokers in the format of Kafka's tools."""
-    return ",".join(map(str, brokers)) or "none"
+    return with_commas(brokers) or "none"
