@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.tables.state_table import Row
-from lakelog.replication.storage.tables.typed_table import TypedTable
+from lakelog.replication.storage.tables.typed_table import ClientTable
 from lakelog.schemas import GROUPS
 
 
@@ -26,15 +26,10 @@ class CommittedOffset(NamedTuple):
         return self.group_id, TopicIdPartition(self.topic_id, self.partition)
 
 
-class GroupTable(TypedTable[list[CommittedOffset]]):
+class GroupTable(ClientTable[list[CommittedOffset]]):
     """The groups table of a cluster."""
 
     TABLE = GROUPS
-
-    def maintain(self) -> None:
-        """Keeps opening cheap; for the active controller, now and then."""
-        self.refresh()
-        super().maintain()
 
     def commit(self, offsets: Iterable[CommittedOffset], deadline: float | None = None) -> None:
         """Replaces the offsets of these partitions, in one compare-and-set; those of others stay.

@@ -9,7 +9,7 @@ from typing import Any
 from lakelog.replication.errors import ProducerFencedException
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
 from lakelog.replication.storage.tables.state_table import Row
-from lakelog.replication.storage.tables.typed_table import TypedTable
+from lakelog.replication.storage.tables.typed_table import ClientTable
 from lakelog.schemas import PRODUCERS
 
 
@@ -18,15 +18,10 @@ def new_producer_id() -> int:
     return secrets.randbits(62)
 
 
-class ProducerTable(TypedTable[dict[str, Row]]):
+class ProducerTable(ClientTable[dict[str, Row]]):
     """The producers table of a cluster."""
 
     TABLE = PRODUCERS
-
-    def maintain(self) -> None:
-        """Keeps opening cheap; for the active controller, now and then."""
-        self.refresh()
-        super().maintain()
 
     def init_producer(self, name: str, owner: str, deadline: float | None = None) -> ProducerIdAndEpoch:
         """The id of a named producer, under an epoch above all that were given out before: those are fenced.

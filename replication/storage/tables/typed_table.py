@@ -65,6 +65,15 @@ class TypedTable(Generic[Value]):
         self._table.maintain()
 
 
+class ClientTable(TypedTable[Value]):
+    """A table that clients write, so that the active controller reads it before it maintains it."""
+
+    def maintain(self) -> None:
+        """Reads the table and keeps opening cheap; for the active controller, now and then."""
+        self.refresh()
+        super().maintain()
+
+
 class ControlledTable(TypedTable[Value]):
     """A table that the active controller writes: the claim of a newer controller fences older ones. [CE-04, CE-05]"""
 
