@@ -25,12 +25,13 @@ from lakelog.replication.protocol.partition_leader import no_leader
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdentity
+from lakelog.replication.protocol.record_batch import OfPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.rounds.send_steps import AppendToLeader, Pause, ReadTopic, Round, TopicSeen
 
 
 @dataclass(frozen=True)
-class RecordMetadata:
+class RecordMetadata(OfPartition):
     """Where the records of one partition went: first and last offset, or why they did not.
 
     Offsets are -1 with acks=0, where nobody waits for an answer, and where nothing was appended. Offsets beside an
@@ -49,11 +50,6 @@ class RecordMetadata:
     error: LakelogException | None = None
     chain: str = ""
     topic_id: str = ""
-
-    @property
-    def name(self) -> str:
-        """The partition, for people."""
-        return f"{self.topic}-{self.partition}"
 
 
 class SendOptions(NamedTuple):
