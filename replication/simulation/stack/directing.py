@@ -45,17 +45,24 @@ def its_own_thread(world: StackWorld, node: StackBroker) -> None:
 @contextmanager
 def only(world: StackWorld, *actors: Process) -> Iterator[None]:
     """While a client waits in the block these go on, each once, and nobody else."""
-    real = world.interrupt
 
     def go_on() -> None:
         for actor in actors:
             world.run(actor)
 
-    world.interrupt = go_on  # type: ignore[method-assign]
-    try:
+    with Changes() as changes:
+        changes.change(world, "interrupt", go_on)
         yield
-    finally:
-        world.interrupt = real  # type: ignore[method-assign]
+
+
+@contextmanager
+def first(world: StackWorld, *work: Callable[[], object]) -> Iterator[None]:
+    """When a client waits in the block, one of these is done each time, in order; after the last, anybody goes on."""
+    todo, anybody = iter(work), world.interrupt
+
+    with Changes() as changes:
+        changes.change(world, "interrupt", lambda: next(todo, anybody)())
+        yield
 
 
 @contextmanager

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 
-from lakelog.replication.simulation.stack.directing import elect
+from lakelog.replication.simulation.stack.directing import elect, first
 from lakelog.replication.simulation.stack.one_thread import Changes
 from lakelog.replication.simulation.stack.power_cut import lose_end
 from lakelog.replication.simulation.stack.processes import Process
@@ -15,25 +14,6 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.schemas import LOG
 
 _COMMITS = 6  # until a log is cleaned up
-
-
-class _InOrder:
-    """Says who goes on while a producer waits: first those that are given, in their order, then anybody."""
-
-    def __init__(self, world: StackWorld, *first: Callable[[], object]) -> None:
-        self._world, self._first, self._real = world, list(first), world.interrupt
-
-    def __enter__(self) -> None:
-        self._world.interrupt = self._next  # type: ignore[method-assign]
-
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        self._world.interrupt = self._real  # type: ignore[method-assign]
-
-    def _next(self) -> None:
-        if self._first:
-            self._first.pop(0)()
-        else:
-            self._real()
 
 
 def interrupted_send(world: StackWorld) -> None:
@@ -66,7 +46,7 @@ def leader_without_its_end(world: StackWorld) -> None:
     for _ in range(2):
         world.run(node)
     brokers = [lambda n=n: world.run(n) for n in world.nodes.values()]  # type: ignore[misc]
-    with _InOrder(world, *brokers * 4):
+    with first(world, *brokers * 4):
         other.send({0: 1})
 
 
@@ -117,7 +97,7 @@ def send_that_was_replicated_in_part(world: StackWorld) -> None:
         node.frozen_until = world.clock.now + 30
         elect(world, 2, 3)
 
-    with _InOrder(world, lambda: world.run(world.nodes[2]), kill):
+    with first(world, lambda: world.run(world.nodes[2]), kill):
         client.send({0: 3})
 
 
