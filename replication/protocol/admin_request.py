@@ -1,7 +1,7 @@
-"""A request to the controller, and what it may say: its arguments, their types and their bounds.
+"""Requests to the controller: their kinds, their arguments, and the type and bounds of each argument.
 
-A client checks before it asks, and the controller before it builds anything: requests are rows that anybody can write.
-The kinds have the names of `AdminClient`'s methods.
+Anybody can write a row to the `admin` table. So a client checks a request before it sends it, and the controller checks
+it again before it acts. The kinds are named after the methods of `AdminClient`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from lakelog.replication.errors import InvalidRequestException, PolicyViolationException
 
-# How far a controller has come with a request.
+# The states of a request.
 PENDING, DECIDING, APPLYING, DECIDED = "Pending", "Deciding", "Applying", "Decided"
 
 MAX_INT = 2**31 - 1
@@ -21,7 +21,7 @@ _SHOWN = 80  # characters of a value in an error
 
 @dataclass(frozen=True)
 class Outcome:
-    """What has become of one part of a request: done if `error` is None; a word for people."""
+    """The result for one topic or partition of a request: it succeeded if `error` is None. `message` is for people."""
 
     error: str | None
     message: str
@@ -29,9 +29,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class AdminRequest:
-    """A request; `outcomes` by topic or partition, None as long as no controller has decided.
+    """A request. `outcomes` has one for each topic or partition; it is None until a controller has decided.
 
-    `timeout_ms`: how long its client waits, -1 for ever. `problem`: why the row cannot be decoded, else None.
+    `timeout_ms`: how long the client waits, in ms; -1 is no limit. `problem`: why the row cannot be decoded, or None.
     """
 
     request_id: str
@@ -55,7 +55,10 @@ class _Limited(Protocol):
 
 
 class PartitionLimits(NamedTuple):
-    """`lakelog.max.partitions.per.topic` and `.per.request`. Kafka: `MAX_PARTITIONS_PER_BATCH` of the controller."""
+    """Limits on partitions: `lakelog.max.partitions.per.topic` and `lakelog.max.partitions.per.request`.
+
+    Kafka: `MAX_PARTITIONS_PER_BATCH` of the controller.
+    """
 
     per_topic: int
     per_request: int
@@ -67,7 +70,7 @@ class PartitionLimits(NamedTuple):
 
 
 class _Argument(NamedTuple):
-    """`check` raises TypeError with what the argument has to be."""
+    """An argument of a request. `check` raises TypeError, whose text says what the value must be."""
 
     check: Callable[[Any], None]
     is_required: bool = True
@@ -77,13 +80,14 @@ _Arguments: TypeAlias = Mapping[str, _Argument]
 
 
 def check_arguments(kind: str, arguments: Any) -> None:
-    """The request's arguments are all there, none is unknown, and each is of its type.
+    """Checks that the kind is known, all required arguments are there, none is unknown, and each has its type. [EV-05]
 
-    Raises InvalidRequestException, which names the kind, the argument and what is allowed. [EV-05]
+    Raises:
+        InvalidRequestException: the text names the kind, the argument and what is allowed.
     """
     known = _KINDS.get(kind)
     if known is None:
-        raise InvalidRequestException(f"{_shown(kind)} is none of {', '.join(_KINDS)}")
+        raise InvalidRequestException(f"unknown kind of request {_shown(kind)}; there are: {', '.join(_KINDS)}")
     if not isinstance(arguments, Mapping):
         raise InvalidRequestException(f"{kind}: the arguments are {_shown(arguments)}, they must be an object")
     unknown = [name for name in arguments if name not in known]
@@ -102,12 +106,14 @@ def check_arguments(kind: str, arguments: Any) -> None:
 
 
 def check_limits(kind: str, arguments: Mapping[str, Any], limits: PartitionLimits) -> None:
-    """No topic gets, and no request names, more partitions than allowed. The arguments are checked already.
+    """Checks a request's number of partitions against the limits. Call `check_arguments` first.
 
-    How many partitions `create_partitions` adds only the controller knows, which checks that itself. Raises
-    PolicyViolationException.
+    Only the controller knows how many partitions a `create_partitions` request adds, so it checks that number itself.
 
     Kafka: `ReplicationControlManager.validateTotalNumberOfPartitions`.
+
+    Raises:
+        PolicyViolationException: the topic would have, or the request has, more partitions than allowed.
     """
     match kind:
         case "create_topic":
@@ -127,28 +133,27 @@ def check_topic_size(topic: str, partitions: int, limits: PartitionLimits) -> No
     """Raises PolicyViolationException if the topic would have too many partitions."""
     if partitions > limits.per_topic:
         raise PolicyViolationException(
-            f"topic {topic}: {partitions} partitions are more than lakelog.max.partitions.per.topic, "
-            f"{limits.per_topic}, allows"
+            f"topic {topic}: {partitions} partitions exceed lakelog.max.partitions.per.topic ({limits.per_topic})"
         )
 
 
 def check_request_size(kind: str, partitions: int, limits: PartitionLimits) -> None:
-    """Raises PolicyViolationException if one request is of too many partitions."""
+    """Raises PolicyViolationException if the request has too many partitions."""
     if partitions > limits.per_request:
         raise PolicyViolationException(
-            f"{kind}: {partitions} partitions are more than lakelog.max.partitions.per.request, "
-            f"{limits.per_request}, allows; ask for them in several requests"
+            f"{kind}: {partitions} partitions exceed lakelog.max.partitions.per.request ({limits.per_request}); "
+            "send several requests"
         )
 
 
 def _text(value: Any) -> None:
-    """Some characters can be in a `str` and in no file: halves of surrogate pairs."""
+    """A `str` may hold a lone surrogate, which UTF-8 cannot encode."""
     if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
-        raise TypeError("a text in UTF-8")
+        raise TypeError("a string in UTF-8")
 
 
 def _integer(value: Any) -> None:
-    """`True` is an `int` to Python, and no number to a person."""
+    """Refuses `True` and `False`, which Python counts as integers."""
     if type(value) is not int or abs(value) > MAX_INT:
         raise TypeError(f"an integer, at most {MAX_INT}")
 
@@ -178,7 +183,7 @@ def _reassignments(value: Any) -> None:
 
 def _texts(value: Any) -> None:
     if not isinstance(value, list):
-        raise TypeError("a list of texts")
+        raise TypeError("a list of strings")
     for text in value:
         _text(text)
 
@@ -191,11 +196,11 @@ def _settings(value: Any) -> None:
         if isinstance(setting, str):
             _text(setting)
         elif setting is not None and not isinstance(setting, bool | int | float):
-            raise TypeError("a text, a number or a truth value for each key")
+            raise TypeError("a string, a number or a boolean for each key")
 
 
 def _shown(value: Any) -> str:
-    """A value in an error: short, and in ASCII where no terminal could show it."""
+    """A value for an error text: shortened, in ASCII."""
     text = ascii(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
 

@@ -1,4 +1,4 @@
-"""Whether and where a leader appends what a producer sends: the guards, in the order in which Kafka asks them."""
+"""Decides whether and where a leader appends a producer's records. The checks run in Kafka's order."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _ACKS = {"0": 0, "1": 1, "all": ALL, "-1": ALL}
 
 @dataclass(frozen=True)
 class PartitionAppend(OfPartition):
-    """What a producer asks of one partition: how many records, under which leader epoch, with which sequence numbers.
+    """A producer's request to append `records` records to one partition, under a leader epoch and a first sequence.
 
-    `replicas` tells which followers will copy the records: a segment holds only partitions with the same ones.
+    `replicas` decides which segment the records go to: all partitions in a segment have the same replicas.
     """
 
     topic: str
@@ -39,12 +39,12 @@ class PartitionAppend(OfPartition):
 
 
 class Appended(NamedTuple):
-    """Where the records are: first and last offset, and whether an earlier attempt had put them there already.
+    """The first and last offset of the records; `duplicate` if an earlier attempt had appended all of them.
 
-    `leader_epoch`: of a duplicate, the epoch that its last record lies under, which may be an older one than that of
-    the request; None of what is appended now. `known`: how many records at the beginning an earlier attempt had put
-    there, where the rest is appended now; records of others may lie in between. `chain` is that of the log up to the
-    last record, once it is there.
+    `leader_epoch`: for a duplicate, the epoch of its last record, which may be older than the request's; otherwise
+    None. `known`: how many records, from the first on, an earlier attempt had appended. If only the rest is appended
+    now, records of other producers may lie in between. `chain`: the chain of the log after the last record, set once
+    the record is in the log.
     """
 
     base_offset: int
@@ -56,8 +56,8 @@ class Appended(NamedTuple):
 
 
 class AppendPosition(NamedTuple):
-    """Where the write for a request begins: the offset of its first new record, how many of its records come before
-    that one, and the chain of the log up to there."""
+    """Where to write a request: the offset of its first new record, the number of its records that the log has already
+    (`known`), and the chain of the log before that offset."""
 
     base_offset: int
     known: int = 0
@@ -65,15 +65,15 @@ class AppendPosition(NamedTuple):
 
 
 def position_of(appended: Appended, log_end: LogEnd) -> AppendPosition | None:
-    """Where to write the new records, which is at the log's end; None if there are none."""
+    """The position of the new records, which is the end of the log; None if no record is new."""
     return None if appended.duplicate else AppendPosition(log_end.offset, appended.known, log_end.chain)
 
 
 def place(log: PartitionLog, request: PartitionAppend) -> Appended:
-    """Where a leader puts the records: at its LEO, or where they lie already if they were sent before.
+    """Where a leader puts the records: at its LEO, or where an earlier attempt has put them.
 
-    If it has only the first ones, as when it was elected before it had fetched all of them, the rest goes to its LEO.
-    Role and epoch are asked first, then the producer's sequence: only the leader's own log can say what is a repeat.
+    A new leader may have replicated only the first of them before its election. It appends the rest at its LEO. The
+    role and the leader epoch are checked before the sequence, because only the leader's log can recognise a duplicate.
 
     Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.analyzeAndValidateProducerState`. KIP-98, KIP-320. [AP-06]
 
@@ -95,15 +95,15 @@ def place(log: PartitionLog, request: PartitionAppend) -> Appended:
 
 
 def check_append(role: Role, leader_epoch: int | None, name: str) -> None:
-    """Only a leader takes appends, and only under the leader epoch that its own log records.
+    """Only a leader accepts appends, and only under the leader epoch that its own log records.
 
-    The epoch is looked at first: it says whether the producer should refresh what it knows or wait.
+    The epoch is checked first, because its error tells the producer whether to refresh its metadata or to wait.
 
     Kafka: `Partition.appendRecordsToLeader`, `Partition.checkCurrentLeaderEpoch`. KIP-320. [EP-06] [AP-06]
 
     Raises:
         FencedLeaderEpochException, UnknownLeaderEpochException: see `fencing.check_leader_epoch`.
-        NotLeaderOrFollowerException: the replica does not lead.
+        NotLeaderOrFollowerException: the replica is not the leader.
     """
     check_leader_epoch(role.leader_epoch, leader_epoch, name)
     if not role.is_leader:
@@ -111,9 +111,9 @@ def check_append(role: Role, leader_epoch: int | None, name: str) -> None:
 
 
 def check_min_isr(acks: int, isr_size: int, min_isr: int, topic: str, partition: int) -> None:
-    """With acks=all nothing is written while the ISR has fewer members than it needs.
+    """With acks=all, a leader refuses records while the ISR has fewer than `min_isr` members.
 
-    `min_isr` is `effective_min_isr`. Other acks are answered without the followers, and so are not refused.
+    `min_isr` comes from `effective_min_isr`. Requests with other acks do not wait for followers, so they are accepted.
 
     Kafka: `Partition.appendRecordsToLeader`. [AP-06]
 
@@ -127,12 +127,12 @@ def check_min_isr(acks: int, isr_size: int, min_isr: int, topic: str, partition:
 
 
 def parse_acks(acks: object) -> int:
-    """0, 1 or -1 (all in-sync replicas), from 0, 1, -1, "0", "1", "-1" or "all".
+    """The number of acks: 0, 1, or -1 for all in-sync replicas. Accepts 0, 1, -1, "0", "1", "-1" and "all".
 
     Kafka: `ProducerConfig.parseAcks`, `ReplicaManager.isValidRequiredAcks`. [AP-02]
 
     Raises:
-        InvalidRequiredAcksException: anything else.
+        InvalidRequiredAcksException: any other value.
     """
     text = str(acks)
     if text not in _ACKS:

@@ -1,7 +1,7 @@
-"""Which fetched batches a follower appends: those that follow its own chain, each once.
+"""Chooses the fetched batches that a follower appends: those that continue its own chain, each once.
 
-Kafka: `ReplicaFetcherThread.processPartitionData`, which appends only at its own log end offset. Raft also compares the
-entry before the first one: here that is the chain. [FT-10]
+Kafka: `ReplicaFetcherThread.processPartitionData` appends only at its own log end offset. Raft also compares the entry
+before the first new one; the chain does that here. [FT-10]
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, Topic
 
 
 class FetchedBatch(NamedTuple):
-    """A batch that may be appended: where it lies, its offsets (the last one included), and the chains before and after
-    it."""
+    """A batch that a follower may append. `last_offset` is inclusive.
+
+    `segment`, `segment_bytes`: the file that holds the batch, and its size in bytes. `bytes`: the size of the batch's
+    keys and values. `previous` and `chain`: the chains before and after the batch.
+    """
 
     topic_id_partition: TopicIdPartition
     base_offset: int
@@ -29,7 +32,7 @@ class FetchedBatch(NamedTuple):
 
     @classmethod
     def of(cls, header: BatchHeader, segment: str, segment_bytes: int) -> FetchedBatch:
-        """A batch by its header, in a segment of so many bytes."""
+        """The batch with this header, in a segment of `segment_bytes` bytes."""
         return cls(
             header.topic_id_partition, header.base_offset, header.last_offset, header.leader_epoch, segment,
             segment_bytes, header.bytes, header.previous, header.chain,
@@ -37,7 +40,7 @@ class FetchedBatch(NamedTuple):
 
 
 class ByteLimit(NamedTuple):
-    """How many bytes may be taken of some partitions together."""
+    """The most bytes that a fetch may take from a group of partitions."""
 
     partitions: frozenset[TopicIdPartition]
     max_bytes: int
@@ -45,10 +48,10 @@ class ByteLimit(NamedTuple):
 
 @dataclass(frozen=True)
 class AppendPlan:
-    """The batches to append, the log ends after them, and the partitions of which something is left out.
+    """The batches to append, the log ends after them, and the partitions that need another fetch.
 
-    `gaps`: their batches do not reach down to the log end, or would be too much at once. `diverged`: the leader has
-    another batch at the log end than the one that follows the own chain.
+    `gaps`: partitions whose next batch begins above the log end, or exceeds a size limit. `diverged`: partitions whose
+    leader has a batch at the log end that does not continue the follower's chain.
     """
 
     batches: tuple[FetchedBatch, ...] = ()
@@ -57,28 +60,28 @@ class AppendPlan:
     diverged: frozenset[TopicIdPartition] = frozenset()
 
     def by_segment(self) -> dict[str, list[FetchedBatch]]:
-        """The batches of each segment, in the order they were planned."""
+        """The batches of each segment, in the plan's order."""
         grouped: dict[str, list[FetchedBatch]] = {}
         for batch in self.batches:
             grouped.setdefault(batch.segment, []).append(batch)
         return grouped
 
     def starts(self) -> dict[TopicIdPartition, str]:
-        """The chain that each partition's first batch follows: that of its log when this was planned."""
+        """The chain before each partition's first batch, which was the end of its log when the plan was made."""
         first: dict[TopicIdPartition, str] = {}
         for batch in self.batches:
             first.setdefault(batch.topic_id_partition, batch.previous)
         return first
 
     def bytes_by_partition(self) -> dict[TopicIdPartition, int]:
-        """The size of each partition's batches."""
+        """The size of each partition's batches, in bytes of keys and values."""
         total: dict[TopicIdPartition, int] = {}
         for batch in self.batches:
             total[batch.topic_id_partition] = total.get(batch.topic_id_partition, 0) + batch.bytes
         return total
 
     def without(self, partitions: Collection[TopicIdPartition]) -> AppendPlan:
-        """The plan for the other partitions."""
+        """The plan without these partitions."""
         batches = tuple(batch for batch in self.batches if batch.topic_id_partition not in partitions)
         ends = {p: end for p, end in self.log_ends.items() if p not in partitions}
         return AppendPlan(batches, ends, self.gaps - set(partitions), self.diverged - set(partitions))
@@ -91,13 +94,20 @@ def plan_appends(
     partition_max_bytes: int | None = None,
     limits: Sequence[ByteLimit] = (),
 ) -> AppendPlan:
-    """The batches that follow each partition's chain, one after the other; those below the log end are skipped.
+    """Chooses the batches that continue each partition's chain. Skips batches below the log end.
 
-    A batch that begins above the log end leaves a gap: nothing more of its partition is appended, since a log has no
-    holes. One that lies at the log end and follows another chain shows that the two histories differ. `max_bytes`
-    bounds the sizes of the segments taken, `partition_max_bytes` those of one partition's batches, each of `limits`
-    those of its partitions; the first of each is taken whatever its size, or it could never be fetched. A partition of
-    which anything is left out counts as a gap, as it has to be fetched again.
+    A log has no holes, so a batch that begins above the log end stops its partition and leaves a gap. A batch at the
+    log end with another previous chain shows that the histories differ. A partition with batches left out for size
+    counts as a gap too, because it must be fetched again.
+
+    Args:
+        batches: the fetched batches, in any order; duplicates are allowed.
+        log_ends: the follower's log ends, for the partitions that it fetches.
+        max_bytes: limit on the total size of the segments to copy, in bytes of files; None for no limit.
+        partition_max_bytes: limit for each partition, in bytes of keys and values; None for no limit.
+        limits: further limits for groups of partitions, in bytes of keys and values.
+
+    A limit never stops the first batch that it applies to: that batch could never be fetched otherwise.
 
     Kafka: `UnifiedLog.appendAsFollower`. Raft: AppendEntries. [FT-04, FT-10, FE-02, TH-01]
     """
@@ -119,7 +129,7 @@ def plan_appends(
 
 
 class _Budget:
-    """How many bytes a fetch may still take, in all and of each partition."""
+    """The bytes that a fetch may still take, in total, from each partition and under each limit."""
 
     def __init__(self, max_bytes: int | None, partition_max_bytes: int | None, limits: Sequence[ByteLimit]) -> None:
         self._max_bytes, self._partition_max_bytes, self._limits = max_bytes, partition_max_bytes, limits
@@ -128,7 +138,7 @@ class _Budget:
         self._spent = [0] * len(limits)
 
     def take(self, batch: FetchedBatch) -> bool:
-        """Takes the bytes of a batch, or tells that they are too many."""
+        """Reserves the bytes of a batch. Returns False, and reserves nothing, if they exceed a limit."""
         of_partition = self._partitions.get(batch.topic_id_partition, 0) + batch.bytes
         bounds = [index for index, limit in enumerate(self._limits) if batch.topic_id_partition in limit.partitions]
         total = sum(self._segments.values()) + (0 if batch.segment in self._segments else batch.segment_bytes)

@@ -1,4 +1,4 @@
-"""Which brokers get the replicas of a new topic, and whether an assignment that somebody wrote by hand can be."""
+"""Spreads the replicas of a new topic over brokers, and checks assignments that were given by hand."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from lakelog.replication.errors import (
 )
 
 _ONE_RACK = ""
-_SHOWN = 20  # numbers in an error
+_SHOWN = 20  # the most numbers that an error text lists
 
 
 def assign_replicas(
     brokers: Mapping[int, str | None], partitions: int, replication_factor: int, start_index: int, shift: int
 ) -> dict[int, tuple[int, ...]]:
-    """Spread the replicas of partitions 0 to `partitions` - 1 over brokers, and over racks if all brokers have one.
+    """Spreads the replicas of partitions 0 to `partitions` - 1 over brokers, and over racks if every broker has a rack.
 
-    First replicas go round the brokers, so that leadership is even. The others follow at a distance that grows by one
-    each time round, so that the partitions of a broker that fails are not all inherited by its neighbour. A rack gets
-    a second replica only when every rack has one.
+    The first replicas go round the brokers, which spreads leadership evenly. The other replicas follow at a distance
+    that grows by one with each round. So the partitions of a failed broker do not all move to the same neighbour. A
+    partition has two replicas on one rack only if it has one on every rack.
 
     Args:
-        brokers: broker id to rack; racks count only if no broker lacks one.
+        brokers: the rack of each broker id; racks are ignored if any broker has none.
         partitions: number of partitions.
-        replication_factor: replicas of each partition.
-        start_index: place of the first partition's first replica; the caller draws it below the number of brokers.
-        shift: distance of the second replica from the first, less one; the caller draws it likewise.
+        replication_factor: number of replicas of each partition.
+        start_index: index of the broker with the first partition's first replica; the caller draws it at random, below
+            the number of brokers.
+        shift: distance from the first replica to the second, minus one; the caller draws it in the same way.
 
-    Kafka: `AdminUtils.assignReplicasToBrokers`. KIP-36. Brokers without racks are brokers of one rack: with one rack
-    the rack-aware rule is the plain one. [TM-01] [TM-02]
+    Kafka: `AdminUtils.assignReplicasToBrokers`. KIP-36. Brokers without racks are treated as one rack; then the
+    rack-aware rule equals the plain one. [TM-01] [TM-02]
 
     Raises:
-        InvalidPartitionsException: fewer partitions than one.
-        InvalidReplicationFactorException: fewer replicas than one, or more than brokers.
+        InvalidPartitionsException: `partitions` is below 1.
+        InvalidReplicationFactorException: `replication_factor` is below 1 or above the number of brokers.
     """
     _check_numbers(partitions, replication_factor, len(brokers))
     racks = _racks(brokers)
@@ -56,7 +57,7 @@ def _racks(brokers: Mapping[int, str | None]) -> dict[int, str]:
 
 
 def _alternate_racks(racks: Mapping[int, str]) -> list[int]:
-    """The brokers in an order in which neighbours are on different racks as far as racks are equally large.
+    """The brokers, ordered so that neighbours are on different racks as long as two racks have brokers left.
 
     Kafka: `AdminUtils.getRackAlternatedBrokerList`.
     """
@@ -67,7 +68,8 @@ def _alternate_racks(racks: Mapping[int, str]) -> list[int]:
 def _replicas(
     arranged: Sequence[int], racks: Mapping[int, str], replication_factor: int, first: int, shift: int
 ) -> tuple[int, ...]:
-    """The replicas of one partition, `first` in front: no broker twice, no rack twice before all have one."""
+    """The replicas of one partition, `first` in front. No broker repeats, and no rack repeats before every rack has
+    one."""
     replicas = [arranged[first]]
     number_of_racks = len(set(racks.values()))
     candidates = _candidates(arranged, first, shift * number_of_racks)
@@ -81,7 +83,7 @@ def _replicas(
 
 
 def _candidates(arranged: Sequence[int], first: int, shift: int) -> Iterator[int]:
-    """The other brokers, round and round, from `shift` + 1 places after `first`. Never `first` itself.
+    """The other brokers, again and again, beginning `shift` + 1 places after `first`. Never yields `first` itself.
 
     Kafka: `AdminUtils.replicaIndex`.
     """
@@ -104,10 +106,10 @@ def check_assignment(assignment: Mapping[int, Sequence[int]], brokers: Collectio
     Kafka: `AdminZkClient.validateTopicCreate`, `ReplicationControlManager.validateManualPartitionAssignment`. [TM-02]
 
     Raises:
-        InvalidPartitionsException: there is no partition.
+        InvalidPartitionsException: the assignment has no partition.
         InvalidReplicationFactorException: a partition has no replica.
-        InvalidReplicaAssignmentException: partitions are not 0 to n - 1, a broker is unknown or given twice for one
-            partition, or a partition has another number of replicas than the others.
+        InvalidReplicaAssignmentException: the partitions are not 0 to n - 1; or a broker is unknown or appears twice in
+            a partition; or two partitions have different numbers of replicas.
     """
     if not assignment:
         raise InvalidPartitionsException("the assignment has no partition: a topic has 1 or more")
@@ -121,33 +123,35 @@ def check_assignment(assignment: Mapping[int, Sequence[int]], brokers: Collectio
 
 
 def check_replicas(partition: int, replicas: Sequence[int], brokers: Collection[int]) -> None:
-    """A partition has replicas, on different brokers that are known. [TM-02]
+    """A partition has at least one replica, and all are on different, known brokers. [TM-02]
 
-    Raises InvalidReplicationFactorException or InvalidReplicaAssignmentException.
+    Raises:
+        InvalidReplicationFactorException: the partition has no replica.
+        InvalidReplicaAssignmentException: a broker is unknown or appears twice.
     """
     if not replicas:
         raise InvalidReplicationFactorException(f"partition {partition} has no replica: it needs 1 or more")
     twice = [broker for broker, times in Counter(replicas).items() if times > 1]
     if twice:
         raise InvalidReplicaAssignmentException(
-            f"partition {partition} has replicas {list(replicas)}: {_list(twice)} more than once, a broker holds one"
+            f"partition {partition} has replicas {list(replicas)}: {_list(twice)} more than once; brokers must differ"
         )
     unknown = [broker for broker in replicas if broker not in brokers]
     if unknown:
         raise InvalidReplicaAssignmentException(
-            f"partition {partition} has replicas {list(replicas)}: {_list(unknown)} unknown, there are {_list(brokers)}"
+            f"partition {partition} has replicas {list(replicas)}: {_list(unknown)} unknown; brokers: {_list(brokers)}"
         )
 
 
 def check_alive(partition: int, added: Collection[int], alive: Collection[int]) -> None:
-    """Replicas that are added to a partition are on brokers that live: else it would wait for them. [RA-01]
+    """New replicas must be on live brokers. Otherwise the reassignment would wait for the dead ones. [RA-01]
 
-    Raises InvalidReplicaAssignmentException.
+    Raises InvalidReplicaAssignmentException if a broker in `added` is not alive.
     """
     dead = [broker for broker in added if broker not in alive]
     if dead:
         raise InvalidReplicaAssignmentException(
-            f"partition {partition} gets replicas on {_list(added)}: {_list(dead)} not alive, these are: {_list(alive)}"
+            f"partition {partition} gets replicas on {_list(added)}: {_list(dead)} not alive; alive: {_list(alive)}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a broker says of itself when it registers, and with each heartbeat. [BC-01]"""
+"""A broker's registration, which it publishes again with each heartbeat. [BC-01]"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 
 class LogIdentity(NamedTuple):
-    """A log table, one version of it, and the unique id of the commit that made it; "" where that is not known."""
+    """A log table, one of its versions, and the unique id of that version's commit ("" if it is not known)."""
 
     table_id: str
     version: int
@@ -18,10 +18,13 @@ class LogIdentity(NamedTuple):
 
 @dataclass(frozen=True)
 class BrokerRegistration:
-    """Where a broker keeps its log, and the counter by which others see that it lives.
+    """Where a broker keeps its log, and the heartbeat counter that shows that it is alive.
 
-    `log_epoch`: the broker epoch under which it registered with this log for the first time. It only goes up, each time
-    the log was lost: a member of an ISR that joined before that has not what it had then. [LI-04]
+    `log_epoch`: the broker epoch under which it first registered with this log. It rises each time the log is lost. A
+    member that joined an ISR before that lacks the records it had then. [LI-04]
+
+    `offline_partitions`: `<topic id>/<partition>` of each replica with a broken file. Quotas and rates are in bytes/s;
+    a quota of None is no limit. `divergences`: how often a log differed from its leader's under equal epochs.
     """
 
     broker_id: int
@@ -45,11 +48,11 @@ class BrokerRegistration:
 
     @property
     def log(self) -> LogIdentity:
-        """The log that it has registered, as of its last heartbeat."""
+        """The log as of the last heartbeat."""
         return LogIdentity(self.log_table_id, self.log_version, self.log_commit)
 
     @property
     def offline(self) -> frozenset[TopicIdPartition]:
-        """The partitions that it has a broken file of. [OL-01]"""
+        """The partitions whose replica on this broker has a broken file. [OL-01]"""
         parts = (text.rpartition("/") for text in self.offline_partitions)
         return frozenset(TopicIdPartition(topic_id, int(number)) for topic_id, _, number in parts)

@@ -1,8 +1,8 @@
-"""A partition's log as a chain: each batch header names, by a hash, everything that lies before its batch.
+"""A partition's log as a hash chain: each batch header contains a hash over all batches before it.
 
-Epochs tell two histories apart only as long as every log keeps all that it has once had. A log that lost its tail, was
-restored from a backup or was written to while its broker was away breaks that. Two logs with the same chain at an
-offset have the same records in the same order from the beginning up to that offset.
+Two logs with the same chain at an offset have the same records in the same order up to that offset. Leader epochs prove
+this only while no log loses records. They fail for a log that lost its end, was restored from a backup, or was written
+to while its broker was away.
 
 Raft: the log matching property, checked end to end. Kafka has no counterpart.
 """
@@ -21,18 +21,17 @@ _HALF = 2**64
 
 
 def genesis(partition: TopicIdPartition) -> str:
-    """The chain of a partition's log before its first batch: a topic that is made again begins another one."""
+    """The chain of a partition before its first batch. A topic that is made again has another id, so another chain."""
     return _hash(partition.topic_id, partition.partition)
 
 
 def linked(header: BatchHeader, previous: str) -> BatchHeader:
-    """The header of the batch that follows the chain `previous`. Its own chain is over that, all its fields and the
-    digest of its records."""
+    """The header with its place in the chain: `previous`, and the hash over `previous`, its fields and its digest."""
     return replace(header, previous=previous, chain=_chain(header, previous))
 
 
 def check_link(header: BatchHeader) -> None:
-    """Raises CorruptRecordException if the chain of a header is not that of its fields."""
+    """Raises CorruptRecordException if the header's chain is not the hash of its fields."""
     if header.chain != _chain(header, header.previous):
         raise CorruptRecordException(
             f"{header.name}: the batch of offsets {header.base_offset} to {header.last_offset} "
@@ -49,12 +48,13 @@ def _chain(header: BatchHeader, previous: str) -> str:
 
 
 def _hash(*fields: object) -> str:
-    """A line a field: none of them can hold a line break."""
+    """One field a line; no field contains a line break, so different fields never give the same text."""
     return str(blake3("\n".join(map(str, fields)).encode()).hexdigest(HASH_BYTES))
 
 
 def halves(chain: str) -> tuple[int, int]:
-    """A chain as two signed numbers of 64 bits, as a table's `txn` can hold them. Raises CorruptRecordException."""
+    """A chain as two signed 64-bit numbers, which fit a Delta table's `txn`. Raises CorruptRecordException if
+    malformed."""
     try:
         whole = int(chain, 16)
     except ValueError:
@@ -63,7 +63,7 @@ def halves(chain: str) -> tuple[int, int]:
 
 
 def joined(high: int, low: int) -> str:
-    """The chain whose halves these are."""
+    """The chain with these halves; the inverse of `halves`."""
     return f"{high % _HALF * _HALF + low % _HALF:0{2 * HASH_BYTES}x}"
 
 

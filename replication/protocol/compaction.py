@@ -1,12 +1,12 @@
-"""Which segments of a log are to be put together: many small files, each of several partitions, become few of one.
+"""Plans compactions: which small segments of a log to merge, and into which larger ones.
 
-A file belongs to a size class, each eight times as large as the one below. Small files are merged partition by
-partition, together with what the partition has in the classes that the result falls into: so that a record is written
-again once a class, and a partition has at most one file in each class afterwards. A file of half the segment size is
-done. Kafka writes large segments to begin with; LSM trees merge like this.
+Each size class is eight times as large as the one below. Small files of several partitions are merged into files of one
+partition each, together with that partition's files in the classes that the result reaches. So each record is rewritten
+once for each class, and each partition ends with at most one file in each class. Files of at least half the segment
+size are left alone. Kafka writes large segments from the beginning; LSM trees merge in this way.
 
-All sizes are bytes of files: a batch counts as its share of the file that it lies in. Records in memory may be many
-times as large, and a result that was split by that measure would be as small as its sources, and merged for ever.
+All sizes are file sizes in bytes; a batch counts as its share of its file. Records in memory may be many times larger.
+If results were split by that measure, they would be as small as their sources and be merged for ever.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FACTOR = 8
 
 
 class LogFile(NamedTuple):
-    """A segment: its size in bytes, and the headers of its batches."""
+    """A segment: its name, its size in bytes, and the headers of its batches."""
 
     name: str
     size: int
@@ -30,11 +30,11 @@ class LogFile(NamedTuple):
 
     @property
     def partitions(self) -> set[TopicIdPartition]:
-        """The partitions that it holds batches of."""
+        """The partitions of its batches."""
         return {header.topic_id_partition for header in self.headers}
 
     def shares(self) -> Iterator[tuple[BatchHeader, int]]:
-        """Each batch, and how many bytes of the file are its own, by the size of its records."""
+        """Each batch with its share of the file's size in bytes, in proportion to the size of its records."""
         whole = sum(map(_weight, self.headers))
         return ((header, self.size * _weight(header) // whole) for header in self.headers)
 
@@ -48,14 +48,14 @@ Pack = list[tuple[LogFile, BatchHeader]]
 
 
 class Compaction(NamedTuple):
-    """The files to merge, and what each new file is to hold."""
+    """The files to merge, and the batches of each new file."""
 
     files: tuple[LogFile, ...]
     packs: tuple[Pack, ...]
 
 
 def size_class(size: int, segment_bytes: int) -> int:
-    """The class of a file: -1 for one that is large enough to be left alone. [NA-04]"""
+    """The size class of a file of `size` bytes, from 0 up; -1 if it has at least half of `segment_bytes`. [NA-04]"""
     if size >= segment_bytes // 2:
         return -1
     found, limit = 0, _SMALLEST
@@ -67,11 +67,11 @@ def size_class(size: int, segment_bytes: int) -> int:
 def plan_compaction(
     files: Collection[LogFile], segment_bytes: int, min_files: int, max_bytes: int
 ) -> Compaction | None:
-    """What to merge now, None if nothing is worth it yet.
+    """The next compaction; None if none is worthwhile yet.
 
-    Worth it means: at least `min_files` of the smallest class, or of one class above it, and the result at most half
-    as many files; so every compaction makes progress. `max_bytes` bounds what is read at once, as files and as
-    records; what is left over is merged the next time. [NA-04]
+    A compaction needs at least `min_files` files of one class, and produces at most half as many files as it reads. So
+    each one makes progress. Lower classes go first. `max_bytes` limits what one compaction reads, as files and as
+    records; the next one merges the rest. [NA-04]
     """
     small = [file for file in files if size_class(file.size, segment_bytes) >= 0]
     by_class: dict[int, list[LogFile]] = {}
@@ -106,7 +106,8 @@ def _within(files: Iterable[LogFile], max_bytes: int) -> list[LogFile]:
 def _with_neighbours(
     chosen: list[LogFile], small: Iterable[LogFile], segment_bytes: int, max_bytes: int
 ) -> list[LogFile]:
-    """With the files of one partition that the partition's result would else lie beside, in the same class."""
+    """Adds a partition's own files that are in the class of its result or a smaller one; otherwise the partition would
+    end with two files in one class."""
     names, total = {file.name for file in chosen}, sum(map(_read_bytes, chosen))
     sizes: Counter[TopicIdPartition] = Counter()
     for file in chosen:
@@ -124,7 +125,7 @@ def _with_neighbours(
 
 
 def _packs(files: Iterable[LogFile], segment_bytes: int) -> list[Pack]:
-    """The batches in new files, each of one partition and of a segment's size at most, unless one batch is larger."""
+    """Groups the batches into new files of one partition, each at most `segment_bytes` unless it is a single batch."""
     placed = [(header, share, file) for file in files for header, share in file.shares()]
     packs: list[Pack] = []
     partition, size = None, 0

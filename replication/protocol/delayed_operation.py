@@ -1,4 +1,4 @@
-"""When a request that waits is answered: what one look at its partitions decides.
+"""Decides when a waiting request is answered, each time its partitions are read.
 
 Kafka: `DelayedProduce`, `DelayedFetch`.
 """
@@ -23,7 +23,7 @@ from lakelog.replication.protocol.replica import Replica
 
 
 class Completion(NamedTuple):
-    """What one look has found: whether the request is answered now and, if so, with which error."""
+    """Whether a request is answered now and, if so, with which error."""
 
     is_done: bool
     error: type[LakelogException] | None = None
@@ -36,20 +36,20 @@ _LARGEST_OFFSET = 2**63 - 1
 def produce_outcome(
     row: Replica | None, leader_epoch: int, last_offset: int, isr_size: int, min_isr: int, time_is_over: bool
 ) -> Completion:
-    """acks=all is answered when the HW has passed the last record, which must still be the one that was appended.
+    """Decides acks=all: it is done once the HW is above the last record, if that record is still there.
 
     Args:
-        row: what the leader says under the leader epoch that the metadata has; None if it has not taken it up yet.
-        leader_epoch: the epoch that the last record was appended under.
-        last_offset: offset of the last record. A log that has it under its epoch has all that came before it, under
-            whatever epoch: an earlier attempt may have put the first records there.
-        isr_size: members of the ISR now.
-        min_isr: members that the ISR needs, see `effective_min_isr`.
-        time_is_over: whether this is the last look.
+        row: the leader's row under the metadata's leader epoch; None until the leader has taken up that epoch.
+        leader_epoch: the epoch of the last record. A log with that record under that epoch also has the records before
+            it, under any epoch: an earlier attempt may have appended the first ones.
+        last_offset: offset of the last record.
+        isr_size: current number of ISR members.
+        min_isr: number of members that the ISR needs, see `effective_min_isr`.
+        time_is_over: whether this is the last check before the timeout.
 
-    A later leader counts only if its lineage gives the epoch of the last record to its offset: else the HW passes
-    offsets at which other records lie. That is told at once, as it will not change. An ISR that has become too small is
-    told when the HW has passed, or at the end; until then it may grow again.
+    A later leader counts only if its lineage has the record's epoch at the record's offset. Otherwise other records are
+    there, and the request fails at once, because that cannot change. An ISR below `min_isr` fails the request only once
+    the HW is above the record or the time is over; until then the ISR may grow again.
 
     Kafka: `DelayedProduce.tryComplete`, `Partition.checkEnoughReplicasReachOffset`. KIP-101. [AP-07]
     """
@@ -69,13 +69,13 @@ def produce_outcome(
 def fetch_outcome(
     partitions: Sequence[int | LakelogException], min_bytes: int, max_bytes: int, time_is_over: bool
 ) -> Completion:
-    """A fetch waits only while waiting may bring more: all its partitions are well and together hold too few bytes.
+    """Decides a consumer's fetch: it waits while no partition has an error and all together have too few bytes.
 
     Args:
-        partitions: of each one asked for, the bytes between its fetch offset and its HW, or its error.
-        min_bytes: bytes that are worth an answer; no more than `max_bytes`, as no more are ever sent.
-        max_bytes: bytes that an answer may have.
-        time_is_over: whether this is the last look; a time to wait of 0 or less is over at the first one.
+        partitions: for each partition, the bytes between its fetch offset and its HW, or its error.
+        min_bytes: bytes that are worth an answer; capped at `max_bytes`, which is all that an answer can hold.
+        max_bytes: the most bytes of an answer.
+        time_is_over: whether this is the last check before the timeout; a wait of 0 ms or less is over at the first.
 
     Kafka: `ReplicaManager.fetchMessages`, `DelayedFetch.tryComplete`. [FE-02, DO-02]
     """
@@ -86,10 +86,10 @@ def fetch_outcome(
 
 
 def batches_within(sizes: Sequence[int], max_bytes: int, is_first: bool) -> int:
-    """How many of a partition's next batches go into an answer that has room for `max_bytes`.
+    """How many of a partition's next batches, of `sizes` bytes each, fit into `max_bytes`.
 
-    The first batch of the first partition that has any ignores the limit: a batch that is larger than it would else
-    never be read.
+    `is_first`: no earlier partition of the answer has a batch. Its first batch ignores the limit, because a batch
+    larger than the limit could never be read otherwise.
 
     Kafka: `ReplicaManager.readFromLocalLog`, minOneMessage. KIP-74. [FE-02]
     """
@@ -103,19 +103,17 @@ def batches_within(sizes: Sequence[int], max_bytes: int, is_first: bool) -> int:
 
 
 def has_records(log: PartitionLog, end: int, chain: str) -> bool:
-    """Whether a log has the records that end at an offset with that chain. Deleted ones count as having been there."""
+    """Whether the log has the records before offset `end`, with this chain there. Deleted records count as present."""
     return end < log.first_offset or log.chain_at(end) == chain
 
 
 def check_log_leads(log: PartitionLog, row: Replica, name: str) -> None:
-    """What a leader says of a partition holds for its log only if that leads under the row's epoch, and has what the
-    row tells of.
+    """A leader's row describes its log if the log leads under the row's epoch and has the row's chain at the row's LEO.
 
-    The row is read first and the log after it, so the log holds all that lies below the row's HW, but in two cases. It
-    has been deposed in between: then it may have been truncated, and other records may follow. Or a power cut took its
-    end and not the row: then records that are appended before its broker is back lie at offsets below the HW of the
-    row, which other records have passed. The chain at the row's log end offset tells that. Where a deletion has passed
-    that offset there is nothing left to tell apart.
+    A reader reads the row first and the log after it. So the log has every record below the row's HW, with two
+    exceptions. In between, the broker may have lost its leadership; then its log may have been truncated and continued
+    with other records. Or a power cut took the end of the log and left the row; then new records may be at offsets
+    below the row's HW. The chain at the row's LEO shows that. After a deletion beyond that LEO no chain is left.
 
     Kafka: `Partition.readRecords`, under the lock that leadership changes take. [FE-01, FE-02, TR-08]
 
@@ -131,18 +129,18 @@ def check_log_leads(log: PartitionLog, row: Replica, name: str) -> None:
         )
     if row.log_end_offset >= log.first_offset and log.chain_at(row.log_end_offset) != row.chain:
         raise LeaderNotAvailableException(
-            f"{name}: the log of broker {row.broker_id} has lost its end, and has not the records up to offset "
-            f"{row.log_end_offset} that its broker told of"
+            f"{name}: the log of broker {row.broker_id} has lost its end, it lacks records below offset "
+            f"{row.log_end_offset} that its replica row claims"
         )
 
 
 def check_committed_offset(offset: int, name: str) -> None:
-    """A group commits the offset that it reads next: any that a log may come to.
+    """A consumer group commits the offset that it reads next; any offset that a log can reach is allowed.
 
     Kafka: `GroupMetadataManager.storeOffsets`. [AP-04]
 
     Raises:
-        OffsetOutOfRangeException: it is negative, above 2^63 - 1, or no whole number.
+        OffsetOutOfRangeException: the offset is negative, above 2^63 - 1, or not an integer.
     """
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _LARGEST_OFFSET:
         raise OffsetOutOfRangeException(
@@ -151,16 +149,16 @@ def check_committed_offset(offset: int, name: str) -> None:
 
 
 def check_offset_available(offset: int | None, high_watermark: int, epoch_start: int, name: str) -> None:
-    """Where the committed records end is not known while the HW is below the start of the leader's epoch.
+    """While a leader's HW is below the start of its epoch, the leader does not know where the committed records end.
 
-    A new leader has all that was committed before, but its HW comes from its own past and lags behind: "latest" would
-    go back, and an offset that was committed would look as if it were not. Both become known once the ISR has told
-    the leader how far it is. `offset`: one that is asked for by its number; None for "latest".
+    A new leader has every committed record, but its HW lags behind. If it answered, "latest" would go back, and a
+    committed offset would look uncommitted. It knows both once the ISR has reported its LEOs. `offset`: the offset that
+    a client asks for, or None for "latest".
 
     Kafka: `Partition.fetchOffsetForTimestamp`. KIP-207.
 
     Raises:
-        OffsetNotAvailableException: ask again.
+        OffsetNotAvailableException: the answer is not known yet; ask again.
     """
     may_be_committed = offset is None or high_watermark < offset <= epoch_start
     if high_watermark < epoch_start and may_be_committed:
@@ -171,7 +169,7 @@ def check_offset_available(offset: int | None, high_watermark: int, epoch_start:
 
 
 def check_fetch_offset(offset: int, log: PartitionLog, name: str) -> None:
-    """A fetch offset lies within the log. Above the HW is no error: a new leader's HW lags behind what was committed.
+    """A fetch offset must be within the log. It may be above the HW, because a new leader's HW lags behind.
 
     Kafka: `UnifiedLog.read`, `Partition.fetchOffsetSnapshot`. KIP-207. [FE-02]
 

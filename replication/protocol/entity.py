@@ -1,4 +1,4 @@
-"""Entities that have settings, and all settings of a cluster. Kafka: `ConfigResource`, `ClientQuotaEntity`. [TH-02]"""
+"""Entities that have settings, and the settings of a cluster. Kafka: `ConfigResource`, `ClientQuotaEntity`. [TH-02]"""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ BROKERS, DEFAULT = "brokers", "<default>"
 
 
 class Entity(NamedTuple):
-    """What has settings: its type and its name, `<default>` for all that have none of their own."""
+    """An entity with settings: its type and name. `<default>` is the name for all entities without settings of their
+    own."""
 
     entity_type: str
     entity_name: str

@@ -1,6 +1,4 @@
-"""Whose word counts: every rule that compares epochs, so that what an older leader, controller or process of a broker
-says or asks for is not taken for a newer one's.
-"""
+"""Compares epochs, so that nobody takes the word of an older leader, controller or broker process for a newer one's."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Rep
 
 
 def check_leader_epoch(current: int, requested: int | None, name: str) -> None:
-    """A request is for one leader epoch: below the replica's it comes from the past, above it too early.
+    """A request must carry the replica's current leader epoch. A request without one (None) is not checked.
 
-    An older epoch tells the requester to refresh what it knows, a newer one to wait until the replica has taken up its
-    role. A request without an epoch (None) is not checked.
+    An older epoch tells the requester to refresh its metadata. A newer one tells it to wait until the replica has taken
+    up its role.
 
     Kafka: `Partition.checkCurrentLeaderEpoch`. KIP-320. [EP-06]
 
@@ -39,10 +37,10 @@ def check_leader_epoch(current: int, requested: int | None, name: str) -> None:
 
 
 def is_newer(hosted: PartitionRegistration | None, offered: PartitionRegistration) -> bool:
-    """Whether a registration gives a replica another role: one with the epoch it has, or an older one, does not.
+    """Whether a registration gives a replica a new role: a higher leader epoch, from no older controller.
 
-    The same registration is read many times, and a snapshot may be older than what this broker has written itself.
-    What an older controller has decided is refused, whatever its leader epoch.
+    A broker reads the same registration many times, and may read a snapshot that is older than its own last write. A
+    decision of an older controller is refused whatever its leader epoch.
 
     Kafka: `ReplicaManager.becomeLeaderOrFollower`, STALE_CONTROLLER_EPOCH. [BL-01, BL-02, BL-08]
     """
@@ -55,12 +53,11 @@ def is_newer(hosted: PartitionRegistration | None, offered: PartitionRegistratio
 def row_counts(
     row: Replica | None, registration: PartitionRegistration, broker_epochs: Mapping[int, int], log: PartitionLog
 ) -> bool:
-    """Whether a leader may take a follower's row at its word, for the HW, the ISR and its lag.
+    """Whether a leader counts a follower's row for the HW, the ISR and the lag.
 
-    It must be of this topic, of this leadership and of the process that is registered now, and its log must have been
-    brought in line with the leader's: before that its LEO may count records that are about to be truncated. And the
-    leader's own `log` must have the row's chain at the row's LEO: so a replica counts only for what it has byte for
-    byte.
+    The row must be of this topic id, this leader epoch and the registered broker epoch, and its state must be Fetching:
+    before the truncation its LEO may include records that will be truncated. And the leader's `log` must have the row's
+    chain at the row's LEO. So a replica counts only for records that equal the leader's, byte for byte.
 
     Kafka: `ReplicaManager.updateFollowerFetchState` under a checked leader epoch. KIP-320, KIP-903. [FE-03]
     """
@@ -74,11 +71,11 @@ def row_counts(
 
 
 def check_leader_row(row: Replica | None, partition: TopicIdPartition, leader_epoch: int) -> LakelogException | None:
-    """What a follower at `leader_epoch` makes of its leader's row: None if it may fetch, else the error that it is in.
+    """Whether a follower at `leader_epoch` may fetch from a leader with this row: None if so, else the error to show.
 
-    UNKNOWN_LEADER_EPOCH: the leader is slower than its follower, and its row will move. FENCED_LEADER_EPOCH: the
-    follower is slower; nothing but newer metadata will help it. NOT_LEADER_OR_FOLLOWER: it does not lead any more.
-    KAFKA_STORAGE_ERROR: a file of its is broken, and others will lead. [OL-01]
+    UNKNOWN_LEADER_EPOCH: the leader has not taken up the epoch yet; the follower waits for its row.
+    FENCED_LEADER_EPOCH: the follower is behind and needs newer metadata. NOT_LEADER_OR_FOLLOWER: the broker does not
+    lead any more. KAFKA_STORAGE_ERROR: the leader has a broken file, and another broker will lead. [OL-01]
 
     Kafka: `AbstractFetcherThread.processFetchRequest`. KIP-320. [FT-14, EP-06]
     """

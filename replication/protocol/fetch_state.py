@@ -1,4 +1,4 @@
-"""How far a follower has come with a partition, and whether it may fetch it now.
+"""A follower's fetch state for one partition: how far it has come, and whether it may fetch now.
 
 Kafka: `PartitionFetchState`, `AbstractFetcherThread`.
 """
@@ -12,9 +12,9 @@ NEVER: Final = float("inf")
 
 
 class FollowerState:
-    """The three states, as they stand in the column `state` of the replicas table. [FS-01]
+    """The states in the column `state` of the replicas table. [FS-01]
 
-    Offline is none of a fetcher's: no fetcher has a replica whose file is broken. [OL-01]
+    A fetcher has the first three. A replica with a broken file is Offline and has no fetcher. [OL-01]
     """
 
     TRUNCATING: Final = "Truncating"
@@ -25,9 +25,8 @@ class FollowerState:
 
 _T, _F, _D = FollowerState.TRUNCATING, FollowerState.FETCHING, FollowerState.DELAYED
 
-# Transition -> the moves that it may make, from what is shown before to what is shown after. There are no others:
-# only a new leader epoch, or a history that is not the leader's, leads back to Truncating, and nothing but time or a
-# new epoch ends a delay.
+# Transition -> its allowed moves, from one shown state to another. Only a new leader epoch or a diverged history leads
+# back to Truncating. Only time or a new leader epoch ends a delay.
 TRANSITIONS: Final = {
     "assigned": frozenset({(_T, _T), (_F, _T), (_D, _T)}),
     "truncated": frozenset({(_T, _F), (_F, _F)}),
@@ -42,13 +41,13 @@ TRANSITIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PartitionFetchState:
-    """What a fetcher knows of one partition that it follows.
+    """A fetcher's state of one partition.
 
-    `state` is Truncating or Fetching and outlives a delay; `shown_state` is what others are told. `fetch_offset` is
-    the next offset wanted. `delayed_until` is in seconds of the observer's monotonic clock, None without a delay.
-    `lagging`: the leader's snapshot must be read once before the tail of its log may be followed. `lag`: committed
-    records that are not here yet, None as long as that is not known. `diverged`: the log has batches that the leader
-    does not have although its epochs agree, so that the leader's batches tell where to truncate.
+    `state` is Truncating or Fetching, and a delay leaves it unchanged; `shown_state` includes the delay.
+    `fetch_offset`: the next offset to fetch. `delayed_until`: in seconds of the broker's monotonic clock, None without
+    a delay. `lagging`: the fetcher must read the leader's snapshot once before it follows the stream. `lag`: number of
+    committed records that the follower lacks, None while unknown. `diverged`: the log has batches that the leader lacks
+    although their lineages agree; so the leader's batches, not its epochs, decide where to truncate.
     """
 
     topic_id: str
@@ -64,18 +63,18 @@ class PartitionFetchState:
 
     @property
     def shown_state(self) -> str:
-        """The state for the replicas table: a delay overrides the other two. [FS-01]"""
+        """The state for the replicas table: Delayed during a delay, else `state`. [FS-01]"""
         return self.state if self.delayed_until is None else FollowerState.DELAYED
 
     def is_delayed(self, now: float) -> bool:
-        """Whether a delay is still running at `now`."""
+        """Whether the delay still runs at `now`, in seconds of the same clock."""
         return self.delayed_until is not None and now < self.delayed_until
 
     @property
     def is_ready_for_fetch(self) -> bool:
-        """Only what is Fetching is fetched, and nothing before `ready` has ended its delay.
+        """Whether the partition is Fetching, without a delay. A delay counts until `ready` ends it.
 
-        So within one round a partition is either in it or out of it, whatever the clock says.
+        So the clock cannot move a partition into a round, or out of it, while the round runs.
 
         Kafka: `PartitionFetchState.isReadyForFetch`. [FS-01]
         """
@@ -85,10 +84,10 @@ class PartitionFetchState:
 def assigned(
     current: PartitionFetchState | None, topic_id: str, partition: int, leader_epoch: int, fetch_offset: int
 ) -> PartitionFetchState:
-    """A partition that a fetcher is told to follow: kept if it follows it at that epoch, else Truncating from scratch.
+    """The state after an assignment: unchanged under the same leader epoch, else a fresh one in Truncating.
 
-    The same assignment may arrive twice; the second must not send a follower back to truncation. A new epoch ends a
-    delay as well: what failed under the old one may work under the new. `fetch_offset` is the replica's own LEO.
+    The same assignment may arrive twice, and must not send a follower back to truncation. A new epoch also ends a
+    delay, because a fetch that failed under the old epoch may now succeed. `fetch_offset` is the replica's own LEO.
 
     Kafka: `AbstractFetcherThread.addPartitions`. [FS-02]
     """
@@ -99,7 +98,7 @@ def assigned(
 
 
 def truncated(state: PartitionFetchState, offset: int) -> PartitionFetchState:
-    """The log agrees with the leader's up to `offset`, its LEO after the truncation: Fetching, from a snapshot first.
+    """The log agrees with the leader's up to `offset`, its LEO: the partition is Fetching, from the snapshot first.
 
     Kafka: `AbstractFetcherThread.updateFetchOffsetAndMaybeMarkTruncationComplete`. [FS-01]
     """
@@ -108,19 +107,18 @@ def truncated(state: PartitionFetchState, offset: int) -> PartitionFetchState:
 
 
 def diverged(state: PartitionFetchState, error: str) -> PartitionFetchState:
-    """The log has another history than its leader's: Truncating once more, and nothing in it counts until then.
+    """The log differs from its leader's: the partition is Truncating again, and its row counts for nothing meanwhile.
 
-    Raft: a follower whose log does not match deletes what conflicts. [TR-08]
+    Raft: a follower whose log does not match deletes the conflicting entries. [TR-08]
     """
     truncating = replace(state, state=FollowerState.TRUNCATING, lagging=True, diverged=True, error=error)
     return _moved("diverged", state, truncating)
 
 
 def advanced(state: PartitionFetchState, offset: int, leader_high_watermark: int | None = None) -> PartitionFetchState:
-    """Records below `offset` have been appended, and what was wrong is over. A fetch moves the offset forward only; a
-    truncation alone takes it back.
+    """The log has all records below `offset`; the error is cleared. Only a truncation moves the fetch offset back.
 
-    With the leader's HW the lag is known: what is committed and not here yet.
+    `leader_high_watermark`: the leader's HW, if known; it updates `lag`.
 
     Kafka: `AbstractFetcherThread.processFetchRequest`, `FetcherLagStats`. [FT-07, FT-08]
 
@@ -134,21 +132,21 @@ def advanced(state: PartitionFetchState, offset: int, leader_high_watermark: int
 
 
 def fell_behind(state: PartitionFetchState) -> PartitionFetchState:
-    """The tail no longer joins the log: a gap, or a source file that is gone. The snapshot has to be read."""
+    """The stream has a gap, or one of its source files is gone. The fetcher must read the leader's snapshot."""
     return _moved("fell_behind", state, replace(state, lagging=True))
 
 
 def caught_up(state: PartitionFetchState) -> PartitionFetchState:
-    """The leader's snapshot has been read to its end: the tail may be followed."""
+    """The fetcher has read the leader's snapshot to its end, and may follow the stream."""
     return _moved("caught_up", state, replace(state, lagging=False))
 
 
 def delayed(state: PartitionFetchState, error: str | None, until: float) -> PartitionFetchState:
-    """Not fetched before `until`; offset and state are kept. `NEVER` waits for a new leader epoch. Without an error it
-    is held back by a quota: others see that it waits, and that nothing is wrong with it but what was before.
+    """Not fetched before `until`, in seconds of the broker's monotonic clock. Offset and state are kept.
 
-    Of two delays the longer holds, with its error: a partition that has failed for good is not revived by a
-    passing trouble of its fetcher.
+    `NEVER` waits for a new leader epoch. `error` is None if a quota causes the delay; then an earlier error stays. Of
+    two delays the longer one wins, with its error: so a passing fault of the fetcher does not revive a partition that
+    has failed for good.
 
     Kafka: `AbstractFetcherThread.delayPartitions`, `FailedPartitions`. [FT-15, TH-01] [FS-01]
     """
@@ -159,9 +157,9 @@ def delayed(state: PartitionFetchState, error: str | None, until: float) -> Part
 
 
 def ready(state: PartitionFetchState, now: float) -> PartitionFetchState:
-    """Without its delay once that is over: what it was before. Unchanged otherwise.
+    """Ends the delay if it is over at `now`, in seconds; else the state is unchanged.
 
-    It keeps the error, as nothing has been fetched since: `advanced` and `truncated` end that. [FT-15]
+    The error stays until `advanced` or `truncated` clears it, because nothing has been fetched yet. [FT-15]
     """
     if state.delayed_until is None or state.is_delayed(now):
         return state
@@ -169,7 +167,7 @@ def ready(state: PartitionFetchState, now: float) -> PartitionFetchState:
 
 
 def _moved(transition: str, before: PartitionFetchState, after: PartitionFetchState) -> PartitionFetchState:
-    """`after`, if the table allows the transition from `before`: another move is a bug of the caller."""
+    """`after`, if TRANSITIONS allows the move. Any other move is a bug of the caller and raises ValueError."""
     if (before.shown_state, after.shown_state) not in TRANSITIONS[transition]:
         raise ValueError(f"partition {before.partition} is {before.shown_state}: it cannot be {transition} now")
     return after

@@ -1,5 +1,5 @@
-"""The fetch states of one fetcher's partitions: its rounds move them, its broker adds and removes them. [FS-01, FS-02,
-FT-15]"""
+"""The fetch states of one fetcher's partitions. The fetcher's rounds move them; the broker adds and removes them.
+[FS-01, FS-02, FT-15]"""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lakelog.replication.protocol.rounds.steps import InitialFetchState
 
 
 class NoLongerFetched(Exception):
-    """A partition was taken from its fetcher while a round was under way."""
+    """A partition was removed from its fetcher during a round."""
 
 
 class FetchStates:
-    """A dictionary of `PartitionFetchState` whose entries only move by the rules of `protocol.fetch_state`.
+    """The `PartitionFetchState` of each partition; it changes only by the rules of `protocol.fetch_state`.
 
-    `clock` is monotonic, and in seconds. `removals`: how often partitions were removed. `is_held`: a round writes.
+    `clock`: monotonic, in seconds. `removals`: how often partitions were removed. `is_held`: a round is writing.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -32,16 +32,19 @@ class FetchStates:
         return len(self._states)
 
     def get(self, partition: TopicIdPartition) -> PartitionFetchState | None:
-        """The state of a partition, None if it is not fetched here."""
+        """The state of a partition; None if this fetcher does not fetch it."""
         return self._states.get(partition)
 
     def all(self) -> dict[TopicIdPartition, PartitionFetchState]:
-        """Every partition and its state."""
+        """All partitions and their states."""
         return dict(self._states)
 
     def assign(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> bool:
-        """Takes partitions over; tells whether any is new or has a new epoch. Who has another epoch for a partition
-        removes it first, as StopFetching does: a round that goes on would take it for the one that it knows."""
+        """Takes over partitions; returns whether any is new or has a new leader epoch.
+
+        Remove a partition before you assign it under another epoch, as StopFetching does. Otherwise a running round
+        would go on with it.
+        """
         before = dict(self._states)
         for partition, initial in partitions.items():
             self._states[partition] = rules.assigned(
@@ -51,10 +54,10 @@ class FetchStates:
 
     @contextmanager
     def held(self, removals: int) -> Iterator[None]:
-        """A round writes in such a block alone. Who removes partitions waits while `is_held`.
+        """A round writes only in such a block. A caller of `remove` first waits until `is_held` is False.
 
-        Raises NoLongerFetched, before the block, if partitions were removed since the round has read `removals`. So a
-        round that a hung source has held up writes nothing of what was removed, and nobody waits for its source.
+        Raises NoLongerFetched, before the block, if partitions were removed since the round read `removals`. So a round
+        that a hung source delayed writes nothing for removed partitions, and nobody waits for that source.
         """
         if self.removals != removals:
             raise NoLongerFetched
@@ -65,7 +68,7 @@ class FetchStates:
             self.is_held = False
 
     def remove(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Forgets partitions; what is being written of them has to be waited for."""
+        """Forgets partitions. Not to be called while `is_held`."""
         here = [partition for partition in partitions if partition in self._states]
         if here:
             self.removals += 1
@@ -73,13 +76,13 @@ class FetchStates:
                 del self._states[partition]
 
     def end_delays(self) -> bool:
-        """Makes partitions ready whose delay is over; tells whether there were any."""
+        """Ends the delays that are over; returns whether there were any."""
         now = self._clock()
         moved = [self._move(p, lambda s: rules.ready(s, now)) for p in self.all()]
         return any(moved)
 
     def has_due(self) -> bool:
-        """Whether a delay is over that has not been ended yet."""
+        """Whether `end_delays` would end a delay."""
         now = self._clock()
         return any(s.delayed_until is not None and not s.is_delayed(now) for s in self.all().values())
 
@@ -88,34 +91,36 @@ class FetchStates:
         return {p: s for p, s in self.all().items() if s.is_ready_for_fetch}
 
     def truncating(self) -> dict[TopicIdPartition, PartitionFetchState]:
-        """The partitions that have to find out first where their log parts from the leader's."""
+        """The partitions that must truncate before they fetch."""
         return {p: s for p, s in self.all().items() if s.shown_state == FollowerState.TRUNCATING}
 
     def truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """The log agrees with the leader's up to its end, `offset`."""
+        """The log agrees with the leader's up to `offset`, its LEO."""
         self._move(partition, lambda s: rules.truncated(s, offset))
 
     def diverged(self, partitions: Iterable[TopicIdPartition], error: str) -> None:
-        """The logs have another history than the leader's: they are truncated anew."""
+        """The logs differ from their leaders'; they are truncated again."""
         for partition in partitions:
             self._move(partition, lambda s: rules.diverged(s, error))
 
     def advanced(self, partition: TopicIdPartition, offset: int, leader_high_watermark: int | None = None) -> None:
-        """Records below `offset` have been appended."""
+        """The log has all records below `offset`."""
         self._move(partition, lambda s: rules.advanced(s, offset, leader_high_watermark))
 
     def fell_behind(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """The tail does not join the log: the leader's snapshot has to be read."""
+        """The stream has a gap; the fetcher must read the leader's snapshot."""
         for partition in partitions:
             self._move(partition, rules.fell_behind)
 
     def caught_up(self, partition: TopicIdPartition) -> None:
-        """The snapshot has been read to its end."""
+        """The fetcher has read the snapshot to its end."""
         self._move(partition, rules.caught_up)
 
     def delay(self, partition: TopicIdPartition, error: str | None, backoff_ms: float) -> None:
-        """Not fetched for `backoff_ms`; what the stream delivers meanwhile passes by, so the snapshot is due then.
-        `error`: None for what a quota holds back."""
+        """Delays the partition by `backoff_ms`. The snapshot is read next, because the stream goes on meanwhile.
+
+        `error`: None if a quota causes the delay.
+        """
         until = self._clock() + backoff_ms / 1000
         self._move(partition, lambda s: rules.delayed(rules.fell_behind(s), error, until))
 

@@ -1,4 +1,4 @@
-"""Which of its fetchers a follower gives a partition to. Kafka: `AbstractFetcherManager.getFetcherId`."""
+"""Decides which of a follower's fetchers gets a partition. Kafka: `AbstractFetcherManager.getFetcherId`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ _MIN_INT = -(2**31)
 
 
 def fetcher_id(topic: str, partition: int, num_replica_fetchers: int) -> int:
-    """The fetcher of a partition, from 0 to `num_replica_fetchers` - 1: the same on every broker and in every run.
+    """The fetcher of a partition, from 0 to `num_replica_fetchers` - 1, equal on every broker and in every run.
 
-    Segments hold only partitions of one fetcher id, so that writers and followers must agree on it: the arithmetic is
-    Java's, 32 bits that wrap around, and not that of Python, whose hashes differ from process to process.
+    All partitions of a segment have one fetcher id, so writers and followers must compute the same one. Python's `hash`
+    differs between processes; this is Java's arithmetic, with 32 bits that wrap around.
 
-    Kafka: `AbstractFetcherManager.getFetcherId`, `Utils.abs` (which takes the least integer, whose absolute value does
-    not fit into 32 bits, to 0). [FM-03]
+    Kafka: `AbstractFetcherManager.getFetcherId`; `Utils.abs`, which returns 0 for the least integer, whose absolute
+    value does not fit into 32 bits. [FM-03]
 
     Raises:
         ValueError: `num_replica_fetchers` is below 1.
@@ -24,7 +24,7 @@ def fetcher_id(topic: str, partition: int, num_replica_fetchers: int) -> int:
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`: over UTF-16 code units, so that a character outside the first plane counts as two."""
+    """Java's `String.hashCode`, over UTF-16 code units: a character above U+FFFF counts as two."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -33,5 +33,5 @@ def java_hash(text: str) -> int:
 
 
 def _to_int(value: int) -> int:
-    """The signed 32-bit integer with the low bits of `value`."""
+    """The signed integer with the low 32 bits of `value`."""
     return (value + 2**31) % 2**32 - 2**31

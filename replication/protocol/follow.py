@@ -1,5 +1,4 @@
-"""What a follower does in one round: truncate what its leader's history does not have, then append what follows its
-log end.
+"""Decides the steps of a follower's round: truncate batches that the leader lacks, then append batches at the log end.
 
 Kafka: `AbstractFetcherThread.doWork` = `maybeTruncate`, then `maybeFetch`. [FT-02]
 """
@@ -34,11 +33,11 @@ def maybe_truncate(
     truncating: Collection[TopicIdPartition], fetching: Collection[TopicIdPartition], logs: Logs, leaders: LeaderRows,
     leader_batches: Mapping[TopicIdPartition, Sequence[LogEnd]],
 ) -> list[FetchStep]:  # fmt: skip
-    """The truncations of the partitions that are Truncating, before anything of them is fetched; and of those that are
-    Fetching what their leader's retention has overtaken, which can only start over.
+    """The truncations of Truncating partitions, before anything is fetched. A Fetching partition whose log ends below
+    the leader's log start is truncated too: its leader's retention has overtaken it, so it must start over.
 
-    The rows say Truncating until the truncation is in the log: a row never claims what is about to go.
-    `leader_batches`: of the partitions that have diverged, where their leaders' batches end.
+    The rows say Truncating until the truncation is committed, so no row claims records that are about to go.
+    `leader_batches`: for diverged partitions, the ends of the leader's batches.
 
     Kafka: `AbstractFetcherThread.maybeTruncate`, `fetchOffsetAndTruncate`. [TR-06, TR-07, TR-08, FT-14]
     """
@@ -52,14 +51,18 @@ def maybe_truncate(
 
 
 def may_append(batch: FetchedBatch, leader: Replica, fetch_offset: int) -> bool:
-    """Whether the leader's history still has the wanted part of the batch: a late read may bring batches that have been
-    truncated since. Offsets below the fetch offset are not checked, as the leader may have deleted them. [FT-07]"""
+    """Whether the leader's lineage still has the batch, from the fetch offset on.
+
+    A late read may bring a batch that the leader has truncated since. Offsets below the fetch offset are not checked,
+    because the leader may have deleted them. [FT-07]
+    """
     return covers(leader.epochs, batch.leader_epoch, max(batch.base_offset, fetch_offset), batch.last_offset)
 
 
 def append_fetched(plan: AppendPlan, leaders: LeaderRows, logs: Logs) -> list[FetchStep]:
-    """The log first, the row then: a row never claims more than its log. Log starts follow the leaders', as far as the
-    logs go by then.
+    """The steps of an append: the log first, then the row, so a row never claims more than its log.
+
+    Each log start follows the leader's, but not beyond the new log end.
 
     Kafka: `ReplicaFetcherThread.processPartitionData`. [FT-09, HW-03, DR-02]
     """
@@ -83,14 +86,14 @@ def append_fetched(plan: AppendPlan, leaders: LeaderRows, logs: Logs) -> list[Fe
 
 
 def check_follower_append(log: PartitionLog, leader_epoch: int, previous: str, name: str) -> None:
-    """A follower appends in the role that it fetched in, and only what follows its own chain.
+    """A follower appends only in the role in which it fetched, and only batches that continue its chain.
 
     Kafka: `Partition.appendRecordsToFollowerOrFutureReplica`, `ReplicaFetcherThread`. Raft: AppendEntries. [AP-03,
     FT-10]
 
     Raises:
-        FencedLeaderEpochException: the replica was told something else meanwhile.
-        OffsetOutOfRangeException: the log ends elsewhere.
+        FencedLeaderEpochException: the replica has another role or leader epoch by now.
+        OffsetOutOfRangeException: the log does not end with the chain `previous`.
     """
     if not log.role.follows_at(leader_epoch):
         raise FencedLeaderEpochException(

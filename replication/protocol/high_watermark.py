@@ -1,4 +1,4 @@
-"""The high watermark (HW): readers see what lies below it, and what lies below it survives a change of leader."""
+"""The high watermark (HW): readers see the records below it, and those records survive a change of leader."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ def leader_high_watermark(
     caught_up: Collection[int],
     min_isr: int,
 ) -> int:
-    """The leader's HW: the least LEO over the ISR and over replicas that are about to join it.
+    """The leader's HW: the lowest LEO of the ISR and of the replicas that are about to join it.
 
     Args:
-        current: the HW so far, in this leadership; the answer is never below it.
+        current: the HW so far under this leader epoch; the result is never below it.
         leader_log_end_offset: the leader's own LEO.
-        replica_log_end_offsets: broker to LEO, from replica rows that count and from no others. A member that is
-            missing here may lack anything, so that the HW stays where it is.
-        maximal_isr: the ISR as far as it can be in force, with the leader. While a shrink is not yet confirmed, those
-            that it takes out are still members. A replica whose joining is not yet confirmed is not one: it belongs
-            in `caught_up`, where it holds the HW back without counting towards `min_isr`.
-        leader: the broker that leads.
-        caught_up: assigned replicas outside the ISR that were caught up within the lag limit. They hold the HW back,
-            as a fast leader would otherwise move it past them for ever and they could never join.
-        min_isr: members that the ISR needs for the HW to move, see `effective_min_isr`.
+        replica_log_end_offsets: the LEO of each broker whose replica row counts. If a replica that the HW waits for is
+            missing here, the HW stays, because that replica may lack any record.
+        maximal_isr: the largest ISR that may be in force, with the leader. Members that an unconfirmed shrink removes
+            are still in it. A replica whose join is unconfirmed is not: it belongs in `caught_up`, where it holds the
+            HW back without counting towards `min_isr`.
+        leader: broker id of the leader.
+        caught_up: assigned replicas outside the ISR that were caught up within the lag time. They hold the HW back;
+            otherwise a fast leader would always move it past them, and they could never join.
+        min_isr: members that the ISR needs for the HW to rise, see `effective_min_isr`.
 
-    Kafka: `Partition.maybeIncrementLeaderHW`. KIP-966: below `min.insync.replicas` the HW stands still, so that a
-    record that the last member alone holds is never taken for committed. [HW-01]
+    Kafka: `Partition.maybeIncrementLeaderHW`. KIP-966: while the ISR is below `min.insync.replicas` the HW stays. So
+    a record that only the last member has does not count as committed. [HW-01]
     """
     if len(set(maximal_isr)) < min_isr:
         return current
@@ -42,7 +42,7 @@ def leader_high_watermark(
 
 
 def follower_high_watermark(leader_high_watermark: int, log_end_offset: int) -> int:
-    """A follower's HW: the leader's, but never above what the follower itself holds.
+    """A follower's HW: the leader's HW, but at most the follower's LEO.
 
     Kafka: `ReplicaFetcherThread.processPartitionData`. [HW-03]
     """
@@ -50,9 +50,10 @@ def follower_high_watermark(leader_high_watermark: int, log_end_offset: int) -> 
 
 
 def effective_min_isr(min_insync_replicas: int, replicas: int) -> int:
-    """Members that the ISR needs: `min.insync.replicas`, but no more than there are replicas.
+    """The number of members that the ISR needs: `min.insync.replicas`, but at most the number of replicas.
 
-    Kafka: `Partition.effectiveMinIsr`. KIP-966. Otherwise a topic with fewer replicas than the setting asks for could
-    never commit a record. [HW-01]
+    A topic with fewer replicas than `min.insync.replicas` could never commit a record otherwise.
+
+    Kafka: `Partition.effectiveMinIsr`. KIP-966. [HW-01]
     """
     return min(min_insync_replicas, replicas)

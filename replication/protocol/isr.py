@@ -1,4 +1,4 @@
-"""Who is in sync. The leader decides, and writes what it has decided by compare-and-set on the metadata.
+"""The in-sync replicas. The leader decides on a change of the ISR and commits it to `metadata` by compare-and-set.
 
 Kafka: `Partition.maybeShrinkIsr`, `Partition.maybeExpandIsr`, `Replica.updateFetchState`. KIP-497.
 """
@@ -18,9 +18,10 @@ NEVER_CAUGHT_UP = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class FollowerProgress:
-    """How far a follower has come, as its leader has seen it; times are seconds of the leader's monotonic clock.
+    """A follower's progress as its leader sees it; times are in seconds of the leader's monotonic clock.
 
-    `seen_at` and `leader_end_offset_then` are of the look that it still has to catch up with.
+    `leader_end_offset_then`: the LEO that the leader had at `seen_at`. The follower was caught up at that time once it
+    reaches this LEO.
     """
 
     log_end_offset: int = -1
@@ -31,10 +32,10 @@ class FollowerProgress:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """An ISR that a leader wants: it holds for the very registration that it was decided on, and for no later one.
+    """A new ISR that a leader proposes. It applies only to the registration with exactly this `partition_epoch`.
 
-    `joiners`: the broker epoch of each broker that comes in. A change that was sent and not answered stays the same
-    change: its outcome is found out before another one is decided.
+    `joiners`: the broker epoch of each broker that joins. After an unanswered attempt the leader repeats the same
+    change until it knows the outcome; only then it decides on another.
     """
 
     topic_id_partition: TopicIdPartition
@@ -46,26 +47,26 @@ class IsrChange:
 
 
 class AlterIsrOutcome(enum.Enum):
-    """What has become of a change of the ISR."""
+    """The outcome of a change of the ISR."""
 
     APPLIED = "applied"
     FOUND = "found: an earlier attempt had won"
     LOST = "lost: the registration it was decided on is gone"
 
 
-# What has become of each change, and the registration that holds now.
+# The outcome of each change, and the registration after it.
 IsrOutcomes: TypeAlias = Mapping[TopicIdPartition, tuple[AlterIsrOutcome, PartitionRegistration | None]]
 
 
 def observe(
     progress: FollowerProgress, log_end_offset: int, leader_log_end_offset: int, now: float
 ) -> FollowerProgress:
-    """What a leader knows of a follower after another look at its row.
+    """A follower's progress after the leader has read its row again.
 
-    It is caught up now if it has all that the leader has; and it was at an earlier look if it now has all that the
-    leader had then: so a follower that is always a little behind a busy leader still counts as in sync. That look stays
-    the one to catch up with until it has: a leader looks many times while a fetch is under way, and would else move
-    the goal each time. In Kafka a look is a fetch.
+    The follower is caught up now if it has reached the leader's LEO. It was caught up at an earlier look if it has now
+    reached the LEO that the leader had then. So a follower that is always slightly behind a busy leader stays in sync.
+    The leader keeps that earlier LEO as the target until the follower reaches it: it looks many times during one fetch,
+    and a new target at each look would move the goal. In Kafka a look is a fetch.
 
     Kafka: `Replica.updateFetchState`. [IS-03]
     """
@@ -80,9 +81,9 @@ def observe(
 def is_out_of_sync(
     progress: FollowerProgress, leader_log_end_offset: int, now: float, replica_lag_time_max: float
 ) -> bool:
-    """A follower is out of sync if it lacks something and was last caught up longer ago than the lag time.
+    """Whether a follower lacks records and was last caught up more than `replica_lag_time_max` seconds ago.
 
-    Strictly longer; with the LEO of the leader it stays in sync. Kafka: `Partition.isFollowerOutOfSync`. [IS-02]
+    Kafka: `Partition.isFollowerOutOfSync`. [IS-02]
     """
     return progress.log_end_offset != leader_log_end_offset and now - progress.caught_up_at > replica_lag_time_max
 
@@ -94,7 +95,7 @@ def maybe_shrink_isr(
     now: float,
     replica_lag_time_max: float,
 ) -> IsrChange | None:
-    """The ISR without the followers that are out of sync; None if there are none.
+    """The change that removes every follower that is out of sync; None if there is none. Times are in seconds.
 
     Kafka: `Partition.maybeShrinkIsr`. [IS-01, IS-02]
     """
@@ -115,11 +116,11 @@ def maybe_expand_isr(
     epoch_start: int,
     eligible: Mapping[int, int],
 ) -> IsrChange | None:
-    """The ISR with the followers that have come far enough; None if there are none.
+    """The change that adds every follower that has caught up; None if there is none.
 
-    `log_end_offsets` are from rows that count. The HW alone would not be enough: that of a new leader may be below what
-    was committed before it, so a follower must also have reached the start of the leader's own epoch. `eligible`:
-    brokers that are alive and not shutting down, with their broker epochs.
+    The HW alone is no sufficient target: a new leader's HW may be below records that were committed before it. So a
+    follower must also reach the start of the leader's own epoch. `log_end_offsets`: from rows that count. `eligible`:
+    the broker epochs of brokers that are alive and not shutting down.
 
     Kafka: `Partition.maybeExpandIsr`, `isFollowerInSync`. KIP-841, KIP-903. [IS-04]
     """
@@ -137,7 +138,7 @@ def maybe_expand_isr(
 def change_to(
     registration: PartitionRegistration, isr: tuple[int, ...], joiners: Mapping[int, int] | None = None
 ) -> IsrChange:
-    """A change of a registration's ISR to `isr`."""
+    """The change of this registration's ISR to `isr`."""
     return IsrChange(
         registration.topic_id_partition, registration.leader, registration.leader_epoch, registration.partition_epoch,
         isr, joiners or {},
@@ -147,12 +148,12 @@ def change_to(
 def alter_partition(
     current: PartitionRegistration | None, change: IsrChange, broker_epochs: Mapping[int, int]
 ) -> tuple[AlterIsrOutcome, PartitionRegistration | None]:
-    """What a change makes of the registration that the metadata has now.
+    """The outcome of a change, and the registration after it.
 
-    It is applied to the registration it was decided on. One that is already there, one partition epoch later under the
-    same leader, is this leader's own: nobody else changes the ISR within its epoch, so an answer that was lost is found
-    again by what was written. Anything else has overtaken it. A joiner that has begun a new broker epoch may have lost
-    its log, and what was seen of it says nothing any more.
+    The change applies only to the partition epoch on which it was decided. If the same ISR is already there, one
+    partition epoch later and under the same leader epoch, an earlier attempt won and its answer was lost: only this
+    leader changes the ISR within its epoch. Any other registration has overtaken the change. It also loses if a joiner
+    has a new broker epoch, because that broker may have lost its log.
 
     Kafka: `ReplicationControlManager.alterPartition`. KIP-497, KIP-903. [IS-05]
     """
@@ -169,11 +170,12 @@ def alter_partition(
 
 
 def fence_isr_changes(current: PartitionRegistration | None, broker_id: int) -> PartitionRegistration | None:
-    """The registration once a follower has given up what it has: no change that was decided before takes it in.
+    """The registration with a higher partition epoch, so that no earlier change of the ISR can add this broker.
 
-    None where it must give up nothing: it is in the ISR, or no other broker leads. A leader decides on what a row said,
-    and writes that later; by then the follower may have said that it is offline. A change of the row fails all that was
-    decided on the row as it was, and after that no leader finds a row of this follower that lets it in. [OL-01, IS-05]
+    A broker commits this before it gives up records of an offline replica. A leader may have read the replica's row
+    when it was in order and be about to add it to the ISR. After this commit that change loses, and later looks find
+    the replica offline. None if the broker must keep its records: it is in the ISR, or no other broker leads. [OL-01,
+    IS-05]
     """
     if current is None or current.leader in (NO_LEADER, LEADER_DURING_DELETE, broker_id) or broker_id in current.isr:
         return None
@@ -187,7 +189,8 @@ def caught_up_replicas(
     now: float,
     replica_lag_time_max: float,
 ) -> set[int]:
-    """Followers outside the ISR that were caught up within the lag time: the HW waits for them, or they never join.
+    """Followers outside the ISR that were caught up within the lag time, in seconds. The HW waits for them; otherwise
+    they could never join.
 
     Kafka: `Partition.maybeIncrementLeaderHW`, `shouldWaitForReplicaToJoinIsr`. [HW-01]
     """

@@ -1,9 +1,9 @@
-"""Who leads a partition, and who is in sync when it begins to.
+"""Elections: which replica leads a partition, and the ISR that it begins with.
 
-An election answers with the new registration, or with None where nobody may lead; the caller knows which error that
-is. It always begins a new leader epoch, also where the same replica is elected again: whether an election is needed is
-for the caller to ask. An ISR never becomes empty: its last member stays in it even when it is dead, with `NO_LEADER`
-for a leader, as it alone is known to hold every committed record. `live` may name brokers outside the assignment.
+An election returns the new registration, or None if no replica may lead; the caller names the error. Each election
+begins a new leader epoch, even if it elects the same replica again, so the caller decides whether one is needed. The
+ISR never becomes empty. Its last member stays even when it is dead, under `NO_LEADER`, because it is the only replica
+known to have every committed record. `live` may name brokers outside the assignment.
 
 Kafka: `Election`, `PartitionLeaderElectionAlgorithms`.
 """
@@ -19,10 +19,10 @@ from lakelog.replication.protocol.partition_registration import LEADER_DURING_DE
 def new_partition(
     topic: str, topic_id: str, partition: int, replicas: Sequence[int], live: Collection[int]
 ) -> PartitionRegistration:
-    """The first state of a partition: the first live replica leads, the live ones are the ISR, the epoch is 0.
+    """The first registration of a partition: the first live replica leads, all live ones are in sync, at epoch 0.
 
-    Every log is empty, so that everybody alive is in sync. Without a live replica there is no leader and no ISR:
-    Kafka keeps such a partition out of its metadata, here it waits in it under `NO_LEADER`.
+    Every log is empty, so every live replica is in sync. If no replica is live, there is neither leader nor ISR. Kafka
+    keeps such a partition out of its metadata; here it waits there under `NO_LEADER`.
 
     Kafka: `ZkPartitionStateMachine.initializeLeaderAndIsrForPartitions`. [LE-03]
     """
@@ -34,11 +34,11 @@ def new_partition(
 def elect_offline(
     registration: PartitionRegistration, live: Collection[int], unclean_allowed: bool
 ) -> PartitionRegistration | None:
-    """The first assigned replica that is live and in sync leads, the live members stay the ISR.
+    """The first assigned replica that is live and in sync leads; the live members stay in the ISR.
 
-    Without one, and only if `unclean.leader.election.enable` allows it, the first live replica leads and is the ISR
-    alone: what it lacks is lost, and nobody else is known to agree with it. An unclean election by hand is this one
-    with `unclean_allowed=True`.
+    If none is, and `unclean_allowed`, the first live replica leads as the only member of the ISR. Committed records
+    that it lacks are lost. `unclean_allowed`: `unclean.leader.election.enable`, or True for an unclean election by a
+    request.
 
     Kafka: `PartitionLeaderElectionAlgorithms.offlinePartitionLeaderElection`. [LE-01] [LE-02]
     """
@@ -57,9 +57,10 @@ def elect_offline(
 def elect_reassigned(
     registration: PartitionRegistration, target: Sequence[int], live: Collection[int]
 ) -> PartitionRegistration | None:
-    """The first replica of `target` that is live and in sync leads; the ISR is kept.
+    """The first replica of `target` that is live and in sync leads; the ISR stays.
 
-    A dead member of the ISR is left in it: taking it out is for its broker's failure, or for the new leader.
+    Dead members stay in the ISR too. The controller removes them when it handles the failure of their broker, or the
+    new leader does.
 
     Kafka: `PartitionLeaderElectionAlgorithms.reassignPartitionLeaderElection`. [LE-05]
     """
@@ -68,7 +69,7 @@ def elect_reassigned(
 
 
 def elect_preferred(registration: PartitionRegistration, live: Collection[int]) -> PartitionRegistration | None:
-    """The preferred leader, which is the first assigned replica, leads if it is live and in sync; the ISR is kept.
+    """The preferred leader, which is the first assigned replica, leads if it is live and in sync; the ISR stays.
 
     Kafka: `PartitionLeaderElectionAlgorithms.preferredReplicaPartitionLeaderElection`. [LE-05]
     """
@@ -78,10 +79,9 @@ def elect_preferred(registration: PartitionRegistration, live: Collection[int]) 
 def elect_controlled_shutdown(
     registration: PartitionRegistration, live: Collection[int], shutting_down: Collection[int]
 ) -> PartitionRegistration | None:
-    """The first assigned replica that is in sync, live and not shutting down leads; who shuts down leaves the ISR.
+    """The first assigned replica that is in sync, live and not shutting down leads; those shutting down leave the ISR.
 
-    The new leader is in what is left of the ISR, so that it cannot become empty. Whether `live` counts the brokers
-    that shut down makes no difference.
+    The new leader stays in the ISR, so the ISR cannot become empty. `live` may include brokers that are shutting down.
 
     Kafka: `PartitionLeaderElectionAlgorithms.controlledShutdownPartitionLeaderElection`. [LE-04]
     """
@@ -93,7 +93,7 @@ def elect_controlled_shutdown(
 
 
 def is_unclean(before: PartitionRegistration, after: PartitionRegistration) -> bool:
-    """Whether the leader of `after` was not in sync before: committed records may be lost.
+    """Whether the leader of `after` was outside the ISR of `before`, so that committed records may be lost.
 
     Kafka: `ControllerStats.uncleanLeaderElectionRate`. [LE-02]
     """
@@ -101,9 +101,9 @@ def is_unclean(before: PartitionRegistration, after: PartitionRegistration) -> b
 
 
 def replica_offline(registration: PartitionRegistration, broker: int) -> PartitionRegistration:
-    """A replica that is offline leaves the ISR, unless it is the last member, and leads no more.
+    """An offline replica stops leading, and leaves the ISR unless it is the last member.
 
-    The same registration comes back if neither applies, so that nothing is written for it.
+    Returns the same registration if neither applies, so that the caller writes nothing.
 
     Kafka: `ZkReplicaStateMachine.removeReplicasFromIsr`. [RS-03]
     """
@@ -120,11 +120,10 @@ def replica_offline(registration: PartitionRegistration, broker: int) -> Partiti
 def with_replicas(
     registration: PartitionRegistration, replicas: Sequence[int], live: Collection[int]
 ) -> PartitionRegistration | None:
-    """`replicas` are assigned: the leader stays if it is one of them, else the first live one in sync leads.
+    """Assigns `replicas`. The leader stays if it is one of them, else the first that is live and in sync leads.
 
-    Who is no longer assigned leaves the ISR, who is newly assigned has to catch up before it joins. None if nobody of
-    `replicas` may lead: the assignment must not change then. A leader that stays is not asked whether it is live, as
-    that is for its broker's failure.
+    Other replicas leave the ISR; new ones join once they have caught up. None if none of `replicas` may lead; then the
+    assignment must not change. A leader that stays may be dead; the failure of its broker is handled elsewhere.
 
     Kafka: `KafkaController.updateLeaderEpochAndSendRequest`, `moveReassignedPartitionLeaderIfRequired`. [RA-02] [RA-03]
     """
@@ -139,12 +138,10 @@ def with_replicas(
 
 
 def with_leader(registration: PartitionRegistration, leader: int, isr: Iterable[int]) -> PartitionRegistration:
-    """The registration under another leader and ISR: both epochs go up by one, whatever has changed.
+    """The registration with this leader and ISR, with both epochs raised by one even if neither has changed.
 
-    The leader epoch fences whoever still acts for the leadership that is over, the partition epoch an ISR change that
-    was decided before. The controller's own epoch is set by who commits.
-
-    Members of the ISR keep their broker epochs.
+    The leader epoch fences everybody who still acts under the old one. The partition epoch fences ISR changes that were
+    decided before. Members of the ISR keep their broker epochs. The committing controller sets the controller epoch.
 
     Kafka: `LeaderAndIsr.newLeaderAndIsr`. [LE-06]
     """
@@ -160,10 +157,10 @@ def with_leader(registration: PartitionRegistration, leader: int, isr: Iterable[
 
 
 def _elected(registration: PartitionRegistration, leader: int, isr: Iterable[int]) -> PartitionRegistration:
-    """The registration under a leader that is elected now: the process that leads is the one registered now.
+    """`with_leader` for a new election: drops the leader's broker epoch.
 
-    Which one that is, the controller adds that commits. One that registers later does not lead under this epoch, also
-    where it is the same broker: KIP-380.
+    The committing controller sets it to the currently registered one. A process that registers later does not lead
+    under this epoch, even if it is the same broker: KIP-380.
     """
     after = with_leader(registration, leader, isr)
     return replace(after, isr_epochs={m: epoch for m, epoch in after.isr_epochs.items() if m != leader})

@@ -1,7 +1,7 @@
-"""The lineage of a replica: which leader epoch wrote from which offset on. [EP-01]
+"""The lineage of a log: its leader epochs, each with its start offset. [EP-01]
 
-A lineage is a tuple of `EpochEntry`, oldest first, epochs and start offsets both strictly rising. Each entry holds up
-to the start of the next; the last one is open-ended, since the log knows where it ends and the lineage does not.
+A lineage is a tuple of `EpochEntry`, oldest first; epochs and start offsets both rise strictly. Each entry ends where
+the next one starts. The last entry is open-ended, because the lineage does not know the LEO.
 
 Kafka: `LeaderEpochFileCache`. KIP-101, KIP-279, KIP-320.
 """
@@ -16,8 +16,8 @@ UNDEFINED_EPOCH_OFFSET = -1
 
 
 class EpochEntry(NamedTuple):
-    """A leader epoch, the offset of the first record that was, or will be, written under it, and the chain of the log
-    up to there."""
+    """A leader epoch, the offset of its first record (written or not yet), and the chain of the log before that
+    offset."""
 
     leader_epoch: int
     start_offset: int
@@ -28,11 +28,11 @@ Lineage = tuple[EpochEntry, ...]
 
 
 def assign(lineage: Lineage, leader_epoch: int, start_offset: int, chain: str = "") -> Lineage:
-    """The lineage once `leader_epoch` begins at `start_offset`, where the log has this `chain`.
+    """The lineage after `leader_epoch` has begun at `start_offset`, where the log has this `chain`.
 
-    A new entry replaces whatever it contradicts: entries of its epoch or later, and entries that start at or after it.
-    So an epoch under which nothing was written leaves no trace, and both columns stay strictly rising. An epoch that
-    is already the last one, at or after its start, changes nothing: every batch of a leader repeats its epoch.
+    The new entry replaces entries of the same or a later epoch, and entries that start at or after it. So an epoch
+    without records leaves no entry, and both columns stay strictly rising. If the epoch is already the last one and
+    starts at or before `start_offset`, nothing changes: each batch of a leader repeats its epoch.
 
     Kafka: `LeaderEpochFileCache.assign`. KIP-101. [EP-02]
 
@@ -48,13 +48,13 @@ def assign(lineage: Lineage, leader_epoch: int, start_offset: int, chain: str = 
 
 
 def end_offset_for(lineage: Lineage, log_end_offset: int, leader_epoch: int) -> tuple[int, int]:
-    """The largest epoch at or below `leader_epoch` that the log knows, and the offset after its last record.
+    """The largest known epoch at or below `leader_epoch`, and the offset after its last record.
 
-    Of the latest epoch the end is the LEO. An epoch below all that are known ends where the first known one starts.
-    An epoch above all of them, or an undefined one, has the answer (-1, -1): this log cannot say.
+    The latest epoch ends at the LEO. An epoch below all known ones ends where the first known one starts. An epoch
+    above all known ones, or a negative one, gives (-1, -1): this log cannot tell.
 
     Kafka: `LeaderEpochFileCache.endOffsetFor`. KIP-279 added the epoch to the answer: a follower that does not know
-    that epoch either must not truncate at the offset alone. [EP-03]
+    this epoch either must not truncate by the offset alone. [EP-03]
     """
     undefined = (UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)
     if leader_epoch < 0 or not lineage or leader_epoch > lineage[-1].leader_epoch:
@@ -67,11 +67,11 @@ def end_offset_for(lineage: Lineage, log_end_offset: int, leader_epoch: int) -> 
 
 
 def truncate_from_start(lineage: Lineage, offset: int, chain: str = "") -> Lineage:
-    """The lineage of a log that starts at `offset`, where its chain is `chain`: the entry that holds it now starts
-    there.
+    """The lineage of a log that now starts at `offset`, where its chain is `chain`.
 
-    Kafka: `LeaderEpochFileCache.truncateFromStart`. The last of the entries that go is moved instead of dropped, since
-    the first record that is kept was written under it. [EP-04]
+    The entry that contains `offset` now starts there: the first remaining record was written under its epoch.
+
+    Kafka: `LeaderEpochFileCache.truncateFromStart`. [EP-04]
     """
     following = bisect_right(lineage, offset, key=lambda entry: entry.start_offset)
     if following == 0:
@@ -80,20 +80,20 @@ def truncate_from_start(lineage: Lineage, offset: int, chain: str = "") -> Linea
 
 
 def epoch_at(lineage: Lineage, offset: int) -> int | None:
-    """The epoch that `offset` belongs to, None where the lineage starts after it.
+    """The epoch of `offset`; None if the lineage starts after it.
 
-    The last entry is open-ended: at and above the LEO the answer is the epoch that would write there next. [EP-01]
+    The last entry is open-ended: offsets at or above the LEO have the last epoch. [EP-01]
     """
     following = bisect_right(lineage, offset, key=lambda entry: entry.start_offset)
     return lineage[following - 1].leader_epoch if following else None
 
 
 def covers(lineage: Lineage, leader_epoch: int, base_offset: int, last_offset: int) -> bool:
-    """Whether the lineage gives `leader_epoch` to all offsets from `base_offset` to `last_offset`, both included.
+    """Whether every offset from `base_offset` to `last_offset`, both included, has `leader_epoch` in the lineage.
 
-    A follower appends a header only if the leader's lineage covers it: an old checkpoint may deliver a batch that the
-    leader has since truncated, and whose offsets now belong to another epoch. Epochs rise with offsets, so that the
-    two ends speak for all that lies between them. [EP-01]
+    A follower appends a batch only if the leader's lineage covers it. An old checkpoint may deliver a batch that the
+    leader has truncated, and whose offsets now belong to another epoch. Epochs rise with offsets, so checking both ends
+    is enough. [EP-01]
     """
     return base_offset <= last_offset and epoch_at(lineage, base_offset) == leader_epoch == epoch_at(
         lineage, last_offset

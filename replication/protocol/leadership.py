@@ -1,6 +1,6 @@
-"""The duties of a leader: watch its followers, keep the ISR, raise the HW.
+"""A leader's duties: it watches its followers, maintains the ISR and raises the HW.
 
-Kafka: `Partition`. Values in, values out: `server` looks after the clock and the tables.
+Kafka: `Partition`. `server` has the clock and the tables.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from lakelog.replication.protocol.replica import Replica
 
 @dataclass(frozen=True)
 class HostedPartition:
-    """A partition that a broker is a replica of: what it knows of it, in memory.
+    """A partition with a replica on this broker, as the broker knows it in memory.
 
-    `progress`: a leader's followers. `pending`: a change of the ISR whose outcome is not known yet.
+    `progress`: the followers' progress, if this broker leads. `pending`: a change of the ISR without a known outcome.
     """
 
     registration: PartitionRegistration
@@ -40,10 +40,12 @@ class HostedPartition:
 
 @dataclass(frozen=True)
 class LeaderInputs:
-    """What a leader looks at. `broker_epochs`: as registered; `eligible`: those alive and not shutting down, by epoch.
+    """A leader's view at one look.
 
-    `log` is the leader's own; `rows` what its followers say; `now` and `replica_lag_time_max` in seconds of its own
-    monotonic clock; `min_isr` is `effective_min_isr`. `may_shrink`: lags are looked at every half lag time only.
+    `log`: the leader's own log. `rows`: its followers' rows. `broker_epochs`: of all registered brokers. `eligible`:
+    the broker epochs of brokers that may join the ISR. `now` and `replica_lag_time_max`: in seconds, of the leader's
+    monotonic clock. `min_isr`: from `effective_min_isr`. `may_shrink`: whether this look may shrink the ISR; every look
+    after half the lag time may.
     """
 
     log: PartitionLog
@@ -60,8 +62,10 @@ def follow_high_watermarks(
     hosted: Mapping[TopicIdPartition, HostedPartition], log_ends: Mapping[TopicIdPartition, int],
     leader_high_watermarks: Mapping[TopicIdPartition, int],
 ) -> dict[TopicIdPartition, HostedPartition]:  # fmt: skip
-    """What followers know with the HWs of their leaders, or with their own where those are not given; none is above
-    its log end: what is appended there next is not committed yet. [HW-03, TR-05]"""
+    """The followers' state with their leaders' HWs, or with their own HW where none is given.
+
+    No HW is above its log end: records that are appended there next are not committed yet. [HW-03, TR-05]
+    """
     known = {p: (hosted[p], end) for p, end in log_ends.items() if p in hosted}
     return {
         p: replace(h, high_watermark=follower_high_watermark(leader_high_watermarks.get(p, h.high_watermark), end))
@@ -73,8 +77,9 @@ def host(
     before: HostedPartition | None, published: Replica | None, registration: PartitionRegistration, log: PartitionLog,
     broker_id: int, now: float,
 ) -> HostedPartition:  # fmt: skip
-    """A replica at the beginning of a role. What it knew of followers is forgotten; members of the ISR count as caught
-    up now. Its HW goes on from what it was here, or was when this broker last ran, as far as its log goes.
+    """A replica at the beginning of a role. Progress of followers is reset; ISR members count as caught up at `now`.
+
+    The HW continues from memory, or from the published row, within the log's bounds.
 
     Kafka: `Partition.makeLeader`, `Partition.makeFollower`, `LogManager` (checkpointed HW). [BL-05, HW-02]
     """
@@ -86,17 +91,17 @@ def host(
 
 
 def follow_registration(hosted: HostedPartition, registration: PartitionRegistration) -> HostedPartition:
-    """The same role under a newer registration; an older one, as a late read brings it, changes nothing. [BL-08]"""
+    """Takes a newer registration under the same leader epoch. A late read of an older one changes nothing. [BL-08]"""
     is_same_role = registration.leader_epoch == hosted.registration.leader_epoch
     is_later = registration.partition_epoch > hosted.registration.partition_epoch
     return replace(hosted, registration=registration) if is_same_role and is_later else hosted
 
 
 def observe_followers(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
-    """One look at the followers: how far they are, and which change of the ISR that calls for, if any.
+    """Updates the followers' progress, and decides on a change of the ISR if one is needed.
 
-    Only one change is under way at a time. A log that is not open at this epoch is nobody's to lead: another process
-    of this broker, or a newer role, has come between.
+    Only one change is pending at a time. If the log does not lead at this epoch, nothing changes: another process of
+    this broker, or a newer role, has taken over.
 
     Kafka: `Partition.updateFollowerFetchState`, `maybeShrinkIsr`, `maybeExpandIsr`. [FE-03, IS-01, IS-04]
     """
@@ -112,7 +117,7 @@ def observe_followers(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPa
 
 
 def _counted(registration: PartitionRegistration, inputs: LeaderInputs) -> dict[int, int]:
-    """LEOs of the followers whose rows count. [FE-03]"""
+    """The LEOs of the followers whose rows count. [FE-03]"""
     return {
         broker: inputs.rows[broker].log_end_offset
         for broker in registration.followers
@@ -131,7 +136,7 @@ def _isr_change(hosted: HostedPartition, counted: Mapping[int, int], inputs: Lea
 def settle_isr_change(
     hosted: HostedPartition, outcome: AlterIsrOutcome, current: PartitionRegistration | None
 ) -> HostedPartition:
-    """What is known once the outcome of the pending change is.
+    """The partition after its pending change has an outcome; `current` is the registration that holds now.
 
     Kafka: `Partition.handleAlterPartitionUpdate`. [IS-05]
     """
@@ -145,9 +150,7 @@ def settle_isr_change(
 
 
 def raise_high_watermark(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
-    """The HW as far as everybody has come who is, or may be by now, in the ISR.
-
-    While a change is under way the larger set counts.
+    """Raises the HW to the lowest LEO of the replicas that are, or may be, in the ISR. A pending change counts too.
 
     Kafka: `Partition.maybeIncrementLeaderHW`. KIP-497, KIP-966. [HW-01]
     """

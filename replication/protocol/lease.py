@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Which controller is active. It raises `lease` as long as it lives."""
+    """The row of the active controller. The controller raises `lease` as long as it is alive."""
 
     controller_id: str
     controller_epoch: int

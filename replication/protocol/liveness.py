@@ -1,6 +1,7 @@
-"""Who lives: a broker whose heartbeat moves, by the observer's own monotonic clock. No clocks are compared. [BC-01]
+"""Which brokers are alive: those whose heartbeat counter moves, by the observer's own monotonic clock. [BC-01]
 
-A broker without its storage shows that it is there, and can neither lead nor follow: it does not count. [LI-04]
+No clocks of two machines are compared. A broker that reports a storage error can neither lead nor follow, so it does
+not count as alive. [LI-04]
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class _Sighting(NamedTuple):
 
 
 class Liveness:
-    """What an observer has seen of the brokers' heartbeats, by its own `clock`. Kafka: `BrokerHeartbeatManager`."""
+    """The heartbeats that an observer has seen. `clock`: monotonic, in seconds. Kafka: `BrokerHeartbeatManager`."""
 
     def __init__(self, session_timeout_ms: int, clock: Callable[[], float]) -> None:
         self._session_timeout = session_timeout_ms / 1000
@@ -25,9 +26,9 @@ class Liveness:
         self._sightings: dict[int, _Sighting] = {}
 
     def look(self, brokers: Mapping[int, BrokerRegistration]) -> set[int]:
-        """Takes note of the heartbeats; answers who lives and is not shutting down. At first sight a broker lives.
+        """Records the heartbeats; returns the brokers that are alive and not shutting down.
 
-        A broker that reports a storage error is not alive until it reports none.
+        A broker counts as alive when it is first seen. A storage error makes it count as dead while it reports one.
         """
         now = self._clock()
         for broker, registration in brokers.items():
@@ -37,7 +38,7 @@ class Liveness:
         return {b for b, r in brokers.items() if self._lives(b, r, now) and not r.shutting_down}
 
     def leaving(self, brokers: Mapping[int, BrokerRegistration]) -> set[int]:
-        """Who still lives, by the last look, and is shutting down."""
+        """The brokers that are alive and shutting down, by the last look."""
         now = self._clock()
         return {b for b, r in brokers.items() if b in self._sightings and self._lives(b, r, now) and r.shutting_down}
 

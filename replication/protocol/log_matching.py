@@ -1,4 +1,4 @@
-"""Whether a follower's logs have the history of their leaders', and what a follower says where they do not.
+"""Detects that a follower's log differs from its leader's, and reports it.
 
 Raft: the log matching property. [TR-08]
 """
@@ -32,13 +32,13 @@ Errors: TypeAlias = Mapping[TopicIdPartition, LakelogException]
 
 
 def compare_rows(states: FetchStates, logs: Logs, leaders: LeaderRows) -> Round[None]:
-    """Marks partitions as diverged that are fetched although their leaders' rows have other chains."""
+    """Marks fetched partitions as diverged if their leader's row has another chain."""
     found = [p for p in states.fetchable() if p in leaders and has_other_history(logs[p], leaders[p])]
     yield from tell_diverged(states, found)
 
 
 def tell_diverged(states: FetchStates, partitions: Iterable[TopicIdPartition]) -> Round[None]:
-    """Tells of partitions with another history: before anything is truncated their rows count for nothing."""
+    """Marks partitions as diverged and publishes their rows, which count for nothing until the truncation is done."""
     found = tuple(sorted(partitions))
     if found:
         states.diverged(found, DIVERGED)
@@ -49,11 +49,11 @@ def tell_diverged(states: FetchStates, partitions: Iterable[TopicIdPartition]) -
 def leader_batches(
     states: FetchStates, logs: Logs, leaders: LeaderRows, rules: BrokerRules
 ) -> Round[tuple[Ends, Errors]]:  # fmt: skip
-    """Where the leaders' batches end, of partitions that are to be truncated and whose epochs do not tell where; and
-    the partitions of which that cannot be told.
+    """The ends of the leaders' batches, for partitions to truncate whose epochs do not tell where; and the errors of
+    the partitions for which they cannot be read.
 
-    A log does not say who leads, nor whether it is the one that its leader's row tells of. So the rows are read once
-    more, after the log. [TR-02, TR-08]
+    A log does not say whether its broker leads, or whether it is the log that the row describes. So the rows are read
+    again after the log. [TR-02, TR-08]
     """
     wanted = {
         p: logs[p].first_offset
@@ -70,19 +70,19 @@ def leader_batches(
 
 
 def lost_ends(logs: Logs, leaders: LeaderRows, batches: Ends) -> dict[TopicIdPartition, str]:
-    """The partitions whose leaders have lost the end of their logs, with the text of the error."""
+    """The partitions whose leader's log has lost its end, with the error text."""
     return {p: LOST_END for p, ends in batches.items() if leader_lost_its_end(logs[p], leaders[p], ends)}
 
 
 def _doubt(
     ends: Sequence[LogEnd], before: Replica, now: Replica | None, first: int, rules: BrokerRules
 ) -> LakelogException | None:  # fmt: skip
-    """Why a log is not truncated by what was read of its leader's; None if nothing speaks against it."""
+    """Why the batches that were read must not decide a truncation; None if they may."""
     partition = before.topic_id_partition
     error = rules.check_leader_row(now, partition, before.leader_epoch)
     if error is not None or (now is not None and are_of_the_log(ends, before, now, first)):
         return error
     return KafkaStorageException(
-        f"{before.topic}-{partition.partition}: not truncated: broker {before.broker_id} has another log than its row "
-        f"tells of, which ends at {before.log_end_offset}"
+        f"{before.topic}-{partition.partition}: not truncated: the log of broker {before.broker_id} is not the one "
+        f"that its row describes, which ends at offset {before.log_end_offset}"
     )

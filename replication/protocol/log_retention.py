@@ -1,6 +1,6 @@
-"""Which records of a partition need not be kept any longer, and which must not be read any more.
+"""Decides which records retention or a request deletes: where the log start moves to.
 
-A log start only rises, and never above the HW: what is not committed yet is nobody's to delete.
+A log start only rises, and never above the HW, because uncommitted records must stay.
 
 Kafka: `UnifiedLog.deleteOldSegments`, `maybeIncrementLogStartOffset`, `Partition.deleteRecordsOnLeader`. KIP-107.
 """
@@ -17,11 +17,11 @@ HIGH_WATERMARK = -1
 def retention_offset(
     log: PartitionLog, high_watermark: int, now_us: int, retention_ms: int, retention_bytes: int
 ) -> int:
-    """The log start that retention asks for: whole batches go, oldest first, as long as either limit allows it.
+    """The log start that retention asks for. Whole batches below the HW go, oldest first, while either limit allows it.
 
-    A batch is too old when its newest record is; a younger one before it protects it, since a log has no holes. By
-    size, batches go as long as what is left holds `retention_bytes` of keys and values. `now_us` in microseconds since
-    the epoch, as record timestamps are. -1 is no limit. [DR-01]
+    A batch is too old if its newest record is older than `retention_ms`. Any younger batch before it protects it, since
+    a log has no holes. By size, batches go while the rest has at least `retention_bytes` of keys and values. -1 is no
+    limit. `now_us`: microseconds since the epoch, as record timestamps are. [DR-01]
 
     Kafka: `UnifiedLog.deleteRetentionMsBreachedSegments`, `deleteRetentionSizeBreachedSegments`.
     """
@@ -41,16 +41,16 @@ def retention_offset(
 def delete_records_offset(
     log: PartitionLog, leader_epoch: int, high_watermark: int, before_offset: int, may_delete: bool, name: str
 ) -> int:
-    """The log start once the records below `before_offset` are deleted; -1 is the HW. It never falls.
+    """The log start after records below `before_offset` are deleted; -1 stands for the HW. The log start never falls.
 
-    `may_delete`: whether the topic's `cleanup.policy` is to delete.
+    `may_delete`: whether the topic's `cleanup.policy` is `delete`.
 
     Kafka: `Partition.deleteRecordsOnLeader`. KIP-107. [DR-01]
 
     Raises:
-        NotLeaderOrFollowerException: the log does not lead under this epoch.
-        PolicyViolationException: the topic keeps everything.
-        OffsetOutOfRangeException: the offset is below 0 or above the HW.
+        NotLeaderOrFollowerException: the log does not lead under this leader epoch.
+        PolicyViolationException: the topic's `cleanup.policy` is `none`.
+        OffsetOutOfRangeException: the offset is negative but not -1, or above the HW.
     """
     if not log.role.leads_at(leader_epoch):
         raise NotLeaderOrFollowerException(f"{name}: the log does not lead under leader epoch {leader_epoch}")
@@ -66,7 +66,7 @@ def delete_records_offset(
 
 
 def follower_log_start(log_start_offset: int, log_end_offset: int, leader_log_start_offset: int) -> int:
-    """A follower starts where its leader does, as far as its own log goes. [DR-02]
+    """A follower's log start: the leader's, but at most the follower's LEO. It never falls. [DR-02]
 
     Kafka: `ReplicaFetcherThread.processPartitionData`, `UnifiedLog.maybeIncrementLogStartOffset`.
     """
@@ -74,7 +74,7 @@ def follower_log_start(log_start_offset: int, log_end_offset: int, leader_log_st
 
 
 def low_watermark(log_starts: list[int]) -> int:
-    """The least log start of the live replicas: below it nobody has records any more.
+    """The lowest log start of the live replicas: below it, every live replica has deleted its records.
 
     Kafka: `Partition.lowWatermarkIfLeader`. KIP-107. [DR-02]
     """

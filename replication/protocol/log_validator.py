@@ -1,4 +1,4 @@
-"""What a batch header must be, to be believed: it was written by somebody who may not know the rules.
+"""Checks the batch headers of a file. Another program may have written them, so every field is checked.
 
 Kafka: `LogValidator`, `DefaultRecordBatch.ensureValid`.
 """
@@ -14,7 +14,7 @@ from lakelog.replication.protocol.record_batch import BatchHeader
 
 _INT32, _INT64 = 2**31 - 1, 2**63 - 1
 
-# Number -> the least and the greatest that it may be. A next offset must be a number too.
+# Field -> its least and greatest value. Offsets stay one below the maximum, so that the next offset fits too.
 _RANGES: Final = {
     "partition": (0, _INT32),
     "leader_epoch": (0, _INT32),
@@ -29,11 +29,10 @@ _RANGES: Final = {
 
 
 def validate_headers(headers: Sequence[BatchHeader], rows: int) -> None:
-    """The headers of one file of so many rows: possible values, a chain of their own, no offset twice, and a
-    row for every record.
+    """Checks the headers of a file with `rows` rows: valid fields and chains, no offset twice, one row a record.
 
     Raises:
-        CorruptRecordException: a header makes no sense, or they do not fit together.
+        CorruptRecordException: a header is invalid, or the headers do not fit together or to the rows.
     """
     for header in headers:
         _validate(header)
@@ -41,18 +40,18 @@ def validate_headers(headers: Sequence[BatchHeader], rows: int) -> None:
     _check_no_overlap(headers)
     records = sum(header.records for header in headers)
     if records != rows:
-        raise CorruptRecordException(f"its headers are of {records} records, and it has {rows} rows")
+        raise CorruptRecordException(f"its headers describe {records} records, but it has {rows} rows")
 
 
 def _validate(header: BatchHeader) -> None:
     for name in ("topic", "topic_id", "digest", "previous", "chain"):
         value = getattr(header, name)
         if not isinstance(value, str) or not value:
-            raise CorruptRecordException(f"a header has {name} {value!r}, which is none")
+            raise CorruptRecordException(f"a header has {name} {value!r}, it must be a non-empty string")
     for name, (least, most) in _RANGES.items():
         value = getattr(header, name)
         if type(value) is not int or not least <= value <= most:
-            raise CorruptRecordException(f"a header has {name} {value!r}, which is not within {least} and {most}")
+            raise CorruptRecordException(f"a header has {name} {value!r}, it must be {least} to {most}")
     if header.last_offset < header.base_offset:
         raise CorruptRecordException(f"a header has offsets {header.base_offset} to {header.last_offset}")
 

@@ -1,7 +1,7 @@
-"""The replicas of a broker that have a broken file: they lead and follow nothing until it is whole again.
+"""A broker's offline replicas: those with a broken file. They neither lead nor follow until it is repaired.
 
-Kafka: `HostedPartition.Offline`. There a whole log directory fails; here one file takes its own partitions with it.
-[OL-01, BL-02]
+Kafka: `HostedPartition.Offline`. In Kafka a whole log directory fails; here a broken file affects only its own
+partitions. [OL-01, BL-02]
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ Value = TypeVar("Value")
 
 
 class OfflineReplicas:
-    """What was found at the last look. `look` is called by one thread; the rest may be called by any.
+    """The offline replicas found at the last look. Only one thread calls `look`; any thread may call the rest.
 
-    `faults`: what is wrong, in words. `fenced`: whom no leader takes into an ISR on what was known before.
+    `faults`: the error text of each. `fenced`: replicas that no earlier ISR change can add, see
+    `isr.fence_isr_changes`.
     """
 
     def __init__(self, broker_id: int) -> None:
@@ -31,31 +32,34 @@ class OfflineReplicas:
         self.faults: Mapping[TopicIdPartition, str] = {}
 
     def look(self, faults: Mapping[TopicIdPartition, str], metadata: Registrations) -> bool:
-        """Takes note of the replicas with broken files; tells whether there are others than before."""
+        """Records the replicas with broken files; returns whether they or their faults have changed."""
         before, self.faults = self.faults, dict(faults)
         self._registrations = {p: metadata[p] for p in faults}
         self.fenced &= faults.keys()
         return before != self.faults
 
     def without_led(self, values: Mapping[TopicIdPartition, Value]) -> dict[TopicIdPartition, Value]:
-        """The values but those of offline replicas that are to lead: that role is refused. [BL-02]"""
+        """The values without offline replicas that the metadata names as leader; the broker refuses that role.
+        [BL-02]"""
         refused = {p for p, registration in self._registrations.items() if registration.leader == self._broker_id}
         return {partition: value for partition, value in values.items() if partition not in refused}
 
     def without(self, values: Mapping[TopicIdPartition, Value]) -> dict[TopicIdPartition, Value]:
-        """The values but those of offline replicas."""
+        """The values without those of offline replicas."""
         return {partition: value for partition, value in values.items() if partition not in self.faults}
 
     def hosted(self, told: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, HostedPartition]:
-        """Offline replicas as they stand in the metadata, with the HW that was told of them last."""
+        """The offline replicas with their registration, and with the HW of their last published row."""
         return {
             p: HostedPartition(registration, told[p].high_watermark if p in told else 0)
             for p, registration in self._registrations.items()
         }
 
     def repairable(self, told: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, int]:
-        """The offline replicas that can be fetched again as far as is known here, with the leader epoch that they
-        follow at: another broker leads, the ISR does without this one, and `told`, its rows, have it offline."""
+        """The offline replicas that can be fetched again, with their leader epochs.
+
+        Another broker leads them, this broker is not in their ISR, and its published rows, `told`, say Offline.
+        """
         return {
             p: registration.leader_epoch
             for p, registration in self._registrations.items()
@@ -64,5 +68,5 @@ class OfflineReplicas:
         }
 
     def names(self) -> tuple[str, ...]:
-        """The offline replicas as the broker's row has them. [LI-04]"""
+        """The offline replicas as `<topic id>/<partition>`, for the broker's registration. [LI-04]"""
         return tuple(f"{p.topic_id}/{p.partition}" for p in sorted(self.faults))

@@ -1,6 +1,6 @@
-"""The leaders and ISRs that have changed between two looks at `metadata`, in words: one log line for all partitions.
+"""Describes the changes of leaders and ISRs between two versions of `metadata`, in one log line for all partitions.
 
-Kafka logs a line for each partition. A broker that dies may lead thousands of them.
+Kafka logs one line for each partition, and a broker that dies may lead thousands.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 Partitions = Mapping[TopicIdPartition, PartitionRegistration]
 
-_NAMED = 3  # partitions of one change; of the others the line has the number
+_NAMED = 3  # the most partitions that a line names for one change; it counts the others
 
 
 def partition_changes(before: Partitions, after: Partitions) -> str:
-    """The changes of all partitions that both looks have and that nobody deletes; "" if there are none."""
+    """The changes of all partitions that both versions have and that are not being deleted; "" if there are none."""
     changed = [
         (before[partition], now)
         for partition, now in sorted(after.items())
@@ -37,7 +37,7 @@ def partition_changes(before: Partitions, after: Partitions) -> str:
 
 
 def first_names(names: Sequence[str], shown: int = _NAMED) -> str:
-    """The first names, and how many more there are."""
+    """The first `shown` names, and the number of further ones."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
 
@@ -48,7 +48,7 @@ def _clause(one: str, many: str, names: Sequence[str]) -> str:
 
 
 def _memberships(verb: str, moves: Iterable[tuple[set[int], PartitionRegistration]]) -> list[str]:
-    """The brokers that leave ISRs, or join some."""
+    """A clause for each broker that leaves, or joins, ISRs."""
     by_broker: dict[int, list[str]] = {}
     for brokers, registration in moves:
         for broker in brokers:

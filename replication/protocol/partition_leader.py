@@ -1,4 +1,4 @@
-"""Who leads a partition: its registration in the metadata, beside the row of the leader itself."""
+"""A partition's leader: the registration in the metadata, with the leader's own row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 
 
 class Leadership(NamedTuple):
-    """A partition as the metadata has it, and what the broker that is to lead it says of it, if that can be read."""
+    """A partition's registration, and its row at the registered leader, or the error of reading that row."""
 
     registration: PartitionRegistration
     row: Replica | None = None
@@ -18,14 +18,14 @@ class Leadership(NamedTuple):
 
     @property
     def leader_row(self) -> Replica | None:
-        """The row, once the broker has taken up the role under the epoch that the metadata has."""
+        """The row, if the broker has taken up leadership under the registered leader epoch; else None."""
         row = self.row
         leads = row is not None and row.role == LEADER_ROLE and row.leader_epoch == self.registration.leader_epoch
         return row if leads else None
 
     @property
     def unavailable(self) -> LakelogException | None:
-        """Why nobody can be asked for the partition now; None if its leader can."""
+        """Why no leader can serve the partition now; None if one can."""
         registration = self.registration
         if self.error or self.leader_row:
             return self.error
@@ -45,5 +45,5 @@ class Leadership(NamedTuple):
 
 
 def no_leader(registration: PartitionRegistration) -> LeaderNotAvailableException:
-    """The error of a partition that nobody leads."""
+    """The error of a partition without a leader."""
     return LeaderNotAvailableException(f"{registration.name}: no leader; replicas are {registration.replicas}")

@@ -1,7 +1,7 @@
-"""One partition's part of a log, as its commits add up to: its batches, its lineage, its producers, its role.
+"""The log of one partition, as the log table's commits describe it: batches, lineage, producers and role.
 
-Everybody who writes to a log decides on this: its broker, its followers, its producers. Nothing else changes it than
-replaying what has landed, so that the same commits make the same log everywhere. Kafka: `UnifiedLog`.
+Brokers, followers and producers all decide on this state. It changes only by the replay of commits, so the same commits
+give the same log everywhere. Kafka: `UnifiedLog`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.producer_state import ProducerEntry, record, truncate_from_end
 from lakelog.replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, LogEnd, TopicIdPartition
 
-# Within one leader epoch a role only goes up: a leader that is fenced, as its process has ended, or a replica that has
-# been stopped comes back under a later epoch alone.
+# Within one leader epoch a role only rises. So a fenced leader, whose process has ended, or a stopped replica returns
+# only under a later epoch.
 FOLLOWER, LEADER, FENCED, STOPPED = 1, 2, 3, 4
-_ROLES = 8  # a role is recorded as one number, leader epoch x 8 + role, which only goes up
+_ROLES = 8  # multiplier of the leader epoch in `role_version`
 
 
 class Role(NamedTuple):
-    """What the log's own history says its broker is of a partition, and since which leader epoch."""
+    """A broker's role for a partition, as its log records it, and the leader epoch of that role."""
 
     leader_epoch: int
     kind: int
 
     @property
     def is_leader(self) -> bool:
-        """Whether the log is open for appends under `leader_epoch`."""
+        """Whether the log accepts appends under `leader_epoch`."""
         return self.kind == LEADER
 
     def leads_at(self, leader_epoch: int) -> bool:
-        """Whether the log is open for appends under exactly this leader epoch."""
+        """Whether the log leads under exactly this leader epoch."""
         return self == (leader_epoch, LEADER)
 
     def follows_at(self, leader_epoch: int) -> bool:
@@ -53,17 +53,17 @@ NO_ROLE = Role(-1, STOPPED)
 
 
 def role_version(role: Role) -> int:
-    """A role as a number that only goes up."""
+    """A role as one number, leader epoch x 8 + kind, which only rises."""
     return role.leader_epoch * _ROLES + role.kind
 
 
 def role_of(version: int) -> Role:
-    """The role that a number stands for."""
+    """The role with this number; the inverse of `role_version`."""
     return Role(*divmod(version, _ROLES))
 
 
 class PlacedBatch(NamedTuple):
-    """A batch and the segment that holds it; in order of offsets."""
+    """A batch header, and the segment with the batch. Batches sort by their base offset."""
 
     base_offset: int
     header: BatchHeader
@@ -72,12 +72,12 @@ class PlacedBatch(NamedTuple):
 
 @dataclass
 class PartitionLog:
-    """One partition's part of a log: its batches in order, its lineage, its producers.
+    """One partition's log: its batches in order of offsets, its lineage and its producers.
 
-    A batch that lies below the log start, wholly or in part, is here as long as its segment is: nobody reads below the
-    log start, but what its producer has sent is still known. `forgotten` is what was known of producers whose batches
-    have gone with their segments. `start_chain` is the chain of all that lies before the log start, as it is recorded
-    for a log without batches.
+    `batches` may begin below the log start, as long as their segments exist. Nobody reads records there, but they still
+    identify duplicates of their producers. `forgotten`: the entries of producers whose batches went with their
+    segments. `start_chain`: the chain of the records before the log start, recorded for a log without batches.
+    `epoch_start`: the offset at which a leader's epoch starts.
     """
 
     batches: list[PlacedBatch] = field(default_factory=list)
@@ -91,25 +91,25 @@ class PartitionLog:
 
     @property
     def log_end_offset(self) -> int:
-        """LEO: the next offset to be written. Not below the log start, though only batches below it may be left."""
+        """LEO: the next offset to write. It is at least the log start, even if only batches below that are left."""
         end = self.batches[-1].header.next_offset if self.batches else 0
         return max(end, self.log_start_offset)
 
     @property
     def log_end(self) -> LogEnd:
-        """LEO, and the chain of all that lies before it."""
+        """The LEO, and the chain before it."""
         return LogEnd(self.log_end_offset, self.batches[-1].header.chain if self.batches else self.start_chain)
 
     @property
     def first_offset(self) -> int:
-        """Where the first batch begins that is here: not above the log start, unless what lies between is broken."""
+        """The base offset of the first batch, else the log start. It is above the log start only if a file is
+        broken."""
         return self.batches[0].base_offset if self.batches else self.log_start_offset
 
     def chain_at(self, offset: int) -> str | None:
-        """The chain of all batches that end at or before `offset`; None where the log does not know it.
+        """The chain of all batches that end at or before `offset`; None if the log does not know it.
 
-        An offset within a batch has the chain of what lies before the batch: so it has at a log start that was raised
-        to the middle of one.
+        An offset within a batch has the chain before that batch, also if the log start lies there.
         """
         if not self.first_offset <= offset <= self.log_end_offset:
             return None
@@ -119,14 +119,14 @@ class PartitionLog:
         return self.batches[0].header.previous if self.batches else self.start_chain
 
     def boundary_at(self, offset: int) -> int:
-        """The largest offset at or below `offset` at which no batch is split."""
+        """The largest batch boundary at or below `offset`."""
         following = bisect_right(self.batches, offset, key=lambda placed: placed.header.next_offset)
         return self.batches[following - 1].header.next_offset if following else self.first_offset
 
     @property
     def lineage(self) -> tuple[EpochEntry, ...]:
-        """Which epoch wrote from which offset on, from the log start on; a leader's own epoch counts from its start,
-        records or not. [EP-04]"""
+        """The lineage from the log start on. A leader's own epoch counts from its start, with or without records.
+        [EP-04]"""
         whole = self._lineage
         if self.role.is_leader:
             chain = self.chain_at(self.epoch_start) or ""
@@ -134,51 +134,54 @@ class PartitionLog:
         return epochs.truncate_from_start(whole, self.log_start_offset, self.chain_at(self.log_start_offset) or "")
 
     def add(self, header: BatchHeader, segment: str) -> None:
-        """Takes one batch in."""
+        """Adds one batch."""
         self.place([PlacedBatch(header.base_offset, header, segment)])
 
     def place(self, batches: Iterable[PlacedBatch]) -> None:
-        """Takes batches in, given in order of offsets; those that do not lie at the end are put in their places."""
+        """Adds batches, given in order of offsets. Batches that do not go to the end are sorted in."""
         added = list(batches)
         if not added:
             return
         if added[0].base_offset >= self.log_end_offset:
             for batch in added:
                 self._follow(batch.header)
-            self.batches += added  # last: whoever looks meanwhile sees no offset without its epoch
+            self.batches += added  # last: a concurrent reader sees no offset without its epoch
         else:
             self.batches = sorted([*self.batches, *added], key=lambda batch: batch.base_offset)
             self._derive()
 
     def relocate(self, batches: Iterable[PlacedBatch]) -> None:
-        """The same batches lie in other segments now. Raises CorruptRecordException if one is not among them."""
+        """Takes over the new segments of batches, after a compaction. Raises CorruptRecordException for an unknown
+        batch."""
         moved = list(self.batches)
         for batch in batches:
             index = bisect_left(moved, batch.base_offset, key=lambda placed: placed.base_offset)
             if index == len(moved) or moved[index].header != batch.header:
-                raise CorruptRecordException(f"{batch.segment} has a batch at offset {batch.base_offset} that is new")
+                raise CorruptRecordException(
+                    f"{batch.segment}: its batch at offset {batch.base_offset} is not in the log"
+                )
             moved[index] = batch
         self.batches = moved
 
     def drop(self, segments: Collection[str]) -> None:
-        """Forgets the batches of segments."""
+        """Removes the batches of these segments."""
         self.batches = [batch for batch in self.batches if batch.segment not in segments]
         self._derive()
 
     def start_at(self, offset: int) -> None:
-        """The log starts at `offset` from now on. It only falls when all of the log was truncated."""
+        """Sets the log start. It falls only if the whole log was truncated."""
         falls = offset < self.log_start_offset
         self.log_start_offset = offset
         if falls:
             self._derive()
 
     def remember(self, producers: Mapping[int, ProducerEntry]) -> None:
-        """What is known of producers whose batches have gone below the log start; it replaces what was remembered."""
+        """Replaces the entries of producers whose batches were deleted with their segments."""
         self.forgotten = producers
         self._derive()
 
     def copy(self) -> PartitionLog:
-        """A log that may change without this one."""
+        """A copy that can change independently."""
         return replace(self, batches=list(self.batches), producers=dict(self.producers))
 
     def _derive(self) -> None:
@@ -194,15 +197,18 @@ class PartitionLog:
 
     @property
     def sound_end(self) -> int:
-        """Up to where the batches make a log: the LEO if all do, else where the first two begin that do not fit."""
+        """The offset up to which the batches fit together: the LEO, or the base offset of the first batch that its
+        successor does not continue."""
         for before, after in pairwise(self.batches):
             if not _follows(before.header, after.header):
                 return before.base_offset
         return self.log_end_offset
 
     def check(self, partition: TopicIdPartition, added: Sequence[PlacedBatch] = ()) -> None:
-        """Raises CorruptRecordException unless each batch follows the one before it, in offsets, epoch and chain: those
-        of the whole log, or batches that are to follow its end."""
+        """Raises CorruptRecordException unless each batch continues the one before it in offset, epoch and chain.
+
+        Without `added` this checks the whole log, else only the batches `added`, which are to go to its end.
+        """
         batches = [*self.batches[-1:], *added] if added else self.batches
         if batches and batches[0].base_offset > self.log_start_offset and not (added and self.batches):
             raise CorruptRecordException(

@@ -1,4 +1,4 @@
-"""A partition as the metadata table has it.
+"""A partition's row in the `metadata` table.
 
 Kafka: `PartitionRegistration` (KRaft), `LeaderAndIsr` and `ReplicaAssignment` (ZooKeeper).
 """
@@ -13,15 +13,15 @@ from lakelog.replication.protocol.record_batch import OfPartition, TopicIdPartit
 
 NO_LEADER = -1
 NO_EPOCH = -1
-LEADER_DURING_DELETE = -2  # its topic is being deleted: brokers stop to serve it [TD-02]
+LEADER_DURING_DELETE = -2  # its topic is being deleted: brokers stop serving it [TD-02]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRegistration(OfPartition):
-    """Assigned replicas (AR, the preferred leader first), leader, ISR and the epochs that guard them. [TM-01]
+    """The assigned replicas (AR, preferred leader first), the leader, the ISR and the epochs that guard them. [TM-01]
 
-    `isr_epochs`: under which broker epoch each member of the ISR joined it; the leader's is that of its election. A
-    member without one gets it from the controller that commits.
+    `isr_epochs`: the broker epoch under which each member joined the ISR; for the leader, the one of its election. The
+    committing controller adds missing ones.
     """
 
     topic: str
@@ -38,12 +38,13 @@ class PartitionRegistration(OfPartition):
     isr_epochs: Mapping[int, int] = field(default_factory=dict, hash=False)
 
     def isr_epoch(self, member: int) -> int:
-        """The broker epoch under which a member of the ISR joined it, or was elected. Kafka: `BrokerState`, KIP-903."""
+        """The broker epoch under which a member joined the ISR or was elected; -1 if unknown. Kafka: `BrokerState`,
+        KIP-903."""
         return self.isr_epochs.get(member, NO_EPOCH)
 
     @property
     def followers(self) -> tuple[int, ...]:
-        """The assigned replicas but the leader, in the order of the assignment."""
+        """The assigned replicas without the leader, in the order of the assignment."""
         return tuple(replica for replica in self.replicas if replica != self.leader)
 
 

@@ -1,4 +1,4 @@
-"""The states that the controller keeps a partition in, and the moves between them.
+"""The controller's states of a partition, and the valid moves between them.
 
 Kafka: `PartitionState`, `PartitionStateMachine`.
 """
@@ -23,8 +23,8 @@ class PartitionState:
 _NON_EXISTENT, _NEW = PartitionState.NON_EXISTENT, PartitionState.NEW
 _ONLINE, _OFFLINE = PartitionState.ONLINE, PartitionState.OFFLINE
 
-# State -> the states that a partition may come from. There are no others: a partition never becomes New again once it
-# has had a leader, and it is taken out of service before it is deleted.
+# State -> its valid previous states. A partition that has had a leader never becomes New again, and it goes Offline
+# before it is deleted.
 VALID_PREVIOUS_STATES: Final = {
     _NEW: frozenset({_NON_EXISTENT}),
     _ONLINE: frozenset({_NEW, _ONLINE, _OFFLINE}),
@@ -34,7 +34,7 @@ VALID_PREVIOUS_STATES: Final = {
 
 
 def is_valid(before: str, after: str) -> bool:
-    """Whether a partition may move from one state to the other. A move that is not valid is logged and left out.
+    """Whether a partition may move from one state to the other. The controller logs an invalid move and skips it.
 
     Online to Online is an election while the partition has a leader: preferred, reassigned, controlled shutdown.
 
@@ -44,14 +44,14 @@ def is_valid(before: str, after: str) -> bool:
 
 
 def initial_state(registration: PartitionRegistration, live: Mapping[int, int]) -> str:
-    """The state of a partition when a controller starts: New if it never had a leader, Online under a live one.
+    """A partition's state when a controller starts: New if it never had a leader, Online under a live one, or Offline.
 
-    It is Offline otherwise, under a dead leader as without one. `live`: the broker epochs of those that live. A leader
-    that has another than it was elected under is a new process, which does not lead (KIP-380).
+    `live`: the broker epochs of the live brokers. If a leader's epoch differs from the one of its election, it is a new
+    process, which does not lead (KIP-380).
 
-    `NO_LEADER` does not tell New from Offline, as a partition that has lost its leader has it too. The ISR does: only
-    that of a partition which never had a leader is empty. Any live replica may lead a New partition, as every log is
-    empty; an Offline one has records to lose.
+    `NO_LEADER` does not distinguish New from Offline, but the ISR does: it is empty only if the partition never had a
+    leader. The difference matters: any live replica may lead a New partition, because every log is empty; an Offline
+    one has records to lose.
 
     Kafka: `PartitionStateMachine.initializePartitionState`. [PS-03]
     """

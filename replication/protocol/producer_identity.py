@@ -1,4 +1,4 @@
-"""Under which id, epoch and sequence numbers a producer sends: by them a log tells a repeat from something new.
+"""A producer's id, epoch and sequence numbers, by which a log recognises duplicates.
 
 Kafka: `TransactionManager`. KIP-98, KIP-360. [AP-06]
 """
@@ -13,18 +13,19 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Who wrote a batch: the id, and which start under its name."""
+    """A producer's id and its epoch. A producer with a name gets a higher epoch each time it starts."""
 
     producer_id: int
     producer_epoch: int
 
 
 class ProducerIdentity:
-    """An id and epoch, and the sequence number that comes next in each partition.
+    """A producer's id and epoch, with the next sequence number of each partition.
 
-    Within one send a partition keeps the sequence that it began with, however often the records are sent. After a send
-    that failed, or that was interrupted, nobody knows what became of its sequences: the identity must not be used
-    again, since a log would take other records under them for a repeat. `new_id`: makes another id; None under a name.
+    Within one send a partition keeps its first sequence number, however often the records are sent. After a failed or
+    interrupted send nobody knows whether its sequences are in use. Then the identity must not be used again, because a
+    log would take new records under the same sequences for duplicates. `new_id`: creates another id; None for a
+    producer with a name.
     """
 
     def __init__(self, given: ProducerIdAndEpoch, new_id: Callable[[], int] | None) -> None:
@@ -37,27 +38,28 @@ class ProducerIdentity:
         self._written: set[TopicIdPartition] = set()
 
     def begin_send(self) -> None:
-        """From now on sequences are those of another send."""
+        """Begins another send: from now on each partition uses its next sequence."""
         self._bases, self._written = {}, set()
 
     def sequence(self, partition: TopicIdPartition) -> tuple[int, int, int]:
-        """Producer id, producer epoch, and the sequence number of the send's first record in the partition."""
+        """The producer id, the producer epoch, and the sequence of the send's first record in the partition."""
         base = self._bases.setdefault(partition, self._next.get(partition, 0))
         return (*self._renewed.get(partition, self._given), base)
 
     def writes(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """From now on a log may hold the send's records of these partitions, whatever the answer is."""
+        """Notes that a log may now hold the send's records of these partitions, whatever the answer is."""
         self._written.update(partitions)
 
     def appended(self, partition: TopicIdPartition, records: int) -> None:
-        """The send's records of the partition are in a log."""
+        """Notes that a log has the send's records of the partition."""
         self._next[partition] = increment_sequence(self._bases[partition], records)
 
     def begin_anew(self, partition: TopicIdPartition) -> bool:
-        """Starts the partition's sequence over, at a leader that lacks what earlier sends have put into its log.
+        """Restarts the partition's sequence at 0 under a new id; returns whether that was possible.
 
-        That happens after an unclean election. Refused once a log may hold records of this send: under another id they
-        would be appended again. Refused under a name, since it would fence a newer producer of that name. KIP-360.
+        It is needed after an unclean election, when the leader lacks records of earlier sends. Refused once a log may
+        hold records of this send, because a new id would append them again. Refused for a producer with a name, because
+        a new epoch would fence a newer producer of that name. KIP-360.
         """
         if self._new_id is None or partition in self._written:
             return False

@@ -1,7 +1,7 @@
-"""Idempotence: what a log remembers of a producer, so that a batch that is sent again is not appended again.
+"""Idempotence: a log's memory of its producers, so that it does not append a resent batch again.
 
-Each record of a producer has a sequence number in its partition; a batch header has that of its first record. They
-rise by one and wrap: 0 follows 2**31 - 1.
+Each record of a producer has a sequence number in its partition; a batch header has that of its first record. Sequences
+rise by one and wrap around: 0 follows 2**31 - 1.
 
 Kafka: `ProducerStateManager`, `ProducerStateEntry`, `ProducerAppendInfo`. KIP-98.
 """
@@ -17,13 +17,13 @@ from lakelog.replication.protocol.record_batch import BatchHeader
 RUNS_TO_RETAIN = 5
 _SEQUENCES = 2**31
 
-# A run stops to grow here, so that all runs together stay well below one turn of the sequence numbers: else a batch
-# that is out of order could be taken for one that was appended a turn ago, and its records would be lost.
+# The most records of a run. All runs together stay well below one turn of the sequence numbers. Otherwise an
+# out-of-order batch could pass for one appended a turn ago, and its records would be lost.
 _LONGEST_RUN = 2**28
 
 
 class SequenceRun(NamedTuple):
-    """Sequences that lie in the log at contiguous offsets, both ends included: one batch, or several in a row."""
+    """Consecutive sequences at consecutive offsets, both ends included: one batch, or several in a row."""
 
     base_sequence: int
     last_sequence: int
@@ -35,26 +35,26 @@ class SequenceRun(NamedTuple):
         return (self.last_sequence - self.base_sequence) % _SEQUENCES + 1
 
     def offset_of(self, sequence: int) -> int | None:
-        """The offset of the record with that sequence, None if it is not in the run."""
+        """The offset of the record with this sequence; None if the run lacks it."""
         distance = (sequence - self.base_sequence) % _SEQUENCES
         return self.base_offset + distance if distance < self.records else None
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """What a partition remembers of a producer: its epoch, and where its latest sequences lie, oldest run first."""
+    """A partition's memory of a producer: its epoch, and its latest runs of sequences, oldest first."""
 
     producer_epoch: int
     runs: tuple[SequenceRun, ...]
 
     @property
     def next_sequence(self) -> int:
-        """The sequence that the next batch must begin with."""
+        """The sequence with which the next batch must begin."""
         return increment_sequence(self.runs[-1].last_sequence, 1)
 
 
 class KnownRecords(NamedTuple):
-    """So many records of a request, from its first one on, are in the log already: where the first and the last lie."""
+    """The first records of a request that are already in the log: their number, and their first and last offset."""
 
     base_offset: int
     last_offset: int
@@ -62,16 +62,16 @@ class KnownRecords(NamedTuple):
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """The sequence `increment` records later. Kafka: `DefaultRecordBatch.incrementSequence`."""
+    """The sequence that comes `increment` records later. Kafka: `DefaultRecordBatch.incrementSequence`."""
     return (sequence + increment) % _SEQUENCES
 
 
 def record(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
-    """What is remembered once a batch of an idempotent producer is in the log. `entry`: None if nothing was known.
+    """The entry after a batch of an idempotent producer is in the log. `entry` is None for an unknown producer.
 
-    The log is the truth, so that nothing is refused here. A header that comes again (its segment was rewritten)
-    or that is of an older epoch changes nothing; a newer epoch starts afresh. A batch that follows the last run in
-    sequence and offset prolongs it, otherwise it opens a run and the oldest beyond five is forgotten.
+    The log is the truth, so nothing is refused here. A header that is known (its segment was rewritten) or has an older
+    epoch changes nothing; a newer epoch starts a new entry. A batch that continues the last run in sequence and offset
+    extends it. Any other batch begins a new run, and only the latest five runs stay.
 
     Kafka: `ProducerAppendInfo.appendDataBatch`, `ProducerStateEntry.addBatch`. KIP-98.
     """
@@ -101,19 +101,19 @@ def _joined(runs: tuple[SequenceRun, ...], run: SequenceRun) -> tuple[SequenceRu
 def check_sequence(
     entry: ProducerEntry | None, producer_id: int, producer_epoch: int, base_sequence: int, records: int
 ) -> KnownRecords | None:
-    """Whether records may be appended: None if they come next, else how many of them are in the log already.
+    """Checks the sequence of an append: None if the records come next, else the records that the log already has.
 
-    These are all of them, or the first ones: a send of several batches may have been replicated in part when this
-    leader was elected, and then its rest comes next. Kafka never meets that, as its client sends batch by batch.
+    Those are all of the request's records, or the first ones: a new leader may have replicated only a part of a send of
+    several batches. The rest then comes next. Kafka never meets this, because its client sends batch by batch.
 
-    An unknown producer may begin anywhere, as retention may have removed what it sent before. A new epoch begins
-    at 0. Anything else that does not come next is refused: a batch is missing in between, or was forgotten.
+    An unknown producer may begin with any sequence, because retention may have removed its earlier records. A new epoch
+    begins at 0. Any other sequence is refused: a batch before it is missing, or the log has forgotten it.
 
     Kafka: `ProducerAppendInfo.checkProducerEpoch` and `checkSequence`, `ProducerStateEntry.findDuplicateBatch`. KIP-98.
 
     Raises:
-        ProducerFencedException: the epoch is older than the one known.
-        OutOfOrderSequenceException: the sequence does not come next, and the log does not know where it lies.
+        ProducerFencedException: the epoch is older than the known one.
+        OutOfOrderSequenceException: the sequence does not come next, and the log does not know its offset.
     """
     if entry is None:
         return None
@@ -122,7 +122,7 @@ def check_sequence(
             f"producer {producer_id} has epoch {producer_epoch}: one with epoch {entry.producer_epoch} has taken over"
         )
     expected = entry.next_sequence if producer_epoch == entry.producer_epoch else 0
-    # This comes first: after a whole turn of the numbers the next sequence may also lie in a run.
+    # Checked before the runs: after a whole turn of the numbers, the next sequence may also be in a run.
     if base_sequence == expected:
         return None
     known = _known_records(entry, base_sequence, records) if producer_epoch == entry.producer_epoch else None
@@ -135,9 +135,9 @@ def check_sequence(
 
 
 def _known_records(entry: ProducerEntry, base_sequence: int, records: int) -> KnownRecords | None:
-    """Where the records lie, if the runs know all of them, or all up to the last one that the producer has here.
+    """The records that the runs know, if those are all, or all up to the producer's last record here; else None.
 
-    Resent in other portions, or appended in several attempts, they may span runs.
+    They may span several runs, if they were resent in other batches or appended in several attempts.
     """
     known: KnownRecords | None = None
     wanted, missing = base_sequence, records
@@ -152,9 +152,9 @@ def _known_records(entry: ProducerEntry, base_sequence: int, records: int) -> Kn
 
 
 def truncate_from_end(entry: ProducerEntry, offset: int) -> ProducerEntry | None:
-    """What is remembered of a log that keeps only what lies below `offset`; None if nothing is.
+    """The entry after the log was truncated to `offset`; None if nothing of it is left.
 
-    A batch that was truncated must not pass for a duplicate when its producer sends it again: it would be lost.
+    A truncated batch must not pass for a duplicate when its producer sends it again: it would be lost.
 
     Kafka: `ProducerStateManager.truncateAndReload`.
     """

@@ -1,6 +1,6 @@
-"""Moves a partition to other brokers: those that are added catch up first, those that are removed go last.
+"""Reassignment: moves a partition to other brokers. New replicas catch up first; old ones leave last.
 
-How far it has come stands in the partition's row, so that any controller can go on with it.
+The progress is stored in the partition's row, so any later controller can continue.
 
 Kafka: `ReplicaAssignment`, `KafkaController.onPartitionReassignment`. KIP-455.
 """
@@ -20,7 +20,7 @@ def is_reassigning(registration: PartitionRegistration) -> bool:
 
 
 def target_replicas(registration: PartitionRegistration) -> tuple[int, ...]:
-    """What the assignment will be once the reassignment is done; as it is where none is under way.
+    """The assignment after the reassignment; the current one if none is under way.
 
     Kafka: `ReplicaAssignment.targetReplicas`.
     """
@@ -28,7 +28,7 @@ def target_replicas(registration: PartitionRegistration) -> tuple[int, ...]:
 
 
 def original_replicas(registration: PartitionRegistration) -> tuple[int, ...]:
-    """What the assignment was before. Those that both have stand in the order of the target.
+    """The assignment before the reassignment. Replicas in both assignments are in the order of the target.
 
     Kafka: `ReplicaAssignment.originReplicas`.
     """
@@ -36,10 +36,10 @@ def original_replicas(registration: PartitionRegistration) -> tuple[int, ...]:
 
 
 def begin_reassignment(registration: PartitionRegistration, target: Sequence[int]) -> PartitionRegistration:
-    """AR becomes the target and, behind it, who is to be removed. Leader and ISR stay. Epochs are for who writes it.
+    """Sets AR to the target, followed by the replicas to remove. Leader and ISR stay; the caller raises the epochs.
 
-    A reassignment that is under way is replaced: what counts is the assignment before it. Who was added by it alone is
-    in AR no more, and may still be in the ISR, or lead: see `replace_reassignment`.
+    A running reassignment is replaced: the new one starts from the assignment before it. Replicas that only the old one
+    added are no longer in AR, but may be in the ISR or lead: see `replace_reassignment`.
 
     Kafka: `ReplicaAssignment.reassignTo`. KIP-455. [RA-02]
     """
@@ -56,10 +56,10 @@ def begin_reassignment(registration: PartitionRegistration, target: Sequence[int
 def replace_reassignment(
     registration: PartitionRegistration, target: Sequence[int], live: Collection[int]
 ) -> PartitionRegistration | None:
-    """The reassignment to `target` in place of the one that is under way: who was added by that one alone leaves.
+    """Replaces a running reassignment by one to `target`. Replicas that only the running one added leave.
 
-    None if such a replica leads, or is the whole ISR, and nobody of the original assignment or the target may lead
-    instead. A partition that nobody leads may go on without a leader.
+    None if such a replica leads, or is the whole ISR, and no original or target replica may lead instead. A partition
+    without a leader may continue without one.
 
     Kafka: `KafkaController.updateCurrentReassignment`. KIP-455. [RA-01]
     """
@@ -71,25 +71,25 @@ def replace_reassignment(
 
 
 def may_complete(registration: PartitionRegistration) -> bool:
-    """Whether all of the target are in the ISR. [RA-03]"""
+    """Whether every target replica is in the ISR. [RA-03]"""
     return set(target_replicas(registration)) <= set(registration.isr)
 
 
 def complete_reassignment(registration: PartitionRegistration, live: Collection[int]) -> PartitionRegistration | None:
-    """AR is the target; who is removed leaves the ISR, and leads no more. None as long as nobody of it may lead.
+    """Sets AR to the target. Removed replicas leave the ISR and stop leading. None while no target replica may lead.
 
-    A leader that is in the target but dead makes place for one that lives. [RA-03, LE-05]
+    A dead leader is replaced by a live one, even if it is in the target. [RA-03, LE-05]
     """
     return _settled(registration, target_replicas(registration), live)
 
 
 def cancel_reassignment(registration: PartitionRegistration, live: Collection[int]) -> PartitionRegistration | None:
-    """AR is what it was. None if nobody of it may lead now."""
+    """Sets AR to the original assignment. None if none of its replicas may lead now."""
     return _settled(registration, original_replicas(registration), live)
 
 
 def give_up_reassignment(registration: PartitionRegistration) -> PartitionRegistration:
-    """AR is what it was, and nobody leads: for what is to be deleted."""
+    """Sets AR to the original assignment, without a leader: for a topic that is being deleted."""
     replicas = original_replicas(registration)
     settled = replace(registration, replicas=replicas, adding_replicas=(), removing_replicas=())
     return with_leader(settled, NO_LEADER, (broker for broker in registration.isr if broker in replicas))

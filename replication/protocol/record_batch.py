@@ -1,7 +1,7 @@
-"""What identifies a partition and a record batch.
+"""Identifiers of partitions, and the header of a record batch.
 
-Kafka: `TopicIdPartition`, `DefaultRecordBatch`. A batch header is what a follower needs to know of a batch without
-reading its records: it stands in the footer of the segment that holds them.
+A batch header has all that a follower must know about a batch without reading its records. It is in the footer of the
+segment with the batch. Kafka: `TopicIdPartition`, `DefaultRecordBatch`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NO_SEQUENCE = -1
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of one incarnation of a topic: the id changes when a topic is deleted and made again."""
+    """A partition of one incarnation of a topic: the id changes when the topic is deleted and made again."""
 
     topic_id: str
     partition: int
@@ -40,12 +40,12 @@ class OfPartition:
 
     @property
     def name(self) -> str:
-        """The partition as people write it: topic, hyphen, number."""
+        """The partition for people: topic, hyphen, number."""
         return f"{self.topic}-{self.partition}"
 
 
 class LogEnd(NamedTuple):
-    """Where a partition's log ends: the next offset (LEO), and the hash of all that lies before it."""
+    """The end of a partition's log: the next offset (LEO), and the chain before it."""
 
     offset: int
     chain: str
@@ -55,9 +55,9 @@ class LogEnd(NamedTuple):
 class BatchHeader(OfPartition):
     """The header of a record batch: contiguous offsets of one partition, written under one leader epoch.
 
-    Offsets are inclusive; `max_timestamp` is in microseconds since the epoch; `bytes` is the size of keys and values.
-    Producer fields are -1 where the producer is not idempotent. `digest` is the hash of the records, `previous` the
-    hash of all that lies before the batch, `chain` that of all up to its end: see `protocol.chain`.
+    Offsets are inclusive. `max_timestamp`: microseconds since the epoch. `bytes`: size of keys and values. Producer
+    fields are -1 if the producer is not idempotent. `digest`: the hash of the records. `previous` and `chain`: the
+    chains before and after the batch, see `protocol.chain`.
     """
 
     topic: str
@@ -82,5 +82,5 @@ class BatchHeader(OfPartition):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the batch."""
+        """The offset after the last record."""
         return self.last_offset + 1

@@ -1,4 +1,4 @@
-"""What a broker says of one of its replicas: a row of its `replicas` table."""
+"""A row of a broker's `replicas` table, in which it publishes the state of one replica."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ LEADER_ROLE, FOLLOWER_ROLE = "leader", "follower"
 
 @dataclass(frozen=True, slots=True)
 class Replica(OfPartition):
-    """A row: one replica as its broker last published it. It never claims more than the log held at that time.
+    """A replica as its broker last published it. It never claims more than the log had at that time.
 
-    `chain` is that of the log up to its end: two replicas with one chain have the same records.
+    `chain`: the chain at the LEO; replicas with equal chains have equal records. `lag`: number of committed records
+    that a follower lacks, None if unknown. `log_version`: the version of the log table that the row describes.
     """
 
     topic: str
@@ -36,5 +37,6 @@ class Replica(OfPartition):
 
     @property
     def log_start_chain(self) -> str:
-        """The chain of all that lies before the log start: the lineage begins there. Without one the log is empty."""
+        """The chain before the log start, where the lineage begins. Without a lineage the log is empty: the chain at
+        its end."""
         return self.epochs[0].chain if self.epochs else self.chain

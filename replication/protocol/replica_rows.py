@@ -1,4 +1,4 @@
-"""The row that a broker publishes of a replica: from its log, its memory and its fetcher, and never more than these."""
+"""Builds the row that a broker publishes for a replica from its log, its memory and its fetcher."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ def replica_row(
     broker_id: int, broker_epoch: int, hosted: HostedPartition, log: PartitionLog, fetch: PartitionFetchState | None,
     told: Replica | None, log_version: int,
 ) -> Replica:  # fmt: skip
-    """What is true now. `fetch` counts only if it is of the leader epoch that the replica is hosted at.
+    """The current row. `fetch` counts only under the leader epoch at which the replica is hosted.
 
-    Records are deleted below the HW only: where the log starts later than the HW that this process knows of, the HW
-    has been there. Kafka: `UnifiedLog.updateLogStartOffset`. [DR-01, HW-02]
+    If the log start is above the HW that this process knows, the HW has been there, because only records below the HW
+    are deleted. Kafka: `UnifiedLog.updateLogStartOffset`. [DR-01, HW-02]
 
-    Without a fetcher, as at shutdown, state and lag are those that this process last told under the same leader epoch.
+    Without a fetcher, as at shutdown, state and lag come from `told`, the last row that this process published under
+    the same leader epoch.
     """
     registration = hosted.registration
     leads = registration.leader == broker_id
@@ -50,12 +51,12 @@ def replica_row(
 
 
 def with_faults(rows: Iterable[Replica], faults: Mapping[TopicIdPartition, str]) -> list[Replica]:
-    """The rows as they are, but offline where a file of the replica is broken. [OL-01]"""
+    """The rows, set Offline for replicas with a broken file. [OL-01]"""
     return [offline_row(r, faults[p]) if (p := r.topic_id_partition) in faults else r for r in rows]
 
 
 def offline_row(row: Replica, fault: str) -> Replica:
-    """The row of a replica one of whose files is broken: it leads nothing, whatever the metadata says. [OL-01]"""
+    """The row of a replica with a broken file. It claims no leadership, whatever the metadata says. [OL-01]"""
     error = f"KAFKA_STORAGE_ERROR: {fault}"
     return replace(row, role=FOLLOWER_ROLE, state=FollowerState.OFFLINE, error=error, lag=None)
 

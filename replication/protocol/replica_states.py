@@ -1,6 +1,6 @@
-"""The states that the controller keeps a replica in, and the moves between them.
+"""The controller's states of a replica, and the valid moves between them. A follower's fetch state is in `fetch_state`.
 
-Kafka: `ReplicaState`, `ReplicaStateMachine`. A follower's fetch state is another thing, see `fetch_state`.
+Kafka: `ReplicaState`, `ReplicaStateMachine`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ONLINE, _OFFLINE = ReplicaState.ONLINE, ReplicaState.OFFLINE
 _STARTED, _SUCCESSFUL = ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL
 _INELIGIBLE = ReplicaState.DELETION_INELIGIBLE
 
-# State -> the states that a replica may come from. There are no others: a replica is taken out of service before it is
-# deleted, and a deletion that has failed starts again from Offline.
+# State -> its valid previous states. A replica goes Offline before it is deleted, and a failed deletion starts again
+# from Offline.
 VALID_PREVIOUS_STATES: Final = {
     _NEW: frozenset({_NON_EXISTENT}),
     _ONLINE: frozenset({_NEW, _ONLINE, _OFFLINE, _INELIGIBLE}),
@@ -40,7 +40,7 @@ VALID_PREVIOUS_STATES: Final = {
 
 
 def is_valid(before: str, after: str) -> bool:
-    """Whether a replica may move from one state to the other. A move that is not valid is logged and left out.
+    """Whether a replica may move from one state to the other. The controller logs an invalid move and skips it.
 
     Kafka: `ControllerContext.checkValidReplicaStateChange`. [RS-01]
     """
@@ -48,10 +48,10 @@ def is_valid(before: str, after: str) -> bool:
 
 
 def initial_state(broker: int, live: Collection[int]) -> str:
-    """The state of a broker's replica when a controller starts: Online if the broker is live, else Ineligible.
+    """A replica's state when a controller starts: Online if its broker is live, else Ineligible.
 
-    Which state the last controller had it in is not stored. It may have been in the middle of a deletion, and Started
-    would wait for an answer that never comes. From Ineligible it may go Online, or Offline and be deleted.
+    The last controller's state is not stored. It may have been in the middle of a deletion, and from Started the new
+    controller would wait for an answer that never comes. From Ineligible a replica can still go Online or be deleted.
 
     Kafka: `ReplicaStateMachine.initializeReplicaState`. [RS-04]
     """

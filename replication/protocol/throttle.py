@@ -1,6 +1,6 @@
-"""Throttles: how many bytes a second may be replicated to replicas that are out of sync.
+"""Throttles: limits in bytes/s for the replication of replicas that are out of sync.
 
-Kafka: `ReplicationQuotaManager`, `Rate`. KIP-73. Who asks brings the time, in seconds of its monotonic clock.
+Callers pass `now`, in seconds of their monotonic clock. Kafka: `ReplicationQuotaManager`, `Rate`. KIP-73.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_SAMPLES: Final = 10 * WINDOWS
 
 
 class Sample(NamedTuple):
-    """Bytes of one window, and when it began."""
+    """The bytes of one window, and the time in seconds when it began."""
 
     began: float
     total: int
@@ -31,14 +31,14 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Quota:
-    """A bound in bytes a second, and what was replicated under it: the samples, oldest first."""
+    """A bound in bytes/s, and the samples under it, oldest first."""
 
     bound: int = UNLIMITED
     samples: tuple[Sample, ...] = ()
 
 
 def is_throttled(throttled_replicas: str, partition: int, broker_id: int) -> bool:
-    """Whether a topic's setting names the replica: `*` is all of them, `0:1,0:2` partition 0 on brokers 1 and 2.
+    """Whether a topic's setting names the replica: `*` names all; `0:1,0:2` names partition 0 on brokers 1 and 2.
 
     Kafka: `ReplicationQuotaManager.isThrottled`. KIP-73. [TH-02]
     """
@@ -47,10 +47,10 @@ def is_throttled(throttled_replicas: str, partition: int, broker_id: int) -> boo
 
 
 def should_follower_throttle(is_throttled: bool, is_exceeded: bool, is_in_sync: bool) -> bool:
-    """A partition is left out of a fetch if it is throttled, the quota is exceeded, and the replica is not in sync.
+    """Whether to leave a partition out of a fetch: it is throttled and out of sync, and the quota is exceeded.
 
-    Never a member of the ISR, nor who is about to be one: it would fall out, catch up, and fall out again. Kafka:
-    `ReplicaFetcherThread.shouldFollowerThrottle`, `ReplicaManager.shouldLeaderThrottle`. KIP-73. [TH-01]
+    A member of the ISR, or a replica about to join it, is never throttled: it would fall out, catch up, and fall out
+    again. Kafka: `ReplicaFetcherThread.shouldFollowerThrottle`, `ReplicaManager.shouldLeaderThrottle`. KIP-73. [TH-01]
     """
     return is_throttled and is_exceeded and not is_in_sync
 
@@ -58,10 +58,11 @@ def should_follower_throttle(is_throttled: bool, is_exceeded: bool, is_in_sync: 
 def throttled_followers(
     leader: int, registrations: Iterable[PartitionRegistration], throttled_replicas: Mapping[str, str]
 ) -> frozenset[int]:
-    """The brokers that share what a leader may send: those with a replica out of sync that is throttled at it.
+    """The brokers that share a leader's rate: those with an out-of-sync replica that is throttled at the leader.
 
-    `throttled_replicas`: `leader.replication.throttled.replicas` by topic. In Kafka the leader serves, and counts;
-    here nobody asks it, so that every follower has to come to the same answer from what all of them can read. [TH-02]
+    `throttled_replicas`: `leader.replication.throttled.replicas` of each topic. In Kafka the leader serves fetches and
+    counts their bytes. Here nobody asks the leader, so each follower computes the same share from shared tables.
+    [TH-02]
     """
     return frozenset(
         broker
@@ -73,12 +74,12 @@ def throttled_followers(
 
 
 def leader_share(rate: int, followers: int) -> int:
-    """What one of `followers` may fetch of a leader's rate: as much as any other of them, and something. [TH-02]"""
+    """Each follower's equal share of a leader's rate in bytes/s, at least 1. Rates of 0 and UNLIMITED stay. [TH-02]"""
     return rate if rate in (0, UNLIMITED) else max(1, rate // max(1, followers))
 
 
 def bytes_between(log: PartitionLog, start: int, stop: int) -> int:
-    """The size of the batches that begin between two offsets: what a follower has fetched that has come so far."""
+    """The size in bytes of the batches that begin from offset `start` up to, but not at, `stop`."""
     first = bisect_left(log.batches, start, key=_base_offset)
     return sum(batch.header.bytes for batch in log.batches[first : bisect_left(log.batches, stop, key=_base_offset)])
 
@@ -88,12 +89,12 @@ def _base_offset(batch: PlacedBatch) -> int:
 
 
 def under_bound(quota: Quota, bound: int) -> Quota:
-    """The quota with a bound. Another one counts from now on: what was fetched before was allowed then. [TH-02]"""
+    """The quota with this bound. A new bound drops the samples, because the old bound allowed them. [TH-02]"""
     return quota if bound == quota.bound else Quota(bound)
 
 
 def recorded(quota: Quota, now: float, total: int) -> Quota:
-    """The quota after that many bytes more. Kafka: `ReplicationQuotaManager.record`. [TH-02]"""
+    """The quota after `total` more bytes. Kafka: `ReplicationQuotaManager.record`. [TH-02]"""
     samples = _live(quota, now)
     if samples and now < samples[-1].began + WINDOW_SECONDS:
         return Quota(quota.bound, (*samples[:-1], Sample(samples[-1].began, samples[-1].total + total)))
@@ -101,7 +102,7 @@ def recorded(quota: Quota, now: float, total: int) -> Quota:
 
 
 def rate(quota: Quota, now: float) -> float:
-    """Bytes a second, over the windows that count; over one window at least.
+    """The rate in bytes/s over the samples that count, and over at least one window.
 
     Kafka: `SimpleRate.measure`. [TH-02]
     """
@@ -118,16 +119,16 @@ def is_exceeded(quota: Quota, now: float) -> bool:
 
 
 def allowance(quota: Quota, now: float) -> int:
-    """How many bytes may be taken at once without exceeding the quota. [TH-02]"""
+    """The bytes that a fetch may take now without exceeding the quota. [TH-02]"""
     samples = _live(quota, now)
     return max(0, int(quota.bound * _seconds(samples, now)) - _total(samples))
 
 
 def seconds_to_wait(quota: Quota, now: float) -> float:
-    """How long to leave out what exceeds the quota: until the rate has come down to the bound, if nothing is added.
+    """Seconds until the rate falls to the bound if nothing is fetched meanwhile.
 
-    For a window at least, since every fetch has a cost of its own, whatever it brings; and not for longer than the
-    windows go back, since the bound may be another one by then. [TH-01]
+    At least one window, because every fetch has a fixed cost. At most the span of all windows, because the bound may
+    have changed by then. [TH-01]
     """
     samples = _live(quota, now)
     due = samples[0].began + _total(samples) / quota.bound if samples and quota.bound else now + _MEMORY
@@ -135,11 +136,11 @@ def seconds_to_wait(quota: Quota, now: float) -> float:
 
 
 def _live(quota: Quota, now: float) -> tuple[Sample, ...]:
-    """The samples that count: those that began within the last 11 windows, and older ones that are not paid for.
+    """The samples that count: those of the last 11 windows, and older ones that the bound has not paid off yet.
 
-    In Kafka the latter are forgotten too, as a fetch is small there. Here the first batch of a fetch may be a whole
-    file, more than 11 windows allow: forgotten after these, the rate would be a multiple of the bound for ever. They
-    are many only where members of the ISR, which never wait, are above the bound: hence the end to their number.
+    Kafka forgets all older samples, as its fetches are small. Here the first batch of a fetch may be a whole file with
+    more bytes than 11 windows allow. If it were forgotten, the rate would stay a multiple of the bound for ever. Many
+    such samples exist only while members of the ISR, which never wait, exceed the bound; `_MOST_SAMPLES` limits them.
     """
     return tuple(s for s in quota.samples if now - s.began < _MEMORY or s.total > quota.bound * (now - s.began))
 

@@ -15,7 +15,7 @@ from lakelog.replication.protocol.partition_registration import (
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic: its id, the number of partitions it was made with, its settings by Kafka's keys."""
+    """A topic: its id, its number of partitions when it was made, and its settings under Kafka's keys."""
 
     topic: str
     topic_id: str
@@ -27,10 +27,10 @@ class Topic:
 def partitions_of(
     name: str, topics: Mapping[str, Topic], registrations: Registrations
 ) -> dict[int, PartitionRegistration]:
-    """The partitions of a topic by number, without what is being deleted.
+    """The partitions of a topic by number, without those that are being deleted.
 
     Raises:
-        UnknownTopicOrPartitionException: there is no such topic.
+        UnknownTopicOrPartitionException: no topic has this name, or it is being deleted.
     """
     topic = topics.get(name)
     found = {

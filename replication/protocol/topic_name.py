@@ -1,4 +1,4 @@
-"""What a topic may be called."""
+"""Rules for topic names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _LEGAL_SYMBOLS = "._-"
 
 
 def check_topic_name(name: str) -> None:
-    """A topic name has 1 to 249 characters out of ASCII letters, digits, `.`, `_` and `-`, and is not `.` or `..`.
+    """A topic name has 1 to 249 ASCII letters, digits, `.`, `_` and `-`, and is not `.` or `..`.
 
-    Kafka: `Topic.validate`. Names become parts of file names, hence the limits.
+    Kafka: `Topic.validate`. Names become parts of file names.
 
     Raises:
         InvalidTopicException: the text says what is wrong with the name.
@@ -24,17 +24,17 @@ def check_topic_name(name: str) -> None:
 
 
 def check_is_text(name: object) -> None:
-    """A topic is named by text: bytes or a number name none.
+    """A topic name must be a `str`.
 
     Raises:
-        InvalidTopicException: the text says what was given instead.
+        InvalidTopicException: it is of another type; the text names it.
     """
     if not isinstance(name, str):
         raise InvalidTopicException(f"topic name {name!r} is of type {type(name).__name__}, it must be text (str)")
 
 
 def is_internal(name: str) -> bool:
-    """Names that begin with `__` are kept for the cluster's own topics, so that no user's topic is ever in their way.
+    """Whether the name begins with `__`. Such names are reserved for the cluster's own topics.
 
     Kafka: `Topic.isInternal`, which knows two such names. [AP-02, DR-01]
     """
@@ -42,12 +42,12 @@ def is_internal(name: str) -> bool:
 
 
 def check_not_internal(name: str, who: str) -> None:
-    """Internal topics are not for clients: neither made nor written by them.
+    """Clients must not make internal topics or write to them.
 
     Kafka: `ReplicaManager.appendToLocalLog` with internalTopicsAllowed = false. [AP-02]
 
     Raises:
-        InvalidTopicException: the topic is internal, `who` is in the text; or its name is no text.
+        InvalidTopicException: the topic is internal, and the text names `who`; or the name is not a `str`.
     """
     check_is_text(name)
     if is_internal(name):

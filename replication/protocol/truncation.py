@@ -1,7 +1,7 @@
-"""Where a follower truncates its log before it follows a new leader.
+"""Decides where a follower truncates its log before it follows a new leader.
 
-Kafka asks the leader for the end of one epoch after the other; here both lineages are rows, so that the end of their
-common part is found in one step.
+Kafka asks the leader for the end of one epoch after another. Here both lineages are in rows, so one comparison finds
+where they differ.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Lineage = tuple[EpochEntry, ...]
 
 
 class Truncation(NamedTuple):
-    """A log loses the batches that reach above `offset`, while its replica follows at `leader_epoch`.
+    """Removes the batches that end above `offset`, if the replica still follows at `leader_epoch`.
 
-    `restart`: where a log of which nothing is left begins, and the chain of what lies before that; None if something is
-    left, or it begins where it did.
+    `restart`: if the log becomes empty, its new log start and the chain before it; None if batches remain or the start
+    stays.
     """
 
     leader_epoch: int
@@ -31,14 +31,14 @@ class Truncation(NamedTuple):
 
 
 def truncation_for(own: PartitionLog, leader: Replica, leader_batches: Sequence[LogEnd] | None = None) -> Truncation:
-    """What a follower has to truncate under a new leader, whose row has its lineage, or whose batches it does not have.
+    """The truncation of a follower's log under a leader with this row.
 
-    A log that ends before the leader's begins can never be joined to it, and one of which nothing is left says nothing
-    of what lies below its start in the leader's history, where other records may have come: both start over, where the
-    leader's log does. Kafka starts the latter at the leader's end, so that it lacks what is in between.
+    Two kinds of log start over at the leader's log start. A log that ends below that start can never be joined to the
+    leader's. A log that becomes empty says nothing about earlier records, which the leader's history may contain. Kafka
+    starts the latter at the leader's log end, and so lacks the records in between.
 
-    `leader_batches`: where the leader's batches end, with their chains, oldest first. They are asked for when the two
-    histories differ although their epochs do not.
+    `leader_batches`: the ends of the leader's batches, oldest first, with their chains. They are needed if the
+    histories differ although their epochs agree.
 
     Kafka: `AbstractFetcherThread.truncateToEpochEndOffsets`, `fetchOffsetAndTruncate`, `UnifiedLog.truncateTo`. [TR-01,
     TR-03, TR-06, TR-07]
@@ -57,10 +57,10 @@ def truncation_for(own: PartitionLog, leader: Replica, leader_batches: Sequence[
 
 
 def has_other_history(own: PartitionLog, leader: Replica) -> bool:
-    """Whether a follower's log and its leader's differ although their epochs do not say so, as far as rows can tell.
+    """Whether the rows show that a follower's log and its leader's differ although their epochs agree.
 
-    The chains are compared where the leader's row has one: at the starts of its epochs, and at its end if the follower
-    has come so far. Where it has not, the first batch that it fetches tells.
+    The leader's row has chains at the starts of its epochs and at its LEO. They are compared as far as the follower's
+    log goes. Beyond that, the first fetched batch shows a difference.
 
     Raft: the log matching property. [TR-08]
     """
@@ -72,11 +72,11 @@ def has_other_history(own: PartitionLog, leader: Replica) -> bool:
 
 
 def leader_lost_its_end(own: PartitionLog, leader: Replica, leader_batches: Sequence[LogEnd]) -> bool:
-    """Whether a follower has records of the leader's own epoch that the leader's log does not have any more.
+    """Whether a follower has records of the leader's own epoch that the leader's log no longer has.
 
-    A leader truncates nothing within its epoch, and what a follower has of that epoch came from the leader: so the
-    leader's log has lost its end, and what was lost may have been committed. Such a leader is not followed. Its next
-    process leads under another leader epoch or not at all, and then the records are of an older epoch. [TR-08]
+    A leader truncates nothing within its epoch, and the follower's records of that epoch came from the leader. So the
+    leader's log has lost its end, perhaps with committed records, and the follower does not truncate. The leader's next
+    process leads under another epoch, or not at all; then the records belong to an older epoch. [TR-08]
     """
     end = common_end(own, [LogEnd(leader.log_start_offset, leader.log_start_chain), *leader_batches])
     agreed = truncation_offset(own.lineage, own.log_end_offset, leader.epochs)
@@ -84,11 +84,11 @@ def leader_lost_its_end(own: PartitionLog, leader: Replica, leader_batches: Sequ
 
 
 def are_of_the_log(batches: Sequence[LogEnd], before: Replica, now: Replica, first: int) -> bool:
-    """Whether batches that were read from a leader's log are those of the log that its rows tell of.
+    """Whether batches that were read from a leader's log belong to the log that the leader's rows describe.
 
-    `batches`: the ends of those that end above `first`, in order. `before` and `now`: what the row said before they
-    were read, and says now. A log that has been emptied, or has lost its end, has not the end that its row told of; one
-    that is another by now has another end, unless the leader has only gone on. [TR-08]
+    `batches`: the ends above `first`, in order. `before` and `now`: the row before and after the read. A log that was
+    emptied or has lost its end lacks the end in `before`. A log that was replaced lacks the end in `now`, unless the
+    leader has only appended more. [TR-08]
     """
     last = batches[-1].offset if batches else first
     return _has_end(batches, before, first) and (now.log_end_offset > last or _has_end(batches, now, first))
@@ -101,22 +101,22 @@ def _has_end(batches: Sequence[LogEnd], row: Replica, first: int) -> bool:
 
 
 def common_end(own: PartitionLog, leader: Sequence[LogEnd]) -> int:
-    """The largest offset up to which two logs have the same batches; the own log start where they have none.
+    """The largest offset at which both logs have the same chain; the follower's log start if there is none.
 
-    `leader` has the ends of the leader's batches, in order. [TR-08]
+    `leader`: the ends of the leader's batches, in order. [TR-08]
     """
     same = (end.offset for end in reversed(leader) if own.chain_at(end.offset) == end.chain)
     return next(same, own.log_start_offset)
 
 
 def check_truncation(log: PartitionLog, truncation: Truncation, name: str) -> None:
-    """A truncation is made in the role that it was decided in, or not at all: a later leader's records are not to be
-    lost.
+    """A truncation happens only in the role in which it was decided; it could remove a later leader's records
+    otherwise.
 
     Kafka: `AbstractFetcherThread.truncateToEpochEndOffsets`, which drops answers of another leader epoch. [TR-02]
 
     Raises:
-        FencedLeaderEpochException: the log has another role by now.
+        FencedLeaderEpochException: the replica has another role or leader epoch by now.
     """
     if not log.role.follows_at(truncation.leader_epoch):
         raise FencedLeaderEpochException(
@@ -128,8 +128,8 @@ def check_truncation(log: PartitionLog, truncation: Truncation, name: str) -> No
 def truncation_offset(follower: Lineage, log_end_offset: int, leader: Lineage) -> int:
     """The first offset to which the two lineages give different epochs; the follower's LEO if there is none.
 
-    Only offsets that the follower has can differ, and lineages change at starts of epochs alone: so these are all the
-    places to look at. An epoch without records starts where the next one does and is never the epoch of an offset.
+    A lineage changes only where an epoch starts, so only those offsets below the LEO are compared. An epoch without
+    records starts where the next one does, so no offset belongs to it.
 
     Kafka: `AbstractFetcherThread.getOffsetTruncationState`, `LeaderEpochFileCache.endOffsetFor`. KIP-101, KIP-279.
     [TR-01, TR-03, TR-04]
@@ -141,8 +141,10 @@ def truncation_offset(follower: Lineage, log_end_offset: int, leader: Lineage) -
 
 
 def _starts(follower: Lineage, leader: Lineage, log_end_offset: int) -> Iterable[int]:
-    """Where an epoch starts in either lineage, within what both can speak of: retention may have taken the beginning
-    of one log and not of the other, which is no divergence."""
+    """The epoch starts of both lineages, from the later log start up to the follower's LEO.
+
+    Retention may have removed the beginning of only one log, which is no divergence.
+    """
     if not follower or not leader:
         return ()
     first = max(follower[0].start_offset, leader[0].start_offset)

@@ -140,7 +140,7 @@ TOO_MANY = {
 @pytest.mark.parametrize("ask", TOO_MANY.values(), ids=TOO_MANY)
 def test_ev_05_too_many_partitions_are_refused_before_anybody_is_asked(cluster_uri, ask):
     limits = {"lakelog.max.partitions.per.topic": 5, "lakelog.max.partitions.per.request": 5}
-    with pytest.raises(PolicyViolationException, match=r"6 partitions are more than lakelog\.max"):
+    with pytest.raises(PolicyViolationException, match=r"6 partitions exceed lakelog\.max"):
         ask(AdminClient(cluster_uri, Config.from_properties(limits)))
     assert Cluster.open(cluster_uri).admin.requests == []
 

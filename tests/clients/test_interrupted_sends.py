@@ -212,7 +212,7 @@ def test_ap_07_a_follower_that_cannot_be_asked_is_named(world, monkeypatch, whil
     while_waiting(*[lambda: None] * 100_000)
     (answer,) = Producer(world.uri).send(TOPIC, records(b"a"), timeout_ms=50).values()
     assert answer.error is not None
-    assert str(answer.error).endswith("within 50 ms: broker 2 cannot be asked (out of reach)")
+    assert str(answer.error).endswith("within 50 ms: broker 2 cannot be read (out of reach)")
 
 
 def test_ap_06_a_partition_that_goes_while_it_is_sent_to(world, monkeypatch):

@@ -106,8 +106,8 @@ def test_ra_01_td_05_refused_and_nothing_is_changed(registration, target, given,
 @pytest.mark.parametrize(
     ("registered", "words"),
     [
-        ((1, 2), r"partition 0 has replicas \[1, 3\]: 3 unknown, there are 1, 2"),
-        ((1, 2, 3), r"partition 0 gets replicas on 3: 3 not alive, these are: 1, 2"),
+        ((1, 2), r"partition 0 has replicas \[1, 3\]: 3 unknown; brokers: 1, 2"),
+        ((1, 2, 3), r"partition 0 gets replicas on 3: 3 not alive; alive: 1, 2"),
     ],
 )
 def test_ra_01_a_broker_that_is_unknown_and_one_that_is_not_alive_are_told_apart(registered, words):

@@ -102,7 +102,7 @@ def test_check_assignment_allows(assignment):
         ({1: [1]}, InvalidReplicaAssignmentException, "partitions 1: they must be 0 to 0"),
         ({0: []}, InvalidReplicationFactorException, "partition 0 has no replica"),
         ({0: [1], 1: [2, 2]}, InvalidReplicaAssignmentException, r"partition 1 .*\[2, 2\]: 2 more than once"),
-        ({0: [1, 9]}, InvalidReplicaAssignmentException, r"\[1, 9\]: 9 unknown, there are 1, 2, 3"),
+        ({0: [1, 9]}, InvalidReplicaAssignmentException, r"\[1, 9\]: 9 unknown; brokers: 1, 2, 3"),
         ({0: [1, 2], 1: [1]}, InvalidReplicaAssignmentException, r"partition 1 has 1 replicas \[1\]: .* has 2"),
     ],
 )

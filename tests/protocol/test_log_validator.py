@@ -42,7 +42,7 @@ def test_a_value_that_no_writer_gives_is_refused(changes):
 
 @pytest.mark.parametrize("rows", [0, 2, 4])
 def test_there_is_a_row_for_every_record(rows):
-    with pytest.raises(CorruptRecordException, match=f"of 3 records, and it has {rows} rows"):
+    with pytest.raises(CorruptRecordException, match=f"describe 3 records, but it has {rows} rows"):
         validate_headers([changed()], rows)
 
 

@@ -1,1 +1,1 @@
-"""Rounds: what is read, decided and written, in which order, as generators that do no I/O."""
+"""Rounds: generators that read, decide and write in a fixed order, and do no I/O themselves."""

@@ -1,4 +1,4 @@
-"""acks=all: when records count as acknowledged, and what to say when they do not in time.
+"""acks=all: waits until records are acknowledged, and explains why if they are not in time.
 
 Kafka: `DelayedProduce`. The decision is in `delayed_operation.produce_outcome`. [AP-07]
 """
@@ -40,14 +40,17 @@ SendAgain: TypeAlias = Callable[[int], Round[RecordMetadata]]
 
 
 class Settled(NamedTuple):
-    """What has become of the records of a partition: an error, or they are acknowledged."""
+    """The result for a partition's records: an error, or None if they are acknowledged."""
 
     error: LakelogException | None = None
 
 
 class AcknowledgeRound:
-    """Waits for what was appended. `send_again` sends the records of a partition once more, under the same sequence
-    numbers; None where nothing is sent again. `clock`: monotonic, in seconds."""
+    """Waits until appended records are acknowledged.
+
+    `send_again`: sends a partition's records again, under the same sequences; None if nothing may be sent again.
+    `clock`: monotonic, in seconds.
+    """
 
     def __init__(
         self, topic: str, appended: Mapping[int, RecordMetadata], options: SendOptions, clock: Callable[[], float],
@@ -64,12 +67,13 @@ class AcknowledgeRound:
         self._logs: dict[TopicIdPartition, PartitionLog | LakelogException] = {}
 
     def run(self) -> Round[dict[int, RecordMetadata]]:
-        """Waits until the HW has passed all that was appended; answers what was appended where, and the error of each
-        partition where the HW has not passed it.
+        """Waits until the HW is above all appended records; returns their offsets, and the error of each failed
+        partition.
 
-        What a new leader's log does not hold is sent to it again, so that nothing is there twice. TimeoutException says
-        which replicas lack what; NotEnoughReplicasAfterAppendException, that the ISR has become too small;
-        NotLeaderOrFollowerException, that a new leader's history does not hold the records and nobody sends them again.
+        If a new leader's log lacks records, they are sent to it again, without duplicates. Errors in the result:
+        TimeoutException names the replicas that lack records. NotEnoughReplicasAfterAppendException: the ISR has become
+        too small. NotLeaderOrFollowerException: the new leader lacks the records, and they may not be sent again. Any
+        other error of a read or of another attempt that is not retriable.
         """
         errors: dict[int, LakelogException | None] = {}
         waiting = sorted(self._records)
@@ -86,7 +90,7 @@ class AcknowledgeRound:
         return {p: replace(records, error=errors[p]) for p, records in self._records.items()}
 
     def _look(self, partitions: tuple[int, ...]) -> Round[None]:
-        """Where the metadata cannot be read, what was seen last holds, and `_read_error` says why it is not newer."""
+        """If the metadata cannot be read, keeps what was seen last and stores the error in `_read_error`."""
         self._logs = {}
         try:
             self._seen, self._read_error = (yield ReadLeaderships(self._topic, partitions)), None
@@ -94,17 +98,17 @@ class AcknowledgeRound:
             self._read_error = error
 
     def _attempt(self, partition: int, time_is_over: bool) -> Round[Settled | None]:
-        """What one look settles of a partition; None as long as it waits. When the time is over it is settled."""
+        """Settles a partition by the last look; None while it must wait, but never once the time is over."""
         seen, records = self._seen.partitions.get(partition), self._records[partition]
         if seen is None:
             return Settled((yield from self._timeout(records, None))) if time_is_over else None
-        if seen.error:  # its root cannot be read now; another broker may be leader soon
+        if seen.error:  # the leader's root is unreadable now; another broker may lead soon
             return Settled(seen.error) if time_is_over or not seen.error.retriable else None
         outcome = self._outcome(seen, records, time_is_over)
         try:
             if outcome == DONE and not (yield from self._is_in_the_log(seen, records)):
                 outcome = Completion(True, NotLeaderOrFollowerException)
-        except LakelogException as error:  # the leader's log cannot be read now, or is not the one that the row is of
+        except LakelogException as error:  # the leader's log is unreadable, or is not the one that its row describes
             if not error.retriable:
                 return Settled(error)
             return Settled((yield from self._timeout(records, seen, error))) if time_is_over else None
@@ -117,7 +121,7 @@ class AcknowledgeRound:
         return Settled() if outcome.is_done else None
 
     def _outcome(self, seen: Leadership, records: RecordMetadata, time_is_over: bool) -> Completion:
-        """What the leader's row tells. A topic that was made again since has none of the records."""
+        """The outcome by the leader's row. A topic that was made again since lacks the records."""
         registration = seen.registration
         if registration.topic_id != records.topic_id:
             return Completion(True, NotLeaderOrFollowerException)
@@ -127,10 +131,10 @@ class AcknowledgeRound:
         )  # fmt: skip
 
     def _is_in_the_log(self, seen: Leadership, records: RecordMetadata) -> Round[bool]:
-        """Whether the leader's log has these very records, and what its row tells of.
+        """Whether the leader's log has these very records.
 
-        Equal offsets and epochs do not prove it. If the log has lost its end, other records may lie there, and the HW
-        may have passed those. So the chain is compared.
+        Equal offsets and epochs do not prove it. If the log has lost its end, other records may be at these offsets,
+        and the HW may be above them. So the chain is compared. Raises the error of the read, or of `check_log_leads`.
         """
         partition = seen.registration.topic_id_partition
         if partition not in self._logs:
@@ -140,12 +144,12 @@ class AcknowledgeRound:
         log = self._logs[partition]
         if isinstance(log, LakelogException):
             raise log
-        if seen.leader_row:  # it is there, as the outcome would not be DONE without
+        if seen.leader_row:  # always true here: an outcome DONE needs the row
             self._rules.check_log_leads(log, seen.leader_row, records.name)
         return self._rules.has_records(log, records.last_offset + 1, records.chain)
 
     def _retry(self, partition: int, send_again: SendAgain) -> Round[Settled | None]:
-        """Settles nothing but an error that cannot pass: the next looks tell whether it was of use."""
+        """Sends again. Only an error that is not retriable settles the partition; otherwise the next looks decide."""
         answer = yield from send_again(partition)
         if answer.error is None:
             self._records[partition] = answer
@@ -170,7 +174,7 @@ class AcknowledgeRound:
     def _timeout(
         self, records: RecordMetadata, seen: Leadership | None, error: LakelogException | None = None
     ) -> Round[TimeoutException]:  # fmt: skip
-        """Its `__cause__` is the error that stands in the way: the metadata or the log cannot be read, nobody leads."""
+        """The timeout error. Its `__cause__` is the error behind it: a table is unreadable, or nobody leads."""
         cause = error or self._read_error or (seen.unavailable if seen else None)
         replicas = f"all of the ISR {seen.registration.isr}" if seen else "the ISR"
         lacking = [f"the last error was {cause.name}: {cause}"] if cause else []
@@ -193,7 +197,7 @@ def _lacking(registration: PartitionRegistration, last_offset: int) -> Round[str
         try:
             rows: Mapping[TopicIdPartition, Replica] = yield ReadReplicas(broker)
         except LakelogException as error:
-            parts.append(f"broker {broker} cannot be asked ({error})")
+            parts.append(f"broker {broker} cannot be read ({error})")
             continue
         row = rows.get(registration.topic_id_partition)
         end = row.log_end_offset if row else 0
@@ -206,7 +210,7 @@ def produce(
     topic: str, counts: Mapping[int, int], identity: ProducerIdentity, options: SendOptions,
     clock: Callable[[], float], rules: SendRules = SEND_RULES,
 ) -> Round[dict[int, RecordMetadata]]:  # fmt: skip
-    """One send, and its acknowledgement if acks is all; answers what has become of the records of each partition."""
+    """One send, with its acknowledgement if acks is all; returns the offsets or the error of each partition."""
     send = SendRound(topic, counts, identity, options, clock, rules)
     answers = yield from send.run()
     if options.acks != ALL:

@@ -1,4 +1,4 @@
-"""What the rounds of a broker share: its memory, and the rules that they call. See `rounds`."""
+"""The memory and the rules that a broker's rounds share. See `rounds`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lakelog.replication.protocol.rounds.steps import Step
 
 @dataclass(frozen=True)
 class BrokerRules:
-    """The decisions of rounds, each by the name of the function that makes it."""
+    """The rules that a broker's rounds call, as fields, so that the simulation can replace one."""
 
     given_to: Callable[[int, int, Registrations], Registrations] = become_leader_or_follower.given_to
     become_leader_or_follower: Callable[[int, Registrations, Registrations, Logs], list[Step]] = (
@@ -50,7 +50,7 @@ RULES = BrokerRules()
 
 @dataclass(frozen=True)
 class Memory:
-    """What a broker knows of its replicas. `published` answers with its rows, as last written."""
+    """A broker's knowledge of its replicas. `published` returns its rows as last written."""
 
     hosted: MutableMapping[TopicIdPartition, HostedPartition]
     published: Callable[[], Mapping[TopicIdPartition, Replica]]

@@ -1,7 +1,7 @@
-"""A round is a generator that does no I/O: it yields each read and each write as a step, and receives the answer or the
-error.
+"""Runs rounds. A round is a generator that does no I/O: it yields each read and each write as a step, and receives the
+answer or the error.
 
-So it reads top to bottom: read, decide, write. Between two steps its process may be killed, and others may commit.
+So a round reads top to bottom: read, decide, write. Between two steps its process may be killed, and others may commit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 Step = TypeVar("Step")
 Result = TypeVar("Result")
 
-# Yields steps, is sent the answer of each or thrown its error, and returns what has come of it all.
+# Yields steps, receives the answer or the error of each, and returns its result.
 Round: TypeAlias = Generator[Step, Any, Result]
 Handler: TypeAlias = Callable[[Any], Any]
 
@@ -22,11 +22,11 @@ def carry_out(
     work: Round[Step, Result], handlers: Mapping[type, Handler],
     deciding: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Result:  # fmt: skip
-    """Carries a round out to its end, and returns its result.
+    """Runs a round to its end and returns its result.
 
-    `handlers`: what is done for each type of step. `deciding` is entered while the round decides, and left for each
-    step. An error of a step goes to the round; what the round does not catch is raised here. The round is closed at the
-    end, so that it holds nothing any more.
+    `handlers`: the function that carries out each type of step. `deciding`: a context that is entered while the round
+    decides, and left for each step. An error of a step is thrown into the round; an error that the round does not catch
+    is raised here. The round is closed at the end, so that it releases all it holds.
     """
     answer: Any = None
     error: Exception | None = None

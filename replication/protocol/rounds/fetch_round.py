@@ -1,4 +1,4 @@
-"""A round of a fetcher: look at the leader, truncate, plan, copy, append, tell. See `rounds`.
+"""A round of a fetcher: read the leader's rows, truncate, plan, copy, append, publish. See `rounds`.
 
 Kafka: `AbstractFetcherThread.doWork` = `maybeTruncate`, then `maybeFetch`; `processPartitionData`. [FT-02, FT-09]
 
@@ -49,8 +49,7 @@ States: TypeAlias = Mapping[TopicIdPartition, PartitionFetchState]
 
 
 class FetchLimits(NamedTuple):
-    """Bytes that a fetch, and one of its partitions, may bring; milliseconds until a partition that failed is fetched
-    again."""
+    """Limits of a fetch: bytes in total, bytes for each partition, and the backoff of a failed partition in ms."""
 
     response_max_bytes: int
     partition_max_bytes: int
@@ -58,7 +57,7 @@ class FetchLimits(NamedTuple):
 
 
 class FetchRound:
-    """The rounds of one fetcher; its states say what is to be fetched."""
+    """The rounds of one fetcher, over its fetch states."""
 
     def __init__(self, states: FetchStates, limits: FetchLimits, rules: BrokerRules = RULES) -> None:
         self._states = states
@@ -66,11 +65,11 @@ class FetchRound:
         self._rules = rules
 
     def run(self) -> Round[bool]:
-        """Fetches what may be fetched; tells whether there is more to be had at once.
+        """Fetches the partitions that are ready; returns whether another round should follow at once.
 
-        An error delays all partitions: the fetch as a whole has failed. Once a partition is taken away, nothing of what
-        was decided is written: it begins anew with the others, as the stream brings its headers only once. [FT-06,
-        FM-07]
+        An error of the whole round delays all partitions. If a partition is removed meanwhile, the round writes no
+        decision that it made before, and starts over with the remaining partitions: the stream brings their headers
+        only once. Raises StaleBrokerEpochException if a newer process of the broker has taken over. [FT-06, FM-07]
         """
         try:
             while True:
@@ -80,7 +79,7 @@ class FetchRound:
             raise
         except (LakelogException, OSError) as error:
             self._delay(dict.fromkeys(self._states.all(), error))
-        with suppress(KafkaStorageException):  # the broker says it when it can
+        with suppress(KafkaStorageException):  # the broker publishes it once its storage works
             yield PublishReplicas("delayed")
         return False
 
@@ -110,10 +109,10 @@ class FetchRound:
             return self._settle(plan, fetchable)
 
     def _leaders(self, followed: States, rows: LeaderRows, removals: int) -> dict[TopicIdPartition, Replica]:
-        """The rows of the leaders that have taken up the epoch that we follow.
+        """The rows of the leaders that have taken up the leader epoch of their partition.
 
-        One that is slower than we are (UNKNOWN_LEADER_EPOCH) is waited for: its row will move and wake us. Where we are
-        the slower ones (FENCED_LEADER_EPOCH), the partition has failed until the metadata tells us more. [FT-14, FM-10]
+        A leader that is behind (UNKNOWN_LEADER_EPOCH) is waited for: its new row wakes this fetcher. If the follower is
+        behind (FENCED_LEADER_EPOCH), the partition is delayed until newer metadata comes. [FT-14, FM-10]
         """
         check = self._rules.check_leader_row
         fenced: dict[TopicIdPartition, str] = {}
@@ -126,25 +125,24 @@ class FetchRound:
             elif error is None and row is not None:
                 leaders[partition] = row
         self._delay_for_good(fenced, removals)
-        self._states.fell_behind(p for p in followed if p not in leaders)  # what the stream brings now passes by
+        self._states.fell_behind(p for p in followed if p not in leaders)  # this round drops their headers
         return leaders
 
     def _delay_for_good(self, errors: Mapping[TopicIdPartition, str], removals: int) -> None:
         """Delays partitions until they follow at another leader epoch. Raises NoLongerFetched if a partition was
-        removed meanwhile: it may follow at another one by now."""
+        removed meanwhile: it may follow at another epoch by now."""
         with self._states.held(removals):
             for partition, error in errors.items():
                 self._states.delay(partition, error, fetch_state.NEVER)
 
     def _delay_broken(self, own: OwnLogs) -> None:
-        """A partition with a broken file in our own log waits, and no other. Its broker takes it offline. [FT-12,
-        OL-01]"""
+        """Delays partitions with a broken file in this broker's log; the broker takes them offline. [FT-12, OL-01]"""
         self._delay({p: CorruptRecordException(fault) for p, fault in own.faults.items()})
 
     def _maybe_truncate(
         self, logs: Logs, leaders: LeaderRows, removals: int
     ) -> Round[list[FetchStep]]:  # fmt: skip
-        """The truncations that are due. A partition whose leader's batches cannot be read is delayed."""
+        """The truncations that are due. A partition is delayed if its leader's batches cannot be read."""
         states = self._states
         with states.held(removals):
             yield from log_matching.compare_rows(states, logs, leaders)
@@ -168,7 +166,7 @@ class FetchRound:
     def _finish_truncation(
         self, partitions: tuple[TopicIdPartition, ...], logs: dict[TopicIdPartition, PartitionLog]
     ) -> Round[None]:
-        """Truncating may have found a file that cannot be read; `logs` are as they are now."""
+        """Reads the truncated logs again into `logs`. Delays partitions in which the truncation found a broken file."""
         own: OwnLogs = yield ReadFollowedLogs(partitions)
         self._delay_broken(own)
         logs.update(own.logs)
@@ -181,8 +179,10 @@ class FetchRound:
         return {p: s for p, s in self._states.fetchable().items() if p in leaders}
 
     def _throttle(self, leaders: LeaderRows) -> Round[tuple[ByteLimit, ...]]:
-        """Delays what a quota holds back, until the snapshot is due; answers what may be taken of the rest. The row of
-        a delayed replica counts neither for the ISR nor for the HW, so no leader waits for it. [TH-01]"""
+        """Delays partitions that a quota holds back; returns the byte limits of the others.
+
+        The row of a delayed replica counts neither for the ISR nor for the HW, so no leader waits for it. [TH-01]
+        """
         lags = {p: leaders[p].high_watermark - s.fetch_offset for p, s in self._fetchable(leaders).items()}
         found: Throttled = yield ThrottleFetch(lags)
         for partition, seconds in found.left_out.items():
@@ -192,7 +192,7 @@ class FetchRound:
     def _plan(
         self, fetchable: States, logs: Logs, leaders: LeaderRows, limits: tuple[ByteLimit, ...], removals: int
     ) -> Round[AppendPlan]:  # fmt: skip
-        """What to append of the partitions that neither fail nor have diverged."""
+        """Plans the appends; leaves out partitions that fail or have diverged."""
         ends = {p: logs[p].log_end for p in fetchable}
         lagging = frozenset(p for p, state in fetchable.items() if state.lagging)
         found: FetchedHeaders = yield FetchHeaders(ends, lagging, {p: leaders[p].topic for p in ends})
@@ -214,8 +214,8 @@ class FetchRound:
         return plan.without(plan.diverged | missing)
 
     def _settle(self, plan: AppendPlan, fetchable: States) -> bool:
-        """Ends `lagging` where the snapshot was read to its end, and sets it where a gap is left; tells whether another
-        round is due at once."""
+        """Ends `lagging` where the snapshot was read to its end, and begins it where a gap is left. Returns whether
+        another round is due at once."""
         for partition in plan.log_ends:
             before = fetchable[partition]
             if partition not in plan.gaps and before.lagging:

@@ -1,4 +1,4 @@
-"""The steps of a fetcher's round: see `steps`, and `fetch_round` for their order."""
+"""The steps of a fetcher's round. `steps` explains steps; `fetch_round` has their order."""
 
 from __future__ import annotations
 
@@ -15,66 +15,68 @@ from lakelog.replication.protocol.truncation import Truncation
 
 
 class ReadLeaderRows(NamedTuple):
-    """A read of what the leader says of these partitions, answered with its rows by partition."""
+    """Reads the leader's rows of these partitions. Answer: its rows by partition."""
 
     partitions: tuple[TopicIdPartition, ...]
 
 
 class ReadFollowedLogs(NamedTuple):
-    """A read of this broker's log up to its newest commit, answered with `OwnLogs` of these partitions."""
+    """Reads this broker's log up to its newest commit. Answer: `OwnLogs` of these partitions."""
 
     partitions: tuple[TopicIdPartition, ...]
 
 
 class ReadLeaderBatches(NamedTuple):
-    """A read of the leader's log: where the batches end that end above these offsets, answered with `LeaderBatches`."""
+    """Reads from the leader's log the ends of the batches that end above these offsets. Answer: `LeaderBatches`."""
 
     offsets: Mapping[TopicIdPartition, int]
     topics: Mapping[TopicIdPartition, str]
 
 
 class LeaderBatches(NamedTuple):
-    """The ends of a leader's batches, in order; and why those of other partitions cannot be told."""
+    """The ends of a leader's batches, in order, and the errors of partitions whose batches could not be read."""
 
     ends: Mapping[TopicIdPartition, Sequence[LogEnd]]
     failed: Mapping[TopicIdPartition, LakelogException]
 
 
 class TellDiverged(NamedTuple):
-    """Counts these partitions and says loudly that they have another history than their leaders'."""
+    """Counts these divergences, and logs that the partitions' histories differ from their leaders'."""
 
     partitions: tuple[TopicIdPartition, ...]
 
 
 class TruncateLogs(NamedTuple):
-    """One commit on the log that adds nothing new: the ends that the leader's history does not have."""
+    """One commit on the log: removes the batches that the leader lacks."""
 
     truncations: Mapping[TopicIdPartition, Truncation]
 
 
 class FinishTruncation(NamedTuple):
-    """In memory: the logs agree with their leaders', and may be fetched from their ends; no HW is above one. The round
-    carries this out itself, and yields it never; the same holds for `AdvanceFetchOffsets`."""
+    """In memory: the logs agree with their leaders', may be fetched from their LEOs, and no HW is above its LEO.
+
+    The round carries out this step and `AdvanceFetchOffsets` itself, and never yields them.
+    """
 
     partitions: tuple[TopicIdPartition, ...]
 
 
 class ThrottleFetch(NamedTuple):
-    """In memory: which partitions a quota holds back, by their lags in records; answered with `Throttled`."""
+    """In memory: asks which partitions a quota holds back, given their lags in records. Answer: `Throttled`."""
 
     lags: Mapping[TopicIdPartition, int]
 
 
 class Throttled(NamedTuple):
-    """The partitions to leave out, and for how many seconds; and how many bytes may be taken of the others."""
+    """The partitions to leave out, with their delays in seconds, and the byte limits of the others."""
 
     left_out: Mapping[TopicIdPartition, float] = {}
     limits: tuple[ByteLimit, ...] = ()
 
 
 class FetchHeaders(NamedTuple):
-    """A read of the leader's log: the batches that the stream has brought of these partitions, and of those that lag
-    all that end above their log ends. Answered with `FetchedHeaders`."""
+    """Reads batch headers of the leader's log: all that the stream has brought of these partitions and, for lagging
+    ones, all batches that end above their log ends. Answer: `FetchedHeaders`."""
 
     log_ends: Mapping[TopicIdPartition, LogEnd]
     lagging: frozenset[TopicIdPartition]
@@ -82,8 +84,8 @@ class FetchHeaders(NamedTuple):
 
 
 class FetchedHeaders(NamedTuple):
-    """Batches in any order, also such as come late or twice; the partitions of which a broken file keeps some from
-    being told; and whether the stream has left commits out."""
+    """Batches in any order, perhaps late or twice; the errors of partitions with a broken file; and whether the stream
+    has skipped commits."""
 
     batches: Sequence[FetchedBatch]
     failed: Mapping[TopicIdPartition, LakelogException]
@@ -91,36 +93,37 @@ class FetchedHeaders(NamedTuple):
 
 
 class CopyBatches(NamedTuple):
-    """Copies the batches of a plan next to this broker's log, committed by nobody. Answered with the partitions whose
-    batches could not be copied, and why."""
+    """Copies the plan's batches next to this broker's log, without a commit. Answer: the errors of partitions that
+    could not be copied."""
 
     plan: AppendPlan
 
 
 class AppendFetched(NamedTuple):
-    """One commit on the log: the batches of the plan, if every log still ends with the chain that they follow, in the
-    same role."""
+    """One commit on the log: appends the plan's batches, if every log still has the same role and ends with the chain
+    before its first batch."""
 
     plan: AppendPlan
     leader_epochs: Mapping[TopicIdPartition, int]
 
 
 class AdvanceFetchOffsets(NamedTuple):
-    """In memory: fetch offsets follow the log ends, and HWs the leaders'."""
+    """In memory: moves fetch offsets to the log ends, and HWs to the leaders' HWs."""
 
     log_ends: Mapping[TopicIdPartition, int]
     leader_high_watermarks: Mapping[TopicIdPartition, int]
 
 
 class FollowHighWatermarks(NamedTuple):
-    """In memory: HWs follow the leaders', or stay where no leader's is given, but are not above the log ends."""
+    """In memory: sets HWs to the leaders' HWs where given, and caps all of them at the log ends."""
 
     log_ends: Mapping[TopicIdPartition, int]
     leader_high_watermarks: Mapping[TopicIdPartition, int] = {}
 
 
 class RaiseLogStarts(NamedTuple):
-    """One commit on the log: each log starts at its offset, if it still follows under the leader epoch."""
+    """One commit on the log: raises log starts, if each log still follows under its leader epoch. `starts`: leader
+    epoch and offset of each partition."""
 
     starts: Mapping[TopicIdPartition, tuple[int, int]]
 

@@ -1,4 +1,4 @@
-"""A round of a leader: what it reads, what it decides and what it writes, in this order. See `broker_rounds`."""
+"""A round of a leader: its reads, decisions and writes, in their order. See `broker_rounds`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from lakelog.replication.protocol.rounds.steps import (
 
 
 class LeaderRound:
-    """The rounds of one broker. `clock` is monotonic, and in seconds, as `replica_lag_time_max` is.
+    """The leader rounds of one broker. `clock` is monotonic; all times are in seconds.
 
-    `isr_expiration_interval`: how often lags count. With half the lag time a follower is out after 1 to 1.5 times the
-    lag time, as in Kafka. [BR-03, IS-01]
+    `isr_expiration_interval`: how often the ISR may shrink. With half the lag time, a follower leaves the ISR after 1
+    to 1.5 times the lag time, as in Kafka. [BR-03, IS-01]
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class LeaderRound:
         self._seen: dict[TopicIdPartition, tuple[PartitionRegistration, float]] = {}
 
     def run(self, memory: Memory) -> Round[bool]:
-        """Looks at the followers, changes the ISR, raises the HWs; tells whether there is news for others.
+        """Reads the followers' rows, changes the ISR, raises the HWs; returns whether the rows have news to publish.
 
-        Reads the log last: the read fails once a newer process has claimed the log, and a change decided on older
-        metadata loses by its partition epoch. An ISR change without an answer stays pending, and the HW waits for both
-        sets.
+        The log is read last. That read fails once a newer process has claimed the log, and a change that was decided on
+        older metadata loses by its partition epoch. A change of the ISR without an answer stays pending, and the HW
+        waits for both ISRs.
 
         Kafka: `Partition.maybeShrinkIsr`, `maybeExpandIsr`, `maybeIncrementLeaderHW`. [HW-01, IS-01, IS-04, FE-03]
         """
@@ -103,14 +103,16 @@ class LeaderRound:
     def _eligible(
         self, registration: PartitionRegistration, found: FollowersSeen, cluster: ClusterView
     ) -> dict[int, int]:
-        """Who may join the ISR: those whose rows were read under this very registration. Older rows, of a root that
-        hangs, may show in order what its broker has given up since; the registration has moved because of that.
-        [IS-04, OL-01]"""
+        """The followers that may join the ISR: those whose rows were read under the current registration.
+
+        Rows that were read earlier, from a root that hangs, may show records that the broker has given up since. It
+        changes the registration before it does that. [IS-04, OL-01]
+        """
         _, since = self._seen[registration.topic_id_partition]
         looked, alive = found.began_at, cluster.alive
         return {b: alive[b] for b in registration.followers if b in alive and looked.get(b, since) >= since}
 
 
 def _has_raised_log_start(published: Replica | None, log: PartitionLog) -> bool:
-    """Whether others wait for a log start that a client has raised."""
+    """Whether a client has raised the log start since the row was published; others wait for it."""
     return published is not None and published.log_start_offset < log.log_start_offset

@@ -1,7 +1,7 @@
 """The round in which a broker takes up the roles that the metadata gives it. Kafka: `ReplicaManager.applyDelta`.
 
-Replicas that have a broken file are seen to here as well: they are offline, lead and follow nothing, and are fetched
-again where others have their records. [BL-03, OL-01]
+It also handles replicas with a broken file: they go offline, and are fetched again if other brokers have their records.
+[BL-03, OL-01]
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from lakelog.replication.protocol.rounds.steps import (
 def take_up_roles(
     broker_id: int, broker_epoch: int, memory: Memory, metadata: Registrations, rules: BrokerRules = RULES
 ) -> Round[None]:
-    """Moves a broker's process from the roles that it has to those that the metadata gives it; unchanged replicas stay
-    as they are.
+    """Moves a broker's process from its roles to those that the metadata gives it; unchanged replicas stay as they are.
 
-    First removes broken files that hold nothing that the log still needs.
+    Broken files without batches of an assigned partition are deleted first.
     """
     hosted, offline = memory.hosted, memory.offline
     given = rules.given_to(broker_id, broker_epoch, metadata)
@@ -45,16 +44,16 @@ def take_up_roles(
     if has_changed:
         steps = [StopFetching(tuple(offline.faults)), *steps, PublishReplicas("offline replicas")]
     for step in steps:
-        _ = yield step  # no `yield from`: an iterator of a list takes no answers
+        _ = yield step  # not `yield from`: a list's iterator cannot receive answers
     yield from _repair(memory)
 
 
 def _repair(memory: Memory) -> Round[None]:
-    """Drops what is broken of replicas that can be fetched again, and that no leader is about to count on.
+    """Removes the broken batches of replicas that can be fetched again and that no leader can be adding to its ISR.
 
-    A leader may have seen such a replica in order and be taking it into the ISR right now. So the metadata are changed
-    first, once for each time that a replica is offline: that commit is later than its row, has the replica outside of
-    the ISR, and fails what was decided before.
+    A leader may have read such a replica's row when it was in order, and be about to add it. So this commits to the
+    metadata first, once each time a replica goes offline. That commit finds the replica outside the ISR, and every
+    earlier change of the ISR loses.
     """
     repairable, offline = memory.offline.repairable(memory.published()), memory.offline
     unfenced = tuple(sorted(repairable.keys() - offline.fenced))

@@ -1,4 +1,4 @@
-"""One send: records go to the leaders of their partitions, and again where an error may pass, until all is settled.
+"""One send: appends records to the leaders of their partitions, and retries until every partition has a final answer.
 
 Kafka: `Sender`, `ReplicaManager.appendRecords`. [AP-02, AP-06, AP-07]
 """
@@ -32,13 +32,13 @@ from lakelog.replication.protocol.rounds.send_steps import AppendToLeader, Pause
 
 @dataclass(frozen=True)
 class RecordMetadata(OfPartition):
-    """Where the records of one partition went: first and last offset, or why they did not.
+    """Where the records of one partition were appended, or the error.
 
-    Offsets are -1 with acks=0, where nobody waits for an answer, and where nothing was appended. Offsets beside an
-    error mean: appended, but not acknowledged; the records may yet be committed. Between first and last offset there
-    are records of others too where a new leader had only a part of the records, and the rest was appended there.
-    `chain` is the hash of the partition's log up to the last record: a log with that chain has these very records.
-    `topic_id` is that of the topic that they were sent to: one that is made again under its name has another.
+    Offsets are -1 if nothing was appended, and with acks=0, which waits for no answer. Offsets with an error mean that
+    the records are appended but not acknowledged; they may still be committed. If a new leader had only a part of the
+    records and appended the rest, records of other producers may lie between the two offsets. `chain`: the chain after
+    the last record; a log with it has these very records. `topic_id`: a topic that is made again under the same name
+    has another id.
     """
 
     topic: str
@@ -53,8 +53,8 @@ class RecordMetadata(OfPartition):
 
 
 class SendOptions(NamedTuple):
-    """How a producer sends. `who`: named in the commits. `retries`: how often something is sent again. `deadline`: of
-    the monotonic clock, in seconds."""
+    """How a producer sends. `who`: its name in the commits. `retries`: how often records are sent again. `timeout_ms`:
+    for error texts, in ms. `deadline`: on the monotonic clock, in seconds."""
 
     who: str
     acks: int
@@ -65,7 +65,7 @@ class SendOptions(NamedTuple):
 
 @dataclass(frozen=True)
 class SendRules:
-    """The decisions of a send, each by the name of the function that makes it."""
+    """The rules of a send, as fields, so that the simulation can replace one."""
 
     check_min_isr: Callable[[int, int, int, str, int], None] = append.check_min_isr
     produce_outcome: Callable[[Replica | None, int, int, int, int, bool], delayed_operation.Completion] = (
@@ -79,8 +79,7 @@ SEND_RULES = SendRules()
 
 
 class SendRound:
-    """Appends the records of one send. `counts`: how many records each partition gets. `clock`: monotonic, in
-    seconds."""
+    """Appends the records of one send. `counts`: records of each partition. `clock`: monotonic, in seconds."""
 
     def __init__(
         self, topic: str, counts: Mapping[int, int], identity: ProducerIdentity, options: SendOptions,
@@ -95,10 +94,10 @@ class SendRound:
         self._begun_anew: set[int] = set()
 
     def run(self) -> Round[dict[int, RecordMetadata]]:
-        """Appends to each leader, and again where an error may pass, until all is settled or the time is over; answers
-        what has become of each partition. To wait for a leader is no retry: nothing is sent meanwhile.
+        """Appends, and retries until every partition has a final answer or the time is over; returns the answers.
 
-        Kafka: `RecordAccumulator.ready`, unknownLeaderTopics.
+        To wait for a leader is no retry, because nothing is sent meanwhile. Kafka: `RecordAccumulator.ready`,
+        unknownLeaderTopics.
         """
         self._identity.begin_send()
         answers: dict[int, RecordMetadata] = {}
@@ -120,10 +119,10 @@ class SendRound:
             yield Pause(self._options.deadline)
 
     def append(self, partitions: Collection[int]) -> Round[list[RecordMetadata]]:
-        """Sends the records of these partitions to their leaders, once."""
+        """Sends the records of these partitions to their leaders, once. Raises nothing: errors are in the answers."""
         try:
             seen: TopicSeen = yield ReadTopic(self._topic)
-        except LakelogException as error:  # it may be readable again before the time is over
+        except LakelogException as error:  # the metadata may be readable again before the time is over
             return [self._refused(partition, error) for partition in partitions]
         answers: list[RecordMetadata] = []
         by_leader: dict[int, list[PartitionRegistration]] = {}
@@ -138,7 +137,7 @@ class SendRound:
         return answers
 
     def _expired(self, answer: RecordMetadata) -> RecordMetadata:
-        """Records that never met a leader have expired; other errors say more than that. Kafka: `ProducerBatch`."""
+        """Turns an error without a leader into a timeout; other errors say more. Kafka: `ProducerBatch`."""
         error = answer.error
         if not isinstance(error, LeaderNotAvailableException):
             return answer
@@ -198,5 +197,5 @@ class SendRound:
 
 
 def is_retriable(error: LakelogException | None) -> bool:
-    """Whether to send again. A fenced epoch is the old leader's: the metadata names the new one."""
+    """Whether to send again. A fenced epoch is retriable, because the metadata names the new leader."""
     return isinstance(error, RetriableException | FencedLeaderEpochException)

@@ -1,4 +1,4 @@
-"""The steps of a send: see `rounds`, and `send_round` and `acknowledge_round` for their order."""
+"""The steps of a send. `steps` explains steps; `send_round` and `acknowledge_round` have their order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakelog.replication.protocol.rounds.carry_out import Result
 
 
 class ReadTopic(NamedTuple):
-    """A read of the metadata, answered with `TopicSeen`."""
+    """Reads the metadata of a topic. Answer: `TopicSeen`."""
 
     topic: str
 
@@ -27,10 +27,10 @@ class TopicSeen(NamedTuple):
 
 
 class AppendToLeader(NamedTuple):
-    """One commit on a leader's log: the records of these requests, as far as they are not in it and it takes them.
+    """One commit on a leader's log: appends the records of these requests that are new and that the leader accepts.
 
-    Answered with `Appended` or the error of each partition. `writes` is called with partitions before anything of them
-    is written. An error of the step itself leaves open whether the commit has landed.
+    Answer: `Appended` or the error of each partition. The handler calls `writes` with the partitions before it writes
+    any of their records. After an error of the step itself, nobody knows whether the commit has landed.
     """
 
     leader: int
@@ -39,35 +39,34 @@ class AppendToLeader(NamedTuple):
 
 
 class ReadLeaderships(NamedTuple):
-    """A read of the metadata, then of the rows of the leaders, answered with `LeadershipsSeen`."""
+    """Reads the metadata, then the leaders' rows. Answer: `LeadershipsSeen`."""
 
     topic: str
     partitions: tuple[int, ...]
 
 
 class LeadershipsSeen(NamedTuple):
-    """Those of the partitions that there are, by number, and the topic's `min.insync.replicas`."""
+    """The partitions that exist, by number, and the topic's `min.insync.replicas`."""
 
     partitions: Mapping[int, Leadership]
     min_insync_replicas: int
 
 
 class ReadLeaderLogs(NamedTuple):
-    """A read of a leader's log up to its newest commit, answered with the log of each of these partitions, or with the
-    error that keeps it from being told."""
+    """Reads a leader's log up to its newest commit. Answer: the log of each partition, or the error of reading it."""
 
     leader: int
     partitions: tuple[TopicIdPartition, ...]
 
 
 class ReadReplicas(NamedTuple):
-    """A read of what a broker says of its replicas, answered with its rows by partition."""
+    """Reads a broker's `replicas`. Answer: its rows by partition."""
 
     broker: int
 
 
 class Pause(NamedTuple):
-    """Waits a poll interval, but not beyond the deadline of the monotonic clock, in seconds."""
+    """Waits for a poll interval, but not beyond the deadline on the monotonic clock, in seconds."""
 
     deadline: float
 

@@ -1,9 +1,8 @@
-"""The vocabulary in which rules answer: each step is one read, one commit on one table, or one move in memory.
+"""Steps: the vocabulary of rules and rounds. Each step is one read, one commit on one table, or one move in memory.
 
-A rule answers with a list of steps in the order in which they must happen; a round yields them one by one, and is sent
-what came of each. Whoever asked only carries them out: the server on Delta tables, the simulation in memory, where a
-crash, a pause or somebody else's commit may come between any two. So the order in which things are read and written is
-a part of the rules, and is tested with them.
+A rule returns a list of steps in their required order. A round yields them one by one and receives each answer. The
+server carries them out on Delta tables, the simulation in memory, with a crash, a pause or another's commit between any
+two. So the order of reads and writes is part of the rules, and is tested with them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from lakelog.replication.protocol.rounds import carry_out
 
 
 class InitialFetchState(NamedTuple):
-    """What a fetcher is told of a partition: whom to follow, under which epoch, from which offset. [BL-10]"""
+    """What a fetcher must know of a new partition: leader, leader epoch, and the offset to fetch from. [BL-10]"""
 
     topic: str
     leader: int
@@ -29,83 +28,83 @@ class InitialFetchState(NamedTuple):
 
 
 class StopFetching(NamedTuple):
-    """No fetcher appends to these partitions any more once this is done: a round that is under way is waited for.
+    """Removes partitions from their fetchers, and waits until running rounds no longer write to them.
 
-    Its last steps would otherwise finish the truncation, or set the HW, of the role that comes next.
+    Otherwise their last steps would finish the truncation, or set the HW, of the next role.
     """
 
     partitions: tuple[TopicIdPartition, ...]
 
 
 class CommitRoles(NamedTuple):
-    """One commit on the log. From it on an append or a truncation under an older epoch loses, and a new leader's epoch
-    has its start offset."""
+    """One commit on the log: records roles. It fences appends and truncations under older epochs, and fixes the start
+    offset of a new leader's epoch."""
 
     roles: Mapping[TopicIdPartition, Role]
 
 
 class DeleteLogs(NamedTuple):
-    """One commit on the log: all records go of these stopped partitions, and each broken file that holds nothing of an
-    assigned one."""
+    """One commit on the log: deletes all records of these stopped partitions, and broken files without assigned
+    partitions."""
 
     partitions: tuple[TopicIdPartition, ...]
 
 
 class HostPartitions(NamedTuple):
-    """In memory: what this broker now is of each partition."""
+    """In memory: hosts partitions under these registrations, and forgets those in `gone`."""
 
     registrations: Mapping[TopicIdPartition, PartitionRegistration]
     gone: tuple[TopicIdPartition, ...]
 
 
 class StartFetching(NamedTuple):
-    """Fetchers take partitions over; those that they have under the same leader and epoch stay as they are."""
+    """Assigns partitions to fetchers; those already fetched under the same leader and epoch stay as they are."""
 
     partitions: Mapping[TopicIdPartition, InitialFetchState]
 
 
 class StopIdleFetchers(NamedTuple):
-    """Fetchers without partitions end."""
+    """Stops fetchers without partitions."""
 
 
 class PublishReplicas(NamedTuple):
-    """One commit on this broker's `replicas`: what its logs and its memory now say, and never more."""
+    """One commit on this broker's `replicas`: rows that claim what its logs and its memory have, and never more."""
 
     why: str
 
 
 class AlterPartitions(NamedTuple):
-    """One commit on `metadata`: each change by itself is applied, found or lost, and leads to `settle_isr_change`."""
+    """One commit on `metadata` for these changes, each with an outcome of its own. Answer: `IsrOutcomes`."""
 
     changes: tuple[IsrChange, ...]
 
 
 class IsrChangesSettled(NamedTuple):
-    """Nothing to carry out. Between the ISR changes and the new HWs the process may be killed, and others may act."""
+    """Does nothing. Between the ISR changes and the new HWs the process may be killed, and others may act."""
 
 
 class ReadFollowerRows(NamedTuple):
-    """A read of the `replicas` of these brokers, answered with `FollowersSeen`. One that cannot be read is left out."""
+    """Reads the `replicas` of these brokers. Answer: `FollowersSeen`, without brokers that cannot be read."""
 
     brokers: tuple[int, ...]
 
 
 class FollowersSeen(NamedTuple):
-    """What brokers say of their replicas, and when, by the reader's clock in seconds, the look at each began."""
+    """The rows of each broker, and when the read of each began, in seconds of the reader's clock."""
 
     rows: Mapping[int, Mapping[TopicIdPartition, Replica]]
     began_at: Mapping[int, float]
 
 
 class ReadCluster(NamedTuple):
-    """In memory: what this broker has last seen of the cluster, as far as these partitions need it: `ClusterView`."""
+    """In memory: asks for this broker's last view of the cluster, for these partitions. Answer: `ClusterView`."""
 
     partitions: tuple[PartitionRegistration, ...]
 
 
 class ClusterView(NamedTuple):
-    """Broker epochs of all registered brokers, and of those alive and not shutting down; `effective_min_isr` of each
-    partition."""
+    """The broker epochs of all registered brokers; those of brokers that are alive and not shutting down; and the
+    `effective_min_isr` of each partition."""
 
     broker_epochs: Mapping[int, int]
     alive: Mapping[int, int]
@@ -113,20 +112,20 @@ class ClusterView(NamedTuple):
 
 
 class ReadLog(NamedTuple):
-    """A read of this broker's log up to its newest commit, answered with the log of each of these partitions."""
+    """Reads this broker's log up to its newest commit. Answer: the log of each of these partitions."""
 
     partitions: tuple[TopicIdPartition, ...]
 
 
 class ReadOwnLogs(NamedTuple):
-    """A read of this broker's log up to its newest commit, answered with `OwnLogs`: all partitions in the log, and
-    those that `metadata` assigns to it."""
+    """Reads this broker's log up to its newest commit. Answer: `OwnLogs` of all partitions in it, and of all that
+    `metadata` assigns to the broker."""
 
     metadata: Mapping[TopicIdPartition, PartitionRegistration]
 
 
 class OwnLogs(NamedTuple):
-    """The logs of a broker, and what is wrong with the files of those that are assigned to it."""
+    """A broker's logs, and the faults in the files of its assigned partitions."""
 
     logs: Mapping[TopicIdPartition, PartitionLog]
     faults: Mapping[TopicIdPartition, str] = {}
@@ -134,14 +133,15 @@ class OwnLogs(NamedTuple):
 
 
 class FenceIsrChanges(NamedTuple):
-    """One commit on `metadata`: raises the partition epoch where this broker follows outside of the ISR, so that
-    earlier ISR changes lose. Answered with those partitions."""
+    """One commit on `metadata`: raises the partition epoch where this broker follows outside the ISR, so that earlier
+    ISR changes lose. Answer: those partitions."""
 
     partitions: tuple[TopicIdPartition, ...]
 
 
 class RepairLogs(NamedTuple):
-    """One commit on the log: what is broken of these partitions goes, if they follow at their leader epoch."""
+    """One commit on the log: removes the broken files of these partitions, and truncates each partition at its first
+    broken batch, if it still follows at its leader epoch."""
 
     leader_epochs: Mapping[TopicIdPartition, int]
 

@@ -223,8 +223,8 @@ def test_ev_05_a_topic_that_is_too_large_is_refused_before_it_is_asked_for(lakel
     status, out, err = lakelog(topics, "--cluster", cluster, *words)
     assert (status, out) == (1, "")
     assert err == (
-        "lakelog: PolicyViolationException: topic t: 10000000 partitions are more than "
-        "lakelog.max.partitions.per.topic, 10000, allows\n"
+        "lakelog: PolicyViolationException: topic t: 10000000 partitions exceed "
+        "lakelog.max.partitions.per.topic (10000)\n"
     )
     assert Cluster.open(cluster).admin.requests == []
 

@@ -214,8 +214,8 @@ WRONG = {
 
 IMPOSSIBLE = {
     # A file that no writer makes: its footer alone tells.
-    "records missing": (wrong(FOUR.slice(0, 3), OF_FOUR), "its headers are of 4 records, and it has 3 rows"),
-    "records too many": (wrong(FOUR, header_of(FOUR.slice(0, 3))), "its headers are of 3 records, and it has 4 rows"),
+    "records missing": (wrong(FOUR.slice(0, 3), OF_FOUR), "its headers describe 4 records, but it has 3 rows"),
+    "records too many": (wrong(FOUR, header_of(FOUR.slice(0, 3))), "its headers describe 3 records, but it has 4 rows"),
     "a header that ends before it begins": (wrong(FOUR, last_offset=3), "a header has offsets 5 to 3"),
     "an offset missing": (wrong(rows_of_offsets([5, 6, 8, 9]), OF_FOUR), "offset from 5 to 9, its headers 5 to 8"),
     "another epoch": (wrong(FOUR, leader_epoch=3), "leader_epoch from 2 to 2, its headers 3 to 3"),

@@ -221,7 +221,7 @@ def test_ap_07_when_the_time_is_over_it_is_asked_who_lacks_what(fails):
     world.fails = {ReadReplicas: [GONE] * fails}
     error = world.send()[0].error
     assert world.steps[-2:] == [ReadLeaderships, ReadReplicas]
-    assert ("broker 2 cannot be asked (503)" if fails else "all have them") in str(error)
+    assert ("broker 2 cannot be read (503)" if fails else "all have them") in str(error)
 
 
 def lead_without_them(world):
