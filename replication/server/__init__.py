@@ -1,1 +1,1 @@
-"""What a broker runs: its replicas, its fetchers, its duties as a leader."""
+"""A broker: its replicas, its fetchers and its duties as a leader."""

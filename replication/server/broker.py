@@ -1,4 +1,4 @@
-"""A broker: registers, works, shows that it lives, and says so when its storage fails. Kafka: `KafkaServer`. [BR-01]"""
+"""A broker: registers, runs a session, sends heartbeats and reports a failed root. Kafka: `KafkaServer`. [BR-01]"""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
-_SESSIONS_WITHOUT_A_STEP = 2  # session time-outs without a step of its own thread after which a broker shows no life
+_SESSIONS_WITHOUT_A_STEP = 2  # heartbeats stop after so many session time-outs without a step of the broker's thread
 
 
 class Broker:
-    """One broker of a cluster. `start` returns once it is registered and at work; `stop` ends it in order.
+    """One broker of a cluster. `start` returns once it is registered and running; `stop` shuts it down in order.
 
-    `session` is its work under one broker epoch. While its storage does not work it has none: it leads and follows
-    nothing, its row says why, and it looks for its root until that works again. [OL-02]
+    `session` is its work under one broker epoch. It is None while the root fails: then the broker leads and follows
+    nothing, its row gives the reason, and it probes the root until the root works again. [OL-02]
 
-    `watch`: of its id, begun before; a broker without one begins its own.
+    `watch` is a watch of the broker's id that has already begun. Without one the broker begins its own.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Broker:
         self._is_leaving = False
 
     def start(self) -> None:
-        """Registers and begins to work. A broker that has registered before starts without its storage, if need be.
+        """Registers and starts the broker's threads. A broker that has registered before also starts if its root fails.
 
-        Raises InconsistentClusterIdException for a root of another cluster or broker, KafkaStorageException or
-        CorruptRecordException for a root that does not work at its first start,
-        DuplicateBrokerRegistrationException if another process of this id is at work.
+        Raises DuplicateBrokerRegistrationException if another process with this id is running,
+        InconsistentClusterIdException if the root belongs to another cluster or broker, and KafkaStorageException or
+        CorruptRecordException if the root does not work at the broker's first start.
         """
         self._watch.wait(self._stopping)
         error = self._first_look()
@@ -87,13 +87,13 @@ class Broker:
             self._begin()
         else:
             self._registration.register_without_storage(f"{error.name}: {error}")
-            logger.error("broker %d begins without its storage: %s", self.broker_id, error)
+            logger.error("broker %d starts without its storage: %s", self.broker_id, error)
         self.pause_point.watch(self._thread)
         self._heartbeat.start()
         self._thread.start()
 
     def _first_look(self) -> LakelogException | None:
-        """What keeps the storage of a broker that has registered before from working."""
+        """Probes the root; None if it works. Returns its error if the broker has registered before, else raises it."""
         try:
             probe_root(self._root, self._cluster.cluster_id, self.broker_id)
         except (KafkaStorageException, CorruptRecordException) as error:
@@ -103,7 +103,7 @@ class Broker:
         return None
 
     def _begin(self) -> None:
-        """A session under a new broker epoch: for the controller a failure and a start-up. KIP-380. [OL-02]"""
+        """Starts a session under a new broker epoch. The controller sees a failure and a start-up. KIP-380. [OL-02]"""
         with self._registration.noting_storage_errors():
             log, table = ReplicaLog.open(self._root.child(LOG.name)), ReplicaTable.open(self._root)
         self._cluster.metadata.refresh()
@@ -118,7 +118,7 @@ class Broker:
         logger.info("broker %d is registered under epoch %d", self.broker_id, epoch)
 
     def _run(self) -> None:
-        """The broker's own thread. An error is logged and the loop goes on; a fenced broker stops at once. [EV-01]"""
+        """The broker's own thread. It logs errors and goes on, but stops at once if the broker is fenced. [EV-01]"""
         while not self._stopping.wait(self._config.lakelog_poll_interval_ms / 1000):
             try:
                 pass_while_spark_runs(self._spark, self.broker_id, self.pause_point)
@@ -134,9 +134,9 @@ class Broker:
             except (LakelogException, OSError) as error:
                 self._is_doubtful = True
                 logger.warning("broker %d: %s", self.broker_id, error)
-            except Exception:  # such as a worker of Spark that did not start: the next round tries again
+            except Exception:  # for example a Spark worker that did not start: the next round tries again
                 self._is_doubtful = True
-                logger.exception("broker %d: an error of its own", self.broker_id)
+                logger.exception("broker %d: unexpected error", self.broker_id)
 
     def _round(self) -> None:
         if self._is_due_for_probe():
@@ -145,13 +145,13 @@ class Broker:
             self.session.tick()
 
     def _is_due_for_probe(self) -> bool:
-        """Now and then, and soon after an error: whatever has failed, it may have been for the root."""
+        """Each heartbeat interval; after an error already at the fetch backoff, because the root may be its cause."""
         config, since = self._config, (time.monotonic() - self._probed_at) * 1000
         is_in_doubt = self._is_doubtful or self.session is None
         return since >= (config.replica_fetch_backoff_ms if is_in_doubt else config.broker_heartbeat_interval_ms)
 
     def _probe(self) -> None:
-        """An error alone is no proof, and neither is a slow store: the root is read and written. [OL-02]"""
+        """Reads and writes the root: neither an error nor a slow store proves that the root has failed. [OL-02]"""
         is_in_doubt = self._is_doubtful or self.session is None
         self._probed_at, self._is_doubtful = time.monotonic(), False
         self._registration.check_not_fenced()
@@ -164,7 +164,7 @@ class Broker:
             self._begin()
 
     def _do_without_storage(self, error: str) -> None:
-        """Leads and follows nothing from now on. The row says so first: others lead the sooner.
+        """Ends the session. Writes the error to the broker's row first, so that other brokers are elected sooner.
 
         Kafka: `ReplicaManager.handleLogDirFailure`. [OL-02, LI-04]
         """
@@ -185,28 +185,28 @@ class Broker:
 
     @property
     def fetcher_manager(self) -> ReplicaFetcherManager:
-        """The fetchers of the broker. Raises KafkaStorageException while its storage does not work."""
+        """The broker's fetchers. Raises KafkaStorageException while its root does not work."""
         if self.session is None:
             raise KafkaStorageException(f"broker {self.broker_id}: {self._registration.storage_error}")
         return self.session.fetcher_manager
 
     def queries(self) -> list[StreamingQuery]:
-        """The streaming queries that run now, one for each source broker and fetcher id."""
+        """The streaming queries that are running, one for each source broker and fetcher id."""
         return list(self._spark.streams.active)
 
     def is_running(self) -> bool:
-        """Whether the broker is at work, or waits for its storage."""
+        """Whether the broker's thread runs, also while it waits for its root."""
         return self._thread.is_alive()
 
     def wait(self) -> None:
-        """Returns when the broker has stopped. Raises what it was stopped by, if not by `stop`."""
+        """Returns when the broker has stopped. Raises StaleBrokerEpochException if a newer process has fenced it."""
         while self._thread.is_alive():
             self._thread.join(1)
         if self._failure:
             raise self._failure
 
     def kill(self) -> None:
-        """Ends it at once, as SIGKILL ends a process: no more is written, nobody is told."""
+        """Ends the broker at once, as SIGKILL ends a process. It writes nothing more and tells nobody."""
         self.pause_point.kill()
         self._stopping.set()
         self._heartbeat.stop()
@@ -215,9 +215,9 @@ class Broker:
             self.session.close()
 
     def _shut_down_in_order(self, session: BrokerSession) -> None:
-        """Says that it is shutting down, and waits until others lead what they can. From then on it takes up roles but
-        fetches nothing new. Without a controller that sees to it, it goes after some time all the same. [BL-09, CS-01]
-        """
+        """Marks its row as shutting down, and waits until it leads nothing that other ISR members could lead. Meanwhile
+        it takes up roles but starts no new fetching. Stops waiting after all retries that the settings allow, because
+        no controller may be running. [BL-09, CS-01]"""
         self._registration.shutting_down(session.log_identity)
         session.replica_manager.shutting_down()
         config = self._config
@@ -229,9 +229,9 @@ class Broker:
             self._stopping.wait(config.lakelog_poll_interval_ms / 1000)
 
     def stop(self, controlled: bool = True) -> None:
-        """Gives away what it leads, ends its fetchers, publishes its state once more. `controlled`: it waits for a
-        controller to move its leaderships; without one that would be in vain. [BR-04]"""
-        if self.pause_point.is_killed:  # its Spark has ended: it writes nothing more
+        """Ends its fetchers and publishes its rows a last time. If `controlled`, it first waits until a controller has
+        moved its leaderships (`controlled.shutdown.enable`). Pass False if no controller is running. [BR-04]"""
+        if self.pause_point.is_killed:  # its Spark has ended: it must write nothing more
             self.kill()
             return
         logger.info("broker %d is stopping", self.broker_id)

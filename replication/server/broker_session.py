@@ -1,7 +1,7 @@
-"""The work of a broker under one broker epoch: its log, its replicas, its fetchers, the maintenance of its log.
+"""The work of a broker under one broker epoch: its log, its replicas, its fetchers and its log maintenance.
 
-It ends when the broker stops or when its storage fails; a root that works again gets a new session under a new epoch.
-Kafka: `ReplicaManager`, `LogManager`, as `KafkaServer.startup` makes them. [BR-01, OL-02]
+A session ends when the broker stops or its root fails. Once the root works again, a new session begins under a new
+epoch. Kafka: `ReplicaManager` and `LogManager`, as `KafkaServer.startup` makes them. [BR-01, OL-02]
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BrokerContext:
-    """What a broker has as long as its process lives, whatever becomes of its root."""
+    """The parts of a broker that last as long as its process, even if its root fails."""
 
     broker_id: int
     spark: SparkSession
@@ -52,7 +52,7 @@ class BrokerContext:
 
 
 class BrokerSession:
-    """One registration at work. `tick` is called by one thread, again and again."""
+    """The work under one registration. The broker's own thread calls `tick` once a round."""
 
     def __init__(self, context: BrokerContext, broker_epoch: int, log: ReplicaLog, table: ReplicaTable) -> None:
         self.broker_epoch = broker_epoch
@@ -60,7 +60,7 @@ class BrokerSession:
         self._log, self._table = log, table
         self._log_identity = identify(log)
         config, name = context.config, f"broker-{context.broker_id}"
-        self._divergences: Counter[TopicIdPartition] = Counter()  # how often a history was not the leader's
+        self._divergences: Counter[TopicIdPartition] = Counter()  # how often a log's history differed from its leader's
         self.quotas = ReplicationQuotas(context.broker_id, context.cache)
         self.fetcher_manager = ReplicaFetcherManager(config.num_replica_fetchers, self._create_fetcher, self._source)
         self.replica_manager = ReplicaManager(
@@ -75,7 +75,7 @@ class BrokerSession:
         self._kept_at = time.monotonic()
 
     def start(self) -> None:
-        """Begins what has threads of its own."""
+        """Starts the maintenance thread."""
         self._maintenance.start()
 
     def _source(self, broker_id: int) -> SourceBroker | None:
@@ -97,7 +97,7 @@ class BrokerSession:
         )  # fmt: skip
 
     def _checkpoints(self) -> StorageRoot:
-        """Checkpoints are disposable: where the root is no local disk, one serves them better."""
+        """The folder for checkpoints. They are disposable, so a remote root gets a local folder, which is faster."""
         context = self._context
         if context.root.is_local:
             return context.root.child("checkpoints")
@@ -106,21 +106,25 @@ class BrokerSession:
 
     @property
     def log_identity(self) -> LogIdentity:
-        """The broker's log as it was looked at last, now and then."""
+        """The identity of the broker's log as last read. It is read once a heartbeat interval."""
         return self._log_identity
 
     def figures(self) -> dict[str, int | None]:
-        """What heartbeats tell of the work: quotas and rates, and how often a log had another history than its leader's
-        since the broker registered."""
+        """Figures for the heartbeat, by column of `brokers`: quotas and rates in bytes/s, and `divergences`: how often
+        a log's history has differed from its leader's since the broker registered."""
         return {**self.quotas.figures(), "divergences": self._divergences.total()}
 
     def _identify_log(self) -> None:
-        """Not where heartbeats come from: these must not wait for the broker's root."""
+        """Never runs on the heartbeat's thread, because a heartbeat must not wait for the broker's root."""
         if self._log.current().version != self._log_identity.version:
             self._log_identity = identify(self._log)
 
     def tick(self) -> None:
-        """Takes up roles if the metadata has moved, and sees to what it leads."""
+        """Runs one round: takes up roles if the metadata has moved, then does the duties of a leader.
+
+        Raises StaleBrokerEpochException once a newer process has registered or claimed the log, KafkaStorageException
+        if a table cannot be read or written, and BrokerKilled.
+        """
         if self._context.cache.refresh() or not self._has_applied or self.replica_manager.is_due():
             self._apply()
         if self.replica_manager.lead():
@@ -131,13 +135,13 @@ class BrokerSession:
             self._keep_up()
 
     def _apply(self) -> None:
-        self._has_applied = False  # until it is done: an error half way must not leave it at that
+        self._has_applied = False  # stays so after an error half way: the next tick applies again
         version = self._context.cache.version
         self.replica_manager.apply()
         self._has_applied, self._untold_version = True, version
 
     def _tell_applied(self) -> None:
-        """A controller waits for it: what cannot be told now is told by a later tick."""
+        """Reports the applied metadata version, which the controller waits for. If that fails, a later tick retries."""
         if self._untold_version is not None:
             self._context.pause_point.pass_through()
             self._context.registry.update(
@@ -147,38 +151,38 @@ class BrokerSession:
             self._untold_version = None
 
     def _keep_up(self) -> None:
-        """What is done now and then: the rows say what producers have appended, and tables stay cheap to open."""
+        """Once a heartbeat interval: publishes rows with the new appends of producers, and maintains the tables."""
         self._context.pause_point.pass_through()
         self._kept_at = time.monotonic()
-        self._log.refresh()  # who leads nothing would else not notice that it cannot be read
+        self._log.refresh()  # otherwise a broker that leads nothing would not notice an unreadable log
         self._identify_log()
         self.replica_manager.publish("kept up")
         for table in (self._log, self._table, self._context.registry):
             table.maintain()
 
     def leads_for_others(self) -> bool:
-        """Whether it leads a partition that another member of the ISR could lead. [CS-08]"""
+        """Whether the broker leads a partition that another member of the ISR could lead. [CS-08]"""
         return any(set(r.isr) - {self._context.broker_id} for r in self.replica_manager.leads())
 
     def close(self) -> None:
-        """Ends fetching and maintenance, whatever they raise: nothing more is written under this epoch. [OL-02]"""
+        """Ends fetching and maintenance, so that nothing more is written under this epoch. Logs errors. [OL-02]"""
         for end in (self._maintenance.stop, self.fetcher_manager.close_all_fetchers):
             try:
                 end()
-            except Exception:  # Spark's errors too: what is to end must not keep the broker from going on
-                logger.exception("broker %d: an error of what was ended", self._context.broker_id)
+            except Exception:  # Spark's errors too: the broker must go on
+                logger.exception("broker %d: error while its session ended", self._context.broker_id)
 
     def stop(self) -> None:
-        """Gives up in order what it still leads, ends fetching, says once more what is here. [BR-04]"""
+        """Takes up its last roles, ends fetching and publishes its rows a last time. Logs errors. [BR-04]"""
         self._maintenance.stop()
         try:
             self.replica_manager.shutting_down()
             if self._context.cache.refresh():
-                self._apply()  # what it has been told to give away is closed to producers here before it is gone
+                self._apply()  # closes the partitions that it no longer leads to producers, before the broker is gone
                 self._tell_applied()
             self.fetcher_manager.close_all_fetchers()
             self.replica_manager.publish("shutdown")
             self._identify_log()
         except LakelogException as error:
-            logger.warning("broker %d: has not stopped in order: %s", self._context.broker_id, error)
+            logger.warning("broker %d has not stopped in order: %s", self._context.broker_id, error)
             self.close()

@@ -1,7 +1,7 @@
-"""What followers say of their replicas: each root is looked at by a thread of its own. [FE-03]
+"""Reads the replica rows of followers, each root on a thread of its own. [FE-03]
 
-A root that hangs, as a network file system may, holds up its own thread: the duties of a leader go on with what the
-others say, and with what its broker has said last as long as that is not old.
+A root that hangs, as a network file system may, holds up only its own thread. The leader goes on with the rows of the
+other brokers, and with the last rows of this broker until they are too old.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from lakelog.replication.protocol.replica import Replica
 
 Rows: TypeAlias = Mapping[TopicIdPartition, Replica]
 
-PATIENCE_SECONDS = 0.5  # how long a leader's duties wait for roots that have been that fast
+PATIENCE_SECONDS = 0.5  # how long a leader round waits for roots that were this fast the last time
 
 
 class FollowerRows:
-    """The rows of brokers, as `read` reads them. `look` is called by one thread.
+    """The rows of brokers, read with `read`. Only one thread calls `look`.
 
-    Rows that were read longer ago than `max_age`, in seconds, are none: what the broker does now is not known.
-    `began_at`: by the clock, when the looks began that have brought what was answered last.
+    Rows older than `max_age` seconds do not count, because nobody knows what their broker does now. `began_at` is the
+    time of `clock`, in seconds, at which the read of each broker's last returned rows began.
     """
 
     def __init__(self, read: Callable[[int], Rows], max_age: float, clock: Callable[[], float]) -> None:
@@ -35,8 +35,8 @@ class FollowerRows:
         self.began_at: dict[int, float] = {}
 
     def look(self, brokers: Iterable[int]) -> dict[int, Rows | LakelogException]:
-        """The rows of each broker, or why there are none. A root that does not answer in time is not waited for again
-        before it has answered in time once."""
+        """Reads the rows of brokers; returns those of each broker, or its error. It waits at most `PATIENCE_SECONDS`. A
+        root that was slower is not waited for again until it has been fast once."""
         for broker in brokers:
             self._followers.setdefault(broker, _Follower(broker, self._read))
         followers = {broker: self._followers[broker] for broker in brokers}
@@ -52,7 +52,7 @@ class FollowerRows:
 
 
 class _Follower:
-    """One broker, and the look at its root that is under way or was the last."""
+    """One broker, and the current or last read of its root."""
 
     def __init__(self, broker: int, read: Callable[[int], Rows]) -> None:
         self._broker = broker
@@ -64,7 +64,7 @@ class _Follower:
         self.is_prompt = True
 
     def begin(self, now: float) -> None:
-        """Looks at the root, unless the last look has not come back yet."""
+        """Begins to read the root, unless the last read is still under way."""
         if self._ended.is_set():
             self._began_at = now
             self._ended.clear()
@@ -76,19 +76,19 @@ class _Follower:
             found: Rows | LakelogException = self._read(self._broker)
         except LakelogException as error:
             found = error
-        except Exception as error:  # what is wrong with one broker's rows must not keep a leader from the others'
+        except Exception as error:  # a fault in one broker's rows must not keep the leader from the others' rows
             found = LakelogException(f"{type(error).__name__}: {error}")
         self._found = found, began_at
         self.is_prompt = time.monotonic() - started <= PATIENCE_SECONDS
         self._ended.set()
 
     def wait(self, seconds: float) -> None:
-        """Returns when the look has come back, or after that time."""
+        """Returns when the read has ended, or after `seconds`."""
         if not self._ended.wait(max(0.0, seconds)):
             self.is_prompt = False
 
     def answer(self, now: float, max_age: float) -> tuple[Rows | LakelogException, float]:
-        """What was found last, unless it is old, and when that look began."""
+        """The last rows or error, or no rows if that is too old; and when that read began."""
         found, began_at = self._found
         if not self._ended.is_set() and now - self._began_at > max_age:
             return KafkaStorageException(f"its root has not answered for {now - self._began_at:.0f} s"), began_at

@@ -1,7 +1,7 @@
-"""Whether a broker's id is free: whether the heartbeat of the process that was registered last stands still. [BC-01]
+"""Checks that a broker's id is free: the heartbeat of the process that registered last must stand still. [BC-01]
 
-Fencing does not depend on it: two processes of one id may run, and the broker epoch lets only the newer one write. But
-two supervisors that start the same broker would end each other's process again and again.
+Fencing does not depend on this check: if two processes with one id run, the broker epoch lets only the newer one write.
+But without the check, two supervisors that start the same broker would end each other's process again and again.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.root_probe import is_formatted, prepare_root
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 
-# A process that lives moves its heartbeat at each interval. One that is slower than this loses its broker to a
-# newcomer, which is fencing as ever; started again, it sees the newcomer's heartbeat and gives way.
+# A live process moves its heartbeat at each interval. The newcomer fences a slower one, as usual. Started again, that
+# one sees the newcomer's heartbeat and refuses to start.
 _INTERVALS = 2
 
 
 class IdWatch:
-    """Looks at the registration when it is made and again in `wait`: what happens in between need not be waited for.
+    """Reads the registration when it is constructed and again in `wait`: the time in between counts as waiting.
 
-    `is_registered_here`: whether the broker was registered last at this very root. `take_over`: whether to start
-    although another process is at work.
+    `is_registered_here` says whether the broker's last registration has this very root. With `take_over` the id is free
+    at once, even if another process is running.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class IdWatch:
         self._is_free = take_over or self._seen is None
 
     def wait(self, stopping: threading.Event | None = None) -> None:
-        """Returns when the heartbeat has stood still: two intervals where the root is the same, else for the session
-        time-out; at once if the last process has said that it shuts down.
+        """Returns once the heartbeat has stood still: for two heartbeat intervals if the root is the same, else for the
+        session time-out. Returns at once if the last process has announced its shutdown.
 
-        Raises DuplicateBrokerRegistrationException as soon as it moves.
+        Raises DuplicateBrokerRegistrationException as soon as the heartbeat moves.
         """
         pause = stopping or threading.Event()
         while not self._is_free and self._seen is not None and self._table is not None:
@@ -75,11 +75,11 @@ def _beat(registration: BrokerRegistration) -> tuple[int, int]:
 
 
 def prepare_start(cluster: Cluster, broker_id: int, root_uri: str, take_over: bool = False) -> IdWatch:
-    """Before a broker starts: formats its root if that is empty, and answers what is to be waited for.
+    """Formats a broker's root if it is empty, and returns the watch to hand to `Broker`.
 
-    Nothing is formatted for a broker that may not start. One that returns to its own root is still being watched when
-    this returns, so that its process may go on with what takes long. Raises DuplicateBrokerRegistrationException, and
-    what `prepare_root` raises.
+    It formats nothing for a broker that may not start. For a broker that returns to its own root, the wait is not over
+    when this returns, so that the process can start Spark meanwhile. Raises DuplicateBrokerRegistrationException if
+    another process with this id is running, and what `prepare_root` raises.
     """
     watch = IdWatch(cluster, broker_id, root_uri, take_over)
     if not (watch.is_registered_here and is_formatted(cluster.storage_of(broker_id, root_uri))):

@@ -1,4 +1,4 @@
-"""The reads of a leader's round: the rows of its followers, who lives, its own log. [FE-03]"""
+"""The reads of a leader round: the rows of followers, the live brokers and the broker's own log. [FE-03]"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LeaderReads:
         self._rows = FollowerRows(self._read_rows, replica_lag_time_max_ms / 2000, clock)
 
     def follower_rows(self, step: ReadFollowerRows) -> FollowersSeen:
-        """What followers say; one that cannot be read is left out, and told of once."""
+        """The rows of followers. A broker whose rows cannot be read is left out, and logged once."""
         rows: dict[int, Rows] = {}
         for broker, found in self._rows.look(step.brokers).items():
             if isinstance(found, LakelogException):
@@ -41,14 +41,14 @@ class LeaderReads:
         return FollowersSeen(rows, self._rows.began_at)
 
     def cluster(self, step: ReadCluster) -> ClusterView:
-        """Who is registered and who lives, by the cache."""
+        """The epochs of registered and of live brokers, and each partition's min ISR, from the cache."""
         epochs = {broker: registration.broker_epoch for broker, registration in self._cache.brokers().items()}
         alive = {broker: epochs[broker] for broker in self._cache.alive_brokers()}
         min_isr = {r.topic_id_partition: self._cache.min_isr(r) for r in step.partitions}
         return ClusterView(epochs, alive, min_isr)
 
     def log(self, step: ReadLog) -> Mapping[TopicIdPartition, PartitionLog]:
-        """The broker's log as it is now. Raises StaleBrokerEpochException if it is another process's by now."""
+        """The broker's log as it is now. Raises StaleBrokerEpochException once a newer process has claimed it."""
         state = self._log.refresh()
         return {partition: state.known(partition) for partition in step.partitions}
 
@@ -58,7 +58,7 @@ class LeaderReads:
         return table.replicas
 
     def _say_once(self, broker: int, error: LakelogException) -> None:
-        """A root that is away is away for many looks."""
+        """Logs once that a root cannot be read: it may stay so for many rounds."""
         if broker not in self._unreadable:
             self._unreadable.add(broker)
             logger.warning("broker %d: replicas of broker %d cannot be read: %s", self._broker_id, broker, error)

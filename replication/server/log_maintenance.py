@@ -1,7 +1,7 @@
-"""Looks after a broker's log: retention, deletion, compaction, and the files that nobody needs any more.
+"""Maintains a broker's log: scrubs, retention, deletion of old segments, compaction, deletion of unused files.
 
-Kafka: `LogManager` (retention), `LogCleaner`. On a thread of its own: none of it is urgent, and leading and following
-must not wait for it.
+Kafka: `LogManager` (retention), `LogCleaner`. It has a thread of its own: none of it is urgent, and leading and
+following must not wait for it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 
-_SCRUB_ROUNDS = 10  # a scrub lists the folder, which object stores are paid for
-_COMPACTIONS = 16  # in a round
+_SCRUB_ROUNDS = 10  # rounds between two scrubs: a scrub lists the folder, and object stores charge for that
+_COMPACTIONS = 16  # the most in one round
 
 Led = Callable[[], Mapping[TopicIdPartition, HostedPartition]]
 
 
 class LogMaintenance:
-    """The work on one log, round after round, until it is stopped. `led` tells what the broker leads, with HWs."""
+    """Maintains one log, round after round, until it is stopped. `led` returns the led partitions with their HWs."""
 
     def __init__(
         self, name: str, log: ReplicaLog, led: Led, cache: MetadataCache, config: Config, pause_point: PausePoint,
@@ -63,16 +63,16 @@ class LogMaintenance:
         self._thread = PeriodicTask(name, "maintenance", config.log_cleaner_backoff_ms, pause_point, self.run_once)
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends it, after the commit that is under way."""
+        """Ends the thread after the current round, and waits for it. Compaction ends after its current commit."""
         self._thread.stop()
 
     def run_once(self) -> None:
-        """One round: each part is a commit of its own, and an error of one keeps none of the others from its work.
-        What could not be done is done the next time."""
+        """Runs one round. Each part commits by itself. If one fails, it logs the error and goes on with the next part;
+        the next round tries again. Raises StaleBrokerEpochException once the broker is fenced, and BrokerKilled."""
         for what, part in self._parts.items():
             self._pause_point.pass_through()
             try:
@@ -81,18 +81,18 @@ class LogMaintenance:
                 raise
             except LakelogException as error:
                 logger.warning("%s: %s: %s", self._name, what, error)
-            except Exception:  # of a file that nobody has thought of: retention and compaction go on all the same
-                logger.exception("%s: %s: an error of its own", self._name, what)
+            except Exception:  # for example from an unforeseen fault in a file: the other parts go on
+                logger.exception("%s: %s: unexpected error", self._name, what)
 
     def _scrub(self) -> None:
         if self._rounds % _SCRUB_ROUNDS == 0 and self._log.scrub():
-            logger.error("%s: files of the log have broken, or are whole again", self._name)
+            logger.error("%s: files of the log have broken or work again", self._name)
         self._rounds += 1
 
     def _scrub_digests(self) -> None:
         broken = self._digests.run_once()
         if broken:
-            logger.error("%s: %d files of the log are not what was committed", self._name, broken)
+            logger.error("%s: %d files of the log differ from what was committed", self._name, broken)
 
     def _delete_old_segments(self) -> None:
         expiration = self._config.producer_id_expiration_ms
@@ -103,11 +103,11 @@ class LogMaintenance:
         self._cleaner.clean(lambda: self._log.refresh().segments)
 
     def _now(self) -> int:
-        """In microseconds since the epoch, as timestamps of records are."""
+        """The wall clock in microseconds since 1970, the unit of record timestamps."""
         return int(self._wall_clock() * 1_000_000)
 
     def _retain(self) -> None:
-        """Raises the log starts of what this broker leads; followers see it in its rows and do likewise. [DR-01]"""
+        """Raises the log starts of the led partitions. Followers see them in this broker's rows and follow. [DR-01]"""
         if (time.monotonic() - self._retained_at) * 1000 < self._config.log_retention_check_interval_ms:
             return
         starts = {partition: self._start_of(hosted) for partition, hosted in self._led().items()}
@@ -128,7 +128,7 @@ class LogMaintenance:
         return start_of
 
     def _compact(self) -> None:
-        """So many compactions that the other parts of the round are not kept waiting for long; the next goes on."""
+        """Runs a limited number of compactions, so that the other parts need not wait long. The next round goes on."""
         config = self._config
         limits = config.log_segment_bytes, config.log_cleaner_min_files, config.log_cleaner_max_bytes
         for _ in range(_COMPACTIONS if config.log_cleaner_enable else 0):

@@ -1,4 +1,4 @@
-"""What a broker knows of the cluster: partitions and brokers, refreshed by new table versions only. [MC-01]"""
+"""A broker's view of the cluster: topics, partitions and brokers, read again when a table has moved. [MC-01]"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 class MetadataCache:
     """Immutable snapshots of metadata, topics and brokers, replaced as a whole. Kafka: `MetadataCache`. [MC-01, MC-03]
 
-    A broker lives while its heartbeat counter moves, by this process's monotonic clock: no clocks are compared.
+    A broker is alive while its heartbeat counter moves, by this process's monotonic clock. No clocks are compared.
     """
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,20 +36,21 @@ class MetadataCache:
         self._version = -1
         self._is_untold = False
         self._throttled: dict[str, dict[str, str]] = {}
-        # Topics, and the settings that were asked for: a leader's look asks for them once a partition.
+        # The settings of the topics in one snapshot, by name: a leader round needs them once for each partition.
         self._topic_configs: tuple[Mapping[str, Topic], dict[str, TopicConfig]] = ({}, {})
         self.refresh()
 
     def refresh(self) -> bool:
-        """Reads what has moved; tells whether metadata, topics or the roots of brokers have since it was told last.
+        """Reads the tables that have moved. Returns whether metadata, topics or a broker's root have changed since the
+        last call that returned.
 
-        Where a table cannot be read that is told by the next look: what was read before it would else be forgotten.
+        If a table cannot be read, it raises KafkaStorageException, and the next call reports the changes read so far.
         """
         if self.cluster.topics.refresh():
             self._throttled, self._is_untold = {}, True
         self.cluster.configs.refresh()
         self.cluster.metadata.refresh()
-        # Compared with what this cache has shown: a change of an ISR may have brought newer rows along.
+        # Compare with the version that this cache has shown: writing an ISR change may have read newer rows already.
         self._is_untold |= self._version != self.cluster.metadata.version
         self._version, self._partitions = self.cluster.metadata.version, self.cluster.metadata.partitions
         roots = self._roots()
@@ -62,7 +63,7 @@ class MetadataCache:
 
     @property
     def version(self) -> int:
-        """Version of the metadata table that this cache shows."""
+        """The version of the metadata table that this cache shows."""
         return self._version
 
     @property
@@ -71,19 +72,20 @@ class MetadataCache:
         return self._partitions
 
     def contains(self, partition: TopicIdPartition) -> bool:
-        """Whether there is such a partition."""
+        """Whether the metadata has this partition."""
         return partition in self._partitions
 
     def brokers(self) -> Mapping[int, BrokerRegistration]:
-        """Every broker that has registered."""
+        """Every broker that has ever registered, by id."""
         return self.cluster.brokers
 
     def alive_brokers(self) -> set[int]:
-        """Brokers whose heartbeat has moved within `broker.session.timeout.ms`, and that are not shutting down."""
+        """The brokers whose heartbeat has moved within `broker.session.timeout.ms`, and that have reported neither a
+        shutdown nor a storage error."""
         return self._liveness.look(self.brokers())
 
     def topic_config(self, registration: PartitionRegistration) -> TopicConfig:
-        """The settings of a partition's topic over those of this broker, without any that make no sense."""
+        """The settings of a partition's topic, over this broker's defaults. Invalid ones are logged and left out."""
         topics, (of, known) = self.cluster.topics.topics, self._topic_configs
         if of is not topics:
             known = {}
@@ -92,17 +94,18 @@ class MetadataCache:
             topic = topics.get(registration.topic)
             found, wrong = self.cluster.config.topic_as_far_as_known(topic.configs if topic else {})
             if wrong is not None:
-                logger.error("topic %s: settings are left out: %s", registration.topic, wrong)
+                logger.error("topic %s: invalid settings are left out: %s", registration.topic, wrong)
             known[registration.topic] = found
         return known[registration.topic]
 
     def config_of_broker(self, broker_id: int) -> Config:
-        """The settings of a broker, of those that may change while it runs: as the table has them for it or for all,
-        else as in the properties of this one. [TH-02]"""
+        """A broker's settings. Dynamic ones come from the configs table, for that broker or else for all brokers; the
+        others are this broker's own. KIP-226. [TH-02]"""
         return self.cluster.config.dynamic(self.cluster.configs.of_broker(broker_id))
 
     def throttled_replicas(self, key: str) -> Mapping[str, str]:
-        """What a setting of topics names, by topic; without those that name nothing. [TH-02]"""
+        """The values of a topic setting, such as `leader.replication.throttled.replicas`, by topic name. Topics without
+        a value are left out. [TH-02]"""
         known = self._throttled
         if key not in known:
             topics = self.cluster.topics.topics
@@ -110,15 +113,19 @@ class MetadataCache:
         return known[key]
 
     def min_isr(self, registration: PartitionRegistration) -> int:
-        """How many members the ISR of a partition needs for its HW to move. [HW-01]"""
+        """The number of members that the ISR needs for the HW to rise: `min.insync.replicas`, but at most the number
+        of replicas. KIP-966. [HW-01]"""
         return effective_min_isr(self.topic_config(registration).min_insync_replicas, len(registration.replicas))
 
     def alter_partitions(self, changes: Iterable[IsrChange], who: str) -> IsrOutcomes:
-        """Writes what a leader wants the ISRs to be; see `MetadataTable.alter_partitions`. [IS-05]"""
+        """Writes a leader's ISR changes, see `MetadataTable.alter_partitions`. Raises KafkaStorageException. [IS-05]"""
         return self.cluster.metadata.alter_partitions(changes, self._broker_epochs, {"who": who, "why": "isr"})
 
     def fence_isr_changes(self, partitions: Iterable[TopicIdPartition], broker_id: int) -> set[TopicIdPartition]:
-        """Keeps a broker out of ISRs that are without it; see `MetadataTable.fence_isr_changes`. [OL-01]"""
+        """Fails pending changes that would add a broker to an ISR, see `MetadataTable.fence_isr_changes`.
+
+        Raises KafkaStorageException. [OL-01]
+        """
         cause = {"who": f"broker-{broker_id}", "why": "offline replicas are given up"}
         return self.cluster.metadata.fence_isr_changes(partitions, broker_id, cause)
 
@@ -126,11 +133,12 @@ class MetadataCache:
         return {broker: found.broker_epoch for broker, found in self.cluster.refresh_brokers().items()}
 
     def broker_root(self, broker_id: int) -> StorageRoot:
-        """Where a broker keeps its log. Raises BrokerNotAvailableException."""
+        """The root of a broker. Raises BrokerNotAvailableException if it has never registered."""
         return self.cluster.broker_root(broker_id)
 
     def last_rows(self, broker_id: int) -> Mapping[TopicIdPartition, Replica]:
-        """What another broker has said of its replicas when its table was last read: no look at its root."""
+        """The replica rows of another broker as last read. It does not read the broker's root. Empty if none were read
+        since the broker's root or epoch changed."""
         registration, known = self.brokers().get(broker_id), self._replica_tables.get(broker_id)
         if registration is None or known is None:
             return {}
@@ -138,9 +146,10 @@ class MetadataCache:
         return known[1].replicas if known[0] == process else {}
 
     def replica_table(self, broker_id: int) -> ReplicaTable:
-        """What another broker says of its replicas, as last read.
+        """The `replicas` table of another broker; the caller refreshes it.
 
-        A root that has moved is opened anew, and so is that of a new process: another one may lie there now.
+        It is opened again when the broker's root or epoch changes: a new process may have another root at the same URI.
+        Raises BrokerNotAvailableException if the broker has never registered, and errors of the broker's root.
         """
         root = self.broker_root(broker_id)
         process = (root.uri, self.brokers()[broker_id].broker_epoch)

@@ -1,4 +1,4 @@
-"""Where a broker may be frozen or ended: between any two of its steps, as a signal does it to a process."""
+"""Freezes or ends a broker between any two of its steps, as a signal freezes or ends a process."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 
 class BrokerKilled(Exception):
-    """The broker has been ended: whoever carries out its steps stops here."""
+    """The broker has been killed: the thread that carries out its steps stops here."""
 
 
 class PausePoint:
-    """Every step of a broker passes through it. For brokers that share a process; others get signals.
+    """Every step of a broker passes through it. It serves brokers that share a process; others get signals.
 
-    It notices, for one thread that it watches, when that has passed last: a thread that hangs passes no more.
+    It also notes when one watched thread last passed, so that others can tell whether the thread hangs.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,11 +34,11 @@ class PausePoint:
             self._passed_at = self._clock()
 
     def watch(self, thread: threading.Thread) -> None:
-        """From now on notices when this thread passes."""
+        """Watches this thread from now on; see `seconds_since_passed`."""
         self._watched, self._passed_at = thread, self._clock()
 
     def seconds_since_passed(self) -> float:
-        """How long ago the watched thread passed last, or began to be watched."""
+        """Seconds since the watched thread last passed, or since `watch` if it has not passed yet."""
         return self._clock() - self._passed_at
 
     @property
@@ -56,10 +56,10 @@ class PausePoint:
         self._open.clear()
 
     def resume(self) -> None:
-        """Lets it go on."""
+        """Lets the broker go on."""
         self._open.set()
 
     def kill(self) -> None:
-        """Ends it at its next step, also while it is frozen."""
+        """Ends the broker at its next step, also while it is frozen."""
         self._killed = True
         self._open.set()

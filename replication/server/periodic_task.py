@@ -1,4 +1,4 @@
-"""What a broker does round after round on threads of its own: it shows that it lives, it looks after its log."""
+"""Tasks that a broker repeats on threads of their own, such as its heartbeat and its log maintenance."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ logger = logging.getLogger(__name__)
 
 
 class WhileMoving:
-    """Work that is done only while the thread moves that a pause point watches.
+    """Does its work only while the thread watched by a pause point has passed within the last `seconds`.
 
-    A heartbeat is: a broker whose own thread hangs in a call of its store leads nobody, and others are to take over.
+    The heartbeat uses it. If the broker's own thread hangs in a call of its store, the broker cannot lead, so it must
+    appear dead and let others take over. Kafka: `BrokerHeartbeatManager`. [BC-01]
     """
 
     def __init__(self, name: str, pause_point: PausePoint, seconds: float, work: Callable[[], object]) -> None:
@@ -26,21 +27,21 @@ class WhileMoving:
         self._has_said = False
 
     def __call__(self) -> None:
-        """Does the work, unless the thread was last seen longer ago than it may be."""
+        """Does the work, unless the watched thread hangs."""
         since = self._pause_point.seconds_since_passed()
         hangs = since > self._seconds
         if hangs and not self._has_said:
-            logger.error("%s: its own thread has not moved for %.0f s: it shows no life until then", self._name, since)
+            logger.error("%s: its own thread has not moved for %.0f s: no heartbeats until it does", self._name, since)
         self._has_said = hangs
         if not hangs:
             self._work()
 
 
 class PeriodicTask:
-    """Calls `work` again and again until it is stopped, fenced or killed; an error that may pass does not end it.
+    """Calls `work` every `interval_ms` until it is stopped, fenced or killed. It logs other errors and goes on.
 
-    For heartbeats, as taking up many roles must not look like death, and for what must not hold up anything else.
-    Kafka: `BrokerLifecycleManager`, `KafkaScheduler`, `ShutdownableThread`. [BC-01]
+    Heartbeats run in one, so that a broker that takes up many roles does not look dead. So does all work that must not
+    hold up the broker. Kafka: `BrokerLifecycleManager`, `KafkaScheduler`, `ShutdownableThread`. [BC-01]
     """
 
     def __init__(
@@ -56,15 +57,15 @@ class PeriodicTask:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it has been told to end: work that is long looks at it."""
+        """Whether `stop` was called. Long work checks this between its parts."""
         return self._stopping.is_set()
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends it, after the round that is under way."""
+        """Ends the thread after the current call of `work`, and waits for it."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -75,8 +76,8 @@ class PeriodicTask:
                 self._pause_point.pass_through()
                 self._work()
             except (BrokerKilled, StaleBrokerEpochException):
-                return  # the broker's own thread finds it out by itself
+                return  # the broker's own thread finds out by itself
             except LakelogException as error:
                 logger.warning("%s: %s: %s", self._name, self._what, error)
-            except Exception:  # such as a worker of Spark that did not start: the next round tries again
-                logger.exception("%s: %s: an error of its own", self._name, self._what)
+            except Exception:  # for example a Spark worker that did not start: the next round tries again
+                logger.exception("%s: %s: unexpected error", self._name, self._what)

@@ -1,6 +1,7 @@
-"""How a broker stands in the cluster: its registrations, one broker epoch after the other, and its heartbeats. [BC-01]
+"""Registers a broker, each time under a new broker epoch, and writes its heartbeats. [BC-01]
 
-Heartbeats come from a thread of their own: none may fall between a new epoch in the table and in this process.
+Heartbeats come from a thread of their own. The lock ensures that none is written after the table has a new epoch and
+before this process has it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 class Registration:
-    """The row of one broker, as the process sees to it that runs the broker. Kafka: `BrokerLifecycleManager`.
+    """The row of one broker in `brokers`, written by the broker's own process. Kafka: `BrokerLifecycleManager`.
 
-    `storage_error`: what every heartbeat says is wrong with the root; None if nothing is.
+    `storage_error` is the error of the root that every heartbeat reports; None if the root works.
     """
 
     def __init__(self, table: BrokerTable, root: StorageRoot, config: Config) -> None:
@@ -38,8 +39,11 @@ class Registration:
         self._offered: BrokerRegistration | None = None
 
     def register(self, log: ReplicaLog, seen: int = 0) -> int:
-        """A new broker epoch, with a log that works, above `seen`. A log that is not the one registered before, or
-        lacks some of it, begins with this epoch. Raises StaleBrokerEpochException if a newer process has one."""
+        """Registers with a log that works. Returns the new broker epoch, which is above `seen`.
+
+        If another log was registered before, or this log lacks part of it, the row's log epoch is the new epoch.
+        Raises StaleBrokerEpochException if a newer process has registered.
+        """
         found = identify(log)
 
         def build(last: BrokerRegistration | None) -> BrokerRegistration:
@@ -54,10 +58,13 @@ class Registration:
         return self._write(build, None)
 
     def register_without_storage(self, error: str) -> int:
-        """A new broker epoch of a broker that has registered before and cannot reach its log. [OL-02]"""
+        """Registers a broker that has registered before and cannot reach its log. Returns the new broker epoch.
+
+        Raises StaleBrokerEpochException if a newer process has registered. [OL-02]
+        """
 
         def build(last: BrokerRegistration | None) -> BrokerRegistration:
-            assert last is not None, "who has never registered is refused before"
+            assert last is not None, "a broker that has never registered is refused earlier"
             return self._next(last, last.log, True, error)
 
         return self._write(build, error)
@@ -80,7 +87,7 @@ class Registration:
             return self._epoch
 
     def _check_is_ours(self, last: BrokerRegistration | None) -> None:
-        """From the first registration on the row is this process's, also where it has got no answer to its offer."""
+        """Raises StaleBrokerEpochException if the row is a newer process's. It is ours too if a reply was lost."""
         if last is not None and last == self._offered:
             self._epoch = last.broker_epoch
         if self._epoch is not None and last is not None and last.broker_epoch != self._epoch:
@@ -90,23 +97,25 @@ class Registration:
             )
 
     def check_not_fenced(self) -> None:
-        """Raises StaleBrokerEpochException if a newer process has registered, whatever has become of the root."""
+        """Raises StaleBrokerEpochException if a newer process has registered. It does not need the broker's root."""
         with self._lock:
             self.table.refresh()
             self._check_is_ours(self.table.registration)
 
     def beat(self, log: LogIdentity | None, **figures: int | None) -> None:
-        """Moves the heartbeat, and says how storage and throttled replication are. Raises StaleBrokerEpochException."""
+        """Writes a heartbeat with the storage error, the log's identity and `figures`, which are columns of `brokers`.
+
+        Raises StaleBrokerEpochException if a newer process has registered.
+        """
         self._update("heartbeat", storage_error=self.storage_error, **_known(log), **figures)
 
     def shutting_down(self, log: LogIdentity | None) -> None:
-        """Says that this broker is going. Raises StaleBrokerEpochException."""
+        """Marks the row as shutting down. Raises StaleBrokerEpochException if a newer process has registered."""
         self._update("shutdown", shutting_down=True, **_known(log))
 
     @contextmanager
     def noting_storage_errors(self) -> Iterator[None]:
-        """Keeps an error of the block as the reason that heartbeats give, and raises it: an operator acts on the newest
-        reason, not on the first."""
+        """Keeps an error of the block as `storage_error` and raises it again, so that operators see the newest one."""
         try:
             yield
         except (LakelogException, OSError) as error:
@@ -116,15 +125,15 @@ class Registration:
     def _update(self, why: str, **changes: object) -> None:
         with self._lock:
             self.check_not_fenced()
-            assert self._epoch is not None, "who has not registered has nothing to say"
+            assert self._epoch is not None, "a broker registers before it updates its row"
             self.table.update(self._epoch, why, **changes)
 
 
 def epoch_seen(broker_id: int, log: ReplicaLog, partitions: Iterable[PartitionRegistration]) -> int:
-    """The newest broker epoch of an id that its log and the metadata tell of, 0 if there is none.
+    """The newest broker epoch of an id in its log and in the metadata; 0 if neither has one.
 
-    Its registration may be gone. Were its epochs to begin again below that, its own log would take it for an older
-    process, and as a member of an ISR it would count as the process that had joined it.
+    The registration may be gone. If epochs then began again below this one, the broker's own log would fence it as an
+    older process, and the controller would take it for the process that once joined an ISR.
     """
     return max((0, log.current().broker_epoch, *(registration.isr_epoch(broker_id) for registration in partitions)))
 

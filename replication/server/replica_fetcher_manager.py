@@ -1,4 +1,4 @@
-"""Which fetcher follows which partitions: one for each (source broker, fetcher id).
+"""Gives each partition to a fetcher; there is one fetcher for each source broker and fetcher id.
 
 Kafka: `AbstractFetcherManager`, `ReplicaFetcherManager`. [FM-01 to FM-09]
 """
@@ -14,7 +14,7 @@ from lakelog.replication.protocol.fetcher_id import fetcher_id
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 
-# How long a broker that goes on to lead waits for a fetcher that it needs no more: the source may hang.
+# How long a broker waits for a fetcher to end before it goes on: the fetcher's source may hang.
 _SHUTDOWN_SECONDS = 1.0
 
 
@@ -26,39 +26,40 @@ class BrokerIdAndFetcherId(NamedTuple):
 
 
 class SourceBroker(NamedTuple):
-    """A process of a broker, and its root: another process may have found another root at the same URI. [FM-05]"""
+    """The root URI and epoch of a source broker. A new process may have another root at the same URI. [FM-05]"""
 
     root: str
     broker_epoch: int
 
 
 class FetcherThread(Protocol):
-    """What the manager asks of a fetcher."""
+    """The part of a fetcher that the manager uses."""
 
     def start(self) -> None:
         """Begins to fetch, and returns at once."""
 
     def add_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
-        """Takes partitions over; those it has under the same epoch stay as they are."""
+        """Adds partitions to fetch. A partition that it has under the same leader epoch stays as it is."""
 
     def remove_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Stops to fetch partitions; when this returns, nothing more of them is appended."""
+        """Stops fetching partitions. Once it returns, nothing more of them is appended."""
 
     def partition_count(self) -> int:
-        """Number of partitions."""
+        """The number of partitions."""
 
     def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
-        """How far a partition has come; None if it is not here."""
+        """The fetch state of a partition; None if this fetcher does not have it."""
 
     def shutdown(self, seconds: float | None = None) -> None:
-        """Ends fetching for good; nothing more is appended. Waits for the end, but no longer than `seconds`."""
+        """Ends fetching for good; nothing more is appended. Waits for the end at most `seconds`, by default as long as
+        a call of the store may take."""
 
 
 class FetcherFactory(Protocol):
     """Makes a fetcher for a source broker."""
 
     def __call__(self, key: BrokerIdAndFetcherId, root: str) -> FetcherThread:
-        """A fetcher that has not been started."""
+        """A fetcher that has not been started. `root` is the URI of the source broker's root."""
 
 
 class ReplicaFetcherManager:
@@ -78,14 +79,14 @@ class ReplicaFetcherManager:
         self._sources: dict[BrokerIdAndFetcherId, SourceBroker] = {}
 
     def fetchers(self) -> dict[BrokerIdAndFetcherId, FetcherThread]:
-        """The fetchers there are."""
+        """All fetchers by their keys."""
         with self._lock:
             return dict(self._fetchers)
 
     def add_fetcher_for_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
-        """Hands each partition to the fetcher of its leader, made and started if there is none. [FM-04]
+        """Adds each partition to the fetcher of its leader, and starts a new fetcher if there is none. [FM-04]
 
-        A partition whose leader is not registered is left out: it is asked for again when brokers have moved.
+        It leaves out a partition whose leader is not registered. The broker asks again once the brokers have changed.
         """
         grouped: dict[BrokerIdAndFetcherId, dict[TopicIdPartition, InitialFetchState]] = {}
         for partition, initial in partitions.items():
@@ -97,7 +98,7 @@ class ReplicaFetcherManager:
                 self._fetcher(key, source).add_partitions(group)
 
     def _fetcher(self, key: BrokerIdAndFetcherId, source: SourceBroker) -> FetcherThread:
-        """The fetcher of a key; one whose source broker has moved, or begun anew, is replaced. [FM-05]"""
+        """The fetcher of a key. It is replaced if its source broker has a new root or epoch. [FM-05]"""
         with self._lock:
             fetcher = self._fetchers.get(key)
         if fetcher is not None and self._sources[key] == source:
@@ -111,13 +112,13 @@ class ReplicaFetcherManager:
         return fetcher
 
     def remove_fetcher_for_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Every fetcher drops these partitions; one that is left with none runs on until it is found idle. [FM-07]"""
+        """Removes partitions from their fetchers. An idle fetcher runs until `shutdown_idle_fetchers`. [FM-07]"""
         gone = list(partitions)
         for fetcher in self.fetchers().values():
             fetcher.remove_partitions(gone)
 
     def shutdown_idle_fetchers(self) -> None:
-        """Stops and forgets the fetchers without partitions. [FM-08]"""
+        """Stops and removes the fetchers without partitions. [FM-08]"""
         idle = {key: fetcher for key, fetcher in self.fetchers().items() if fetcher.partition_count() == 0}
         for key, fetcher in idle.items():
             fetcher.shutdown(_SHUTDOWN_SECONDS)
@@ -125,7 +126,7 @@ class ReplicaFetcherManager:
                 del self._fetchers[key], self._sources[key]
 
     def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
-        """How far a followed partition has come; None if no fetcher has it."""
+        """The fetch state of a followed partition; None if no fetcher has it."""
         states = (fetcher.fetch_state(partition) for fetcher in self.fetchers().values())
         return next((state for state in states if state is not None), None)
 

@@ -1,7 +1,7 @@
-"""The replicas that a broker hosts: their roles, their high watermarks, and what it tells others of them.
+"""The replicas that a broker hosts: their roles, their high watermarks and their published rows.
 
-Kafka: `ReplicaManager`, `Partition`. The rules are in `protocol` and answer with steps; here these are carried out on
-tables, in the order given.
+Kafka: `ReplicaManager`, `Partition`. The rules in `protocol` return steps, and this module carries them out on tables
+in the given order.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicaManager:
-    """All replicas of one broker. `apply` and `lead` are called by one thread; the rest may be called by any."""
+    """All replicas of one broker. Only the broker's own thread calls `apply` and `lead`; any thread calls the rest."""
 
     def __init__(
         self, broker_id: int, broker_epoch: int, log: ReplicaLog, table: ReplicaTable, cache: MetadataCache,
@@ -110,11 +110,14 @@ class ReplicaManager:
         }
 
     def shutting_down(self) -> None:
-        """From now on roles are taken up as before, but nothing new is fetched. [BL-09]"""
+        """From now on it takes up roles as before, but starts no new fetching. [BL-09]"""
         self._is_shutting_down = True
 
     def apply(self) -> None:
-        """Takes up the roles that the metadata gives to this broker: see `take_up_roles`. [BL-03]"""
+        """Takes up the roles that the metadata gives to this broker: see `take_up_roles`. [BL-03]
+
+        Raises StaleBrokerEpochException once a newer process has claimed the log, KafkaStorageException, BrokerKilled.
+        """
         before = self._offline.faults
         try:
             work = take_up_roles(self._broker_id, self._broker_epoch, self._memory, self._cache.partitions)
@@ -133,15 +136,18 @@ class ReplicaManager:
         return OwnLogs(logs, faults, bool(state.broken))
 
     def is_due(self) -> bool:
-        """Whether `apply` has to be called without a move of the metadata: files have broken, or are whole again."""
+        """Whether to call `apply` although the metadata has not moved: log files have broken or work again."""
         return self._log.current().faulty() != self._faulty
 
     def offline(self) -> tuple[str, ...]:
-        """The replicas that have a broken file, as the broker's row has them. [OL-01, LI-04]"""
+        """The replicas that have a broken file, each as `topic_id/partition`. [OL-01, LI-04]"""
         return self._offline.names()
 
     def lead(self) -> bool:
-        """The duties of a leader, once; tells whether there is news for others: see `LeaderRound.run`."""
+        """Runs one leader round, see `LeaderRound.run`. Returns whether an HW or a log start has risen.
+
+        Raises StaleBrokerEpochException once a newer process has claimed the log, KafkaStorageException, BrokerKilled.
+        """
         return self._carry_out(self._leader.run(self._memory))
 
     def _carry_out(self, work: Round[Result]) -> Result:
@@ -149,7 +155,7 @@ class ReplicaManager:
 
     @contextmanager
     def _deciding(self) -> Iterator[None]:
-        """Ends here if the broker was killed. Under the lock other threads see all changes of a decision at once."""
+        """Raises BrokerKilled if the broker was killed. Under the lock a decision's changes show all at once."""
         self._pause_point.pass_through()
         with self._lock:
             yield
@@ -177,37 +183,37 @@ class ReplicaManager:
         try:
             outcomes = self._cache.alter_partitions(step.changes, f"broker-{self._broker_id}")
         except KafkaStorageException as error:
-            logger.warning("broker %d: what became of a change of the ISR is not known: %s", self._broker_id, error)
+            logger.warning("broker %d: the outcome of an ISR change is unknown: %s", self._broker_id, error)
             raise
         log_isr_changes(self._broker_id, outcomes, {p: hosted.registration for p, hosted in self._hosted.items()})
         return outcomes
 
     def leads(self) -> list[PartitionRegistration]:
-        """The partitions that this broker leads."""
+        """The registrations of the partitions that this broker leads; see `led`."""
         return [hosted.registration for hosted in self.led().values()]
 
     def led(self) -> dict[TopicIdPartition, HostedPartition]:
-        """What this broker leads, with its HWs; what has a broken file it does not."""
+        """The partitions that this broker leads, with their HWs. It does not lead a partition with a broken file."""
         with self._lock:
             led = {p: h for p, h in self._hosted.items() if h.registration.leader == self._broker_id}
             return self._offline.without(led)
 
     def follow_high_watermarks(self, step: FollowHighWatermarks) -> None:
-        """Takes over the HWs of leaders. [HW-03, TR-05]"""
+        """Takes over the HWs of leaders, each at most the own LEO. [HW-03, TR-05]"""
         with self._lock:
             self._hosted.update(follow_high_watermarks(self._hosted, step.log_ends, step.leader_high_watermarks))
 
     def publish(self, why: str) -> None:
-        """Writes what this broker says of its replicas, if it differs from what it last said.
+        """Writes the rows of all replicas to `replicas`, if they have changed. `why` goes into the commit.
 
-        A fetch state moves after the log has changed, and a role is hosted after it is in the log: so what is read
-        before the log claims no more than the log. [HW-02]
+        It reads fetch states and roles before the log, because both move only after the log has changed. So no row
+        claims more than the log has. Raises StaleBrokerEpochException, KafkaStorageException. [HW-02]
         """
         with self._lock:
             published = self._table.replicas
             hosted = {**self._offline.hosted(published), **self._hosted}
             fetched = {p: self._fetchers.fetch_state(p) for p in hosted}
-            state = self._log.current()  # last: roles and truncations that the rows tell of are in it by now
+            state = self._log.current()  # read last: it has all roles and truncations that the rows show
             rows = (
                 replica_row(
                     self._broker_id, self._broker_epoch, h, state.known(p), fetched[p], published.get(p), state.version

@@ -1,7 +1,8 @@
-"""The quotas of one broker: what it may fetch of throttled replicas, and how fast its own followers are.
+"""The replication quotas of one broker, in bytes/s: how fast it may fetch throttled replicas, and how fast its own
+followers fetch them.
 
-Kafka: `ReplicationQuotaManager`, of which a broker has one as a leader and one as a follower. Here followers keep to
-the leader's quota as well, since no leader serves them: each to its share. KIP-73. [TH-01, TH-02]
+Kafka: `ReplicationQuotaManager`; a broker has one as a leader and one as a follower. Here no leader serves fetches, so
+each follower also keeps to its share of the leader's quota. KIP-73. [TH-01, TH-02]
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from lakelog.replication.storage.log.log_state import LogState
 
 _LEADER_REPLICAS = "leader.replication.throttled.replicas"
 _FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
-_OWN = -1  # the quota as a follower, among those that are shares of a leader's
+_OWN = -1  # the key of the broker's own quota as a follower; the other keys are ids of leaders
 
 
 class ReplicationQuotas:
-    """All quotas of one broker, with what counts against them. May be used by any thread."""
+    """All quotas of one broker, and the bytes that count against them. Any thread may use it."""
 
     def __init__(self, broker_id: int, cache: MetadataCache, clock: Callable[[], float] = time.monotonic) -> None:
         self._broker_id = broker_id
@@ -52,11 +53,11 @@ class ReplicationQuotas:
         self._log_ends: dict[tuple[TopicIdPartition, int, int], int] = {}
 
     def throttle(self, leader: int, lags: Mapping[TopicIdPartition, int]) -> Throttled:
-        """Who of the partitions that are fetched from a leader has to wait, and for how long.
+        """The partitions fetched from a leader that must wait, each with its seconds, and the bytes left for the rest.
 
-        `lags`: by how much the leader's HW is ahead. Who has reached it counts as in sync: the leader may have taken it
-        into the ISR by now, and the metadata here be older than that. Kafka: `PartitionFetchState.isReplicaInSync`.
-        [TH-01]
+        `lags` is, for each partition, the leader's HW minus the fetch offset, in records. A replica without a lag
+        counts as in sync: the leader may already have added it to the ISR, in metadata newer than ours. Kafka:
+        `PartitionFetchState.isReplicaInSync`, `ReplicaFetcherThread.shouldFollowerThrottle`. [TH-01]
         """
         followed, now = self._registrations(lags), self._clock()
         in_sync = {p for p, r in followed.items() if self._broker_id in r.isr or lags[p] <= 0}
@@ -74,7 +75,7 @@ class ReplicationQuotas:
         return Throttled(left_out, tuple(limits))
 
     def record(self, leader: int, fetched: Mapping[TopicIdPartition, int]) -> None:
-        """Counts what was fetched of throttled partitions, in sync or not, as Kafka does. [TH-02]"""
+        """Counts the bytes fetched of each throttled partition, in sync or not, as Kafka does. [TH-02]"""
         now = self._clock()
         for key, named in self._named(leader, self._registrations(fetched)):
             with self._lock:
@@ -86,7 +87,7 @@ class ReplicationQuotas:
         return {partition: known[partition] for partition in partitions if partition in known}
 
     def _named(self, leader: int, followed: Registrations) -> Iterator[tuple[int, set[TopicIdPartition]]]:
-        """The quotas that count, and of what: a replica may be throttled here, at its leader, or at both."""
+        """The quotas that apply, each with its partitions. A replica may be throttled here, at its leader or both."""
         for key, setting, broker in ((_OWN, _FOLLOWER_REPLICAS, self._broker_id), (leader, _LEADER_REPLICAS, leader)):
             texts = self._cache.throttled_replicas(setting)
             named = {p for p, r in followed.items() if is_throttled(texts.get(r.topic, ""), r.partition, broker)}
@@ -101,7 +102,8 @@ class ReplicationQuotas:
         return leader_share(self._cache.config_of_broker(key).leader_replication_throttled_rate, len(followers))
 
     def look_at_followers(self, led: Iterable[PartitionRegistration], log: LogState) -> None:
-        """Counts what followers have fetched of what is throttled at this leader, by their rows. [TH-02]"""
+        """Counts the bytes that followers have fetched of partitions throttled at this leader, by the LEOs in their
+        rows. [TH-02]"""
         before, texts = self._log_ends, self._cache.throttled_replicas(_LEADER_REPLICAS)
         throttled = [r for r in led if is_throttled(texts.get(r.topic, ""), r.partition, self._broker_id)]
         self._log_ends = {
@@ -116,7 +118,7 @@ class ReplicationQuotas:
                 self._leader = recorded(self._leader, self._clock(), total)
 
     def _ends(self, registration: PartitionRegistration) -> dict[int, int]:
-        """How far each follower has come, throttled or not by now. What is Truncating may yet go back."""
+        """The LEO of each follower, throttled or not. A Truncating replica is left out, as its LEO may still fall."""
         ends = {}
         for broker in registration.followers:
             row = self._cache.last_rows(broker).get(registration.topic_id_partition)
@@ -125,7 +127,7 @@ class ReplicationQuotas:
         return ends
 
     def figures(self) -> dict[str, int | None]:
-        """Quotas and rates, as the broker's row has them. [TH-02]"""
+        """Quotas and rates in bytes/s, by column of `brokers`; a quota without a bound is None. [TH-02]"""
         config, now = self._cache.config_of_broker(self._broker_id), self._clock()
         leads, follows = config.leader_replication_throttled_rate, config.follower_replication_throttled_rate
         with self._lock:
@@ -139,13 +141,13 @@ class ReplicationQuotas:
 
 @dataclass(frozen=True)
 class FetcherQuotas:
-    """The quotas that one fetcher keeps to: those of its broker, as it follows one leader."""
+    """The quotas of one fetcher: those of its broker, for one leader."""
 
     quotas: ReplicationQuotas
     leader: int
 
     def throttle(self, lags: Mapping[TopicIdPartition, int]) -> Throttled:
-        """Who has to wait in a round, and how much may be taken of the others."""
+        """See `ReplicationQuotas.throttle`."""
         return self.quotas.throttle(self.leader, lags)
 
     def record(self, fetched: Mapping[TopicIdPartition, int]) -> None:

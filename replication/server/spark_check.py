@@ -1,6 +1,6 @@
-"""Whether a Spark session can run a broker: asked once, at the start, before anything is written.
+"""Checks that a Spark session can run a broker: once, at the start, before anything is written.
 
-A broker whose followers cannot run registers and leads, and its followers fail again and again. So it refuses to start.
+Without the check a broker would register and lead, while its own fetchers fail again and again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.header_source import read_headers
 from lakelog.replication.storage.log.header_stream import HeaderStream
 
-_NOWHERE = "/nowhere"  # a stream that is only planned opens nothing
+_NOWHERE = "/nowhere"  # planning a stream opens no root
 _ERROR_LINE = re.compile(r"^[:\s]*(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _TOO_SLOW = "Python worker failed to connect back"
 
@@ -30,8 +30,8 @@ _checking = threading.Lock()
 
 
 def check_spark(spark: SparkSession) -> None:
-    """Raises InvalidConfigurationException, in one sentence that says what to set, unless the session can read Delta
-    tables and its Python workers can import Lakelog. The brokers of one Spark application ask once."""
+    """Checks that the session can read Delta tables and that its Python workers can import Lakelog, once for each Spark
+    application. Raises InvalidConfigurationException with one sentence that says what to set."""
     with _checking:
         context = spark.sparkContext
         if context not in _checked:
@@ -41,9 +41,9 @@ def check_spark(spark: SparkSession) -> None:
 
 
 def _check_workers(spark: SparkSession) -> None:
-    """A worker loads the source of the followers' streams. Spark plans it without a task, so that a worker that fails
-    leaves no stack trace in the log. On a busy machine a worker may take longer than the 10 s that Spark waits for it:
-    then it is tried again."""
+    """Makes a worker load the source of the followers' streams. Spark plans the source without a task, so a worker that
+    fails leaves no stack trace in the log. On a busy machine a worker may need more than the 10 s that Spark waits, so
+    it gets three tries."""
     for last in (False, False, True):
         try:
             read_headers(spark.newSession(), HeaderStream(StorageRoot.of(_NOWHERE), 0))
@@ -64,7 +64,7 @@ def _refusal(python: str, error: str) -> str:
 
 
 def _setting(python: str) -> str:
-    """Another interpreter than the driver's is the fault; else it does not find the package."""
+    """The setting to change: the interpreter if it is not the driver's, else the path to the package."""
     found, own = Path(which(python) or python), Path(executable)
     if found.parent == own.parent and found.resolve() == own.resolve():
         return f"PYTHONPATH={Path(__file__).parents[3]}"

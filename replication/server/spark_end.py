@@ -1,6 +1,6 @@
-"""A broker ends with its Spark.
+"""Ends a broker when its Spark ends.
 
-Python outlives a killed JVM, and commits by delta-rs need none: a broker without streams would go on as leader.
+Python outlives a killed JVM, and delta-rs commits without one. So a broker without streams would go on as leader.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _PARENT = os.getppid()
 
 
 def has_jvm_died() -> bool:
-    """Whether the JVM of this process has died. Under plain spark-submit it is the parent, and another process takes a
-    dead parent's place."""
+    """Whether the JVM of this process has died. Under plain spark-submit the JVM is the parent process: once it has
+    died, the parent's id changes."""
     process: Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
     return process.poll() is not None if process else os.getppid() != _PARENT
 
 
 def pass_while_spark_runs(spark: SparkSession, broker_id: int, pause_point: PausePoint) -> None:
-    """Passes through the pause point of a broker. If its JVM has died or its session was stopped, it first kills the
-    broker, which then writes nothing more and raises BrokerKilled here.
+    """Passes through a broker's pause point. If the JVM has died or the session was stopped, it first kills the broker:
+    the broker writes nothing more, and this raises BrokerKilled.
 
-    A verb ends its whole process with the JVM; in a notebook only the brokers end, for the kernel holds the work of its
-    user.
+    A command ends its whole process with the JVM. In a notebook only the brokers end, because the kernel holds the
+    user's work.
     """
     if spark.sparkContext._jsc is None or has_jvm_died():
         logger.error("broker %d stops: its Spark has ended", broker_id)

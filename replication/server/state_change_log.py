@@ -1,5 +1,5 @@
-"""What a broker logs of its state changes: each one under the name that Kafka gives to this log, and their numbers in
-one line of the broker's own log. [BL-12]"""
+"""Logs the state changes of a broker: each one to Kafka's `state.change.logger`, and their numbers in one line of the
+broker's own log. [BL-12]"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ state_changes = logging.getLogger("state.change.logger")
 def log_roles(
     broker_id: int, roles: Mapping[TopicIdPartition, Role], metadata: Mapping[TopicIdPartition, PartitionRegistration]
 ) -> None:
-    """Says which roles have been recorded, and by which controller's decision. [BL-12]"""
+    """Logs the roles that a commit has recorded, each with the controller epoch that gave it. [BL-12]"""
     counts = Counter(role.name for role in roles.values())
     if counts:
         numbers = ", ".join(f"{name} of {count}" for name, count in sorted(counts.items()))
@@ -38,7 +38,7 @@ def log_roles(
 def log_isr_changes(
     broker_id: int, outcomes: IsrOutcomes, before: Mapping[TopicIdPartition, PartitionRegistration]
 ) -> None:
-    """Says what has become of a leader's changes of ISRs. `before`: the partitions as the leader knew them."""
+    """Logs the outcomes of a leader's ISR changes. `before` has the partitions as the leader knew them."""
     current = {p: registration for p, (_, registration) in outcomes.items() if registration is not None}
     changes = partition_changes(before, current)
     if changes:
@@ -55,6 +55,6 @@ def _log_isr_change(
 
 
 def log_offline(broker_id: int, before: Mapping[TopicIdPartition, str], now: Mapping[TopicIdPartition, str]) -> None:
-    """Says which replicas have gone offline, and why. [OL-01]"""
+    """Logs the replicas that have gone offline, each with its fault. [OL-01]"""
     for partition in now.keys() - before.keys():
         state_changes.error("broker %d: %s is offline: %s", broker_id, partition, now[partition])

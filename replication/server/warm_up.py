@@ -1,6 +1,6 @@
-"""What a broker does before it registers: the first micro-batch of a new JVM takes seconds. Nobody waits for it yet.
+"""Runs a micro-batch before a broker registers, because the first one in a new JVM takes seconds.
 
-Afterwards its partitions would: a member of the ISR that is slow holds up every record sent with acks=all.
+After registration it would delay the broker's partitions: a slow member of the ISR holds up all records with acks=all.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ _PATIENCE_SECONDS, _LOOK_SECONDS = 60.0, 0.1
 
 
 def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int, cluster: StorageRoot) -> list[dict[str, object]]:
-    """Plans the fetch of one batch that is nowhere, in a micro-batch of a stream like a follower's; returns the plan.
+    """Plans the fetch of one made-up batch, in a micro-batch of a stream like a follower's. Returns the rows of the
+    plan; none if the micro-batch did not run within a minute.
 
-    Raises InvalidConfigurationException for a session that cannot run a broker. What else keeps that from working is
-    not judged here: the broker finds it out when it fetches.
+    Raises InvalidConfigurationException if the session cannot run a broker. It only logs other errors, because the
+    first real fetch reports them.
     """
     check_spark(spark)
     planned: list[dict[str, object]] = []
@@ -49,7 +50,7 @@ def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int, cluster: Sto
                 pass
             query.stop()
         except Exception:  # Spark's errors too
-            logger.warning("broker %d: has not warmed up", broker_id, exc_info=True)
+            logger.warning("broker %d: the warm-up has failed", broker_id, exc_info=True)
     return planned
 
 

@@ -174,4 +174,4 @@ def test_ol_01_files_are_read_again_now_and_then(root, caplog):
     world.log.root.write(name, bytes(content))
     world.maintenance.run_once()
     assert name in world.log.refresh().broken
-    assert "1 files of the log are not what was committed" in caplog.text
+    assert "1 files of the log differ from what was committed" in caplog.text

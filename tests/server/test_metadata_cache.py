@@ -194,4 +194,4 @@ def test_mc_01_a_topic_whose_settings_make_no_sense_costs_its_leader_no_other_pa
     partition = new_partition("t", "id", 0, (1, 2, 3), {1, 2, 3})
     assert [cache.min_isr(partition) for _ in range(3)] == [2, 2, 2]
     assert cache.topic_config(partition).retention_ms == Config().topic({}).retention_ms
-    assert caplog.text.count("topic t: settings are left out: ") == 1
+    assert caplog.text.count("topic t: invalid settings are left out: ") == 1

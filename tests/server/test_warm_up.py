@@ -29,7 +29,7 @@ def test_a_root_that_does_not_work_keeps_nobody_from_starting(spark, root, clust
 
     monkeypatch.setattr("lakelog.replication.server.warm_up.read_headers", fails)
     assert warm_up(spark, StorageRoot.of(root).child("gone"), 2, cluster.root) == []
-    assert "broker 2: has not warmed up" in caplog.text
+    assert "broker 2: the warm-up has failed" in caplog.text
 
 
 def test_a_stream_that_brings_nothing_is_not_waited_for_forever(spark, root, cluster, monkeypatch):

@@ -1,1 +1,1 @@
-"""One fetcher of a broker: its query, its rounds and how segments are copied."""
+"""One fetcher of a broker: its query, its rounds and the copying of segments."""

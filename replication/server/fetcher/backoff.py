@@ -1,4 +1,4 @@
-"""How long a fetch that has failed waits: twice as long after each failure in a row, with jitter, up to a bound.
+"""How long a failed fetch waits: twice as long after each failure in a row, with jitter, up to a bound.
 
 Kafka: `ExponentialBackoff`. [FT-13]
 """
@@ -6,15 +6,15 @@ Kafka: `ExponentialBackoff`. [FT-13]
 from __future__ import annotations
 
 _MULTIPLIER = 2
-_JITTER = 0.2  # so that the partitions and brokers that one root has failed do not come back to it all at once
+_JITTER = 0.2  # so that not all fetchers return at the same time to a root that has failed
 
-# Times the first backoff. At the defaults that is half of replica.lag.time.max.ms: a wait alone costs no follower its
-# place in the ISR.
+# The bound, in first backoffs. With the default settings it is half of replica.lag.time.max.ms, so that a wait alone
+# takes no follower out of the ISR.
 _MOST = 5
 
 
 def backoff_ms(first_ms: float, failures: int, drawn: float) -> float:
-    """Milliseconds to wait after that many failures in a row, 1 or more. `drawn`: a random number from 0 to 1."""
+    """Milliseconds to wait after 1 or more `failures` in a row. `drawn` is a random number from 0 to 1."""
     grown = min(_MULTIPLIER ** min(failures - 1, _MOST), _MOST)
     jitter = 1 + _JITTER * (2 * drawn - 1)
     return first_ms * min(grown * jitter, _MOST)

@@ -1,4 +1,4 @@
-"""An error as one line for the log and the row of a replica: those of Spark go on with plans and stack traces."""
+"""Shortens an error to one line for the log and the replica row: Spark's errors hold plans and stack traces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def error_line(error: object) -> str:
-    """The Python error that a stack trace in the text ends with, or else the first line of the text."""
+    """The Python error at the end of a stack trace in the text, else the first line; at most 400 characters of it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     trace = list(dropwhile(lambda line: _TRACEBACK not in line, lines))[1:]
     raised = next((line for line in trace if not line[0].isspace()), None)

@@ -55,9 +55,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FetchContext:
-    """What a fetcher works on: the follower's log, the leader's root, and whom to tell of progress.
+    """The follower's log, the leader's root, and the callbacks of a fetcher.
 
-    `on_diverged` takes the partitions whose history was found to differ; `publish` writes the follower's rows.
+    `on_diverged` receives the partitions whose history differs from the leader's. `publish` writes the follower's
+    replica rows; its argument is the reason for the commit.
     """
 
     spark: SparkSession
@@ -74,7 +75,7 @@ class FetchContext:
 
 
 class FetchRunner:
-    """Runs the rounds of one fetcher. Its states are shared with the threads of its broker."""
+    """Runs the rounds of one fetcher. It shares `states` with the threads of its broker."""
 
     def __init__(self, context: FetchContext, states: FetchStates) -> None:
         self._context = context
@@ -108,10 +109,11 @@ class FetchRunner:
         }
 
     def run(self, headers: DataFrame | None) -> bool:
-        """One round: fetches what may be fetched; tells whether there is more to be had at once. `headers` is None
-        where the stream has brought none.
+        """Runs one round, and returns whether more can be fetched at once. `headers` has the columns of
+        `schemas.RECORD_BATCHES`; None if the stream has brought none.
 
-        Raises StaleBrokerEpochException where a newer process of this broker has claimed its tables.
+        Raises StaleBrokerEpochException once a newer process of this broker has claimed its tables, and BrokerKilled.
+        Other errors of Lakelog and of the store delay the partitions instead.
         """
         before = self._states.all()
         self._streamed = headers
@@ -123,20 +125,20 @@ class FetchRunner:
 
     @contextmanager
     def _deciding(self) -> Iterator[None]:
-        """Ends here if the broker was killed: it may be ended between any two steps."""
+        """Raises BrokerKilled if the broker was killed. That may happen between any two steps."""
         self._context.pause_point.pass_through()
         yield
 
     def delay_all(self, error: str) -> None:
-        """Delays all partitions and publishes why: nothing is fetched, as the query does not run. [FT-06, FT-15]"""
+        """Delays all partitions and publishes the error, because the query does not run. [FT-06, FT-15]"""
         for partition in self._states.all():
             self._states.delay(partition, error, self._limits.backoff_ms)
         self._context.pause_point.pass_through()
-        with suppress(KafkaStorageException):  # the broker publishes it when it can
+        with suppress(KafkaStorageException):  # the broker publishes the rows later
             self._context.publish("delayed")
 
     def _log_delays(self, before: Mapping[TopicIdPartition, PartitionFetchState]) -> None:
-        """A line for each new error, with all partitions that have it: however often it comes again."""
+        """Logs each new error once, in one line with all its partitions."""
         delayed: dict[str, list[str]] = {}
         topics = self._context.log.current().topics
         for partition, state in self._states.all().items():

@@ -1,4 +1,4 @@
-"""The fetch states of one fetcher, for its query's thread and those of its broker."""
+"""The fetch states of one fetcher, shared by its own threads and those of its broker."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lakelog.replication.server.fetcher.backoff import backoff_ms as grown
 
 
 class SharedFetchStates(FetchStates):
-    """`FetchStates` under locks. `remove` waits for the block in which a round writes, but only if it has one of the
-    partitions.
+    """`FetchStates` under locks. `remove` waits for the round's writes to end if a partition is fetched here.
 
-    A partition that fails again and again waits longer each time, until it has been fetched. `draw`: a random number
-    from 0 to 1. It is drawn once a fetcher: so fetchers part, and partitions that have failed together stay together.
+    Each failure of a partition in a row makes its next delay longer, until a fetch succeeds. `draw` returns a random
+    number from 0 to 1, and is called once a fetcher: so fetchers wait for different times, and partitions that have
+    failed together return together.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SharedFetchStates(FetchStates):
         super().delay(partition, error, backoff_ms)
 
     def _grown(self, partition: TopicIdPartition, backoff_ms: float) -> float:
-        """A second error while the partition waits is no failure of its own: nothing was fetched."""
+        """The delay in ms. An error while the partition waits already is no further failure: nothing was fetched."""
         state = self._states.get(partition)
         if state is not None and state.delayed_until is None:
             self._failures[partition] = self._failures.get(partition, 0) + 1

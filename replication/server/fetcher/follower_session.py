@@ -6,8 +6,8 @@ from pyspark.sql import SparkSession
 
 from lakelog.replication.server.spark_check import check_spark
 
-# A micro-batch plans a handful of header rows: compiling code for it, or planning it adaptively, costs more than it
-# saves. Set on a session of the broker's own, so that the user's stays as it is.
+# A micro-batch plans a few header rows, so generated code and adaptive planning cost more than they save. They are
+# switched off in a session of the broker's own, so that the user's session stays as it is.
 _SESSION = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
@@ -19,9 +19,9 @@ _SESSION = {
 
 
 def follower_session(spark: SparkSession) -> SparkSession:
-    """A session of its own for small micro-batches; the one given stays as it is.
+    """A new session for small micro-batches; the given session stays as it is.
 
-    Raises InvalidConfigurationException for a session that cannot run a follower.
+    Raises InvalidConfigurationException if the given session cannot run a broker.
     """
     check_spark(spark)
     session = spark.newSession()

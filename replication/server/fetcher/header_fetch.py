@@ -1,4 +1,4 @@
-"""The batches of a leader's log that a fetch may take: those of the stream, and of partitions that lag those of its
+"""Finds the batches of a leader's log that a fetch may take: from the stream, and for lagging partitions from the log's
 snapshot."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class HeaderFetch:
-    """Reads the headers of one fetcher. `source` is the leader's log; Spark is asked only for what a stream brings."""
+    """Reads the batch headers for one fetcher. `source` is the leader's log. Only the stream's headers pass Spark."""
 
     def __init__(self, name: str, spark: SparkSession, source: StorageRoot) -> None:
         self._name = name
@@ -28,9 +28,9 @@ class HeaderFetch:
         self._source = source
 
     def fetch(self, headers: DataFrame | None, step: FetchHeaders) -> FetchedHeaders:
-        """Carries out the step. `headers` is None where the stream has brought none.
+        """Carries out the step. `headers` has the columns of `schemas.RECORD_BATCHES`; None if the stream brought none.
 
-        Raises KafkaStorageException when the leader's log cannot be read.
+        Raises KafkaStorageException if the leader's log cannot be read.
         """
         wanted = {p: step.log_ends[p].offset for p in step.lagging}
         snapshot, failed = batches_from(self._source, wanted, step.topics)
@@ -42,7 +42,7 @@ class HeaderFetch:
     def _streamed(
         self, headers: DataFrame, ends: Mapping[TopicIdPartition, LogEnd]
     ) -> tuple[list[FetchedBatch], bool]:  # fmt: skip
-        """The headers of the stream, joined with what is to be fetched. [FT-04]"""
+        """The stream's batches that reach their partition's fetch offset, and whether the stream has a gap. [FT-04]"""
         states = self._spark.createDataFrame(fetch_states_table(ends))
         planned = fetch_plan(headers, states).toArrow()
         gaps = sorted({gap for gap in planned["gap"].to_pylist() if gap is not None})

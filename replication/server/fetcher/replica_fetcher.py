@@ -1,7 +1,7 @@
 """A follower's query: streams a leader's headers and hands each micro-batch to `FetchRunner`.
 
-Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth and the streaming
-checkpoint is not: it is thrown away at every start, whatever state it is in. [FT-01, FM-06]
+Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth, and the streaming
+checkpoint is not: every start deletes it. [FT-01, FM-06]
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ class ReplicaFetcher:
         self._ending: threading.Thread | None = None
         self._query: StreamingQuery | None = None
         self._wakes = 0
-        self._failures, self._restart_at = 0, 0.0  # of the query in a row; when it may be started again
+        self._failures, self._restart_at = 0, 0.0  # the query's failures in a row; when it may start again
         self._has_begun = False
         self._thread = PeriodicTask(
             f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, pause_point, self.keep_running
         )
 
     def start(self) -> None:
-        """Begins, on a thread of its own: a query takes seconds to start, in which its broker is to lead on."""
+        """Starts on a thread of its own: a query takes seconds to start, and the broker must lead meanwhile."""
         self._thread.start()
 
     def _start_query(self) -> None:
-        """From a checkpoint of its own: what older ones say is of no use."""
+        """Starts the query with a new checkpoint, and deletes the older ones."""
         self._has_begun = False
         with self._folder_lock:
             self._delete_checkpoint()
@@ -88,35 +88,35 @@ class ReplicaFetcher:
         self._folder.create_folder()
 
     def add_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
-        """Takes partitions over; those it has under the same epoch stay as they are. [FS-02]"""
+        """Adds partitions to fetch. A partition that it has under the same leader epoch stays as it is. [FS-02]"""
         if self._states.assign(partitions):
             self.wake()
 
     def remove_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Drops partitions, after what is being appended to them. A source that hangs is not waited for. [FM-07]"""
+        """Stops fetching partitions, after a running append to them. It does not wait for a hanging source. [FM-07]"""
         self._states.remove(partitions)
 
     def partition_count(self) -> int:
-        """Number of partitions."""
+        """The number of partitions."""
         return len(self._states)
 
     def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
-        """How far a partition has come; None if it is not here."""
+        """The fetch state of a partition; None if this fetcher does not have it."""
         return self._states.get(partition)
 
     def wake(self) -> None:
-        """Asks for a micro-batch: the stream itself moves only when its tables do."""
+        """Triggers a micro-batch. By itself the stream moves only when its tables do."""
         with self._folder_lock:
             self._wakes += 1
             self._folder.write("wake", str(self._wakes).encode())
 
     def _process(self, headers: DataFrame, batch_id: int) -> None:
-        """Runs a micro-batch. A fetch that fails is its partitions' error [FT-06]; what nobody expected ends the query,
-        which `keep_running` starts again."""
-        with self._round_lock:  # a round under way would end what is marked here
+        """Runs a micro-batch. A failed fetch delays its partitions [FT-06]. An unexpected error ends the query, and
+        `keep_running` starts it again."""
+        with self._round_lock:  # a round under way would undo the marks that are set here
             if not self._has_begun:
                 self._has_begun = True
-                self._states.fell_behind(self._states.all())  # the stream has nothing of what came before it began
+                self._states.fell_behind(self._states.all())  # the stream lacks everything before its start
             self._fetch(headers if self._offsets.has_headers(batch_id) else None)
             self._failures = 0
 
@@ -130,28 +130,28 @@ class ReplicaFetcher:
             self.wake()
 
     def keep_running(self) -> None:
-        """Starts the query, also a backoff after it has ended by itself, and wakes it when a delay is over. As long as
-        it has not begun, the fetching is done from here: the leader's snapshot is all that this takes."""
+        """Starts the query, also again a backoff after it has failed, and wakes it when a partition's delay is over.
+        Until the query's first micro-batch, this thread itself fetches from the leader's snapshot."""
         if self._query is None or not self._query.isActive:
             self._restart(self._query)
         elif not self._has_begun:
-            self._fetch(None)  # a query takes seconds to begin, in which a follower would fall out of the ISR
+            self._fetch(None)  # a query takes seconds to begin, and the follower would leave the ISR meanwhile
         elif self._states.has_due():
             self.wake()
 
     def _restart(self, query: StreamingQuery | None) -> None:
         if query is not None:
             self._query = None
-            self._has_failed(f"its query has ended: {error_line(query.exception() or 'somebody has stopped it')}")
+            self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
         elif time.monotonic() >= self._restart_at:
             self._states.fell_behind(self._states.all())
             try:
                 self._start_query()
-            except Exception as error:  # of Spark, of its workers, or of the folder of its checkpoint
+            except Exception as error:  # from Spark, from its workers or from the checkpoint's folder
                 self._has_failed(f"its query does not start: {error_line(error)}")
 
     def _has_failed(self, why: str) -> None:
-        """Says so once, delays all partitions, and lets the next start wait: longer each time, until one runs."""
+        """Logs the failure, delays all partitions, and puts off the next start: longer after each failure in a row."""
         self._failures += 1
         wait = backoff_ms(self._config.replica_fetch_backoff_ms, self._failures, random.random()) / 1000
         self._restart_at = time.monotonic() + wait
@@ -160,10 +160,10 @@ class ReplicaFetcher:
             self._round.delay_all(why)
 
     def shutdown(self, seconds: float | None = None) -> None:
-        """Ends the query, after the micro-batch that is running. [BR-04]
+        """Ends the query after the running micro-batch. [BR-04]
 
-        Nothing more is appended from the beginning on, so that the end is waited for no longer than `seconds`, as long
-        as an operation of a store may take if None: a source that hangs for ever must not hang its followers.
+        It removes all partitions first, so that nothing more is appended. Then it waits for the end at most `seconds`,
+        by default `lakelog.storage.timeout.ms`: a source that hangs forever must not hang its followers.
         """
         self._states.remove(self._states.all())
         if self._ending is None:
@@ -171,12 +171,12 @@ class ReplicaFetcher:
             self._ending.start()
         self._ending.join(self._config.lakelog_storage_timeout_ms / 1000 if seconds is None else seconds)
         if self._ending.is_alive():
-            logger.warning("%s: its micro-batch has not ended yet, and is waited for no longer", self.name)
+            logger.warning("%s: does not wait any longer for the end of its micro-batch", self.name)
 
     def _end(self) -> None:
         try:
             self._thread.stop()
             if self._query is not None:
                 self._query.stop()
-        except Exception:  # Spark's errors too: nobody waits for this
-            logger.exception("%s: an error of what was ended", self.name)
+        except Exception:  # Spark's errors too: no caller would receive them
+            logger.exception("%s: error while its query was stopped", self.name)

@@ -1,5 +1,4 @@
-"""From a plan to segments: whole files are copied byte for byte, rows are read only where a file holds more than is
-wanted."""
+"""Copies the segments of a plan: whole files byte for byte, and only the wanted rows of a file that holds more."""
 
 from __future__ import annotations
 
@@ -22,14 +21,15 @@ _COPIERS = 4
 
 @dataclass(frozen=True)
 class Copied:
-    """The segments that now lie in the target, committed by nobody, and the partitions whose source failed."""
+    """The segments that were copied but not committed yet, and the partitions whose source failed, with errors."""
 
     segments: tuple[Segment, ...]
     failed: Mapping[TopicIdPartition, LakelogException]
 
 
 class SegmentCopier:
-    """Brings segments from one log's root to another's: in the driver, or on executors if they are many bytes."""
+    """Copies segments from one log to another: in the driver, or on executors if several together have at least
+    `executor_bytes`."""
 
     def __init__(self, source: StorageRoot, target: StorageRoot, spark: SparkSession, executor_bytes: int) -> None:
         self._source = source
@@ -38,9 +38,9 @@ class SegmentCopier:
         self._executor_bytes = executor_bytes
 
     def copy(self, plan: AppendPlan) -> Copied:
-        """Copies what the plan takes of each segment; a segment that fails takes only its own partitions with it.
+        """Copies the planned batches of each segment. If a segment fails, only its own partitions fail.
 
-        What failed partitions have in other segments is left out there too, since a log has no holes.
+        It leaves out the batches that a failed partition has in other segments, because a log has no holes.
         """
         failed: dict[TopicIdPartition, LakelogException] = {}
         done: dict[str, tuple[list[FetchedBatch], Segment]] = {}
@@ -70,7 +70,7 @@ class SegmentCopier:
 
 @dataclass(frozen=True)
 class _CopyJob:
-    """The work on one segment; runs wherever Spark puts it."""
+    """Copies one segment, in the driver or on an executor."""
 
     source: StorageRoot
     target: StorageRoot
@@ -93,7 +93,7 @@ class _CopyJob:
         wanted = [header for header in segment.headers if header.chain in chains]
         rewritten = rewrite(self.source, segment, self.target, wanted)
         if rewritten is None or len(wanted) < len(batches):
-            raise CorruptRecordException(f"{self.source.path(segment.name)}: is not what its headers said before")
+            raise CorruptRecordException(f"{self.source.path(segment.name)}: lacks batches that its footer listed")
         return rewritten
 
 
