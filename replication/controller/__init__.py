@@ -1,1 +1,1 @@
-"""Who decides over the whole cluster: elections."""
+"""The controller: elections, reassignments, deletions of topics and requests of clients."""

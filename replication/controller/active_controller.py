@@ -1,4 +1,4 @@
-"""The active controller: carries out its rounds on the tables of the cluster. [FO-01, FO-05]"""
+"""The active controller: carries out its rounds on the cluster's tables. [FO-01, FO-05]"""
 
 from __future__ import annotations
 
@@ -53,7 +53,11 @@ _FIRST_REBALANCE_SECONDS = 5.0
 
 
 class ActiveController:
-    """One term of office. Every write carries its epoch and is refused once a newer controller has claimed."""
+    """One term of the controller. Each write carries its controller epoch.
+
+    A write raises ControllerMovedException once a newer controller has claimed the table. `keep_office` may raise
+    DecisionInterrupted.
+    """
 
     def __init__(
         self, cluster: Cluster, liveness: Liveness, held: Lease, clock: Callable[[], float] = time.monotonic,
@@ -71,7 +75,7 @@ class ActiveController:
         self._rebalance_at = clock() + _FIRST_REBALANCE_SECONDS
         self._storage_errors: Mapping[int, str] = {}
         self._brokers_before: Mapping[int, BrokerView] = {}
-        self._logged: ControllerContext | None = None  # the cluster as the log has it
+        self._logged: ControllerContext | None = None  # the context that was logged last
         self._term = Term(ControllerContext(self._epoch, cluster.config), self._decide, self._log, clock)
         self._handlers: dict[type, Handler] = {
             ClaimTables: lambda _: self._claim_tables(),
@@ -92,20 +96,20 @@ class ActiveController:
 
     @property
     def context(self) -> ControllerContext:
-        """What it knows."""
+        """The controller's view of the cluster."""
         return self._term.context
 
     def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> None:
-        """Begins: see `Term.fail_over`."""
+        """Begins the term: see `Term.fail_over`."""
         self._brokers_before = brokers_before
         carry_out(self._term.fail_over(brokers_before), self._handlers)
 
     def release(self) -> None:
-        """Gives back what it has in hand: it stops by itself, and the next controller may decide the same."""
+        """Puts the request that it is deciding back, so that the next controller may decide it."""
         self._requests.release()
 
     def look(self) -> None:
-        """Looks at every table once, and deals with what has happened: see `Term.look`."""
+        """Reads each table once and handles all events: see `Term.look`."""
         carry_out(self._term.look(), self._handlers)
         self._offsets.look_if_due()
         self._producers.look_if_due()
@@ -114,7 +118,7 @@ class ActiveController:
         return decide(context, event, self._keep_office)
 
     def _log(self, _: Event, decision: Decision, before: ControllerContext, after: ControllerContext) -> None:
-        """In detail to the log of state changes, and in one line to that of the controller."""
+        """Logs each state change to `state.change.logger`, and a summary to the controller's own log."""
         decision.log()
         logged = self._logged or replace(before, brokers=self._brokers_before or before.brokers)
         self._logged = after
@@ -179,13 +183,13 @@ class ActiveController:
             return {**decision.changed, **dict.fromkeys(decision.removed)}
 
         written = self._cluster.metadata.change(choose, cause, self._epoch)
-        # Its own version: a leader may have changed an ISR since, which the next look is to find.
+        # The version of this commit: a leader may have changed an ISR since, and the next look must find that.
         version = self._cluster.metadata.version if written is None else written
         return chosen[-1], version, landed is not None
 
 
 def views(registrations: Mapping[int, BrokerRegistration], liveness: Liveness) -> dict[int, BrokerView]:
-    """The brokers that live, as the controller sees them. [FO-05, BC-01]"""
+    """The live brokers by id, including those that are shutting down. [FO-05, BC-01]"""
     live = liveness.look(registrations) | liveness.leaving(registrations)
     return {
         broker: BrokerView(r.broker_epoch, r.shutting_down, r.metadata_version, r.rack, r.log_epoch, r.offline)

@@ -1,7 +1,7 @@
-"""The requests in the admin table, as the controller in office deals with them: taken up, applied, answered or refused.
+"""The requests in the `admin` table: the active controller takes them up, applies them, and answers or refuses them.
 
-Each step is a commit before the work that it announces. So the next controller knows a request over which this one has
-ended, and no request ends every controller there is. [LI-06, FO-04]
+It commits each state before the work of that state. So the next controller can tell during which request this one has
+died, and no request ends one controller after another. [LI-06, FO-04]
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _WHO = "controller"
 
 
 class AdminRequests:
-    """The requests under one controller epoch. Every write is refused once a newer controller has claimed the table."""
+    """The requests under one controller epoch. Writes raise ControllerMovedException once a newer controller has
+    claimed the table."""
 
     def __init__(
         self, admin: AdminTable, config: Config, controller_epoch: int, clock: Callable[[], float] = time.monotonic
@@ -31,11 +32,11 @@ class AdminRequests:
         self._config = config
         self._epoch = controller_epoch
         self._clock = clock
-        # When a request was first seen, undecided and decided: its client's clock may be another.
+        # When a request was first seen, undecided and decided, by our clock: the client's clock may differ.
         self._seen_at: dict[tuple[str, bool], float] = {}
 
     def settle_what_has_landed(self, cluster: StorageRoot) -> None:
-        """Answers requests whose changes the last controller has written, and died before it could say so. [FO-04]"""
+        """Answers the requests whose changes the last controller wrote before it died without an answer. [FO-04]"""
         self._admin.refresh()
         pending = [request for request in self._admin.requests if request.outcomes is None]
         if pending:
@@ -43,7 +44,7 @@ class AdminRequests:
             self._settle({r.request_id: landed[r.request_id] for r in pending if r.request_id in landed})
 
     def look(self) -> list[AdminRequest]:
-        """The requests that wait, oldest first. Those that cannot be carried out are refused on the way."""
+        """The waiting requests, oldest first. It refuses those that cannot be carried out."""
         self._admin.refresh()
         requests = self._admin.requests
         self._note(requests)
@@ -51,7 +52,7 @@ class AdminRequests:
         refused = {request.request_id: outcome for request in pending if (outcome := self._refusal(request))}
         self._settle({r.request_id: {r.kind: refused[r.request_id]} for r in pending if r.request_id in refused})
         self._forget_dry_runs(requests)
-        # A request is the same one however far it has come, so that its event is queued once.
+        # Events of one request must be equal in every state, so that it is queued once.
         return [
             dataclasses.replace(request, state=PENDING, controller_epoch=-1)
             for request in pending
@@ -59,22 +60,22 @@ class AdminRequests:
         ]
 
     def take_up(self, request: AdminRequest) -> bool:
-        """Says that a request is being decided; False if that is not wanted any more."""
+        """Marks a request as being decided. Returns False if it has timed out or was withdrawn."""
         if self._is_over(request):
             self._settle({request.request_id: {request.kind: _expired(request)}})
             return False
         return self._admin.move(request.request_id, DECIDING, self._epoch)
 
     def begin_to_apply(self, request: AdminRequest) -> bool:
-        """Says that a decision is being written, so that it will be finished; False if it is not wanted any more."""
+        """Marks a request as being applied: from now on it will be finished. Returns False if it was withdrawn."""
         return self._admin.move(request.request_id, APPLYING, self._epoch)
 
     def answer(self, request: AdminRequest, outcomes: Mapping[str, Outcome]) -> None:
-        """Stores what has become of a request."""
+        """Stores the outcomes of a request, by topic, partition, broker or kind."""
         self._settle({request.request_id: outcomes})
 
     def release(self) -> None:
-        """Gives back a request that was being decided: this controller stops by itself, not because of it."""
+        """Puts back a request that was being decided: this controller stops for another reason than the request."""
         for request in self._admin.requests:
             if (request.state, request.controller_epoch) == (DECIDING, self._epoch):
                 self._admin.move(request.request_id, PENDING, self._epoch)
@@ -88,7 +89,7 @@ class AdminRequests:
         self._seen_at = {key: self._seen_at.get(key, now) for key in there}
 
     def _refusal(self, request: AdminRequest) -> Outcome | None:
-        """Why a request is not carried out at all; None if it is."""
+        """The outcome of a request that cannot be carried out; None if it can."""
         if request.problem is not None:
             return _invalid(f"request {request.request_id} cannot be read: {request.problem}")
         if request.kind not in EVENT_OF_REQUEST:
@@ -96,14 +97,14 @@ class AdminRequests:
         if request.state == DECIDING and request.controller_epoch != self._epoch:
             return _invalid(
                 f"request {request.request_id}: the controller of epoch {request.controller_epoch} ended while it "
-                "decided this request, which is not decided again, so that it ends no other; nothing of it is written"
+                "decided this request; nothing was written, and no controller decides it again, as it might end too"
             )
         if request.state != APPLYING and self._is_over(request):
             return _expired(request)
         return None
 
     def _is_over(self, request: AdminRequest) -> bool:
-        """Whether its client does not wait any more. It withdraws its requests itself, unless it has died."""
+        """Whether the client's time-out has passed. A live client withdraws its own request, but a dead one cannot."""
         return request.timeout_ms >= 0 and self._has_waited(request, False, request.timeout_ms)
 
     def _has_waited(self, request: AdminRequest, is_decided: bool, milliseconds: int) -> bool:
@@ -111,7 +112,7 @@ class AdminRequests:
         return self._clock() - since >= milliseconds / 1000
 
     def _forget_dry_runs(self, requests: list[AdminRequest]) -> None:
-        """Removes answers to dry runs that nobody has come for: clients remove them once they have them."""
+        """Removes old answers to dry runs that no client has fetched. Clients remove the answers that they fetch."""
         kept_ms = self._config.request_timeout_ms
         dry_runs = [request for request in requests if request.validate_only and request.outcomes is not None]
         over = [r.request_id for r in dry_runs if self._has_waited(r, True, max(r.timeout_ms, kept_ms))]

@@ -1,4 +1,4 @@
-"""Brokers that come, go, die and return: what the controller makes of them.
+"""Handles brokers that start, fail, return or shut down.
 
 Kafka: `KafkaController.onBrokerStartup`, `onBrokerFailure`, `doControlledShutdown`. [BC-02, BU-01, BD-01, CS-04]
 """
@@ -20,10 +20,10 @@ from lakelog.replication.protocol.replica_states import ReplicaState
 
 
 def on_broker_change(decision: Decision, before: Mapping[int, BrokerView]) -> None:
-    """What has changed since the brokers were `before`: new ones start up, dead ones have failed.
+    """Handles the difference from `before`, the earlier live brokers: new ones start up, missing ones have failed.
 
-    A broker with a new broker epoch has failed and started up, however short it was away (KIP-380). All in one commit.
-    [BC-02, BU-02, BD-01]
+    A broker with a new broker epoch has failed and started up again, however briefly it was away (KIP-380). All of it
+    goes into one commit. Kafka: `KafkaController.processBrokerChange`. [BC-02, BU-02, BD-01]
     """
     now, live = decision.context.brokers, decision.context.live_brokers
     new, dead = now.keys() - before.keys(), before.keys() - now.keys()
@@ -38,11 +38,10 @@ def on_broker_change(decision: Decision, before: Mapping[int, BrokerView]) -> No
 
 
 def _expel_older_processes(decision: Decision) -> None:
-    """Members of an ISR that have begun a new broker epoch since they joined it leave it, also where no controller has
-    seen that happen.
+    """Removes ISR members that have a newer broker epoch than when they joined, even if no controller saw the restart.
 
-    Where no other member is left they stay, as all are as good: but for those that have lost their logs, which stay
-    only if none is left that has not. Kafka: KIP-380, KIP-903. [BC-01, BU-02, LI-04]
+    If no other live member is left, they stay, except those that have lost their logs. Those stay only if no live
+    member with its log is left. KIP-380, KIP-903. [BC-01, BU-02, LI-04]
     """
     expelled: list[PartitionAndReplica] = []
     for partition in decision.context.partitions:
@@ -61,13 +60,13 @@ def _older(decision: Decision, registration: PartitionRegistration) -> set[int]:
 
 
 def _stays(decision: Decision, registration: PartitionRegistration, older: set[int]) -> set[int]:
-    """The best of the live members: those that were never away, else those with their logs, else all there are."""
+    """The members that stay: the live ones that never restarted, else the live ones with their logs, else all."""
     members, lost = set(registration.isr), decision.without_log(registration)
     return (members - older) & decision.live or (members - lost) & decision.live or members
 
 
 def _renew(decision: Decision, registration: PartitionRegistration, members: set[int]) -> None:
-    """An older leader leads no more, whoever does next; those that stay, and have their logs, count as who they are."""
+    """Takes the leadership from a restarted leader, and gives staying `members` with logs their current epochs."""
     partition, brokers = registration.topic_id_partition, decision.context.brokers
     now = {b: brokers[b].broker_epoch for b in members - decision.without_log(registration)}
     renewed = replace(registration, isr_epochs={**registration.isr_epochs, **now})
@@ -78,7 +77,7 @@ def _renew(decision: Decision, registration: PartitionRegistration, members: set
 
 
 def _go_offline(decision: Decision, replicas: Collection[PartitionAndReplica]) -> None:
-    """Others lead what they led; they leave every ISR but as its last member."""
+    """Elects other leaders for these replicas, and removes them from each ISR of which they are not the last member."""
     led = [
         r.topic_id_partition for r in replicas
         if decision.registration(r.topic_id_partition).leader == r.broker_id
@@ -91,7 +90,7 @@ def _go_offline(decision: Decision, replicas: Collection[PartitionAndReplica]) -
 
 
 def on_broker_startup(decision: Decision, brokers: Collection[int]) -> None:
-    """Their replicas are online, who waits for a leader gets one, deletions that waited for them go on.
+    """Sets the brokers' replicas online, elects leaders for partitions that wait for one, and resumes deletions.
 
     Kafka: `KafkaController.onBrokerStartup`. [BU-01, BU-02]
     """
@@ -108,11 +107,11 @@ def on_broker_startup(decision: Decision, brokers: Collection[int]) -> None:
 
 
 def on_broker_failure(decision: Decision, brokers: Collection[int]) -> None:
-    """Others lead what they led; they leave every ISR but as its last member; deletions wait for them.
+    """Elects other leaders and removes the brokers from each ISR of which they are not the last member. Deletions wait.
 
-    Those that have lost their logs leave first, so that the last member is one that has not, if there is one. A
-    restarted broker that already leads, or has rejoined the ISR under its new epoch, stays: the old process failed, and
-    the new one may alone have all records.
+    Brokers that have lost their logs leave first, so that the last member still has its log if any does. A restarted
+    broker that already leads or is in the ISR under its new epoch stays: only its old process has failed, and the new
+    one may be the only one with all records.
 
     Kafka: `KafkaController.onBrokerFailure`. [BD-01, BD-02, BD-03, BC-01]
     """
@@ -139,14 +138,14 @@ def on_broker_failure(decision: Decision, brokers: Collection[int]) -> None:
 
 
 def _has_joined_since(decision: Decision, partition: TopicIdPartition, broker: int) -> bool:
-    """Whether a broker that has begun a new epoch is in the ISR as the process that it is now, or as a later one."""
+    """Whether a broker is in the ISR under its current broker epoch or a later one."""
     registration, view = decision.registration(partition), decision.context.brokers.get(broker)
     is_member = broker in registration.isr
     return view is not None and is_member and registration.isr_epoch(broker) >= view.broker_epoch
 
 
 def on_log_dir_event(decision: Decision, before: Mapping[int, BrokerView]) -> None:
-    """Replicas whose files have broken are offline; those whose files are whole again are online.
+    """Sets replicas with broken files offline, and replicas whose files work again online.
 
     Kafka: `KafkaController.processLogDirEventNotification`, `onReplicasBecomeOffline`. KIP-112. [LI-04, OL-01]
     """
@@ -164,9 +163,10 @@ def on_log_dir_event(decision: Decision, before: Mapping[int, BrokerView]) -> No
 
 
 def take_offline(decision: Decision) -> None:
-    """What has a broken file leads nothing and is in no ISR, but as its last member; deletions go on.
+    """Sets replicas with a broken file offline: they lead nothing, and leave each ISR unless they are its last member.
 
-    No leader that has seen such a replica in order takes it into the ISR from now on. [LI-04, OL-01, IS-05]
+    It also makes pending ISR changes fail: a leader may have decided to add the replica while its files worked. Topics
+    in deletion are left alone. [LI-04, OL-01, IS-05]
     """
     offline = [
         replica
@@ -179,9 +179,9 @@ def take_offline(decision: Decision) -> None:
 
 
 def on_controlled_shutdown(decision: Decision, broker: int) -> None:
-    """What it leads is led by others, where others are in sync; where it follows, it leaves the ISR.
+    """Moves the broker's leaderships to other in-sync replicas, and removes the broker from the ISRs it follows in.
 
-    A partition without another replica is left as it is: its broker leads it until it is gone.
+    It leaves a partition without another replica alone: the broker leads it until it stops.
 
     Kafka: `KafkaController.doControlledShutdown`. [CS-04, CS-05, CS-06]
     """
@@ -198,9 +198,10 @@ def on_controlled_shutdown(decision: Decision, broker: int) -> None:
 
 
 def on_failover(decision: Decision, before: Mapping[int, BrokerView]) -> None:
-    """What was half done is gone on with, and whoever died unseen is missed now. [FO-03, FO-04, RS-04, PS-03]
+    """Finishes the work of the last controller, and handles brokers that died unseen. [FO-03, FO-04, RS-04, PS-03]
 
-    `before`: the brokers as they were when the last controller was last known to be at work.
+    `before` has the live brokers at the time when the last controller was last known to work. Kafka:
+    `KafkaController.onControllerFailover`.
     """
     replicas = replica_state_machine.replicas_on(decision, decision.context.brokers)
     replica_state_machine.handle_state_changes(decision, replicas, ReplicaState.ONLINE)
@@ -210,10 +211,10 @@ def on_failover(decision: Decision, before: Mapping[int, BrokerView]) -> None:
     for broker in sorted(decision.context.shutting_down_brokers):
         on_controlled_shutdown(decision, broker)
     topic_deletion_manager.resume_deletions(decision)
-    topic_deletion_manager.complete_replica_deletions(decision)  # brokers that have told already will not tell again
+    topic_deletion_manager.complete_replica_deletions(decision)  # brokers that have reported do not report again
 
 
 def _gone(decision: Decision) -> set[int]:
-    """Brokers that hold replicas and do not live."""
+    """The dead brokers that hold replicas."""
     held = {broker for registration in decision.context.partitions.values() for broker in registration.replicas}
     return held - decision.context.brokers.keys()

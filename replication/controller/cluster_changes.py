@@ -1,7 +1,7 @@
-"""What has happened to the cluster, in lines for the controller's log: brokers, leaders, ISRs.
+"""Describes changes of brokers, leaders and ISRs in lines for the controller's log.
 
-All of it is the difference between two contexts: the one that was told of last, and the one after a commit has landed.
-So a change is told once, also if the answer to its commit was lost or a leader has made it.
+The lines are the difference between two contexts: the one that was logged last, and the one after a commit. So each
+change is logged once, even if a leader made it or the reply to its commit was lost.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from lakelog.replication.protocol.partition_registration import NO_LEADER
 def cluster_changes(
     before: ControllerContext, after: ControllerContext, why: str, storage_errors: Mapping[int, str]
 ) -> list[str]:
-    """A line for each broker that has come, gone or begun to stop, and one for all partitions.
+    """One line for each broker that has started, gone or begun to stop, and one for all partitions.
 
-    A single broker's line also has its partitions: then it is their cause. Otherwise `why`, the event, is.
+    If a single broker has changed, it is the cause of the partitions' changes, and both share a line. Otherwise the
+    line of the partitions names `why`, the event. `storage_errors` has the errors that brokers report, by id.
     """
     known = sorted(before.brokers.keys() | after.brokers.keys())
     brokers = [line for b in known if (line := _broker_change(b, before, after, storage_errors)) is not None]
@@ -51,7 +52,7 @@ def _broker_change(
 
 
 def overview(context: ControllerContext) -> str:
-    """The cluster as a controller finds it."""
+    """The numbers of brokers and partitions, in one line for the log at failover."""
     dead = sorted(context.registered - context.brokers.keys())
     offline = sum(registration.leader == NO_LEADER for registration in context.partitions.values())
     return (

@@ -1,4 +1,4 @@
-"""Settings of brokers that change while they run.
+"""Changes settings of brokers while they run.
 
 Kafka: `AdminManager.incrementalAlterConfigs`, `DynamicBrokerConfig`. KIP-226. [TH-02]
 """
@@ -16,14 +16,15 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.entity import BROKERS, DEFAULT, Entity
 
-_DIGITS = 10  # of a broker id
+_DIGITS = 10  # the most in a broker id
 
 
 def alter_broker_configs(decision: Decision, broker: str, put: Mapping[str, object], delete: Sequence[str]) -> str:
-    """Sets and removes settings of a broker, or of all that have none of their own. Brokers read them by themselves.
+    """Sets and removes settings of a broker, or the defaults of all brokers. Returns the settings as text. Brokers read
+    them by themselves.
 
-    Raises InvalidRequestException for what is no broker id or cannot change while brokers run,
-    BrokerNotAvailableException, InvalidConfigurationException.
+    Raises InvalidRequestException if `broker` is no id or a setting cannot change while a broker runs,
+    BrokerNotAvailableException for an unknown broker, InvalidConfigurationException for unknown keys or invalid values.
     """
     entity = _existing(decision, broker)
     name = f"broker {broker}"
@@ -41,8 +42,8 @@ def alter_broker_configs(decision: Decision, broker: str, put: Mapping[str, obje
 
 
 def _existing(decision: Decision, broker: str) -> Entity:
-    """The broker as an entity. One that is down counts as well, if it has replicas or settings: what it is told now it
-    finds when it comes back."""
+    """The broker as an entity. It may be dead if it has registered, or has replicas or settings: it reads the new
+    settings when it returns."""
     if broker == DEFAULT:
         return Entity(BROKERS, DEFAULT)
     if not (broker.isascii() and broker.isdigit() and len(broker) <= _DIGITS):

@@ -1,6 +1,6 @@
-"""One of the processes that may control the cluster: elected, it decides; otherwise it stands by.
+"""A controller process: it is active while it holds the lease, and stands by otherwise.
 
-Kafka: `KafkaController`. Any number may run; the lease in the `controller` table says who is active.
+Kafka: `KafkaController`. Any number may run. The lease in the `controller` table says which one is active.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ from lakelog.replication.storage.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 
-_RENEWALS = 3  # in a session time-out, so that one that is late costs nobody the office
+_RENEWALS = 3  # in a session time-out, so that a late renewal does not lose the lease
 
 
 class Controller:
-    """One thread: follows the lease and the brokers' heartbeats, active or not. [CE-01]"""
+    """One thread that watches the lease and the brokers' heartbeats, also while it stands by. [CE-01]"""
 
     def __init__(self, cluster: Cluster, controller_id: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.controller_id = controller_id
         self._cluster = cluster
         self._clock = clock
         self._session_timeout = cluster.config.controller_session_timeout_ms / 1000
-        # A standby follows the brokers' counters all along: when controller and broker are lost together, the broker
-        # has been missed for as long as the controller has.
+        # A standby watches heartbeats all along: if controller and broker die together, both time-outs run together.
         self._liveness = Liveness(cluster.config.broker_session_timeout_ms, clock)
         self._seen: Lease | None = None
         self._seen_at = clock()
-        # The brokers when the lease moved last, and the time before: what came later its holder may not have seen.
+        # The live brokers at the last two moves of the lease, older first: its holder may not have seen later changes.
         self._brokers: tuple[Mapping[int, BrokerView], Mapping[int, BrokerView]] = ({}, {})
         self._held: Lease | None = None
         self._active: ActiveController | None = None
@@ -48,11 +47,11 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether it was elected, as far as it knows."""
+        """Whether it is the active controller, as far as it knows."""
         return self._active is not None
 
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether its thread runs."""
         return self._thread.is_alive()
 
     @property
@@ -66,24 +65,24 @@ class Controller:
         logger.info("controller %s stands for election", self.controller_id)
 
     def pause(self) -> None:
-        """Freezes it after its round, as SIGSTOP does a process. For controllers that share one."""
+        """Freezes it after its round, as SIGSTOP freezes a process. It serves controllers that share a process."""
         self._awake.clear()
 
     def resume(self) -> None:
-        """Lets it go on, believing what it believed before."""
+        """Lets it go on with the state that it had before."""
         self._awake.set()
 
     def kill(self) -> None:
-        """Ends it at once, as SIGKILL ends a process: it does not resign."""
+        """Ends it without resigning, as SIGKILL ends a process. It gives up an unfinished decision."""
         self._stopping.set()
         self._awake.set()
         self._thread.join()
 
     def stop(self) -> None:
-        """Ends it, and resigns if it is active, so that the next one need not wait. [CE-06]
+        """Ends it. An active controller resigns, so that the next one need not wait for the lease. [CE-06]
 
-        A decision is given up half way. What does not end within the session time-out is left to itself: the next
-        controller's claims refuse all that it may yet write.
+        It gives up an unfinished decision. It waits for the thread at most `controller.session.timeout.ms`: the next
+        controller's claims refuse all later writes.
         """
         self._stopping.set()
         self._awake.set()
@@ -99,7 +98,7 @@ class Controller:
 
     def _release(self) -> None:
         if self._thread.is_alive():
-            logger.warning("controller %s: resigns in the middle of something", self.controller_id)
+            logger.warning("controller %s resigns, although its last round has not ended yet", self.controller_id)
         elif self._active is not None:
             self._active.release()
 
@@ -110,33 +109,37 @@ class Controller:
                 self.round()
 
     def round(self) -> None:
-        """A tick after which the process goes on, whatever has come of it: a deposed controller stands by. [EV-01]"""
+        """Runs `tick` and logs its errors. A deposed controller stands by. [EV-01]"""
         try:
             self.tick()
         except ControllerMovedException as error:
             self._is_deposed(error)
         except DecisionInterrupted as interrupted:
-            logger.warning("controller %s gives a decision up: %s", self.controller_id, interrupted)
+            logger.warning("controller %s gives up a decision: %s", self.controller_id, interrupted)
             if isinstance(interrupted.__cause__, ControllerMovedException):
                 self._is_deposed(interrupted.__cause__)
         except LakelogException as error:
             logger.warning("controller %s: %s", self.controller_id, error)
-        except Exception:  # an error of its own must not leave the cluster without a controller
-            logger.exception("controller %s", self.controller_id)
+        except Exception:  # an error of this code must not leave the cluster without a controller
+            logger.exception("controller %s: unexpected error", self.controller_id)
 
     def _is_deposed(self, error: ControllerMovedException) -> None:
         logger.warning("controller %s stands by: %s", self.controller_id, error)
         self._stand_down()
 
     def tick(self) -> None:
-        """One round: as the active controller, or as one that stands by."""
+        """Runs one round, as the active controller or as a standby.
+
+        Raises ControllerMovedException once another controller is elected, DecisionInterrupted if the lease cannot be
+        renewed or the controller is stopped during a decision, and KafkaStorageException.
+        """
         if self._held is not None and self._active is not None:
             self._serve(self._held, self._active)
         else:
             self._stand_by()
 
     def _stand_by(self) -> None:
-        """Takes over when the lease has stood still for the session time-out, by its own clock. [CE-02, EV-04]"""
+        """Takes over once the lease has not moved for the session time-out, by its own clock. [CE-02, EV-04]"""
         brokers = views(self._cluster.refresh_brokers(), self._liveness)
         seen = self._cluster.lease.read()
         if seen != self._seen:
@@ -149,7 +152,7 @@ class Controller:
                 self._fail_over(held)
 
     def _fail_over(self, held: Lease) -> None:
-        """Everything that fails here is a reason to resign: another controller may be luckier. [CE-03, FO-01]"""
+        """Begins a term. It resigns after any error, because another controller may succeed. [CE-03, FO-01]"""
         self._held, self._seen_at = held, self._clock()
         active = ActiveController(self._cluster, self._liveness, held, self._clock, self._keep_office)
         try:
@@ -177,9 +180,10 @@ class Controller:
         self._held, self._seen_at = self._cluster.lease.renew(held), self._clock()
 
     def _keep_office(self) -> None:
-        """Renews the lease when it is due, in the middle of a decision, and ends the decision with the process.
+        """Renews the lease if that is due. A long decision calls this at each step.
 
-        Raises DecisionInterrupted, whose cause is the error if the lease could not be renewed. [CE-02]
+        Raises DecisionInterrupted if the controller is being stopped, or if the lease cannot be renewed; then its cause
+        is that error. [CE-02]
         """
         if self._stopping.is_set():
             raise DecisionInterrupted("the controller was told to stop")
@@ -190,5 +194,5 @@ class Controller:
                 raise DecisionInterrupted(str(error)) from error
 
     def _stand_down(self) -> None:
-        """What it was told as the controller is forgotten with it. [CE-06, EV-02]"""
+        """Stands by again, and forgets the state of its term. [CE-06, EV-02]"""
         self._held, self._active, self._seen, self._brokers = None, None, None, ({}, {})

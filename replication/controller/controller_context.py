@@ -1,6 +1,7 @@
-"""What the active controller knows: brokers, topics, partitions, and the states that the machines keep them in.
+"""The active controller's view of the cluster: brokers, topics, and partitions and replicas with their states.
 
-Kafka: `ControllerContext`. It is read from the tables at failover; what an event makes of it is a `Decision`. [FO-05]
+Kafka: `ControllerContext`. The controller reads it from the tables at failover, and a `Decision` makes the next one.
+[FO-05]
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class PartitionAndReplica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """A registered broker whose heartbeat moves. `metadata_version` is what it has carried out.
+    """A live broker. `metadata_version` is the version of `metadata` that it has applied.
 
-    `log_epoch`: the broker epoch under which it registered with the log that it has now for the first time.
-    `offline`: the partitions that it has a broken file of, and so can neither lead nor follow. [OL-01]
+    `log_epoch` is the broker epoch under which it first registered with its present log. `offline` has the partitions
+    of which it has a broken file, so that it can neither lead nor follow them. [OL-01]
     """
 
     broker_epoch: int
@@ -42,9 +43,9 @@ class BrokerView:
 
 @dataclass(frozen=True)
 class ControllerContext:
-    """One consistent view. `brokers` are those that live, `registered` all that ever have.
+    """One consistent view. `brokers` has the live brokers, `registered` the ids of all that have ever registered.
 
-    `deletions`: by topic id, the version of metadata that tells brokers to delete their replicas.
+    `deletions` has, by topic id, the version of `metadata` that tells brokers to delete their replicas.
     """
 
     controller_epoch: int
@@ -60,22 +61,22 @@ class ControllerContext:
 
     @property
     def known_brokers(self) -> frozenset[int]:
-        """Brokers that there are, alive or not."""
+        """All brokers, live or dead."""
         return self.registered | self.brokers.keys()
 
     @property
     def live_brokers(self) -> frozenset[int]:
-        """Live and not shutting down: who may be elected. [FO-05]"""
+        """The live brokers that are not shutting down, and so may be elected. [FO-05]"""
         return frozenset(broker for broker, view in self.brokers.items() if not view.shutting_down)
 
     @property
     def shutting_down_brokers(self) -> frozenset[int]:
-        """Live, and asked for a controlled shutdown. [CS-04]"""
+        """The live brokers that have asked for a controlled shutdown. [CS-04]"""
         return frozenset(broker for broker, view in self.brokers.items() if view.shutting_down)
 
     @property
     def offline_replicas(self) -> list[PartitionAndReplica]:
-        """Replicas that live brokers say are offline, and that are assigned to them, in order. [LI-04]"""
+        """The assigned replicas that live brokers report as offline, in order. [LI-04]"""
         return [
             PartitionAndReplica(partition, broker)
             for broker, view in sorted(self.brokers.items())
@@ -84,9 +85,9 @@ class ControllerContext:
         ]
 
     def with_partitions(self, partitions: Mapping[TopicIdPartition, PartitionRegistration]) -> ControllerContext:
-        """The same view with what the metadata table says now: leaders may have changed ISRs. [IS-05, LE-06]
+        """The same view with the newest rows of `metadata`, because leaders may have changed ISRs. [IS-05, LE-06]
 
-        A partition that has lost its leader is Offline: an own commit has landed, and its answer was lost.
+        A partition that has lost its leader is Offline: our own commit has landed, and its reply was lost.
         """
         online, offline = partition_states.PartitionState.ONLINE, partition_states.PartitionState.OFFLINE
         states = self.partition_states
@@ -94,7 +95,7 @@ class ControllerContext:
         return replace(self, partitions=partitions, partition_states={**states, **dict.fromkeys(lost, offline)})
 
     def started(self, metadata_version: int) -> ControllerContext:
-        """With the states that both machines start with; deletions begin anew. [PS-03, RS-04, TD-04]"""
+        """The view with the initial states of both state machines. Deletions begin again. [PS-03, RS-04, TD-04]"""
         alive = {broker: view.broker_epoch for broker, view in self.brokers.items()}
         partitions = {p: partition_states.initial_state(r, alive) for p, r in self.partitions.items()}
         replicas = {

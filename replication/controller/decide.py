@@ -1,4 +1,4 @@
-"""What each event leads to: a pure function of the context. [EV-05]"""
+"""Decides what each event changes: a pure function of the context. [EV-05]"""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 
 def decide(context: ControllerContext, event: Event, keep_office: Callable[[], None] = uninterrupted) -> Decision:
-    """All that is to be written because of an event. It changes nothing, and may be asked again on newer tables.
+    """The changes that an event makes. It writes nothing, so the caller may decide again on newer tables.
 
-    Raises DecisionInterrupted where `keep_office`, which it calls with every step, does.
+    Raises DecisionInterrupted if `keep_office`, which each step calls, raises it.
     """
     decision = Decision(context, type(event).__name__, keep_office)
     match event:
@@ -67,21 +67,21 @@ def decide(context: ControllerContext, event: Event, keep_office: Callable[[], N
         case ControlledShutdown():
             broker_events.on_controlled_shutdown(decision, event.broker_id)
         case IsrChangeNotification():
-            pass  # it may complete reassignments, as every event may
+            pass  # it may complete reassignments, which every event checks below
         case AutoPreferredReplicaLeaderElection():
             leader_election.rebalance(decision)
         case _:
             _answer(decision, event)
-    # A commit is decided on the newest ISRs: nobody notifies of a change that it has read itself. [RA-03, BU-02, FO-04]
+    # A decision sees the newest ISRs, and a change that it has seen brings no event later. [RA-03, BU-02, FO-04]
     reassignment.complete_where_possible(decision)
     topic_deletion_manager.resume_unnoticed_deletions(decision)
     return decision
 
 
 def _answer(decision: Decision, event: RequestEvent) -> None:
-    """Carries out a request; what is refused is an outcome, and nothing of it is written.
+    """Carries out a request. A refusal becomes its outcome, and nothing of a refused request is written.
 
-    It is checked again before anything is built: its row may be written by hand, or by another version.
+    It checks the arguments again, because a row may come from another version or may have been written by hand.
     """
     request, config = event.request, decision.context.config
     try:
@@ -120,7 +120,7 @@ def _carry_out(decision: Decision, event: RequestEvent) -> None:
 
 
 def _name(request: AdminRequest) -> str:
-    """What the request is of."""
+    """The key of the outcome: the topic, the broker, or else the kind of the request."""
     given = request.arguments
     return str(given.get("topic", given.get("broker", request.kind)))
 
@@ -132,7 +132,7 @@ def _reassign(decision: Decision, partition: TopicIdPartition, target: list[int]
 
 
 def _elect(decision: Decision, given_type: str, partitions: list[str] | None) -> None:
-    """Of all partitions only those are in the answer that needed an election, as in Kafka: a cluster may have many."""
+    """Elects by hand. If no partitions are given, the answer has only those that needed an election, as in Kafka."""
     election_type = leader_election.check_type(given_type)
     chosen = _all_partitions(decision) if partitions is None else partitions
     _each(decision, dict.fromkeys(chosen), lambda p, _: leader_election.elect(decision, p, election_type))
@@ -142,7 +142,7 @@ def _elect(decision: Decision, given_type: str, partitions: list[str] | None) ->
 
 
 def _each(decision: Decision, wanted: Mapping[str, Any], act: Callable[[TopicIdPartition, Any], str]) -> None:
-    """Each partition succeeds or is refused by itself, as in Kafka."""
+    """Acts on each partition. Each one succeeds or is refused by itself, as in Kafka."""
     by_name = {r.name: p for p, r in decision.context.partitions.items()}
     for name, value in wanted.items():
         decision.keep_office()
@@ -155,13 +155,13 @@ def _each(decision: Decision, wanted: Mapping[str, Any], act: Callable[[TopicIdP
 
 
 def _all_partitions(decision: Decision) -> list[str]:
-    """Of all topics but those that are being deleted. [TD-05]"""
+    """The names of all partitions, without topics that are being deleted. [TD-05]"""
     known = decision.context.partitions.values()
     return sorted(r.name for r in known if not decision.is_being_deleted(r))
 
 
 def _with_assignment(given: dict[str, Any]) -> dict[str, Any]:
-    """JSON has texts for keys."""
+    """The arguments with partition numbers as integers: keys of JSON objects are text."""
     if given.get("assignment") is None:
         return given
     return {**given, "assignment": {int(number): replicas for number, replicas in given["assignment"].items()}}

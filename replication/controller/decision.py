@@ -1,7 +1,7 @@
-"""What one event changes, all of it one commit.
+"""The changes that one event makes. Those to `metadata` go into one commit.
 
-Kafka collects LeaderAndIsr, UpdateMetadata and StopReplica requests in a `ControllerBrokerRequestBatch`; here the rows
-of `metadata` are all three, and brokers read them. [CH-01, CH-02]
+Kafka collects LeaderAndIsr, UpdateMetadata and StopReplica requests in a `ControllerBrokerRequestBatch`. Here the rows
+of `metadata` replace all three, and brokers read them. [CH-01, CH-02]
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ state_changes = logging.getLogger("state.change.logger")
 
 
 class DecisionInterrupted(Exception):
-    """A decision that was given up half way; nothing of it is written. Its cause says why, if it is an error."""
+    """A decision was given up before its end, and nothing of it is written. `__cause__` is the error, if any."""
 
 
 def uninterrupted() -> None:
-    """Nobody interrupts the decision."""
+    """The default `keep_office`: it never interrupts a decision."""
 
 
 class StateChange(NamedTuple):
-    """A move of a partition or a replica, for the log of state changes."""
+    """A move of a partition or a replica from one state to another, for the log of state changes."""
 
     what: str
     before: str
@@ -44,10 +44,10 @@ class StateChange(NamedTuple):
 
 
 class Decision:
-    """The changes that one event leads to, each made on what the earlier ones have left. The context itself stays.
+    """The changes of one event. Each change builds on the earlier ones; the context itself is not changed.
 
-    `keep_office` is called with every step, so that a decision on many partitions neither costs the controller its
-    lease nor keeps it from stopping. It raises DecisionInterrupted.
+    Each step calls `keep_office`, which renews the lease and raises DecisionInterrupted. So a decision on many
+    partitions does not lose the lease, and does not delay a stop.
     """
 
     def __init__(self, context: ControllerContext, why: str, keep_office: Callable[[], None] = uninterrupted) -> None:
@@ -67,32 +67,32 @@ class Decision:
         self._replica_states: dict[PartitionAndReplica, str] = {}
 
     def live_for(self, partition: TopicIdPartition) -> frozenset[int]:
-        """Who may be elected for a partition: who lives, has no broken file of it, and has the log that it was in sync
-        with. [OL-01, LI-04]"""
+        """The brokers that may be elected for a partition: they are live, have no broken file of it, and still have the
+        log with which they were in sync. [OL-01, LI-04]"""
         return self.whole_for(partition) - self.without_log(self.registration(partition))
 
     def whole_for(self, partition: TopicIdPartition) -> frozenset[int]:
-        """Who lives and has no broken file of a partition; its log may have been lost. A process that is in the ISR
-        as the one that it is now lives, also while its new broker epoch is dealt with as a failure. [OL-01, BC-01]"""
+        """The live brokers without a broken file of a partition; they may have lost its log. A process that is in the
+        ISR under its current epoch counts, also while that epoch is handled as a failure. [OL-01, BC-01]"""
         brokers, registration = self.context.brokers, self.registration(partition)
         known = {b for b in registration.isr if b in brokers and registration.isr_epoch(b) == brokers[b].broker_epoch}
         live = self.live | (known & self.context.live_brokers)
         return frozenset(b for b in live if b not in brokers or partition not in brokers[b].offline)
 
     def without_log(self, registration: PartitionRegistration) -> frozenset[int]:
-        """The members of an ISR that have another log than when they joined it, or were elected. [LI-04]"""
+        """The ISR members that have another log now than when they joined the ISR or were elected. [LI-04]"""
         brokers = self.context.brokers
         members = (b for b in registration.isr if b in brokers)
         return frozenset(b for b in members if registration.isr_epoch(b) < brokers[b].log_epoch)
 
     def registration(self, partition: TopicIdPartition) -> PartitionRegistration:
-        """The partition as it is after what was decided so far."""
+        """The partition as decided so far. Raises KeyError if there is none."""
         return self.changed.get(partition) or self.context.partitions[partition]
 
     def put(self, registration: PartitionRegistration) -> None:
-        """Changes a partition, or adds one. However often an event changes it, its epochs go up by one. [LE-06]
+        """Changes or adds a partition. If it differs, its epochs rise by one, however often it is changed. [LE-06]
 
-        Who is elected, or in a new ISR, is the process that is registered now. [BC-01]
+        A broker that is elected or joins the ISR does so under its current broker epoch. [BC-01]
         """
         self.keep_office()
         partition = registration.topic_id_partition
@@ -105,42 +105,42 @@ class Decision:
         if before is None:
             self.changed[partition] = replace(registration, controller_epoch=controller_epoch)
         elif partition in self.changed or _facts(before) != _facts(registration):
-            # Also where it has come back to what it was: who acted under the old epoch has been told otherwise.
+            # Also if it is again as it was: fence brokers that have acted under the old epoch meanwhile.
             self.changed[partition] = replace(
                 registration, controller_epoch=controller_epoch,
                 leader_epoch=before.leader_epoch + 1, partition_epoch=before.partition_epoch + 1,
             )  # fmt: skip
 
     def keep(self, partition: TopicIdPartition) -> None:
-        """The partition stays as the table has it, whatever was decided so far."""
+        """Withdraws the changes to a partition: it stays as it is in the table."""
         self.changed.pop(partition, None)
 
     def fence_isr_changes(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """An ISR change that was decided before fails from here on; nobody's role changes. [IS-05, BC-01]"""
+        """Makes pending ISR changes of these partitions fail: raises only the partition epoch. [IS-05, BC-01]"""
         for partition in partitions:
             if partition not in self.changed:
                 before = self.context.partitions[partition]
                 self.changed[partition] = replace(before, partition_epoch=before.partition_epoch + 1)
 
     def remove(self, partition: TopicIdPartition) -> None:
-        """The partition is not in the metadata any more."""
+        """Removes a partition from the metadata."""
         self.changed.pop(partition, None)
         self.removed.add(partition)
 
     def topic(self, name: str) -> Topic | None:
-        """The topic as it is after what was decided so far."""
+        """The topic as decided so far; None if there is none."""
         return self.topics.get(name) or self.context.topics.get(name)
 
     def configs_of(self, entity: Entity) -> Mapping[str, str]:
-        """The settings of an entity after what was decided so far."""
+        """The settings of an entity as decided so far."""
         return {**self.context.configs, **self.configs}.get(entity, {})
 
     def mark_for_deletion(self, topic: Topic) -> None:
-        """The topic is queued for deletion. [TD-01]"""
+        """Queues the topic for deletion. [TD-01]"""
         self.topics[topic.topic] = replace(topic, deleting=True)
 
     def topics_to_be_deleted(self) -> list[Topic]:
-        """Topics queued for deletion that are still there, by name."""
+        """The topics that are queued for deletion and not dropped yet, in order of their names."""
         known = {**self.context.topics, **self.topics}
         return [topic for name, topic in sorted(known.items()) if topic.deleting and name not in self.dropped]
 
@@ -150,29 +150,29 @@ class Decision:
         return topic is not None and topic.deleting and topic.topic_id == registration.topic_id
 
     def is_left_alone(self, registration: PartitionRegistration) -> bool:
-        """Whether brokers that come and go change nothing of the partition, as its topic is queued for deletion. While
-        it is being reassigned they do: the deletion waits for the end of that, which may take a leader. [TD-01, TD-05]
-        """
+        """Whether broker changes leave the partition alone, because its topic is queued for deletion. A partition that
+        is being reassigned is not left alone: its deletion waits for the reassignment, which may need a leader.
+        [TD-01, TD-05]"""
         return self.is_being_deleted(registration) and not is_reassigning(registration)
 
     def partitions_of(self, topic: Topic) -> list[PartitionRegistration]:
-        """The topic's partitions, in order."""
+        """The topic's partitions as decided so far, in order of their numbers."""
         known = {**self.context.partitions, **self.changed}
         found = [r for p, r in known.items() if p.topic_id == topic.topic_id and p not in self.removed]
         return sorted(found, key=lambda registration: registration.partition)
 
     def partition_state(self, partition: TopicIdPartition) -> str:
-        """The state that the partition is in now."""
+        """The partition's state as decided so far."""
         known = self._partition_states.get(partition) or self.context.partition_states.get(partition)
         return known or PartitionState.NON_EXISTENT
 
     def replica_state(self, replica: PartitionAndReplica) -> str:
-        """The state that the replica is in now."""
+        """The replica's state as decided so far."""
         known = self._replica_states.get(replica) or self.context.replica_states.get(replica)
         return known or ReplicaState.NON_EXISTENT
 
     def move_partition(self, registration: PartitionRegistration, state: str) -> None:
-        """Marks a state and logs the move."""
+        """Sets a partition's state and notes the move for the log."""
         self.keep_office()
         partition = registration.topic_id_partition
         before, self._partition_states[partition] = self.partition_state(partition), state
@@ -180,24 +180,24 @@ class Decision:
             self.state_changes.append(StateChange(registration.name, before, state))
 
     def move_replica(self, replica: PartitionAndReplica, state: str) -> None:
-        """Marks a state and logs the move."""
+        """Sets a replica's state and notes the move for the log."""
         self.keep_office()
         before, self._replica_states[replica] = self.replica_state(replica), state
         if before != state:
             self.state_changes.append(StateChange(self.name_of(replica), before, state))
 
     def name_of(self, replica: PartitionAndReplica) -> str:
-        """The replica, for people."""
+        """The name of a replica in logs, such as `replica 1 of orders-0`."""
         registration = self.registration(replica.topic_id_partition)
         return f"replica {replica.broker_id} of {registration.name}"
 
     def refuse_move(self, what: str, before: str, after: str) -> None:
-        """A move that the table does not have: it is logged and left out. [PS-01, RS-01]"""
+        """Notes for the log a move that the state machine does not allow. The move is left out. [PS-01, RS-01]"""
         self.state_changes.append(StateChange(what, before, after, is_valid=False))
 
     @property
     def writes(self) -> bool:
-        """Whether there is anything to write at all."""
+        """Whether there is anything to write."""
         return self.touches_metadata or bool(self.topics or self.configs or self.dropped)
 
     @property
@@ -206,7 +206,7 @@ class Decision:
         return bool(self.changed or self.removed)
 
     def applied(self, metadata_version: int) -> ControllerContext:
-        """The context once all of it has been written."""
+        """The context after all changes were written, those to `metadata` as version `metadata_version`."""
         context = self.context
         topics = {name: topic for name, topic in {**context.topics, **self.topics}.items() if name not in self.dropped}
         configs = {entity: found for entity, found in {**context.configs, **self.configs}.items() if found}
@@ -220,10 +220,11 @@ class Decision:
         )  # fmt: skip
 
     def log(self) -> None:
-        """The log of state changes: controller epoch, partition, from, to and why. Replicas in detail only. [BL-12]"""
+        """Writes controller epoch, partition, old and new state and the cause to `state.change.logger`. Moves of
+        replicas have level DEBUG. [BL-12]"""
         for change in self.state_changes:
             level = logging.DEBUG if change.what.startswith("replica") else logging.INFO
-            fault = "" if change.is_valid else "not a valid move, left out: "
+            fault = "" if change.is_valid else "invalid move, left out: "
             state_changes.log(
                 level if change.is_valid else logging.ERROR, "controller epoch %d: %s%s: %s -> %s (%s)",
                 self.context.controller_epoch, fault, change.what, change.before, change.after, self.why,

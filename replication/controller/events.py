@@ -1,7 +1,7 @@
-"""What happens to a controller, under Kafka's names, and the queue that it waits in. [EV-01, EV-04, EV-05]
+"""The events of a controller, under Kafka's names, and their queue. [EV-01, EV-04, EV-05]
 
-Kafka: `ControllerEvent`, `ControllerEventManager`. What Kafka is told by responses of brokers, their rows tell here:
-`BrokerModifications` is any of these. What it is told by watches, a look at the tables tells.
+Kafka: `ControllerEvent`, `ControllerEventManager`. Kafka's controller gets responses from brokers. Here it reads their
+rows instead, and `BrokerModifications` stands for all responses. It reads tables where Kafka has watches.
 """
 
 from __future__ import annotations
@@ -20,92 +20,92 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ControllerChange:
-    """This process has been elected: it takes over. [EV-04, FO-01]"""
+    """This process was elected. `before` has the live brokers while the last controller worked. [EV-04, FO-01]"""
 
     before: Mapping[int, BrokerView]
 
 
 @dataclass(frozen=True)
 class BrokerChange:
-    """Brokers have come, gone, or begun a new epoch. `before` is how they were. [BC-02]"""
+    """Brokers have started, failed or begun a new epoch. `before` has the live brokers before that. [BC-02]"""
 
     before: Mapping[int, BrokerView]
 
 
 @dataclass(frozen=True)
 class LogDirEventNotification:
-    """Live brokers have other replicas with broken files than before. `before` is how the brokers were. [LI-04]"""
+    """Live brokers report other replicas with broken files. `before` has the live brokers before that. [LI-04]"""
 
     before: Mapping[int, BrokerView]
 
 
 @dataclass(frozen=True)
 class BrokerModifications:
-    """Brokers have carried out newer metadata: replicas may be deleted by now. [TD-03, LI-07]"""
+    """Brokers have applied newer metadata, so they may have deleted replicas. [TD-03, LI-07]"""
 
 
 @dataclass(frozen=True)
 class ControlledShutdown:
-    """A broker wants to go. [CS-04]"""
+    """A broker asks for a controlled shutdown. [CS-04]"""
 
     broker_id: int
 
 
 @dataclass(frozen=True)
 class IsrChangeNotification:
-    """Leaders have changed ISRs: reassignments may have caught up. [LI-05, RA-02]"""
+    """Leaders have changed ISRs, so reassignments may be complete. [LI-05, RA-02]"""
 
 
 @dataclass(frozen=True)
 class AutoPreferredReplicaLeaderElection:
-    """The balance of leaders is to be looked at. [AR-01]"""
+    """It is time to check the balance of leaders. [AR-01]"""
 
 
 @dataclass(frozen=True)
 class TopicChange:
-    """A topic is to be made. [LI-02]"""
+    """A request to create a topic. [LI-02]"""
 
     request: AdminRequest
 
 
 @dataclass(frozen=True)
 class PartitionModifications:
-    """A topic is to get more partitions. [LI-07]"""
+    """A request to add partitions to a topic. [LI-07]"""
 
     request: AdminRequest
 
 
 @dataclass(frozen=True)
 class TopicConfigChange:
-    """A topic is to get other settings, which may allow unclean elections. Kafka: TopicUncleanLeaderElectionEnable."""
+    """A request to change a topic's settings; may allow unclean elections. Kafka: TopicUncleanLeaderElectionEnable."""
 
     request: AdminRequest
 
 
 @dataclass(frozen=True)
 class BrokerConfigChange:
-    """A broker is to get other settings. Kafka has no event for it: there it is not the controller that writes them."""
+    """A request to change settings of brokers. Kafka has no such event, as its controller does not write them."""
 
     request: AdminRequest
 
 
 @dataclass(frozen=True)
 class TopicDeletion:
-    """A topic is to go. [TD-01, LI-03]"""
+    """A request to delete a topic. [TD-01, LI-03]"""
 
     request: AdminRequest
 
 
 @dataclass(frozen=True)
 class PartitionReassignment:
-    """Partitions are to be moved, or to stay where they were. [RA-01, LI-06]"""
+    """A request to move partitions, or to cancel their moves. [RA-01, LI-06]"""
 
     request: AdminRequest
 
 
 @dataclass(frozen=True)
 class ReplicaLeaderElection:
-    """Leaders are to be elected, preferred or unclean. Kafka: PreferredReplicaLeaderElection before KIP-460. [PE-01]"""
+    """A request to elect preferred or unclean leaders. Kafka: PreferredReplicaLeaderElection before KIP-460. [PE-01]"""
 
     request: AdminRequest
 
@@ -142,7 +142,7 @@ EVENT_OF_REQUEST: Mapping[str, Callable[[AdminRequest], RequestEvent]] = {
 
 
 class ControllerEventManager:
-    """The queue. One thread puts events in and takes them out, in order. [EV-01]"""
+    """The queue of events. One thread adds events and processes them in order. [EV-01]"""
 
     def __init__(self, process: Callable[[Event], Generator[Any, Any, None]], clock: Callable[[], float]) -> None:
         self._process = process
@@ -151,12 +151,12 @@ class ControllerEventManager:
         self.state = "Idle"
 
     def put(self, event: Event) -> None:
-        """Queues an event, unless the very same one is waiting already."""
+        """Queues an event, unless an equal one is waiting."""
         if all(queued != event for queued, _ in self._queue):
             self._queue.append((event, self._clock()))
 
     def process_all(self) -> Generator[Any, Any, None]:
-        """Processes what is queued. An event whose processing raises, or is not carried out to its end, stays at the
+        """Processes all queued events. If the processing of an event raises or stops midway, the event stays at the
         head of the queue."""
         while self._queue:
             event, queued_at = self._queue[0]

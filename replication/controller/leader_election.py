@@ -1,4 +1,4 @@
-"""Elections that are asked for: the preferred leader, by hand or to restore the balance, and the unclean one by hand.
+"""Elections on request: of the preferred leader, by hand or to restore the balance, and unclean ones by hand.
 
 Kafka: `KafkaController.onReplicaElection`, `checkAndTriggerAutoLeaderRebalance`. [PE-01, AR-01, AR-02, LE-02]
 """
@@ -26,11 +26,11 @@ ELECTION_TYPES = (PREFERRED, UNCLEAN)
 
 
 def elect(decision: Decision, partition: TopicIdPartition, election_type: str) -> str:
-    """Elects by hand. Answers who leads now.
+    """Elects a leader by hand, `preferred` or `unclean`. Returns a text with the new leader.
 
-    Raises UnknownTopicOrPartitionException for a topic that is being deleted; ElectionNotNeededException if the
-    preferred leader leads, or, unclean, if anybody alive does; PreferredLeaderNotAvailableException;
-    EligibleLeadersNotAvailableException. [PE-01, LE-02]
+    Raises UnknownTopicOrPartitionException if the topic is being deleted, ElectionNotNeededException if the preferred
+    leader leads already (or, if unclean, any live broker), PreferredLeaderNotAvailableException if the preferred leader
+    is dead or not in sync, and EligibleLeadersNotAvailableException if no replica is alive. [PE-01, LE-02]
     """
     registration = decision.registration(partition)
     name = registration.name
@@ -56,9 +56,10 @@ def _nobody(
 
 
 def rebalance(decision: Decision) -> None:
-    """Gives brokers back what they are preferred for, where more than the allowed part of it is led elsewhere.
+    """Elects the preferred leader where others lead more than `leader.imbalance.per.broker.percentage` of a broker's
+    preferred partitions.
 
-    Nothing that is being reassigned or deleted is touched. [AR-02]
+    It does nothing during a reassignment, and leaves out topics that are being deleted. [AR-02]
     """
     if any(is_reassigning(registration) for registration in decision.context.partitions.values()):
         return
@@ -75,7 +76,7 @@ def rebalance(decision: Decision) -> None:
 
 
 def check_type(election_type: str) -> str:
-    """The type. Raises InvalidRequestException."""
+    """The type of an election. Raises InvalidRequestException if it is neither `preferred` nor `unclean`."""
     if election_type not in ELECTION_TYPES:
         raise InvalidRequestException(f"election type {election_type!r}: it must be {PREFERRED} or {UNCLEAN}")
     return election_type

@@ -1,4 +1,4 @@
-"""Removes what groups have committed of topics that there are no more.
+"""Removes the committed offsets of deleted topics.
 
 Kafka: `GroupMetadataManager.handleDeletedPartitions`, `cleanupGroupMetadata`. [TD-03]
 """
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class OffsetRetention:
-    """Looks when a topic has gone, and every `offsets.retention.check.interval.ms`: a consumer may commit late."""
+    """Checks after each deletion, and every `offsets.retention.check.interval.ms`, as a consumer may commit late."""
 
     def __init__(self, cluster: Cluster, controller_epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
@@ -25,11 +25,11 @@ class OffsetRetention:
         self._due_at = clock()
 
     def topic_has_gone(self) -> None:
-        """The next look is due at once."""
+        """Makes the next check due at once."""
         self._due_at = self._clock()
 
     def look_if_due(self) -> None:
-        """Removes offsets of unknown topics. An error is left to the next look: nothing waits for this."""
+        """If a check is due, removes offsets of unknown topics. It logs an error, and the next check tries again."""
         if self._clock() < self._due_at:
             return
         self._due_at = self._clock() + self._cluster.config.offsets_retention_check_interval_ms / 1000
@@ -39,6 +39,6 @@ class OffsetRetention:
             logger.warning("offsets of deleted topics stay for now: %s", error)
 
     def _topic_ids(self) -> set[str]:
-        """Read after the offsets were: a topic is there before anybody commits offsets of it."""
+        """The ids of all topics, read after the offsets: a topic exists before any consumer commits its offsets."""
         self._cluster.topics.refresh()
         return {topic.topic_id for topic in self._cluster.topics.topics.values()}

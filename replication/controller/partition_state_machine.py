@@ -1,6 +1,6 @@
-"""Moves partitions between their states, and elects leaders where that is a move to Online.
+"""Moves partitions between their states. A move to Online elects a leader.
 
-Kafka: `PartitionStateMachine`. The table of valid moves is `protocol/partition_states`, the elections themselves are
+Kafka: `PartitionStateMachine`. The table of valid moves is in `protocol/partition_states`, the elections are in
 `protocol/leader_election`. [PS-01, PS-02]
 """
 
@@ -18,7 +18,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 
 class Strategy(enum.Enum):
-    """Who is to lead. Kafka: `PartitionLeaderElectionStrategy`."""
+    """How the leader is chosen. Kafka: `PartitionLeaderElectionStrategy`."""
 
     OFFLINE = "offline partition"
     UNCLEAN = "unclean by hand"
@@ -29,9 +29,9 @@ class Strategy(enum.Enum):
 def handle_state_changes(
     decision: Decision, partitions: Iterable[TopicIdPartition], target: str, strategy: Strategy = Strategy.OFFLINE
 ) -> list[TopicIdPartition]:
-    """Moves partitions to a state; to Online by an election. Answers those that nobody may lead: they stay as they are.
+    """Moves partitions to a state, to Online by an election. Returns those that no replica may lead, which do not move.
 
-    A move that the table does not have is logged and left out.
+    It logs an invalid move and leaves it out.
 
     Kafka: `PartitionStateMachine.handleStateChanges`. [PS-02]
     """
@@ -52,7 +52,7 @@ def handle_state_changes(
 
 
 def trigger_online_partition_state_change(decision: Decision) -> None:
-    """Elects for all New and Offline partitions, but those that a deletion leaves alone.
+    """Elects leaders for all New and Offline partitions, except those that wait for their deletion.
 
     Kafka: `PartitionStateMachine.triggerOnlinePartitionStateChange`. [PS-04, TD-05]
     """
@@ -65,7 +65,7 @@ def trigger_online_partition_state_change(decision: Decision) -> None:
 def elect(
     decision: Decision, registration: PartitionRegistration, state: str, strategy: Strategy
 ) -> PartitionRegistration | None:
-    """The partition under its new leader, None if nobody may lead. [LE-01, LE-02, LE-03, LE-04, LE-05]"""
+    """The partition under its new leader; None if no replica may lead. [LE-01, LE-02, LE-03, LE-04, LE-05]"""
     context, live = decision.context, decision.live_for(registration.topic_id_partition)
     if state == PartitionState.NEW:
         return _first_leader(registration, live)
@@ -83,9 +83,9 @@ def elect(
 def _elect_offline(
     decision: Decision, registration: PartitionRegistration, unclean_allowed: bool
 ) -> PartitionRegistration | None:
-    """A member of the ISR that has lost its log leads only uncleanly, and only where no other replica lives. KIP-966.
+    """An ISR member that has lost its log may lead only uncleanly, and only if no other replica is alive. KIP-966.
 
-    It stays in the ISR until then, so that nobody is elected cleanly who lacks what was committed. [LE-02, LI-04]
+    Until then it stays in the ISR, so that no replica without the committed records is elected cleanly. [LE-02, LI-04]
     """
     partition = registration.topic_id_partition
     elected = elect_offline(registration, decision.live_for(partition), unclean_allowed)
@@ -96,19 +96,19 @@ def _elect_offline(
 
 
 def _first_leader(registration: PartitionRegistration, live: Iterable[int]) -> PartitionRegistration | None:
-    """A partition that never had a leader: every log is empty, so that whoever lives is in sync. [LE-03]"""
+    """The first leader of a partition. All logs are empty, so each live replica is in sync. [LE-03]"""
     alive = [replica for replica in registration.replicas if replica in set(live)]
     if not alive:
         return None
     if registration.isr:
         return registration
-    return replace(registration, leader=alive[0], isr=tuple(alive))  # its first epoch begins with it
+    return replace(registration, leader=alive[0], isr=tuple(alive))  # the first epoch: it does not rise
 
 
 def _unclean_allowed(decision: Decision, registration: PartitionRegistration) -> bool:
-    """The topic's `unclean.leader.election.enable`. A row that makes no sense holds up no other topic. [LE-02]"""
+    """The topic's `unclean.leader.election.enable`. Invalid settings are left out and block no other topic. [LE-02]"""
     topic = decision.topic(registration.topic)
     found, wrong = decision.context.config.topic_as_far_as_known(topic.configs if topic else {})
     if wrong is not None:
-        state_changes.error("topic %s: settings are left out: %s", registration.topic, wrong)
+        state_changes.error("topic %s: invalid settings are left out: %s", registration.topic, wrong)
     return found.unclean_leader_election_enable

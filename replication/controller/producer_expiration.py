@@ -1,4 +1,4 @@
-"""Removes names of producers that nobody uses any more.
+"""Removes producer names that have been unused for `transactional.id.expiration.ms`.
 
 Kafka: `TransactionStateManager.removeExpiredTransactionalIds`. KIP-98. [AP-06]
 """
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerExpiration:
-    """Looks every `transaction.remove.expired.transaction.cleanup.interval.ms` which names were not used since.
+    """Checks every `transaction.remove.expired.transaction.cleanup.interval.ms` which names were unused since.
 
-    The rows keep how long that has been, so that the next controller goes on from there.
+    The rows keep the unused time in ms, so that the next controller continues from there.
     """
 
     def __init__(self, cluster: Cluster, controller_epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,8 +30,8 @@ class ProducerExpiration:
         self._seen: Mapping[str, Row] = {}
 
     def look_if_due(self) -> None:
-        """Adds the time since the last look to the names that are unused, and removes those that expire. An error is
-        left to the next look: nothing waits for this."""
+        """If a check is due, adds the time since the last one to the unused names, and removes expired names. It logs
+        an error, and the next check tries again."""
         now, config = self._clock(), self._cluster.config
         if now < self._due_at:
             return

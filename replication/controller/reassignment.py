@@ -1,4 +1,4 @@
-"""Reassignments: begun by request, carried on when ISRs and brokers change, ended or cancelled.
+"""Begins reassignments by request, completes them when ISRs and brokers change, and cancels them.
 
 Kafka: `KafkaController.onPartitionReassignment`, `alterPartitionReassignments`. KIP-455. [RA-01, RA-02, RA-03]
 """
@@ -34,12 +34,12 @@ from lakelog.replication.protocol.replica_states import ReplicaState
 
 
 def reassign(decision: Decision, partition: TopicIdPartition, target: Sequence[int]) -> str:
-    """Begins to move a partition, and ends it in the same commit if nobody has to catch up. Answers what was done.
+    """Begins to move a partition; completes the move in the same commit if no replica has to catch up. Returns a text.
 
-    A reassignment that is under way is replaced: from the replicas before it to the new target. Raises
-    UnknownTopicOrPartitionException for a topic that is being deleted, InvalidReplicaAssignmentException for brokers
-    that are unknown, given twice, or added while they are not alive, and EligibleLeadersNotAvailableException if who
-    leads would go and nobody else may lead.
+    It replaces a reassignment under way by one from the original replicas to the new target. Raises
+    UnknownTopicOrPartitionException if the topic is being deleted, InvalidReplicaAssignmentException if `target` is
+    empty or names brokers that are unknown, repeated, or added while dead, and EligibleLeadersNotAvailableException if
+    the leader would have to leave and no other replica may lead.
 
     Kafka: `KafkaController.alterPartitionReassignments`. KIP-455. [RA-01]
     """
@@ -81,9 +81,9 @@ def _replace(decision: Decision, registration: PartitionRegistration, target: Se
 
 
 def cancel(decision: Decision, partition: TopicIdPartition) -> str:
-    """Goes back to the assignment before. Answers what was done.
+    """Cancels a reassignment: the partition gets its original replicas again. Returns a text.
 
-    Raises NoReassignmentInProgressException, EligibleLeadersNotAvailableException if nobody there may lead. A topic
+    Raises NoReassignmentInProgressException, and EligibleLeadersNotAvailableException if none of them may lead. A topic
     that is queued for deletion needs no leader: its deletion begins.
     """
     registration = decision.registration(partition)
@@ -100,14 +100,14 @@ def cancel(decision: Decision, partition: TopicIdPartition) -> str:
 
 
 def complete_where_possible(decision: Decision) -> None:
-    """Ends every reassignment whose target has caught up. [RA-03, FO-04, BU-02]"""
+    """Completes each reassignment whose target replicas have caught up. [RA-03, FO-04, BU-02]"""
     for partition in decision.context.partitions:
         if partition not in decision.removed and is_reassigning(decision.registration(partition)):
             complete(decision, partition)
 
 
 def complete(decision: Decision, partition: TopicIdPartition) -> None:
-    """Ends a reassignment if all of the target are in the ISR and one of them may lead. [RA-03]"""
+    """Completes a reassignment if all target replicas are in the ISR and one of them may lead. [RA-03]"""
     registration = decision.registration(partition)
     done = complete_reassignment(registration, decision.live_for(partition)) if may_complete(registration) else None
     if done is not None:
@@ -115,7 +115,7 @@ def complete(decision: Decision, partition: TopicIdPartition) -> None:
 
 
 def _settle(decision: Decision, before: PartitionRegistration, after: PartitionRegistration) -> None:
-    """What stays is online, what goes passes through its deletion: its broker sees in the metadata that it is to go."""
+    """Sets staying replicas online and moves the others through deletion; their brokers delete them by the metadata."""
     partition = before.topic_id_partition
     brokers = decision.context.brokers
     staying = [
@@ -126,7 +126,7 @@ def _settle(decision: Decision, before: PartitionRegistration, after: PartitionR
     replica_state_machine.handle_state_changes(decision, staying, ReplicaState.ONLINE)
     _remove_replicas(decision, before, after)
     decision.put(after)
-    topic_deletion_manager.resume_deletions(decision)  # which has waited for this [TD-04]
+    topic_deletion_manager.resume_deletions(decision)  # a deletion waits for the end of reassignments [TD-04]
 
 
 def _remove_replicas(decision: Decision, before: PartitionRegistration, after: PartitionRegistration) -> None:

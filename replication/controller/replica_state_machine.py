@@ -1,6 +1,6 @@
-"""Moves replicas between their states; one that goes offline leaves the ISR.
+"""Moves replicas between their states. A replica that goes offline leaves the ISR.
 
-Kafka: `ReplicaStateMachine`. The table of valid moves is `protocol/replica_states`. [RS-01, RS-02, RS-03]
+Kafka: `ReplicaStateMachine`. The table of valid moves is in `protocol/replica_states`. [RS-01, RS-02, RS-03]
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from lakelog.replication.controller.decision import Decision
 from lakelog.replication.protocol.leader_election import replica_offline
 from lakelog.replication.protocol.replica_states import ReplicaState, is_valid
 
-# The way from Offline out of the cluster.
+# The states of a removal after Offline, in order.
 DELETION = (ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL, ReplicaState.NON_EXISTENT)
 
 
 def handle_state_changes(decision: Decision, replicas: Iterable[PartitionAndReplica], target: str) -> None:
-    """Moves replicas to a state. A move that the table does not have is logged and left out.
+    """Moves replicas to a state. It logs an invalid move and leaves it out.
 
-    What Kafka tells brokers by LeaderAndIsr and StopReplica, they read in the metadata: a replica that is assigned is
-    to be taken up, one that is not, or whose topic is being deleted, is to be stopped. [RS-02, RS-03]
+    Brokers read in the metadata what Kafka sends them by LeaderAndIsr and StopReplica: they take up assigned replicas,
+    and stop replicas that are not assigned or whose topic is being deleted. [RS-02, RS-03]
 
     Kafka: `ReplicaStateMachine.handleStateChanges`.
     """

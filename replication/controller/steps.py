@@ -22,7 +22,7 @@ Partitions: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
 
 
 class ClaimTables(NamedTuple):
-    """One commit on each table that a controller writes: what is read from then on no older controller can change."""
+    """One commit on each table that a controller writes. After it no older controller can change them."""
 
 
 class ReadTopics(NamedTuple):
@@ -42,7 +42,7 @@ class ReadBrokers(NamedTuple):
 
 
 class BrokersSeen(NamedTuple):
-    """Who lives, and the ids of all that have ever registered. `errors`: whose storage does not work, and why."""
+    """The live brokers, and the ids of all that have ever registered. `errors` has brokers' storage errors by id."""
 
     live: Mapping[int, BrokerView]
     registered: frozenset[int] = frozenset()
@@ -50,39 +50,39 @@ class BrokersSeen(NamedTuple):
 
 
 class ReadRequests(NamedTuple):
-    """A read of `admin`, answered with the requests that wait, oldest first. Those that cannot be carried out are
-    refused on the way, in one commit."""
+    """A read of `admin`, answered with the waiting requests, oldest first. One commit refuses requests that cannot be
+    carried out."""
 
 
 class IsBalanceDue(NamedTuple):
-    """No read: whether the balance of leaders is to be looked at now."""
+    """In memory: whether it is time to check the balance of leaders."""
 
 
 class SettleWhatHasLanded(NamedTuple):
-    """A read and one commit on `admin`: answers to requests that the last controller has carried out."""
+    """A read and one commit on `admin`: answers the requests that the last controller has carried out."""
 
 
 class TakeUpRequest(NamedTuple):
-    """One commit on `admin`: the request is being decided. Answered with whether that is wanted still."""
+    """One commit on `admin`: the request is being decided. Answered with False if it timed out or was withdrawn."""
 
     request: AdminRequest
 
 
 class BeginToApplyRequest(NamedTuple):
-    """One commit on `admin`: the decision is being written. Answered with whether that is wanted still."""
+    """One commit on `admin`: the decision is being written. Answered with False if the request was withdrawn."""
 
     request: AdminRequest
 
 
 class AnswerRequest(NamedTuple):
-    """One commit on `admin`: what has become of a request."""
+    """One commit on `admin`: the outcomes of a request."""
 
     request: AdminRequest
     outcomes: Mapping[str, Outcome]
 
 
 class ChangeTopics(NamedTuple):
-    """One commit on `topics`: some are put, some are dropped by name."""
+    """One commit on `topics`: adds or replaces some, and drops others by name."""
 
     put: Mapping[str, Topic]
     drop: Collection[str]
@@ -97,12 +97,12 @@ class ChangeConfigs(NamedTuple):
 
 
 class ChangeMetadata(NamedTuple):
-    """One compare-and-set on `metadata`, with all that an event changes.
+    """One compare-and-set on `metadata`, with all changes of an event. The commit names `request` and its outcomes.
 
-    `choose` is asked at each attempt, as leaders may have changed ISRs meanwhile: it is given the partitions and, if
-    an earlier attempt was the one that has landed, the outcomes that it had, else None. Answered with the decision that
-    was chosen last, the version that it was decided on or written as, and whether an earlier attempt was the one that
-    has landed. The commit names `request` and its outcomes.
+    Each attempt calls `choose`, because leaders may have changed ISRs meanwhile. Its arguments are the partitions and,
+    if an earlier attempt has landed, the outcomes of that attempt, else None. Answered with the last chosen decision,
+    the version of its commit (or that it was decided on, if it changes nothing), and whether an earlier attempt has
+    landed.
     """
 
     choose: Callable[[Partitions, Mapping[str, Outcome] | None], Decision]

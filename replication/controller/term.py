@@ -1,4 +1,4 @@
-"""The rounds of the active controller, from failover on: what it reads, decides and writes, in order. See `steps`.
+"""The rounds of the active controller, from failover on: its reads, decisions and writes in order. See `steps`.
 
 Kafka: `KafkaController.onControllerFailover` and its event handlers. [FO-01, FO-02, FO-03, FO-04, FO-05]
 """
@@ -51,9 +51,10 @@ state_changes = logging.getLogger("state.change.logger")
 
 
 class Term:
-    """What the active controller knows under one controller epoch, and what it does.
+    """The context and the rounds of the active controller under one controller epoch.
 
-    `decide` says what an event leads to. `observe` is told what was written, and the context before and after.
+    `decide` returns the decision on an event. `observe` receives an event, the decision that was written, and the
+    context before and after it.
     """
 
     def __init__(
@@ -68,10 +69,10 @@ class Term:
         self._version = -1
 
     def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> Round[None]:
-        """Claims, then reads, then goes on with what was half done.
+        """Claims the tables, reads them, and finishes the work of the last controller.
 
-        The claims come before anything is read: what is read then no older controller can change. `brokers_before`:
-        the brokers while the last controller was at work. [FO-01, FO-02, FO-03, FO-04]
+        It claims before it reads, so that no older controller can change the tables after that. `brokers_before` has
+        the live brokers while the last controller was at work. [FO-01, FO-02, FO-03, FO-04]
         """
         yield ClaimTables()
         topics = yield ReadTopics()
@@ -87,7 +88,7 @@ class Term:
         yield from self._events.process_all()
 
     def look(self) -> Round[None]:
-        """Looks at every table once, and deals with what has happened."""
+        """Reads each table once, queues the events that follow, and processes them."""
         brokers: BrokersSeen = yield ReadBrokers()
         self._look_at_brokers(brokers)
         version, partitions = yield ReadMetadata()
@@ -117,7 +118,7 @@ class Term:
             self._events.put(BrokerModifications())
 
     def _log_storage_errors(self, gone: Collection[int], seen: BrokersSeen) -> None:
-        """Logs why brokers have failed that still beat, but report a storage error. [LI-04]"""
+        """Logs the storage errors of brokers that have failed although they still send heartbeats. [LI-04]"""
         for broker in sorted(seen.errors.keys() & set(gone)):
             state_changes.warning(
                 "controller epoch %d: LogDirEventNotification: broker %d has failed: %s",
@@ -125,7 +126,7 @@ class Term:
             )  # fmt: skip
 
     def _process(self, event: Event) -> Round[None]:
-        """Answers a request after all its writes."""
+        """Decides on an event and writes the decision. It answers a request after all its writes."""
         request: AdminRequest | None = getattr(event, "request", None)
         if request is None:
             yield from self._write(event, self._decide(self.context, event), None)
@@ -134,7 +135,7 @@ class Term:
             yield AnswerRequest(request, outcomes)
 
     def _outcomes(self, event: Event, request: AdminRequest) -> Round[Mapping[str, Outcome]]:
-        """What has become of a request. One that meets an error of this code is answered too, and holds up nobody."""
+        """Carries a request out, returns its outcomes. An unexpected error is one too, so no request blocks others."""
         try:
             decision = self._decide(self.context, event)
             if decision.writes and not request.validate_only and (yield BeginToApplyRequest(request)):
@@ -144,11 +145,11 @@ class Term:
             raise
         except Exception as error:
             logger.exception("request %s: %s", request.request_id, request.kind)
-            problem = f"request {request.request_id}: {request.kind} met an error of the controller: {error!r}"
+            problem = f"request {request.request_id}: {request.kind} failed by an error of the controller: {error!r}"
             return {request.kind: Outcome(UnknownServerException.__name__, problem)}
 
     def _write(self, event: Event, decision: Decision, request: AdminRequest | None) -> Round[Decision]:
-        """Topics are written before their partitions, and dropped after them."""
+        """Writes a decision. Topics are written before their partitions, and dropped after them."""
         before, why = self.context, decision.why
         if decision.topics:
             yield ChangeTopics(decision.topics, (), why)
@@ -162,13 +163,13 @@ class Term:
         self.context = decision.applied(self._version)
         self._observe(event, decision, before, self.context)
         if decision.deletions_begun:
-            self._events.put(BrokerModifications())  # brokers may have carried it out before this was known
+            self._events.put(BrokerModifications())  # brokers may have applied it already
         if decision.dropped:
             yield ChangeTopics({}, decision.dropped, why)
         return decision
 
     def _read_anew(self) -> Round[None]:
-        """What an earlier attempt has written is not known here: all is read again, as after a failover."""
+        """Reads all again, as after a failover, because the context lacks the changes of an earlier attempt."""
         topics, configs = (yield ReadTopics()), (yield ReadConfigs())
         self._version, partitions = yield ReadMetadata()
         known = replace(self.context, topics=topics, configs=configs, partitions=partitions)

@@ -1,7 +1,7 @@
 """Deletes topics: every replica first, then the partitions, then the topic.
 
-What is left to do stands in the tables: the topic is marked, its partitions have no leader but `LEADER_DURING_DELETE`,
-and a broker says by `metadata_version` that it has carried that out. [TD-01, TD-02, TD-03, TD-04, TD-05]
+The tables hold the progress: the topic is marked, its partitions have the leader `LEADER_DURING_DELETE`, and a broker's
+`metadata_version` shows that it has deleted its replicas. [TD-01, TD-02, TD-03, TD-04, TD-05]
 
 Kafka: `TopicDeletionManager`.
 """
@@ -23,7 +23,10 @@ from lakelog.replication.protocol.topic import Topic
 
 
 def enqueue_topic_for_deletion(decision: Decision, topic: Topic) -> None:
-    """Marks the topic and begins; once more changes nothing. Raises TopicDeletionDisabledException. [TD-01]"""
+    """Marks the topic and begins its deletion. A second call changes nothing. [TD-01]
+
+    Raises TopicDeletionDisabledException if `delete.topic.enable` is false.
+    """
     if not decision.context.config.delete_topic_enable:
         raise TopicDeletionDisabledException(f"topic {topic.topic}: delete.topic.enable is false")
     decision.mark_for_deletion(topic)
@@ -31,21 +34,21 @@ def enqueue_topic_for_deletion(decision: Decision, topic: Topic) -> None:
 
 
 def resume_deletions(decision: Decision) -> None:
-    """Goes on with every deletion that can go on: at first, at failover, when a broker is back. [TD-02, TD-04]
+    """Begins or continues each deletion that can go on: by request, at failover, when a broker returns. [TD-02, TD-04]
 
     Kafka: `TopicDeletionManager.resumeDeletions`.
     """
     for topic in decision.topics_to_be_deleted():
         partitions = decision.partitions_of(topic)
         if any(is_reassigning(registration) for registration in partitions):
-            continue  # its end resumes the deletion [TD-01]
+            continue  # the end of the reassignment resumes the deletion [TD-01]
         _begin(decision, partitions)
         _finish(decision, topic, partitions)
 
 
 def resume_unnoticed_deletions(decision: Decision) -> None:
-    """Takes note of deletions that have begun in a commit whose answer was lost: nothing else may ask for them. What
-    the first attempt was made for is over by the second one, as the end of a reassignment is. [TD-04]"""
+    """Continues deletions that began in a commit whose reply was lost. Otherwise no event might continue them: for
+    example, the reassignment whose end began the deletion is over at the second attempt. [TD-04]"""
     for topic in decision.topics_to_be_deleted():
         partitions = decision.partitions_of(topic)
         is_known = topic.topic_id in decision.context.deletions or topic.topic_id in decision.deletions_begun
@@ -55,12 +58,12 @@ def resume_unnoticed_deletions(decision: Decision) -> None:
 
 
 def _begin(decision: Decision, partitions: Iterable[PartitionRegistration]) -> None:
-    """Nobody serves the partitions any more, and live brokers delete their replicas. Dead ones are waited for."""
+    """Takes the leaders away and makes live brokers delete their replicas. The deletion waits for dead brokers."""
     for registration in partitions:
         if registration.leader != LEADER_DURING_DELETE:
             decision.put(replace(registration, leader=LEADER_DURING_DELETE))
             decision.deletions_begun.add(registration.topic_id)
-        elif registration.topic_id not in decision.context.deletions:  # that was written, the answer lost
+        elif registration.topic_id not in decision.context.deletions:  # it was written, and the reply lost
             decision.deletions_begun.add(registration.topic_id)
         if decision.partition_state(registration.topic_id_partition) != PartitionState.OFFLINE:
             offline = [registration.topic_id_partition]
@@ -82,7 +85,7 @@ def _stop_replica(decision: Decision, replica: PartitionAndReplica) -> None:
 
 
 def fail_replica_deletion(decision: Decision, replicas: Iterable[PartitionAndReplica]) -> None:
-    """Their brokers are gone: the deletion waits until they are back. What they had deleted already stays deleted.
+    """Makes the deletion wait for replicas whose brokers have failed. Deleted replicas stay deleted.
 
     Kafka: `TopicDeletionManager.failReplicaDeletion`. [BD-02]
     """
@@ -96,7 +99,7 @@ def fail_replica_deletion(decision: Decision, replicas: Iterable[PartitionAndRep
 
 
 def complete_replica_deletions(decision: Decision) -> None:
-    """Takes note of the brokers that have deleted their replicas; a topic without any is gone.
+    """Marks the replicas that brokers report as deleted, and removes topics without remaining replicas.
 
     Kafka: `TopicDeletionManager.completeReplicaDeletion`. [TD-03]
     """
@@ -113,7 +116,7 @@ def complete_replica_deletions(decision: Decision) -> None:
 
 
 def _finish(decision: Decision, topic: Topic, partitions: list[PartitionRegistration]) -> None:
-    """The partitions go first, then the topic; a topic that has none left by then has only to go itself. [TD-03]"""
+    """Once all replicas are deleted, removes the partitions and then the topic. [TD-03]"""
     replicas = [replica for registration in partitions for replica in _replicas(registration)]
     if any(decision.replica_state(replica) != ReplicaState.DELETION_SUCCESSFUL for replica in replicas):
         return

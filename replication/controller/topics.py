@@ -1,4 +1,4 @@
-"""Topics made, made larger and configured anew.
+"""Creates topics, adds partitions and changes settings of topics.
 
 Kafka: `AdminManager`, `KafkaController.onNewPartitionCreation`. [LI-02, LI-07]
 """
@@ -30,19 +30,19 @@ from lakelog.replication.protocol.topic_name import check_not_internal, check_to
 
 Assignment = Mapping[int, Sequence[int]]
 
-_SHOWN = 20  # partitions in an answer
+_SHOWN = 20  # the most partitions or topics in one answer
 
 
 def create_topic(
     decision: Decision, topic_id: str, topic: str, partitions: int | None = None, replication_factor: int | None = None,
     assignment: Assignment | None = None, configs: Mapping[str, object] | None = None,
 ) -> str:  # fmt: skip
-    """Makes a topic over the assignment given, or one that spreads replicas over live brokers and racks.
-
-    Brokers of an assignment that is given may be dead: the first that lives leads.
+    """Creates a topic with the given assignment, or else spreads its replicas over live brokers and racks. Returns the
+    assignment as text. Brokers of a given assignment may be dead: the first live one leads.
 
     Raises InvalidTopicException, TopicExistsException, InvalidPartitionsException, InvalidReplicationFactorException,
-    InvalidReplicaAssignmentException or InvalidConfigurationException. [LI-02, LE-03]
+    InvalidReplicaAssignmentException, InvalidConfigurationException, and PolicyViolationException for more partitions
+    than `lakelog.max.partitions.per.topic`. [LI-02, LE-03]
     """
     check_topic_name(topic)
     check_not_internal(topic, "an admin client")
@@ -57,7 +57,7 @@ def create_topic(
         factor = config.default_replication_factor if replication_factor is None else replication_factor
         assignment = _spread(decision, count, factor, topic_id)
     elif partitions is not None or replication_factor is not None:
-        raise InvalidPartitionsException("an assignment says it all: give no partitions or replication factor")
+        raise InvalidPartitionsException("give an assignment, or partitions and replication factor, but not both")
     else:
         check_assignment(assignment, decision.context.known_brokers)
     decision.topics[topic] = Topic(topic, topic_id, len(assignment), settings)
@@ -66,7 +66,7 @@ def create_topic(
 
 
 def _in_words(assignment: Assignment) -> str:
-    """Where the first partitions lie, and how many more there are: an answer is a value in a table, and a line."""
+    """The brokers of the first partitions, and the number of further partitions: an answer must stay short."""
     shown = sorted(assignment.items())[:_SHOWN]
     told = [f"partition {number} on brokers {','.join(map(str, brokers))}" for number, brokers in shown]
     more = [f"and {len(assignment) - len(shown)} more"] if len(assignment) > len(shown) else []
@@ -74,7 +74,8 @@ def _in_words(assignment: Assignment) -> str:
 
 
 def _spread(decision: Decision, partitions: int, replication_factor: int, salt: str, first: int = 0) -> Assignment:
-    """An assignment that comes out the same when the same request is decided again. Beyond `first`, as it goes on."""
+    """An assignment for the partitions from `first` on. An equal `salt` gives an equal one, if a request is decided
+    again."""
     brokers = {broker: decision.context.brokers[broker].rack for broker in sorted(decision.context.live_brokers)}
     drawn = Random(salt)
     start, shift = drawn.randrange(max(1, len(brokers))), drawn.randrange(max(1, len(brokers)))
@@ -83,7 +84,7 @@ def _spread(decision: Decision, partitions: int, replication_factor: int, salt: 
 
 
 def _on_new_partition_creation(decision: Decision, topic: str, topic_id: str, assignment: Assignment) -> None:
-    """New, then Online: partitions and their replicas. Where nobody lives the partition waits as New.
+    """Moves new partitions and replicas to New, then to Online. A partition without a live replica stays New.
 
     Kafka: `KafkaController.onNewPartitionCreation`. [LI-02]
     """
@@ -101,12 +102,12 @@ def _on_new_partition_creation(decision: Decision, topic: str, topic_id: str, as
     alive = [replica for replica in replicas if replica.broker_id in decision.live]
     replica_state_machine.handle_state_changes(decision, alive, ReplicaState.ONLINE)
     for partition in decision.context.partitions.keys() & partitions:
-        # It was written before, and the answer lost: its leader may have changed the ISR since.
+        # An earlier attempt has written it, and its reply was lost. Its leader may have changed the ISR since.
         decision.keep(partition)
 
 
 def existing(decision: Decision, name: str) -> Topic:
-    """The topic. Raises UnknownTopicOrPartitionException, also for one that is being deleted. [TD-05]"""
+    """The topic. Raises UnknownTopicOrPartitionException if there is none or it is being deleted. [TD-05]"""
     topic = known(decision, name)
     if topic.deleting:
         raise UnknownTopicOrPartitionException(f"topic {name} is being deleted")
@@ -114,7 +115,7 @@ def existing(decision: Decision, name: str) -> Topic:
 
 
 def known(decision: Decision, name: str) -> Topic:
-    """The topic, also one that is being deleted. Raises UnknownTopicOrPartitionException."""
+    """The topic, even if it is being deleted. Raises UnknownTopicOrPartitionException if there is none."""
     topic = decision.topic(name)
     if topic is None:
         others = ", ".join(sorted(decision.context.topics)[:_SHOWN]) or "none"
@@ -125,17 +126,19 @@ def known(decision: Decision, name: str) -> Topic:
 def create_partitions(
     decision: Decision, request_id: str, topic: str, total: int, assignment: Assignment | None = None
 ) -> str:
-    """Adds partitions up to a number; `assignment` is of the new ones alone. [LI-07]
+    """Adds partitions until the topic has `total`. Returns both numbers as text. [LI-07]
 
-    They have as many replicas as the topic's first partition, or will have once it has moved.
+    `assignment` covers only the new partitions. Without it, they get as many replicas as the topic's first partition
+    has, or will have after its reassignment.
 
-    Raises UnknownTopicOrPartitionException, InvalidPartitionsException, InvalidReplicaAssignmentException.
+    Raises UnknownTopicOrPartitionException, InvalidPartitionsException, InvalidReplicationFactorException,
+    InvalidReplicaAssignmentException, and PolicyViolationException for more than `lakelog.max.partitions.per.request`.
     """
     found = existing(decision, topic)
     present = decision.partitions_of(found)
-    count = min(found.partitions, len(present))  # one table is ahead of the other where this was half done
+    count = min(found.partitions, len(present))  # one table is ahead after an unfinished attempt
     if total <= count:
-        raise InvalidPartitionsException(f"topic {topic} has {count} partitions, it can only get more: {total}")
+        raise InvalidPartitionsException(f"topic {topic} has {count} partitions, it can only get more, not {total}")
     numbers = range(count, total)
     check_request_size("create_partitions", len(numbers), PartitionLimits.of(decision.context.config))
     if assignment is None:
@@ -153,9 +156,10 @@ def create_partitions(
 
 
 def alter_configs(decision: Decision, topic: str, put: Mapping[str, object], delete: Sequence[str]) -> str:
-    """Sets and removes settings of a topic. Where unclean elections are allowed from now on, they are held.
+    """Sets and removes settings of a topic. Returns its settings as text. If they now allow unclean elections, elects
+    leaders for its offline partitions.
 
-    Raises UnknownTopicOrPartitionException, InvalidConfigurationException.
+    Raises UnknownTopicOrPartitionException, and InvalidConfigurationException for unknown keys or invalid values.
 
     Kafka: `AdminManager.incrementalAlterConfigs`, the event TopicUncleanLeaderElectionEnable. [LE-02]
     """

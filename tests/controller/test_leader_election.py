@@ -133,5 +133,5 @@ def test_le_02_a_topic_whose_settings_make_no_sense_holds_up_no_other(configs, o
     active = Active(replace(made, topics=topics))
     decision = active.brokers(gone=(1,))
     assert changed(decision) == {"flights-0": outcome, "other-0": (2, (2, 3))}
-    assert "topic flights: settings are left out: " in caplog.text
+    assert "topic flights: invalid settings are left out: " in caplog.text
     assert list(configs)[-1] in caplog.text

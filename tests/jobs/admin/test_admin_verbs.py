@@ -50,7 +50,7 @@ def test_li_07_an_assignment_with_a_gap_or_fewer_partitions_is_refused(on_t: Run
     status, _, err = on_t(topics, *words, 1)
     assert (status, err) == (
         1,
-        "lakelog: InvalidPartitionsException: topic t has 2 partitions, it can only get more: 1\n",
+        "lakelog: InvalidPartitionsException: topic t has 2 partitions, it can only get more, not 1\n",
     )
     assert len(admin.describe_topic("t").partitions) == 2
 

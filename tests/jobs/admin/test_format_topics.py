@@ -185,7 +185,7 @@ def test_a_partition_without_leader_says_none(lakelog: Run, controlled: str) -> 
             "InvalidReplicaAssignmentException: partition 0 has replicas [1, 7]: 7 unknown",
         ),
         (["--replica-assignment", "1:2,3"], "InvalidReplicaAssignmentException: partition 1 has 1 replicas [3]"),
-        (["--replica-assignment", "1", "--partitions", "1"], "InvalidPartitionsException: an assignment says it all"),
+        (["--replica-assignment", "1", "--partitions", "1"], "InvalidPartitionsException: give an assignment, or part"),
         (["--config", "min.insync.replica=2"], "unknown key min.insync.replica, did you mean min.insync.replicas?"),
         (["--config", "min.insync.replicas=0"], "min.insync.replicas is '0', it must be an integer from 1"),
         (["--topic", "a/b"], "InvalidTopicException: "),
