@@ -105,7 +105,7 @@ class ActiveController:
         carry_out(self._term.fail_over(brokers_before), self._handlers)
 
     def release(self) -> None:
-        """Puts the request that it is deciding back, so that the next controller may decide it."""
+        """Puts back the request that it is deciding, so that the next controller may decide it."""
         self._requests.release()
 
     def look(self) -> None:

@@ -1,7 +1,7 @@
 """The requests in the `admin` table: the active controller takes them up, applies them, and answers or refuses them.
 
 It commits each state before the work of that state. So the next controller can tell during which request this one has
-died, and no request ends one controller after another. [LI-06, FO-04]
+died, and no request can end one controller after another. [LI-06, FO-04]
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class AdminRequests:
         self._settle({request.request_id: outcomes})
 
     def release(self) -> None:
-        """Puts back a request that was being decided: this controller stops for another reason than the request."""
+        """Puts back a request that was being decided, as the request is not the reason why this controller stops."""
         for request in self._admin.requests:
             if (request.state, request.controller_epoch) == (DECIDING, self._epoch):
                 self._admin.move(request.request_id, PENDING, self._epoch)

@@ -105,7 +105,7 @@ class Decision:
         if before is None:
             self.changed[partition] = replace(registration, controller_epoch=controller_epoch)
         elif partition in self.changed or _facts(before) != _facts(registration):
-            # Also if it is again as it was: fence brokers that have acted under the old epoch meanwhile.
+            # Also if the event has undone its own change: actions under the old epochs must be fenced.
             self.changed[partition] = replace(
                 registration, controller_epoch=controller_epoch,
                 leader_epoch=before.leader_epoch + 1, partition_epoch=before.partition_epoch + 1,

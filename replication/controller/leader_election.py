@@ -26,7 +26,7 @@ ELECTION_TYPES = (PREFERRED, UNCLEAN)
 
 
 def elect(decision: Decision, partition: TopicIdPartition, election_type: str) -> str:
-    """Elects a leader by hand, `preferred` or `unclean`. Returns a text with the new leader.
+    """Elects a leader by hand, `preferred` or `unclean`. Returns the result as text.
 
     Raises UnknownTopicOrPartitionException if the topic is being deleted, ElectionNotNeededException if the preferred
     leader leads already (or, if unclean, any live broker), PreferredLeaderNotAvailableException if the preferred leader

@@ -34,7 +34,8 @@ from lakelog.replication.protocol.replica_states import ReplicaState
 
 
 def reassign(decision: Decision, partition: TopicIdPartition, target: Sequence[int]) -> str:
-    """Begins to move a partition; completes the move in the same commit if no replica has to catch up. Returns a text.
+    """Begins to move a partition, and completes the move in the same commit if no replica has to catch up. Returns the
+    result as text.
 
     It replaces a reassignment under way by one from the original replicas to the new target. Raises
     UnknownTopicOrPartitionException if the topic is being deleted, InvalidReplicaAssignmentException if `target` is
@@ -81,7 +82,7 @@ def _replace(decision: Decision, registration: PartitionRegistration, target: Se
 
 
 def cancel(decision: Decision, partition: TopicIdPartition) -> str:
-    """Cancels a reassignment: the partition gets its original replicas again. Returns a text.
+    """Cancels a reassignment: the partition gets its original replicas again. Returns the result as text.
 
     Raises NoReassignmentInProgressException, and EligibleLeadersNotAvailableException if none of them may lead. A topic
     that is queued for deletion needs no leader: its deletion begins.
@@ -115,7 +116,7 @@ def complete(decision: Decision, partition: TopicIdPartition) -> None:
 
 
 def _settle(decision: Decision, before: PartitionRegistration, after: PartitionRegistration) -> None:
-    """Sets staying replicas online and moves the others through deletion; their brokers delete them by the metadata."""
+    """Sets staying replicas online, and moves the others through deletion: their brokers see this in the metadata."""
     partition = before.topic_id_partition
     brokers = decision.context.brokers
     staying = [

@@ -135,7 +135,8 @@ class Term:
             yield AnswerRequest(request, outcomes)
 
     def _outcomes(self, event: Event, request: AdminRequest) -> Round[Mapping[str, Outcome]]:
-        """Carries a request out, returns its outcomes. An unexpected error is one too, so no request blocks others."""
+        """The outcomes of a request, after all its writes but the answer. An unexpected error becomes its outcome, so
+        that no request blocks the others."""
         try:
             decision = self._decide(self.context, event)
             if decision.writes and not request.validate_only and (yield BeginToApplyRequest(request)):
@@ -145,7 +146,7 @@ class Term:
             raise
         except Exception as error:
             logger.exception("request %s: %s", request.request_id, request.kind)
-            problem = f"request {request.request_id}: {request.kind} failed by an error of the controller: {error!r}"
+            problem = f"request {request.request_id}: {request.kind} failed with an error of the controller: {error!r}"
             return {request.kind: Outcome(UnknownServerException.__name__, problem)}
 
     def _write(self, event: Event, decision: Decision, request: AdminRequest | None) -> Round[Decision]:

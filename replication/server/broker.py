@@ -145,7 +145,7 @@ class Broker:
             self.session.tick()
 
     def _is_due_for_probe(self) -> bool:
-        """Each heartbeat interval; after an error already at the fetch backoff, because the root may be its cause."""
+        """Once a heartbeat interval; after an error already a fetch backoff later, as the root may be its cause."""
         config, since = self._config, (time.monotonic() - self._probed_at) * 1000
         is_in_doubt = self._is_doubtful or self.session is None
         return since >= (config.replica_fetch_backoff_ms if is_in_doubt else config.broker_heartbeat_interval_ms)
@@ -216,8 +216,8 @@ class Broker:
 
     def _shut_down_in_order(self, session: BrokerSession) -> None:
         """Marks its row as shutting down, and waits until it leads nothing that other ISR members could lead. Meanwhile
-        it takes up roles but starts no new fetching. Stops waiting after all retries that the settings allow, because
-        no controller may be running. [BL-09, CS-01]"""
+        it takes up roles but starts no new fetching. It gives up after `controlled.shutdown.max.retries` backoffs,
+        because there may be no controller. [BL-09, CS-01]"""
         self._registration.shutting_down(session.log_identity)
         session.replica_manager.shutting_down()
         config = self._config
@@ -229,8 +229,8 @@ class Broker:
             self._stopping.wait(config.lakelog_poll_interval_ms / 1000)
 
     def stop(self, controlled: bool = True) -> None:
-        """Ends its fetchers and publishes its rows a last time. If `controlled`, it first waits until a controller has
-        moved its leaderships (`controlled.shutdown.enable`). Pass False if no controller is running. [BR-04]"""
+        """Ends its fetchers and publishes its rows a last time. With `controlled` and `controlled.shutdown.enable`, it
+        first waits until a controller has moved its leaderships. Pass False if no controller is running. [BR-04]"""
         if self.pause_point.is_killed:  # its Spark has ended: it must write nothing more
             self.kill()
             return

@@ -77,8 +77,8 @@ def _beat(registration: BrokerRegistration) -> tuple[int, int]:
 def prepare_start(cluster: Cluster, broker_id: int, root_uri: str, take_over: bool = False) -> IdWatch:
     """Formats a broker's root if it is empty, and returns the watch to hand to `Broker`.
 
-    It formats nothing for a broker that may not start. For a broker that returns to its own root, the wait is not over
-    when this returns, so that the process can start Spark meanwhile. Raises DuplicateBrokerRegistrationException if
+    It formats nothing for a broker that may not start. For a broker that returns to its own root, this returns before
+    the wait is over, so that the process can start Spark meanwhile. Raises DuplicateBrokerRegistrationException if
     another process with this id is running, and what `prepare_root` raises.
     """
     watch = IdWatch(cluster, broker_id, root_uri, take_over)

@@ -118,13 +118,15 @@ class MetadataCache:
         return effective_min_isr(self.topic_config(registration).min_insync_replicas, len(registration.replicas))
 
     def alter_partitions(self, changes: Iterable[IsrChange], who: str) -> IsrOutcomes:
-        """Writes a leader's ISR changes, see `MetadataTable.alter_partitions`. Raises KafkaStorageException. [IS-05]"""
+        """Writes a leader's ISR changes and returns their outcomes, see `MetadataTable.alter_partitions`.
+
+        Raises KafkaStorageException if the outcome is unknown. [IS-05]
+        """
         return self.cluster.metadata.alter_partitions(changes, self._broker_epochs, {"who": who, "why": "isr"})
 
     def fence_isr_changes(self, partitions: Iterable[TopicIdPartition], broker_id: int) -> set[TopicIdPartition]:
-        """Fails pending changes that would add a broker to an ISR, see `MetadataTable.fence_isr_changes`.
-
-        Raises KafkaStorageException. [OL-01]
+        """Makes pending changes fail that would add a broker to an ISR. Returns the partitions whose ISR is without the
+        broker, see `MetadataTable.fence_isr_changes`. Raises KafkaStorageException if the outcome is unknown. [OL-01]
         """
         cause = {"who": f"broker-{broker_id}", "why": "offline replicas are given up"}
         return self.cluster.metadata.fence_isr_changes(partitions, broker_id, cause)
@@ -149,7 +151,8 @@ class MetadataCache:
         """The `replicas` table of another broker; the caller refreshes it.
 
         It is opened again when the broker's root or epoch changes: a new process may have another root at the same URI.
-        Raises BrokerNotAvailableException if the broker has never registered, and errors of the broker's root.
+        Raises BrokerNotAvailableException if the broker has never registered, and InconsistentClusterIdException or
+        KafkaStorageException if the table cannot be opened.
         """
         root = self.broker_root(broker_id)
         process = (root.uri, self.brokers()[broker_id].broker_epoch)

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class WhileMoving:
-    """Does its work only while the thread watched by a pause point has passed within the last `seconds`.
+    """Does its work only if the thread that `pause_point` watches has passed within the last `seconds`.
 
     The heartbeat uses it. If the broker's own thread hangs in a call of its store, the broker cannot lead, so it must
     appear dead and let others take over. Kafka: `BrokerHeartbeatManager`. [BC-01]
@@ -40,8 +40,8 @@ class WhileMoving:
 class PeriodicTask:
     """Calls `work` every `interval_ms` until it is stopped, fenced or killed. It logs other errors and goes on.
 
-    Heartbeats run in one, so that a broker that takes up many roles does not look dead. So does all work that must not
-    hold up the broker. Kafka: `BrokerLifecycleManager`, `KafkaScheduler`, `ShutdownableThread`. [BC-01]
+    Heartbeats have such a thread, so that a broker that takes up many roles does not look dead. So has work that must
+    not hold up the broker. Kafka: `BrokerLifecycleManager`, `KafkaScheduler`, `ShutdownableThread`. [BC-01]
     """
 
     def __init__(

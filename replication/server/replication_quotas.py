@@ -53,7 +53,7 @@ class ReplicationQuotas:
         self._log_ends: dict[tuple[TopicIdPartition, int, int], int] = {}
 
     def throttle(self, leader: int, lags: Mapping[TopicIdPartition, int]) -> Throttled:
-        """The partitions fetched from a leader that must wait, each with its seconds, and the bytes left for the rest.
+        """The partitions fetched from a leader that must wait, with the seconds; and how many bytes others may take.
 
         `lags` is, for each partition, the leader's HW minus the fetch offset, in records. A replica without a lag
         counts as in sync: the leader may already have added it to the ISR, in metadata newer than ours. Kafka:

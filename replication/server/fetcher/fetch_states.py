@@ -16,9 +16,9 @@ from lakelog.replication.server.fetcher.backoff import backoff_ms as grown
 
 
 class SharedFetchStates(FetchStates):
-    """`FetchStates` under locks. `remove` waits for the round's writes to end if a partition is fetched here.
+    """`FetchStates` under locks. If a partition is fetched here, `remove` waits for the end of the round's writes.
 
-    Each failure of a partition in a row makes its next delay longer, until a fetch succeeds. `draw` returns a random
+    Each further failure of a partition in a row makes its delay longer, until a fetch succeeds. `draw` returns a random
     number from 0 to 1, and is called once a fetcher: so fetchers wait for different times, and partitions that have
     failed together return together.
     """

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class HeaderFetch:
-    """Reads the batch headers for one fetcher. `source` is the leader's log. Only the stream's headers pass Spark."""
+    """Reads the batch headers for one fetcher. `source` is the leader's log. Only the stream's headers need Spark."""
 
     def __init__(self, name: str, spark: SparkSession, source: StorageRoot) -> None:
         self._name = name
@@ -28,7 +28,7 @@ class HeaderFetch:
         self._source = source
 
     def fetch(self, headers: DataFrame | None, step: FetchHeaders) -> FetchedHeaders:
-        """Carries out the step. `headers` has the columns of `schemas.RECORD_BATCHES`; None if the stream brought none.
+        """Reads what `step` asks for. `headers` has the columns of `schemas.RECORD_BATCHES`; None if there are none.
 
         Raises KafkaStorageException if the leader's log cannot be read.
         """
