@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -96,7 +97,10 @@ def _settle(report: ClusterReport) -> None:
 
 def _figures(spark: SparkSession, report: ClusterReport, records: pa.Table) -> dict[str, object]:
     """All figures, from the tables; the sent records are only compared with the committed ones."""
-    lost, duplicated = report.lost_and_duplicated(spark.createDataFrame(records.select(["key", "value"])))
+    with tempfile.TemporaryDirectory(prefix="lakelog-sent-") as folder:  # as local data, Spark warns of its tasks' size
+        file = f"{folder}/sent.parquet"
+        pq.write_table(records.select(["key", "value"]), file)
+        lost, duplicated = report.lost_and_duplicated(spark.read.parquet(file))
     return {
         "records_sent": records.num_rows,
         "records_produced": report.records_in_leader_logs(),

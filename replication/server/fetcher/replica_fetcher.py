@@ -34,6 +34,8 @@ from lakelog.replication.storage.log.header_stream import HeaderStream
 
 logger = logging.getLogger(__name__)
 
+_BEGIN_SECONDS, _LOOK_SECONDS = 30.0, 0.1
+
 
 def fetcher_name(key: BrokerIdAndFetcherId) -> str:
     """`ReplicaFetcherThread-<fetcher id>-<source broker>`, as in Kafka. [FM-06]"""
@@ -62,7 +64,7 @@ class ReplicaFetcher:
         self._query: StreamingQuery | None = None
         self._wakes = 0
         self._failures, self._restart_at = 0, 0.0  # the query's failures in a row; when it may start again
-        self._has_begun = False
+        self._begun = threading.Event()  # the query has run its first micro-batch
         self._thread = PeriodicTask(
             f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, pause_point, self.keep_running
         )
@@ -73,7 +75,7 @@ class ReplicaFetcher:
 
     def _start_query(self) -> None:
         """Starts the query with a new checkpoint, and deletes the older ones."""
-        self._has_begun = False
+        self._begun.clear()
         with self._folder_lock:
             self._delete_checkpoint()
             self.wake()
@@ -114,8 +116,8 @@ class ReplicaFetcher:
         """Runs a micro-batch. A failed fetch delays its partitions [FT-06]. An unexpected error ends the query, and
         `keep_running` starts it again."""
         with self._round_lock:  # a round under way would undo the marks that are set here
-            if not self._has_begun:
-                self._has_begun = True
+            if not self._begun.is_set():
+                self._begun.set()
                 self._states.fell_behind(self._states.all())  # the stream lacks everything before its start
             self._fetch(headers if self._offsets.has_headers(batch_id) else None)
             self._failures = 0
@@ -134,7 +136,7 @@ class ReplicaFetcher:
         Until the query's first micro-batch, this thread itself fetches from the leader's snapshot."""
         if self._query is None or not self._query.isActive:
             self._restart(self._query)
-        elif not self._has_begun:
+        elif not self._begun.is_set():
             self._fetch(None)  # a query takes seconds to begin, and the follower would leave the ISR meanwhile
         elif self._states.has_due():
             self.wake()
@@ -177,6 +179,14 @@ class ReplicaFetcher:
         try:
             self._thread.stop()
             if self._query is not None:
+                self._wait_until_begun(self._query)
                 self._query.stop()
         except Exception:  # Spark's errors too: no caller would receive them
             logger.exception("%s: error while its query was stopped", self.name)
+
+    def _wait_until_begun(self, query: StreamingQuery) -> None:
+        """Lets a query begin before it is stopped. Spark interrupts a query that is stopped. If it still waits for the
+        Python process of its source then, that process prints a stack trace."""
+        for _ in range(int(_BEGIN_SECONDS / _LOOK_SECONDS)):
+            if self._begun.wait(_LOOK_SECONDS) or not query.isActive:
+                return
