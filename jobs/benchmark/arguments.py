@@ -15,10 +15,14 @@ def parser(description: str | None) -> VerbParser:
     replication = commands.add_parser(
         "replication", help="compare a follower with a plain Delta-to-Delta stream", allow_abbrev=False
     )
-    replication.add_argument("--rounds", metavar="N", type=whole_number(1), default=5, help="rounds; default: 5")
-    replication.add_argument(
-        "--quick", action="store_true", help="run one round of few records; its times mean nothing"
+    produce = commands.add_parser(
+        "produce", help="time sends with acks=all, beside plain appends to a Delta table", allow_abbrev=False
     )
+    for command in (replication, produce):
+        command.add_argument("--rounds", metavar="N", type=whole_number(1), default=5, help="rounds; default: 5")
+        command.add_argument(
+            "--quick", action="store_true", help="run one round of few records; its times mean nothing"
+        )
     controller = commands.add_parser(
         "controller", help="time the controller: start, loss of a broker, shutdown of one", allow_abbrev=False
     )
@@ -45,6 +49,6 @@ def parser(description: str | None) -> VerbParser:
     maintenance.add_argument(
         "--commits", metavar="N", type=whole_number(100), default=10_000, help="commits; default: 10000"
     )
-    for command in (replication, controller, maintenance):
+    for command in (replication, produce, controller, maintenance):
         command.add_argument("--out", metavar="FILE", type=out_file, help="write all figures to this file, as JSON")
     return bench

@@ -11,6 +11,9 @@ from lakelog.jobs.benchmark.controller import measure_controller
 from lakelog.jobs.benchmark.controller_report import controller_figures, controller_rows
 from lakelog.jobs.benchmark.maintenance import measure_maintenance
 from lakelog.jobs.benchmark.maintenance_report import maintenance_figures, maintenance_rows
+from lakelog.jobs.benchmark.produce import QUICK as QUICK_SENDS
+from lakelog.jobs.benchmark.produce import ProducePlan, measure_produce
+from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
 from lakelog.jobs.benchmark.replication import QUICK, Plan
 from lakelog.jobs.benchmark.report import figures, rows
 from lakelog.jobs.benchmark.run import measure
@@ -63,7 +66,22 @@ def maintenance(args: argparse.Namespace) -> int:
     return OK
 
 
-COMMANDS = {"replication": replication, "controller": controller, "maintenance": maintenance}
+def produce(args: argparse.Namespace) -> int:
+    """Measures acknowledged sends. Returns the exit status."""
+    spark = job_session("lakelog bench")
+    try:
+        found = measure_produce(spark, QUICK_SENDS if args.quick else replace(ProducePlan(), rounds=args.rounds))
+    finally:
+        spark.stop()
+    _keep(args, produce_figures(found))
+    if not found.rows_equal:
+        say("lakelog: the committed records are not the records that were sent")
+        return FAILED
+    show(produce_rows(found))
+    return OK
+
+
+COMMANDS = {"replication": replication, "produce": produce, "controller": controller, "maintenance": maintenance}
 
 
 def _keep(args: argparse.Namespace, found: Mapping[str, object]) -> None:

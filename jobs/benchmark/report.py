@@ -68,11 +68,12 @@ def _basics(m: Measurement) -> dict[str, object]:
         "value_bytes": m.data_set.value_bytes,
         "segments": m.segments,
         "segment_bytes": m.bytes,
-        "seconds": {name: _summary(seconds) for name, seconds in m.seconds.items()},
+        "seconds": {name: summary(seconds) for name, seconds in m.seconds.items()},
     }
 
 
-def _summary(seconds: Sequence[float]) -> dict[str, object]:
+def summary(seconds: Sequence[float]) -> dict[str, object]:
+    """The median, the range and all of some times in seconds."""
     return {
         "median": round(median(seconds), 4),
         "min": round(min(seconds), 4),

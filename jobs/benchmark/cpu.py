@@ -1,0 +1,28 @@
+"""CPU time of this process and of all that it has started: Spark's JVM and Python workers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def cpu_seconds() -> float:
+    """The CPU time in seconds of this process, its descendants, and those of them that have ended."""
+    found = dict(filter(None, (_process(folder) for folder in _PROC.glob("[0-9]*"))))
+    return _with_descendants(os.getpid(), found) / os.sysconf("SC_CLK_TCK")
+
+
+def _process(folder: Path) -> tuple[int, tuple[int, int]] | None:
+    """A process's id, its parent and its clock ticks; None if it has ended meanwhile."""
+    try:
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()  # the name before ")" may have spaces
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(folder.name), (int(fields[1]), sum(map(int, fields[11:15])))
+
+
+def _with_descendants(pid: int, processes: dict[int, tuple[int, int]]) -> int:
+    children = [child for child, (parent, _) in processes.items() if parent == pid]
+    return processes[pid][1] + sum(_with_descendants(child, processes) for child in children)

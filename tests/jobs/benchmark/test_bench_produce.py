@@ -1,0 +1,62 @@
+"""`bench produce`: the committed records are compared with those sent; no time is asserted here."""
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from lakelog.jobs.benchmark.cpu import cpu_seconds
+from lakelog.jobs.benchmark.data import DataSet
+from lakelog.jobs.benchmark.produce import FIRST, IN_A_ROW, QUICK, SMALL, Produced, Sends, measure_produce
+from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
+from tests.processes import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KINDS = [
+    Sends(FIRST, DataSet(12, 100), [3.0], [0.1], 4.0),
+    Sends(SMALL, DataSet(12, 100), [0.1, 0.3, 0.2], [0.1, 0.1, 0.1], 0.6),
+    Sends(IN_A_ROW, DataSet(20_000, 1000), [0.5, 0.4], [0.2, 0.2]),
+    Sends("large sends", DataSet(1_000_000, 100), [2.0], [1.0]),
+    Sends("large sends", DataSet(200_000, 1000), [2.0, 1.0, 4.0], [1.0, 1.0, 1.0]),
+]
+
+
+def test_the_figures_are_medians() -> None:
+    found = produce_figures(Produced(KINDS, rows_equal=True))
+    assert {name: value for name, value in found.items() if isinstance(value, float | int)} == {
+        "rows_equal": True,
+        "first_send_ms": 3000.0,
+        "small_send_ms": 200.0,
+        "small_send_core_seconds": 0.2,
+        "in_a_row_mb_per_s": 44.4,
+        "arrow_mb_per_s_100b": 50.0,
+        "arrow_mb_per_s_1kb": 100.0,
+        "arrow_records_per_s_100b": 500_000,
+        "arrow_records_per_s_1kb": 100_000,
+        "cores": found["cores"],
+    }
+    assert [row["median_ms"] for row in produce_rows(Produced(KINDS, rows_equal=True))] == [3000, 200, 450, 2000, 2000]
+
+
+def test_records_that_differ_leave_no_time() -> None:
+    assert not {"small_send_ms", "sends"} & set(produce_figures(Produced(KINDS)))
+
+
+def test_cpu_time_of_a_child_counts_while_it_runs_and_after_its_end() -> None:
+    before = cpu_seconds()
+    code = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        assert cpu_seconds() - before >= 0.4
+        child.communicate(b"\n")
+    wait_until(lambda: cpu_seconds() - before >= 0.4, f"the time of a child of {os.getpid()} that has ended")
+
+
+def test_what_was_sent_is_committed(spark: "SparkSession") -> None:
+    found = measure_produce(spark, QUICK)
+    assert found.rows_equal
+    assert [len(sends.seconds) for sends in found.sends] == [1, 2, 2, 1, 1]
+    assert all(len(sends.seconds) == len(sends.plain_seconds) for sends in found.sends)
