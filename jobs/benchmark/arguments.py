@@ -23,6 +23,10 @@ def parser(description: str | None) -> VerbParser:
         command.add_argument(
             "--quick", action="store_true", help="run one round of few records; its times mean nothing"
         )
+    idle = commands.add_parser("idle", help="measure the cores that an idle cluster uses", allow_abbrev=False)
+    idle.add_argument(
+        "--seconds", metavar="N", type=whole_number(1), default=30, help="seconds of each measurement; default: 30"
+    )
     controller = commands.add_parser(
         "controller", help="time the controller: start, loss of a broker, shutdown of one", allow_abbrev=False
     )
@@ -49,6 +53,6 @@ def parser(description: str | None) -> VerbParser:
     maintenance.add_argument(
         "--commits", metavar="N", type=whole_number(100), default=10_000, help="commits; default: 10000"
     )
-    for command in (replication, produce, controller, maintenance):
+    for command in (replication, produce, idle, controller, maintenance):
         command.add_argument("--out", metavar="FILE", type=out_file, help="write all figures to this file, as JSON")
     return bench

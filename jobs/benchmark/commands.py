@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from lakelog.jobs.benchmark.controller import measure_controller
 from lakelog.jobs.benchmark.controller_report import controller_figures, controller_rows
+from lakelog.jobs.benchmark.idle import idle_figures, idle_rows, measure_idle
 from lakelog.jobs.benchmark.maintenance import measure_maintenance
 from lakelog.jobs.benchmark.maintenance_report import maintenance_figures, maintenance_rows
 from lakelog.jobs.benchmark.produce import QUICK as QUICK_SENDS
@@ -81,7 +82,25 @@ def produce(args: argparse.Namespace) -> int:
     return OK
 
 
-COMMANDS = {"replication": replication, "produce": produce, "controller": controller, "maintenance": maintenance}
+def idle(args: argparse.Namespace) -> int:
+    """Measures a cluster that does nothing. Returns the exit status."""
+    spark = job_session("lakelog bench")
+    try:
+        found = measure_idle(spark, args.seconds)
+    finally:
+        spark.stop()
+    _keep(args, idle_figures(found))
+    show(idle_rows(found))
+    return OK
+
+
+COMMANDS = {
+    "replication": replication,
+    "produce": produce,
+    "idle": idle,
+    "controller": controller,
+    "maintenance": maintenance,
+}
 
 
 def _keep(args: argparse.Namespace, found: Mapping[str, object]) -> None:

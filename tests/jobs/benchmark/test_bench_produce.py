@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lakelog.jobs.benchmark.cpu import cpu_seconds
 from lakelog.jobs.benchmark.data import DataSet
+from lakelog.jobs.benchmark.idle import Idle, idle_figures, idle_rows
 from lakelog.jobs.benchmark.produce import FIRST, IN_A_ROW, QUICK, SMALL, Produced, Sends, measure_produce
 from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
 from tests.processes import wait_until
@@ -60,3 +61,13 @@ def test_what_was_sent_is_committed(spark: "SparkSession") -> None:
     assert found.rows_equal
     assert [len(sends.seconds) for sends in found.sends] == [1, 2, 2, 1, 1]
     assert all(len(sends.seconds) == len(sends.plain_seconds) for sends in found.sends)
+
+
+def test_an_idle_cluster_costs_what_its_session_does_not() -> None:
+    found = Idle(30, 0.0104, 0.2)
+    assert {name: value for name, value in idle_figures(found).items() if name.endswith("_cores")} == {
+        "session_cores": 0.01,
+        "cluster_cores": 0.2,
+        "brokers_cores": 0.19,
+    }
+    assert [row["cores"] for row in idle_rows(found)] == ["0.010", "0.200"]
