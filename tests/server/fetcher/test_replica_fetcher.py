@@ -332,8 +332,9 @@ def test_ft_10_what_came_before_the_stream_began_is_read_from_the_snapshot(fetch
 def test_br_04_a_query_that_hangs_is_waited_for_no_longer_than_it_is_said(fetcher, caplog):
     stop = Hanging()
     fetcher.writer.queries[0].stop = stop
+    fetcher.writer.process(None, 0)
     assert ends(in_background(lambda: fetcher.it.shutdown(0.05)))
-    assert "its micro-batch has not ended yet" in caplog.text
+    assert "does not wait any longer for the end of its micro-batch" in caplog.text
     stop.let_go()
     fetcher.it.shutdown()
 
