@@ -1,7 +1,7 @@
-"""The settings of a process or a topic, as they are given: everything is checked when it is read.
+"""Reads and checks the settings of a process or a topic. One error lists everything that is wrong.
 
-All that is wrong is reported at once. Storage options (credentials, endpoints) belong to a root, are never rows of a
-table, and never appear in a text or in a `repr`.
+Storage options (credentials, endpoints) belong to a root. They are never stored in a table and never appear in an error
+text or a `repr`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ _ENVIRONMENT_PREFIX = "LAKELOG_STORAGE"
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """The settings of one process, and the options of its storage."""
+    """The settings of one process, typed, and its storage options: `Config.from_properties({"broker.rack": "eu"})`.
+
+    `conf/server.properties` explains each key. The field `request_timeout_ms` is the key `request.timeout.ms`.
+    """
 
     storage: Mapping[str, Setting] = field(default_factory=dict, repr=False, hash=False)
 
     @classmethod
     def from_properties(cls, properties: str | Mapping[str, object], source_name: str = "configuration") -> Config:
-        """The settings in a text in the format of Java's properties (see `parse_properties`), or in a mapping.
+        """The settings in a properties text (see `parse_properties`) or in a mapping of Kafka's keys to values.
 
         Raises:
-            InvalidConfigurationException: lists every unknown key and every value that is not allowed, each with
-                `source_name` and, in a text, its line.
+            InvalidConfigurationException: lists every unknown key and every value that is not allowed, with
+                `source_name` and, for a text, the line number.
         """
         given, problems = _read(properties, source_name)
         storage = {key: setting for key, setting in given.items() if _STORAGE_KEY.fullmatch(key)}
@@ -47,10 +50,11 @@ class Config(Settings):
         return config
 
     def storage_options(self, owner: Owner, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Options of the storage of one root, such as AWS_ENDPOINT_URL: upper case, dots as underscores.
+        """The storage options of one root, such as AWS_ENDPOINT_URL. Names are upper case, with `_` for a dot.
 
-        `owner` is the broker id, or "cluster" for the cluster root. They come from the keys `storage.<owner>.<option>`;
-        `LAKELOG_STORAGE_<OWNER>_<OPTION>` in the environment (None: that of the process) goes before them.
+        `owner` is the broker id, or "cluster" for the cluster root. Options come from the keys
+        `storage.<owner>.<option>`. Variables `LAKELOG_STORAGE_<OWNER>_<OPTION>` of `environment` (by default that of
+        the process) override them.
         """
         environment = os.environ if environment is None else environment
         options = {}
@@ -65,14 +69,17 @@ class Config(Settings):
         return options
 
     def topic(self, configs: Mapping[str, object]) -> TopicConfig:
-        """The settings of a topic: its own, as the topics table has them, over those of this broker."""
+        """The settings of a topic. `configs` are its own, from the topics table; the others are those of this process.
+
+        Raises InvalidConfigurationException.
+        """
         defaults = {_field(name): getattr(self, key.field) for name, key in TOPIC_KEYS.items()}
         return TopicConfig(**defaults | _scoped_values(configs, TOPIC_KEYS, "topic"))
 
     def topic_as_far_as_known(self, configs: Mapping[str, object]) -> tuple[TopicConfig, str | None]:
-        """The settings of a topic without those that make no sense, and what is wrong with these; None if nothing is.
+        """The settings of a topic without the invalid ones, and an error text for those; None if all are valid.
 
-        A row may be of a newer version, or written by hand: it costs its own topic a setting, and no other anything.
+        A newer version, or a person, may have written the row. Its errors must not affect other topics.
         """
         try:
             return self.topic(configs), None
@@ -80,15 +87,15 @@ class Config(Settings):
             return self.topic({name: value for name, value in configs.items() if _is_sound(name, value)}), str(error)
 
     def dynamic(self, configs: Mapping[str, object]) -> Config:
-        """These settings, over them those of a broker that may change while it runs, as the configs table has them."""
+        """These settings, overridden by a broker's dynamic settings from the configs table."""
         return replace(self, **_scoped_values(configs, DYNAMIC_KEYS, "broker")) if configs else self
 
     def cluster_configs(self) -> dict[str, str]:
-        """The settings that the whole cluster shares, by key: what `lakelog format` writes into the cluster table."""
+        """The settings that the whole cluster shares, by key. `lakelog format` writes them to the cluster table."""
         return {name: text_of(getattr(self, _field(name))) for name in CLUSTER_KEYS}
 
     def in_cluster(self, configs: Mapping[str, object]) -> Config:
-        """These settings in a cluster: those that it shares, as the cluster table has them, replace one's own."""
+        """These settings, overridden by the shared settings from the cluster table."""
         return replace(self, **_scoped_values(configs, CLUSTER_KEYS, "cluster"))
 
 
@@ -106,7 +113,7 @@ class TopicConfig:
 
 
 def _keys(*scopes: Scope) -> dict[str, ConfigKey]:
-    """The keys that may be set in one of the scopes, by name, in the order of `Config`."""
+    """The keys that may be set in any of these scopes, by name, in the order of `Config`."""
     found = {}
     for member in fields(Config):
         told = dict(member.metadata)
@@ -124,7 +131,7 @@ DYNAMIC_KEYS = _keys("dynamic")
 
 
 def load_properties(path: str | os.PathLike[str]) -> Config:
-    """The settings in a properties file, UTF-8. Raises InvalidConfigurationException, also if it cannot be read."""
+    """Reads a properties file in UTF-8. Raises InvalidConfigurationException for a wrong or unreadable file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -133,12 +140,12 @@ def load_properties(path: str | os.PathLike[str]) -> Config:
 
 
 def topic_configs(configs: Mapping[str, object], source_name: str = "topic") -> dict[str, str]:
-    """The settings of a topic as its row keeps them, by key; raises InvalidConfigurationException with all errors."""
+    """Checks a topic's settings; returns them as its row stores them. Raises InvalidConfigurationException."""
     return _texts(configs, TOPIC_KEYS, source_name)
 
 
 def broker_configs(configs: Mapping[str, object], source_name: str = "broker") -> dict[str, str]:
-    """The settings of a broker that may change while it runs, as `topic_configs` has those of a topic."""
+    """Checks a broker's dynamic settings, as `topic_configs` does for a topic."""
     return _texts(configs, DYNAMIC_KEYS, source_name)
 
 
@@ -173,7 +180,7 @@ def _read(properties: str | Mapping[str, object], source_name: str) -> tuple[dic
 
 
 def _parse(given: Mapping[str, Setting], keys: Mapping[str, ConfigKey], problems: list[str]) -> dict[str, Any]:
-    """The values by field name; what is wrong is added to `problems`."""
+    """The valid values by field name. Errors are added to `problems`."""
     values = {}
     for name, setting in given.items():
         if name not in keys:
@@ -187,7 +194,7 @@ def _parse(given: Mapping[str, Setting], keys: Mapping[str, ConfigKey], problems
 
 
 def _suggestion(name: str, keys: Mapping[str, ConfigKey]) -> str:
-    """What may have been meant. The value is not shown: it may be a secret under a key with a typing error."""
+    """Names the closest key, or all keys. It does not show the value: a mistyped key may hold a secret."""
     close = get_close_matches(name, keys, n=1)
     if close:
         return f", did you mean {close[0]}?"
@@ -195,7 +202,7 @@ def _suggestion(name: str, keys: Mapping[str, ConfigKey]) -> str:
 
 
 def _contradictions(config: Config) -> list[str]:
-    """Values that are allowed each, and not together."""
+    """Values that are allowed one by one, but not together."""
     heartbeat, session = config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms
     problems = []
     if heartbeat >= session:

@@ -1,14 +1,14 @@
-"""The errors, under Kafka's names (`org.apache.kafka.common.errors`), so that what is known of them stays true."""
+"""The errors, under Kafka's names (`org.apache.kafka.common.errors`) and with Kafka's meanings."""
 
 
 class LakelogException(Exception):
-    """Base of every error that Lakelog raises on purpose. `retriable`: the same request may succeed later."""
+    """Base class of Lakelog's errors. `retriable`: the same request may succeed later, unchanged."""
 
     retriable = False
 
     @property
     def name(self) -> str:
-        """Kafka's name of the error, as it stands in tables, scripts and answers."""
+        """Kafka's name of the error, as used in tables, scenarios and outcomes."""
         return type(self).__name__
 
 
@@ -19,59 +19,59 @@ class RetriableException(LakelogException):
 
 
 class InvalidConfigurationException(LakelogException):
-    """A configuration has unknown keys or values that are not allowed; the text lists all of them."""
+    """A configuration has unknown keys or values that are not allowed. The text lists all of them."""
 
 
 class InconsistentClusterIdException(LakelogException):
-    """A root is not formatted, belongs to another cluster or broker, or its format is newer than this code."""
+    """A root is not formatted, belongs to another cluster or broker, or has another format version."""
 
 
 class InvalidTopicException(LakelogException):
-    """A topic name that is empty, too long or has characters outside [a-zA-Z0-9._-]."""
+    """A topic name is empty, too long, reserved, not a str, or has characters outside [a-zA-Z0-9._-]."""
 
 
 class TopicExistsException(LakelogException):
-    """A topic of that name exists."""
+    """A topic of that name exists, or is still being deleted."""
 
 
 class UnknownTopicOrPartitionException(RetriableException):
-    """No such topic or partition, here or at all."""
+    """The topic or partition does not exist, or not on this broker."""
 
 
 class InvalidPartitionsException(LakelogException):
-    """A number of partitions that is not allowed, or a record for a partition that the topic does not have."""
+    """A number of partitions is not allowed, or the topic does not have the given partition."""
 
 
 class InvalidReplicationFactorException(LakelogException):
-    """A replication factor below 1 or above the number of brokers."""
+    """A replication factor is below 1 or above the number of live brokers."""
 
 
 class InvalidReplicaAssignmentException(LakelogException):
-    """An assignment with duplicate or unknown brokers, uneven lists or gaps in its partitions."""
+    """An assignment has duplicate or unknown brokers, lists of different lengths, or gaps in its partitions."""
 
 
 class InvalidRecordException(LakelogException):
-    """Records that cannot be a batch: a column is missing or of the wrong type."""
+    """Records cannot be sent: a column is missing, unknown or of the wrong type, or a value is out of range."""
 
 
 class InvalidRequiredAcksException(LakelogException):
-    """acks is none of 0, 1 and all."""
+    """`acks` is not 0, 1 or all."""
 
 
 class NotEnoughReplicasException(RetriableException):
-    """acks=all, and fewer replicas in sync than min.insync.replicas: nothing was written."""
+    """With acks=all, the ISR is smaller than min.insync.replicas. Nothing was written."""
 
 
 class NotEnoughReplicasAfterAppendException(RetriableException):
-    """acks=all, written, and then fewer in sync than min.insync.replicas."""
+    """With acks=all, the ISR became smaller than min.insync.replicas after the leader had appended the records."""
 
 
 class TimeoutException(RetriableException):
-    """The time given for a request has passed; what is known of its outcome is in the text."""
+    """A request timed out. The text says what is known of its outcome."""
 
 
 class NotLeaderOrFollowerException(RetriableException):
-    """The replica is not what the request takes it for."""
+    """The broker does not lead the partition, or does not follow it, as the request expects."""
 
 
 class LeaderNotAvailableException(RetriableException):
@@ -79,19 +79,19 @@ class LeaderNotAvailableException(RetriableException):
 
 
 class EligibleLeadersNotAvailableException(RetriableException):
-    """No replica may lead: none is live and in sync and, if unclean elections are allowed, none is live at all."""
+    """No replica may lead: none in the ISR is alive. If unclean elections are allowed: none at all is alive."""
 
 
 class PreferredLeaderNotAvailableException(RetriableException):
-    """The preferred leader is not live, or not in sync."""
+    """The preferred leader is not alive, or not in the ISR."""
 
 
 class ElectionNotNeededException(RetriableException):
-    """The partition has the leader that an election would give it."""
+    """The partition already has the leader that the election would choose."""
 
 
 class NoReassignmentInProgressException(LakelogException):
-    """The partition is not being moved, so that there is nothing to cancel."""
+    """The partition has no reassignment to cancel."""
 
 
 class TopicDeletionDisabledException(LakelogException):
@@ -99,7 +99,7 @@ class TopicDeletionDisabledException(LakelogException):
 
 
 class InvalidGroupIdException(LakelogException):
-    """A consumer without the name of a group: it has nowhere to keep offsets."""
+    """A consumer stores or reads offsets without the name of a group."""
 
 
 class BrokerNotAvailableException(RetriableException):
@@ -115,11 +115,11 @@ class UnknownLeaderEpochException(RetriableException):
 
 
 class OffsetOutOfRangeException(LakelogException):
-    """An offset below the log start or above the log end."""
+    """An offset is below the log start, or above the log end or the high watermark."""
 
 
 class OffsetNotAvailableException(RetriableException):
-    """A new leader does not know yet how much is committed; it will soon."""
+    """A new leader does not know the high watermark yet. Retry."""
 
 
 class KafkaStorageException(RetriableException):
@@ -127,15 +127,15 @@ class KafkaStorageException(RetriableException):
 
 
 class PolicyViolationException(LakelogException):
-    """The settings of a topic or of the cluster forbid what was asked."""
+    """A setting of the topic or of the cluster forbids the request."""
 
 
 class CorruptRecordException(LakelogException):
-    """A data file is missing, or is not what its commit or its footer says."""
+    """A data file is missing, or differs from its commit or its footer."""
 
 
 class OutOfOrderSequenceException(LakelogException):
-    """A producer's sequence number does not follow its last one."""
+    """A batch's sequence number does not follow the producer's last one."""
 
 
 class ProducerFencedException(LakelogException):
@@ -147,23 +147,23 @@ class StaleBrokerEpochException(LakelogException):
 
 
 class DuplicateBrokerRegistrationException(LakelogException):
-    """The broker id is taken by a living broker at another root."""
+    """Another process with this broker id is alive."""
 
 
 class InvalidRequestException(LakelogException):
-    """A request asks for something that there is not."""
+    """A request has a wrong argument, or names something that does not exist."""
 
 
 class RequestCancelledException(LakelogException):
-    """Somebody has cancelled the request before a controller carried it out."""
+    """Somebody cancelled or removed the request before a controller carried it out."""
 
 
 class UnknownServerException(LakelogException):
-    """The controller has answered with an error that this version does not know."""
+    """The controller failed unexpectedly, or answered with an error that this version does not know."""
 
 
 class ControllerMovedException(LakelogException):
-    """Another controller has been elected; this one must stand by."""
+    """Another controller has been elected, and this one must stop acting."""
 
 
 class ControllerNotAvailableException(RetriableException):
@@ -171,7 +171,7 @@ class ControllerNotAvailableException(RetriableException):
 
 
 def error_named(name: str, message: str) -> LakelogException:
-    """The error that a controller has answered with, from its name and text."""
+    """The error with this Kafka name; an UnknownServerException if the name is unknown."""
     known = {found.__name__: found for found in _subclasses(LakelogException)}
     return known.get(name, UnknownServerException)(message)
 

@@ -1,4 +1,4 @@
-"""All of a cluster in one Spark session: for notebooks, tests and the quickstart."""
+"""A whole cluster in one Spark session, for notebooks, tests and the quickstart."""
 
 from __future__ import annotations
 
@@ -24,10 +24,15 @@ from lakelog.schemas import CLUSTER
 
 
 class LocalCluster:
-    """A cluster under one folder: `<root>/cluster` and `<root>/broker-N`, made at the first start and found again.
+    """Brokers and controllers in this process, over tables in `<root>/cluster` and `<root>/broker-N`.
 
-    Its brokers use the same tables and the same code as brokers in processes of their own. `take_over`: whether to
-    start although other processes run brokers of this cluster; these are fenced then.
+    The first start creates the tables, later ones reopen them. Brokers have the ids 1 to `brokers`. They use the same
+    code and tables as brokers in processes of their own, so any client can connect to `cluster_uri`. `configs` has the
+    settings of brokers and controllers, by Kafka's keys. `take_over`: start even if other processes run brokers of this
+    cluster, and fence those.
+
+        with LocalCluster(spark, "/tmp/lake", configs={"min.insync.replicas": 2}) as cluster:
+            cluster.admin().create_topic("orders", partitions=6, replication_factor=3)
     """
 
     def __init__(
@@ -41,7 +46,7 @@ class LocalCluster:
         self.broker_ids = tuple(range(1, brokers + 1))
         self.controller_names = tuple(f"controller-{number}" for number in range(1, controllers + 1))
         self._take_over = take_over
-        self._own: set[int] = set()  # brokers that it has started: what has become of them it knows
+        self._own: set[int] = set()  # brokers that this object has started: their next start waits for nobody
         self.brokers: dict[int, Broker] = {}
         self.controllers: dict[str, Controller] = {}
 
@@ -53,10 +58,11 @@ class LocalCluster:
         self.stop()
 
     def start(self) -> None:
-        """Formats what is not formatted yet and starts every broker and controller.
+        """Formats the roots that are not formatted yet, and starts every broker and controller.
 
-        Raises, before anything is changed, InvalidConfigurationException if the Spark session cannot run a broker, and
-        DuplicateBrokerRegistrationException if one of its brokers runs elsewhere.
+        Before it changes a broker it raises InvalidConfigurationException (wrong `configs`, or the Spark session cannot
+        run a broker) or DuplicateBrokerRegistrationException (another process runs one of the brokers). Raises
+        InconsistentClusterIdException if a root belongs to another cluster or holds other files.
         """
         check_spark(self._spark)
         cluster_id = self._format_cluster()
@@ -80,7 +86,7 @@ class LocalCluster:
         return Config.from_properties({**self._configs, "broker.id": broker_id}, "local cluster")
 
     def broker_uri(self, broker_id: int) -> str:
-        """The root of a broker."""
+        """The URI of a broker's root."""
         return self._root.child(f"broker-{broker_id}").uri
 
     def _watch(self, broker_id: int) -> IdWatch:
@@ -88,7 +94,7 @@ class LocalCluster:
         return IdWatch(Cluster.open(self.cluster_uri, config), broker_id, self.broker_uri(broker_id), take_over)
 
     def start_broker(self, broker_id: int) -> None:
-        """Starts one broker."""
+        """Starts one broker. Raises as `start`."""
         self._start_broker(broker_id, self._watch(broker_id))
 
     def _start_broker(self, broker_id: int, watch: IdWatch) -> None:
@@ -98,47 +104,48 @@ class LocalCluster:
         self.brokers[broker_id] = broker
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stops one broker in order: what it leads is given to others first. [CS-01, CS-05]"""
+        """Stops one broker in order. If a controller runs, it first elects other leaders. [CS-01, CS-05]"""
         self.brokers.pop(broker_id).stop(controlled=bool(self.controllers))
 
     def kill_broker(self, broker_id: int) -> None:
-        """Ends one broker at once, as SIGKILL does: it writes nothing more and tells nobody."""
+        """Ends one broker at once, as SIGKILL does: it writes nothing more, and its partitions keep it as leader until
+        its session times out."""
         self.brokers.pop(broker_id).kill()
 
     def start_controller(self, name: str) -> None:
-        """Starts one controller: it is elected, or stands by. [CE-01]"""
+        """Starts one controller. It is elected, or stands by if another one is active. [CE-01]"""
         cluster = Cluster.open(self.cluster_uri, self._config(CLUSTER_ROOT))
         self.controllers[name] = Controller(cluster, f"{name}-{uuid.uuid4().hex}")
         self.controllers[name].start()
 
     def stop_controller(self, name: str) -> None:
-        """Stops one controller in order: it resigns, if it is active. [CE-06]"""
+        """Stops one controller in order. An active one resigns. [CE-06]"""
         self.controllers.pop(name).stop()
 
     def kill_controller(self, name: str) -> None:
-        """Ends one controller at once, as SIGKILL does: its lease stands still."""
+        """Ends one controller at once, as SIGKILL does: it stops renewing its lease."""
         self.controllers.pop(name).kill()
 
     def elect(self, topic: str, partition: int, election_type: str = PREFERRED) -> None:
-        """Elects a leader by hand, `preferred` or `unclean`. Raises what the controller has refused it with."""
+        """Elects a leader of one partition, `preferred` or `unclean`. Raises the error that the controller answers."""
         for outcome in self.admin().elect_leaders(election_type, [(topic, partition)]).values():
             if outcome.error is not None:
                 raise error_named(outcome.error, outcome.message)
 
     def admin(self) -> AdminClient:
-        """A client for topics."""
+        """An admin client of this cluster."""
         return AdminClient(self.cluster_uri, self._config(CLUSTER_ROOT))
 
     def consumer(self, group: str | None = None) -> Consumer:
-        """A client that fetches committed records, and keeps a group's offsets."""
+        """A consumer of this cluster. With a `group` it also stores offsets."""
         return Consumer(self.cluster_uri, group, self._config(CLUSTER_ROOT))
 
     def queries(self) -> list[StreamingQuery]:
-        """The followers' streaming queries of all brokers, for a look at their progress."""
+        """The fetchers' streaming queries of all brokers, for example to read their `lastProgress`."""
         return [query for broker in self.brokers.values() for query in broker.queries()]
 
     def stop(self) -> None:
-        """Stops every broker that runs. Leaders stay what they are: nobody is left to lead in their place."""
+        """Stops all controllers, then all brokers. Leaders are not changed, as no broker is left to lead."""
         for name, controller in list(self.controllers.items()):
             (self.kill_controller if controller.is_paused else self.stop_controller)(name)
         for broker_id, broker in list(self.brokers.items()):

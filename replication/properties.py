@@ -1,4 +1,4 @@
-"""The format of Java's properties files, as far as Kafka's `server.properties` uses it, and of the values in them."""
+"""Parses properties files, in the part of Java's format that Kafka's `server.properties` uses, and their values."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 
 
 class ValueType(Protocol):
-    """What a value may be: `str()` of it is the text that a person reads."""
+    """The type of a value. `str()` describes the allowed values in an error text."""
 
     def parse(self, text: str) -> Any:
-        """The value; raises ValueError if `text` is not allowed."""
+        """The value. Raises ValueError or KeyError if `text` is not allowed."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Boolean:
 
 
 class OptionalText:
-    """Any text; an empty one is none."""
+    """Any text. An empty one is None."""
 
     def parse(self, text: str) -> str | None:
         return text or None
@@ -67,7 +67,7 @@ class Choice:
 
 
 class ThrottledReplicas:
-    """`*` for all, or pairs of a partition and a broker: `0:1,0:2`."""
+    """`*` for all replicas, or pairs of partition and broker: `0:1,0:2`. Empty for no replica."""
 
     def parse(self, text: str) -> str:
         if not re.fullmatch(r"(\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*)?", text):
@@ -79,24 +79,24 @@ class ThrottledReplicas:
 
 
 def text_of(value: object) -> str:
-    """A value as a properties file has it: none is empty, truth is lower case."""
+    """A value as text in a properties file: None is empty, a bool is lower case."""
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
 class Setting(NamedTuple):
-    """A value as it was given, and where: a file and line, or what else holds it."""
+    """A value as given, and its source for error texts: a file and line, or another name."""
 
     value: str
     where: str
 
 
 def parse_properties(text: str, source_name: str) -> tuple[dict[str, Setting], list[str]]:
-    """Keys and values of a properties text, and what is wrong with it.
+    """The settings in a properties text by key, and a list of the errors in it.
 
-    The part of Java's format that Kafka's files use: `key=value`, comments with `#` or `!`, a backslash at the end of
-    a line that goes on. Other backslashes stand for themselves. A key that is given twice is a mistake here.
+    It knows `key=value`, comments with `#` or `!`, and a backslash at the end of a line that continues. Other
+    backslashes are kept. Unlike in Java, a key that is given twice is an error.
     """
     given: dict[str, Setting] = {}
     problems = []
@@ -113,7 +113,7 @@ def parse_properties(text: str, source_name: str) -> tuple[dict[str, Setting], l
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that hold something, each with its number; one that goes on is one line, under its first number."""
+    """The lines without comments and empty ones, with their numbers. Continued lines are joined under the first."""
     pending, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.lstrip()

@@ -1,7 +1,7 @@
-"""The settings that there are, under Kafka's keys: what each may be, and its default.
+"""All settings with their types and defaults. Keys are Kafka's.
 
-`conf/server.properties` says what each is for. The fields of `Settings` are the table: `broker_id` is the key
-`broker.id`. Where a topic's key is spelled otherwise, as `retention.ms` is for `log.retention.ms`, the field says so.
+`conf/server.properties` explains each. A field of `Settings` defines a key: `broker_id` is `broker.id`. Some keys have
+another name for a topic, such as `retention.ms` for `log.retention.ms`; the field names it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from lakelog.replication.properties import Boolean, Choice, Integer, OptionalText, ThrottledReplicas, ValueType
 
-# `dynamic`: of a broker, and may be changed while it runs.
+# `dynamic`: a broker's setting that can change while the broker runs.
 Scope = Literal["broker", "cluster", "topic", "dynamic"]
 
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """A key: its type, its default (parsed), where it may be set, and the field that holds it."""
+    """A key: its type, its parsed default, its scopes, and the field of `Settings` that holds it."""
 
     name: str
     type: ValueType
@@ -27,7 +27,7 @@ class ConfigKey:
 
 
 def key(default: Any, type: ValueType, *scopes: Scope, topic_name: str | None = None) -> Any:
-    """A field of `Settings`. `topic_name`: its key for a topic."""
+    """A field of `Settings`, by default of scope `broker`. `topic_name`: the key's other name for a topic."""
     where = (*(scopes or ("broker",)), *(("topic",) if topic_name else ()))
     metadata = {"type": type, "scopes": where, "topic_name": topic_name}
     return field(default=default, metadata=metadata)
@@ -35,10 +35,8 @@ def key(default: Any, type: ValueType, *scopes: Scope, topic_name: str | None = 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one process, typed: `config.replica_fetch_backoff_ms`. Times are in ms, sizes in bytes.
-
-    Those of a topic are here too, as what holds where a topic does not have its own.
-    """
+    """The settings of one process, typed: `config.replica_fetch_backoff_ms`. Times are in ms unless the name says
+    otherwise, sizes in bytes. Topic settings are here too, as defaults for topics without their own."""
 
     broker_id: int = key(-1, Integer(-1))
     broker_rack: str | None = key(None, OptionalText())

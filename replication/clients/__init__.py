@@ -1,1 +1,1 @@
-"""The clients for users: producer, consumer, reader, admin client."""
+"""The clients: `Producer`, `Consumer`, `AdminClient`, and `read_committed` for Spark."""

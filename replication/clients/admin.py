@@ -1,6 +1,6 @@
-"""Topics, partitions and leaders: looked at in the tables, changed by requests to the controller.
+"""Creates, changes and describes topics, partitions, settings and leaders.
 
-Kafka: `Admin`.
+Descriptions are read from the cluster's tables. Changes are requests to the controller. Kafka: `Admin`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ Outcomes = Mapping[str, Outcome]
 
 @dataclass(frozen=True)
 class TopicDescription:
-    """A topic and its partitions, in order."""
+    """A topic and its partitions, in the order of their numbers. Kafka: `TopicDescription`."""
 
     topic: Topic
     partitions: tuple[PartitionRegistration, ...]
 
 
 class AdminClient:
-    """Every change is a row in `admin`, which the active controller decides; with `validate_only` it only says how.
+    """Kafka's `Admin`, without Spark: `AdminClient("/lake/cluster").create_topic("orders", partitions=6)`.
 
-    A request waits `request.timeout.ms`; one that no controller has decided by then is withdrawn and raises
-    TimeoutException. Every change may raise InvalidRequestException for arguments of a wrong type, and
-    PolicyViolationException for too many partitions. `requested_by` is a name for people. `report` gets a sentence at
-    once if no controller is active, and one that says what holds of a request that is interrupted.
+    A change is a row in the `admin` table. The call returns when the active controller has decided it; with
+    `validate_only` the controller only answers what it would do. After `request.timeout.ms` the client withdraws the
+    request and raises TimeoutException. Every change may also raise InvalidRequestException (an argument of a wrong
+    type), PolicyViolationException (too many partitions), RequestCancelledException and KafkaStorageException.
+    `requested_by` names the client in the `admin` table. `report` is called with a sentence if no controller is active,
+    and if a waiting request is interrupted.
     """
 
     def __init__(
@@ -52,15 +54,15 @@ class AdminClient:
         self._channel = ControllerChannel(self._cluster, requested_by, report)
 
     def request(self, kind: str, arguments: Mapping[str, Any], *, validate_only: bool = False) -> AdminRequest:
-        """Puts a request to the controller and waits until it is decided. Raises TimeoutException."""
+        """Sends a request and returns it with its outcomes. `kind` is the name of a method of this class."""
         return self._channel.ask(kind, arguments, validate_only=validate_only)
 
     def cancel_request(self, request_id: str) -> AdminRequest:
-        """Cancels a request that waits, or is being decided. Raises InvalidRequestException if it is neither."""
+        """Cancels a request that is not being applied yet. Raises InvalidRequestException if it is, or is decided."""
         return self._channel.cancel(request_id)
 
     def _one(self, kind: str, arguments: Mapping[str, Any], validate_only: bool) -> str:
-        """The message of a request that is of one thing. Raises what the controller has answered."""
+        """The message of a request with one outcome. Raises the error that the controller answered."""
         decided = self.request(kind, arguments, validate_only=validate_only)
         outcomes = list((decided.outcomes or {}).values())
         for outcome in outcomes:
@@ -69,35 +71,29 @@ class AdminClient:
         return outcomes[0].message if outcomes else ""
 
     def create_topic(
-        self,
-        topic: str,
-        partitions: int | None = None,
-        replication_factor: int | None = None,
-        assignment: Assignment | None = None,
-        configs: Mapping[str, object] | None = None,
-    ) -> TopicDescription:
-        """Makes a topic, over the assignment given or one that spreads replicas over brokers and racks.
+        self, topic: str, partitions: int | None = None, replication_factor: int | None = None,
+        assignment: Assignment | None = None, configs: Mapping[str, object] | None = None,
+    ) -> TopicDescription:  # fmt: skip
+        """Creates a topic and returns its description. A request with any error creates nothing. [LI-02]
 
-        Nothing is written unless all of it is right. Raises InvalidTopicException, TopicExistsException,
-        InvalidPartitionsException, InvalidReplicationFactorException, InvalidReplicaAssignmentException or
-        InvalidConfigurationException. [LI-02]
+        `partitions` and `replication_factor` default to the controller's `num.partitions` and
+        `default.replication.factor`; the replicas are spread over brokers and racks. Instead of both, `assignment`
+        gives the brokers of each partition, the preferred leader first: `{0: [1, 2, 3]}`. `configs`:
+        `{"retention.ms": -1}`. Raises InvalidTopicException, TopicExistsException, InvalidPartitionsException,
+        InvalidReplicationFactorException, InvalidReplicaAssignmentException or InvalidConfigurationException.
         """
         self._one("create_topic", _creation(topic, partitions, replication_factor, assignment, configs), False)
         return self.describe_topic(topic)
 
     def validate_topic(
-        self,
-        topic: str,
-        partitions: int | None = None,
-        replication_factor: int | None = None,
-        assignment: Assignment | None = None,
-        configs: Mapping[str, object] | None = None,
-    ) -> str:
-        """What `create_topic` would make, in words; raises what it would raise."""
+        self, topic: str, partitions: int | None = None, replication_factor: int | None = None,
+        assignment: Assignment | None = None, configs: Mapping[str, object] | None = None,
+    ) -> str:  # fmt: skip
+        """Checks what `create_topic` would do. Returns the assignment as text, or raises the same errors."""
         return self._one("create_topic", _creation(topic, partitions, replication_factor, assignment, configs), True)
 
     def delete_topic(self, topic: str, *, validate_only: bool = False) -> str:
-        """Queues a topic for deletion; its name is free once `list_topics` has it no more. [TD-01]
+        """Marks a topic for deletion. The name is free again when `list_topics` no longer has it. [TD-01]
 
         Raises UnknownTopicOrPartitionException, TopicDeletionDisabledException.
         """
@@ -106,7 +102,7 @@ class AdminClient:
     def create_partitions(
         self, topic: str, total: int, assignment: Assignment | None = None, *, validate_only: bool = False
     ) -> str:
-        """Adds partitions up to `total`; `assignment` is of the new ones. [LI-07]
+        """Raises the number of partitions to `total`; `assignment` has the brokers of the new ones only. [LI-07]
 
         Raises UnknownTopicOrPartitionException, InvalidPartitionsException, InvalidReplicaAssignmentException.
         """
@@ -116,9 +112,9 @@ class AdminClient:
     def alter_configs(
         self, topic: str, put: Mapping[str, object], delete: Collection[str] = (), *, validate_only: bool = False
     ) -> str:
-        """Sets and removes settings of a topic.
+        """Sets (`put`) and removes (`delete`) settings of a topic. Returns its settings afterwards, as text.
 
-        Raises UnknownTopicOrPartitionException, InvalidConfigurationException.
+        Kafka: `incrementalAlterConfigs`. Raises UnknownTopicOrPartitionException, InvalidConfigurationException.
         """
         arguments = {"topic": topic, "put": dict(put), "delete": list(delete)}
         return self._one("alter_configs", arguments, validate_only)
@@ -126,15 +122,16 @@ class AdminClient:
     def alter_broker_configs(
         self, broker: int | str, put: Mapping[str, object], delete: Collection[str] = (), *, validate_only: bool = False
     ) -> str:
-        """Sets and removes settings of a broker that runs, or of all brokers: `<default>`.
+        """Sets and removes dynamic settings of a broker, or of `<default>`: all brokers without a value of their own.
 
-        Raises BrokerNotAvailableException, InvalidRequestException, InvalidConfigurationException. [TH-02]
+        Raises BrokerNotAvailableException (no such broker), InvalidRequestException (no broker id, or a setting that
+        needs a restart), InvalidConfigurationException. [TH-02]
         """
         arguments = {"broker": str(broker), "put": dict(put), "delete": list(delete)}
         return self._one("alter_broker_configs", arguments, validate_only)
 
     def describe_broker_configs(self) -> dict[str, dict[str, str]]:
-        """The settings of each broker that has any, and of `<default>`; not those of their properties files."""
+        """The dynamic settings by broker id (as text) or `<default>`, without those of the properties files."""
         self._cluster.configs.refresh()
         found = self._cluster.configs.configs
         return {entity.entity_name: dict(configs) for entity, configs in found.items()}
@@ -142,7 +139,11 @@ class AdminClient:
     def alter_partition_reassignments(
         self, reassignments: Mapping[tuple[str, int], Sequence[int] | None], *, validate_only: bool = False
     ) -> Outcomes:
-        """Moves partitions to other brokers, None cancels; what has become of each, by topic and partition. [RA-01]"""
+        """Moves partitions: `{("orders", 0): [2, 3, 1]}`; None cancels a move. [RA-01]
+
+        Returns the outcome of each partition by name, `orders-0`. Success means that the move has begun: it is over
+        when `list_partition_reassignments` no longer has it.
+        """
         wanted = {
             f"{topic}-{partition}": None if brokers is None else _brokers(brokers)
             for (topic, partition), brokers in reassignments.items()
@@ -153,21 +154,22 @@ class AdminClient:
     def elect_leaders(
         self, election_type: str, partitions: Collection[tuple[str, int]] | None = None, *, validate_only: bool = False
     ) -> Outcomes:
-        """Elects leaders, `preferred` or `unclean`, of these partitions or all; what has become of each. [PE-01]
+        """Elects leaders, `preferred` or `unclean`, of these (topic, partition) pairs or of all partitions. [PE-01]
 
-        Of all partitions those are left out that need no election, as in Kafka.
+        Returns the outcome of each by name, `orders-0`. Without `partitions`, it leaves out those that need no
+        election, as Kafka does.
         """
         chosen = None if partitions is None else [f"{topic}-{partition}" for topic, partition in partitions]
         arguments = {"election_type": election_type, "partitions": chosen}
         return self.request("elect_leaders", arguments, validate_only=validate_only).outcomes or {}
 
     def list_topics(self) -> list[str]:
-        """Names of all topics, sorted; those that are being deleted among them."""
+        """The names of all topics, sorted, with those that are being deleted."""
         self._cluster.topics.refresh()
         return sorted(self._cluster.topics.topics)
 
     def describe_topic(self, topic: str) -> TopicDescription:
-        """A topic and the state of its partitions. Raises UnknownTopicOrPartitionException."""
+        """A topic and the current state of its partitions. Raises UnknownTopicOrPartitionException."""
         self._cluster.topics.refresh()
         self._cluster.metadata.refresh()
         found = self._cluster.topics.topics.get(topic)
@@ -177,7 +179,7 @@ class AdminClient:
         return self._description(found)
 
     def describe_topics(self) -> list[TopicDescription]:
-        """Every topic and its partitions, sorted; those that are being deleted among them."""
+        """All topics, sorted by name, with those that are being deleted."""
         self._cluster.topics.refresh()
         self._cluster.metadata.refresh()
         return [self._description(topic) for _, topic in sorted(self._cluster.topics.topics.items())]
@@ -187,13 +189,13 @@ class AdminClient:
         return TopicDescription(topic, tuple(sorted(partitions, key=lambda r: r.partition)))
 
     def settings_of(self, topic: Topic) -> TopicConfig:
-        """The settings of a topic: its own over those that this client was given."""
+        """The settings of a topic. A setting that the topic does not have is that of this client."""
         return self._cluster.config.topic(topic.configs)
 
     def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Deleted]:
-        """Deletes the records of partitions below an offset, -1 for all that are committed; see `record_deletion`.
+        """Deletes the records of each (topic, partition) below an offset; -1 deletes all committed records. [DR-01]
 
-        Answers each partition's low watermark, or its error. It asks leaders, so that no controller is needed. [DR-01]
+        Returns each low watermark, or error: see `record_deletion.delete_records`. It needs no controller.
         """
         outcomes: dict[tuple[str, int], Deleted] = {}
         for topic in sorted({name for name, _ in before}):
@@ -207,22 +209,22 @@ class AdminClient:
         return outcomes
 
     def list_partition_reassignments(self) -> list[PartitionRegistration]:
-        """The partitions that are being moved."""
+        """The partitions with a move under way, by topic and number."""
         self._cluster.metadata.refresh()
         moving = [r for r in self._cluster.metadata.partitions.values() if is_reassigning(r)]
         return sorted(moving, key=lambda r: (r.topic, r.partition))
 
     def describe_brokers(self) -> Mapping[int, BrokerRegistration]:
-        """Every broker that has registered, by id."""
+        """Every registered broker by id, dead ones too."""
         return self._cluster.refresh_brokers()
 
     def list_requests(self) -> list[AdminRequest]:
-        """The requests that are kept, oldest first, with what has become of them."""
+        """The waiting requests and the last decided ones (`lakelog.admin.requests.kept`), oldest first."""
         self._cluster.admin.refresh()
         return self._cluster.admin.requests
 
     def describe_controller(self) -> Lease | None:
-        """Who controls the cluster, by its lease; None if nobody ever did."""
+        """The lease of the last active controller; None if there never was one. The lease may have expired."""
         return self._cluster.lease.read()
 
 
@@ -237,12 +239,12 @@ def _creation(
 
 
 def _json(assignment: Assignment | None) -> dict[str, Any] | None:
-    """JSON has texts for keys."""
+    """The keys of a JSON object are strings."""
     if assignment is None:
         return None
     return {str(number): _brokers(replicas) for number, replicas in assignment.items()}
 
 
 def _brokers(replicas: Sequence[int]) -> Any:
-    """A list of a sequence. A text is one too, but of no brokers: what is no list is left for the check to refuse."""
+    """The sequence as a list. Anything else, also a string, is passed on, so that `check_arguments` refuses it."""
     return list(replicas) if isinstance(replicas, list | tuple | range) else replicas

@@ -44,9 +44,9 @@ from lakelog.schemas import LOG
 
 @dataclass(frozen=True)
 class FetchedRecords:
-    """The result of a fetch from one partition: records (columns of `schemas.LOG`), or an error.
+    """The result of a fetch from one partition: records (columns of `lakelog.schemas.LOG`), or an error.
 
-    With an error, HW and log start are -1. Kafka: `FetchPartitionData`.
+    With an error, high watermark and log start are -1. Kafka: `FetchPartitionData`.
     """
 
     records: pa.Table = field(default_factory=LOG.arrow.empty_table)
@@ -63,7 +63,10 @@ class EpochEndOffset(NamedTuple):
 
 
 class Consumer:
-    """Fetches from offsets that the caller gives; with a `group` it also stores offsets. For one thread at a time."""
+    """Kafka's `KafkaConsumer`: fetches from offsets that the caller gives. With a `group` it also stores offsets.
+
+    For one thread at a time. Raises InconsistentClusterIdException if there is no cluster at `cluster_uri`.
+    """
 
     def __init__(self, cluster_uri: str, group: str | None = None, config: Config | None = None) -> None:
         self._view = TopicView(Cluster.open(cluster_uri, config))
@@ -73,12 +76,12 @@ class Consumer:
         self, topic: str, offsets: Mapping[int, int], min_bytes: int = 1, max_wait_ms: int = 500,
         max_bytes: int = 52_428_800,
     ) -> dict[int, FetchedRecords]:  # fmt: skip
-        """The committed records from `offsets` (partition: offset) on: for each partition its records or its error.
+        """Fetches committed records: see `fetch("orders", {0: 42})[0].records` for partition 0 from offset 42.
 
-        Returns at once if there are `min_bytes` or a partition has an error, otherwise after `max_wait_ms` with what is
-        there. Returns at most `max_bytes` of keys and values, in the order of `offsets`; the first batch may be larger.
-        It waits for an offset above the HW and never resets it, because a new leader's HW may be behind. Raises no
-        LakelogException; the caller may repeat a fetch with a retriable error.
+        Returns at once if there are `min_bytes` or a partition has an error, otherwise after `max_wait_ms` with the
+        records that there are. Returns at most `max_bytes` of keys and values, in the order of `offsets`; only the
+        first batch may be larger. It waits at an offset above the HW, because a new leader's HW may be behind. Errors
+        are in the results; repeat the fetch if `error.retriable`.
         """
         deadline = time.monotonic() + max_wait_ms / 1000
         try:
@@ -93,12 +96,12 @@ class Consumer:
     def epoch_end(
         self, topic: str, partition: int, epochs: Iterable[int], broker_id: int | None = None
     ) -> dict[int, EpochEndOffset]:
-        """The end offset of each leader epoch in the leader's log. `broker_id`: the broker that must lead.
+        """The end offset of each leader epoch in the leader's log. Pass `broker_id` if that broker must lead.
 
         Kafka: `ReplicaManager.lastOffsetForLeaderEpoch`. KIP-101, KIP-279. [EP-03]
 
         Raises UnknownTopicOrPartitionException, LeaderNotAvailableException, and NotLeaderOrFollowerException if the
-        broker does not lead, because it may still truncate its log.
+        broker does not lead: it may still truncate its log.
         """
         seen = _existing(self._view.leaderships(topic, [partition]), topic, partition)
         registration = seen.registration
@@ -112,14 +115,11 @@ class Consumer:
     def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Stores the group's offsets (topic: partition: next offset), all of them or none.
 
-        A commit needs no `offsets.commit.required.acks`: it is one compare-and-set on a table of the cluster, so no
-        follower has to copy it.
+        It is one compare-and-set on a table of the cluster, so there is no `offsets.commit.required.acks`.
 
-        Kafka: `GroupMetadataManager.storeOffsets`. [AP-04]
-
-        Raises InvalidGroupIdException without a group, UnknownTopicOrPartitionException, OffsetOutOfRangeException for
-        an offset below 0 or above 2^63 - 1, and TimeoutException or KafkaStorageException if the commit failed, or its
-        outcome is unknown, after `request.timeout.ms`.
+        Kafka: `GroupMetadataManager.storeOffsets`. [AP-04] Raises InvalidGroupIdException without a group,
+        UnknownTopicOrPartitionException, OffsetOutOfRangeException for an offset below 0 or above 2^63 - 1, and, if the
+        commit failed or its outcome is unknown after `request.timeout.ms`, TimeoutException or KafkaStorageException.
         """
         group, rows = self._known_group(), []
         for topic, by_partition in offsets.items():

@@ -1,6 +1,6 @@
-"""Asks the controller for something by a row in `admin`, and waits until it is decided.
+"""Sends a request to the controller as a row in the `admin` table, and waits until the controller has decided it.
 
-Kafka: `BrokerToControllerChannelManager`, on which brokers forward what admin clients ask.
+Kafka: `BrokerToControllerChannelManager`, through which brokers forward the requests of admin clients.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from lakelog.replication.storage.cluster import Cluster
 
 
 class ControllerChannel:
-    """One client's way to the active controller. `requested_by` is a name for people.
+    """One client's channel to the active controller. `requested_by` names the client in the `admin` table.
 
-    `report` gets sentences for a person who waits: why no controller answers, and what holds of a request when the
-    client is interrupted. Without it the client waits in silence.
+    `report` is called with sentences for a waiting person: why no controller answers, and the state of the request when
+    the client is interrupted. Without `report` the client waits in silence.
     """
 
     def __init__(self, cluster: Cluster, requested_by: str, report: Report | None = None) -> None:
@@ -41,11 +41,11 @@ class ControllerChannel:
         self._report = report
 
     def ask(self, kind: str, arguments: Mapping[str, Any], *, validate_only: bool) -> AdminRequest:
-        """The request as it was decided; one that only asks what would be done leaves no row behind.
+        """Returns the decided request. With `validate_only` its row is removed afterwards.
 
-        A client that gives up, because its time is over or something interrupts it, withdraws its request. Raises
-        InvalidRequestException, PolicyViolationException, TimeoutException, and RequestCancelledException if somebody
-        removes the request.
+        The client withdraws its request at the time-out and when it is interrupted. Raises InvalidRequestException,
+        PolicyViolationException, TimeoutException, KafkaStorageException, and RequestCancelledException if somebody
+        removes the row.
         """
         check_arguments(kind, arguments)
         check_limits(kind, arguments, PartitionLimits.of(self._cluster.config))
@@ -57,7 +57,7 @@ class ControllerChannel:
                 watch.look(deadline)
             self._cluster.admin.add(request, deadline)
             decided = self._decided(request, deadline, watch)
-        except BaseException as error:  # an interrupted notebook cell, too, does not want it any more
+        except BaseException as error:  # an interrupted notebook cell, too, withdraws its request
             self._interrupted(request, error)
             raise
         if decided is None:
@@ -67,7 +67,7 @@ class ControllerChannel:
         return decided
 
     def cancel(self, request_id: str) -> AdminRequest:
-        """Cancels a request that no controller applies yet. Raises InvalidRequestException if there is none such."""
+        """Cancels an undecided request. Raises InvalidRequestException if it is unknown, decided or being applied."""
         admin = self._cluster.admin
         admin.refresh()
         there = {request.request_id: request for request in admin.requests}
@@ -93,7 +93,7 @@ class ControllerChannel:
         )  # fmt: skip
 
     def _decided(self, request: AdminRequest, deadline: float, watch: ControllerWatch | None) -> AdminRequest | None:
-        """The request with its outcome; None if it has none in time."""
+        """The request with its outcomes; None if the deadline passes first."""
         admin = self._cluster.admin
         while time.monotonic() < deadline:
             found = admin.request(request.request_id)
@@ -108,7 +108,7 @@ class ControllerChannel:
         return None
 
     def _give_up(self, request: AdminRequest) -> AdminRequest:
-        """Withdraws it; answers with what was decided at the last moment. Raises TimeoutException."""
+        """Withdraws the request and raises TimeoutException. Returns it if it was decided at the last moment."""
         why = f"its client waited {request.timeout_ms} ms, and no controller decided it"
         left, fate = self._withdraw(request, why)
         if left is not None:
@@ -119,14 +119,14 @@ class ControllerChannel:
         )
 
     def _interrupted(self, request: AdminRequest, error: BaseException) -> None:
-        """Withdraws it, and tells a person who has interrupted it what holds; other errors speak for themselves."""
+        """Withdraws the request. Reports its state only to a person who interrupted it: other errors are raised."""
         left, fate = self._withdraw(request, "its client was interrupted")
         if self._report and not isinstance(error, Exception):
             said = fate if left is None else "it was decided before: see `lakelog controller --requests`"
             self._report(f"{request.kind}: request {request.request_id} is interrupted; {said}")
 
     def _withdraw(self, request: AdminRequest, why: str) -> tuple[AdminRequest | None, str]:
-        """The request if it was decided before it could be withdrawn, else None and what holds of it."""
+        """The request if it was decided before it could be withdrawn; otherwise None, and its state as text."""
         error, request_id = Outcome(TimeoutException.__name__, why), request.request_id
         try:
             left = self._cluster.admin.withdraw(request_id, error, self._requested_by)

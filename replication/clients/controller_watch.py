@@ -1,4 +1,4 @@
-"""Tells a waiting client why no controller answers its request, before its time is over."""
+"""Tells a waiting client why no controller answers, before its request times out."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lakelog.replication.storage.cluster import Cluster
 
 Report = Callable[[str], None]
 
-_LOOKS = 3  # in a session time-out: as often as a controller renews its lease, since each look at a store is paid for
+_LOOKS = 3  # per session time-out, as often as a controller renews its lease; stores charge for each read
 
 
 class ControllerWatch:
-    """Looks at the controller's lease at once, and again while the client waits. Reports each reason once."""
+    """Reads the controller's lease at once, and again while the client waits. Reports each reason once."""
 
     def __init__(self, cluster: Cluster, report: Report) -> None:
         self._cluster = cluster
@@ -29,7 +29,7 @@ class ControllerWatch:
         self._reported: set[str] = set()
 
     def look(self, deadline: float) -> None:
-        """Reports a reason that is new. A lease that cannot be read is no reason: the request meets the same store."""
+        """Reports a new reason. It ignores a lease that cannot be read: the request itself raises that error."""
         now = time.monotonic()
         if now < self._next_look:
             return

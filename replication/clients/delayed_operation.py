@@ -36,8 +36,8 @@ def until_available(look: Callable[[], Answer], deadline: float, poll_interval_m
 class DelayedOperation(Generic[Key]):
     """An operation over some keys. It completes exactly once: by a successful attempt, or at its deadline. [DO-01]
 
-    `attempt` gets True after the deadline (s, monotonic clock), and then must answer. It returns whether it has
-    answered.
+    `attempt` returns whether it has answered. After the deadline (s, monotonic clock) it is called with True, and must
+    answer.
     """
 
     def __init__(self, keys: Iterable[Key], deadline: float, attempt: Callable[[bool], bool]) -> None:

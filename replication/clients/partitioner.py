@@ -1,7 +1,7 @@
-"""Chooses the partition of each record: the one that any Kafka client chooses for its key.
+"""Chooses the partition of each record: the one that Kafka's own clients choose for its key.
 
-Arrow's kernels hash a whole column at once. Keys of one length form one matrix of 32-bit words, so a step of the hash
-is a few kernel calls over all keys instead of a Python loop over each.
+Arrow's kernels hash a whole column at once. Keys of one length form one matrix of 32-bit words, so each step of the
+hash is a few kernel calls over all keys instead of a Python loop over each key.
 
 Kafka: `DefaultPartitioner`, `Utils.murmur2`. KIP-480 (records without a key).
 """

@@ -26,12 +26,19 @@ _RETRIES = 2**31 - 1
 
 
 class Producer:
-    """An idempotent producer: what it sends again adds nothing that is there already. For one thread at a time.
+    """Kafka's `KafkaProducer`, idempotent: a retry adds no record twice. For one thread at a time. It needs no Spark.
 
-    `acks`: "all" waits until every in-sync replica has the records, 1 until the leader has, 0 for nothing. Under a
-    `name` it fences older producers of that name in every partition that it writes to; a name that is unused for
-    `transactional.id.expiration.ms` is forgotten. `retries`: how often something is sent again within the time-out of
-    a send; as in Kafka, practically without limit.
+    `acks`: "all" waits until every in-sync replica has the records, 1 until the leader has them, 0 does not wait.
+    `name`: fences older producers of the same name in every partition that this one writes to, as `transactional.id`
+    does. A name expires if it is not used for `transactional.id.expiration.ms`. `retries`: the number of retries in one
+    send; by default only the time-out of the send limits them.
+
+    Raises InvalidRequiredAcksException, InconsistentClusterIdException if there is no cluster at `cluster_uri`,
+    KafkaStorageException, and with a `name` TimeoutException.
+
+        producer = Producer("/lake/cluster", acks="all")
+        answers = producer.send("orders", [{"key": "k", "value": "v"}])
+        raise_first_error(answers)
     """
 
     def __init__(
@@ -53,27 +60,27 @@ class Producer:
         return ProducerIdentity(ProducerIdAndEpoch(new_producer_id(), 0), new_producer_id)
 
     def _take_identity(self, deadline: float) -> ProducerIdentity:
-        """That of the last send, if it may be used again."""
+        """The identity of the last send if that succeeded and the name needs no new one, otherwise a new identity."""
         identity, self._identity = self._identity, None
         if identity is None or (self._named and self._named.needs_new_identity):
             return self._new_identity(deadline)
         return identity
 
     def send(self, topic: str, records: Records, timeout_ms: int = 30_000) -> dict[int, RecordMetadata]:
-        """Appends records and answers, for each partition that got any, its offsets or its error.
+        """Appends records. Returns, for each partition that got any, its offsets or its error.
 
-        `records` is a DataFrame of Spark, a pyarrow.Table or a list of dicts, each with `value` and optionally `key`,
-        `partition`, `timestamp`, `headers`; in a list a str or bytes is a value alone. Text becomes UTF-8.
+        `records` is a Spark DataFrame, a pyarrow.Table or a list of dicts. Columns are `value` and optionally `key`,
+        `partition`, `timestamp` and `headers`. A str or bytes in a list is a value alone. Text is encoded as UTF-8.
 
-        Errors that may pass are retried until `timeout_ms`; a partition that had no leader all that time gets
-        TimeoutException, whose cause is the last error. Raises what concerns the records as a whole, before anything is
-        written: InvalidRecordException, InvalidPartitionsException, UnknownTopicOrPartitionException,
-        InvalidTopicException for an internal topic or one that is no text, ProducerFencedException where another
-        producer has the name, and KafkaStorageException where the cluster's tables cannot be read.
-
-        Only a send that succeeded as a whole leaves its identity to the next one. Any other end, also by an exception
-        or an interrupt, leaves none, so that other records never pass for a repeat of these.
+        Retriable errors of a partition are retried until `timeout_ms`. A partition without a leader in all that time
+        gets TimeoutException, whose `__cause__` is the last error. These errors concern all records, and are raised
+        before anything is written: InvalidRecordException, InvalidPartitionsException,
+        UnknownTopicOrPartitionException, InvalidTopicException (an internal topic, or a name that is not a str),
+        ProducerFencedException (another producer has taken the name), TimeoutException (no new identity in time) and
+        KafkaStorageException (the cluster's tables cannot be read).
         """
+        # Only a send without any error passes its identity on. Otherwise the next send could repeat the sequence
+        # numbers of this one, and its records would be taken for a retry.
         check_not_internal(topic, "a producer")
         deadline = time.monotonic() + timeout_ms / 1000
         partitions = self._view.partitions(topic)
@@ -91,7 +98,7 @@ class Producer:
 
 
 def raise_first_error(answers: Mapping[int, RecordMetadata]) -> None:
-    """For callers who want all or an error: raises the first partition's error, if there is one."""
+    """Raises the error of the first partition that has one. For callers that need all records to be acknowledged."""
     for answer in answers.values():
         if answer.error is not None:
             raise answer.error

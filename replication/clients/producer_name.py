@@ -10,7 +10,7 @@ from lakelog.replication.storage.cluster import Cluster
 
 
 class ProducerName:
-    """The name of a producer, which gets its identities under it. Starting fences the earlier producer of that name.
+    """A producer's name and its identities. The first identity fences the earlier producer of that name.
 
     A name expires if its producer takes no identity for `transactional.id.expiration.ms`. A working producer takes a
     new identity after half of that time. The other half covers a process that freezes during a send.
@@ -26,8 +26,8 @@ class ProducerName:
 
     @property
     def needs_new_identity(self) -> bool:
-        """Whether another send needs a new identity first. A monotonic clock may stand still while a machine sleeps,
-        and the time of day may be set back, so the longer of the two times counts."""
+        """Whether the next send needs a new identity. A monotonic clock may stop while a machine sleeps, and the time
+        of day may be set back, so the longer of the two times counts."""
         return any(now - used_at >= self._seconds for now, used_at in zip(_now(), self._used_at, strict=True))
 
     def new_identity(self, deadline: float) -> ProducerIdentity:

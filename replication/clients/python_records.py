@@ -1,4 +1,4 @@
-"""Records that a program writes out itself: dicts, text and bytes, as an Arrow table."""
+"""Converts Python records, that is dicts, str and bytes, to an Arrow table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from lakelog.replication.clients.records import ALLOWED
 from lakelog.replication.errors import InvalidRecordException
 
-# The value of a record, or its columns by name.
+# A record's columns by name, or its value alone.
 PythonRecord: TypeAlias = Mapping[str, Any] | str | bytes | bytearray | memoryview
 
 _TEXT_OR_BYTES = (str, bytes, bytearray, memoryview)
@@ -20,10 +20,10 @@ _TYPES = {**ALLOWED, "partition": pa.int64()}
 
 
 def python_records(records: Sequence[PythonRecord] | PythonRecord, topic: str) -> pa.Table:
-    """Records as a table: of a dict each column by its name; text and bytes are a value. Text becomes UTF-8.
+    """The table of a list of records, or of one record. A str or bytes is a value alone. Text is encoded as UTF-8.
 
-    Headers are pairs of a name and a value. A datetime without a time zone is in UTC. A column that a record leaves out
-    is null there. Raises InvalidRecordException, naming the record and its column.
+    Headers are pairs of a name and a value. A datetime without a time zone is in UTC. A missing column is null. Raises
+    InvalidRecordException with the number of the record and the column.
     """
     if isinstance(records, tuple) and (hasattr(records, "_fields") or hasattr(records, "__fields__")):
         raise InvalidRecordException(f"records for topic {topic} are one row, {_kind(records)}: give a list of dicts")
@@ -64,7 +64,7 @@ def _timestamp(value: object, where: str) -> dt.datetime:
 
 
 def _partition(value: object, where: str) -> int:
-    """Whether the topic has it is asked later."""
+    """The number as an int. `partitions_of` checks later whether the topic has it."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise InvalidRecordException(f"{where} is {_kind(value)}, it must be an int or None")
     if not -(2**63) <= int(value) < 2**63:
@@ -80,10 +80,10 @@ def _headers(value: object, where: str) -> list[tuple[str, bytes | None]]:
 
 def _header(pair: object, where: str) -> tuple[str, bytes | None]:
     if isinstance(pair, Mapping) and set(pair) == {"key", "value"}:
-        pair = (pair["key"], pair["value"])  # as the column of a table has it
+        pair = (pair["key"], pair["value"])  # as in the column of a table
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
         raise InvalidRecordException(f"{where} is {pair!r:.80}, it must be a pair of a name and a value")
-    _bytes(pair[0], where)  # a name that UTF-8 can hold
+    _bytes(pair[0], where)  # checks that the name can be UTF-8
     return pair[0], None if pair[1] is None else _bytes(pair[1], where)
 
 

@@ -1,4 +1,4 @@
-"""Committed records as a DataFrame, as Spark's Kafka source returns them in batch mode. [FE-01]"""
+"""Reads committed records as a DataFrame, like Spark's Kafka source in batch mode. [FE-01]"""
 
 from __future__ import annotations
 
@@ -40,14 +40,18 @@ def read_committed(
     ending: Offsets = LATEST,
     config: Config | None = None,
 ) -> DataFrame:
-    """A DataFrame of a topic's committed records: those below the high watermark at the time of the call.
+    """A DataFrame of a topic's committed records, with the columns of Spark's Kafka source, `leader_epoch` and
+    `topic_id`.
 
-    `starting` and `ending` (excluded) are "earliest", "latest" (the HW) or an offset for each partition. Without an
-    offset, a partition is read from its beginning, or up to its HW. Columns: `schemas.LOG`. Raises
-    UnknownTopicOrPartitionException, InvalidPartitionsException, LeaderNotAvailableException,
-    NotLeaderOrFollowerException if a leader changes meanwhile, OffsetOutOfRangeException, CorruptRecordException if a
-    data file is missing, and OffsetNotAvailableException if a new leader does not know its HW within
-    `request.timeout.ms`. KIP-207. Raises InvalidConfigurationException for a session without Delta.
+    Committed records are those below the high watermark at the time of the call. `starting` and `ending` (excluded) are
+    "earliest", "latest" (the HW) or an offset for each partition: `{0: 100, 1: 250}`. A partition that is not in the
+    mapping is read from its log start, or up to its HW.
+
+    Raises InvalidConfigurationException (a session without Delta), UnknownTopicOrPartitionException,
+    InvalidPartitionsException (no such partition), LeaderNotAvailableException, NotLeaderOrFollowerException (a leader
+    changed meanwhile), OffsetOutOfRangeException, CorruptRecordException (a data file is missing or short),
+    KafkaStorageException, and OffsetNotAvailableException (a new leader does not know its HW within
+    `request.timeout.ms`, KIP-207).
     """
     check_delta(spark)
     view = TopicView(Cluster.open(cluster_uri, config))
@@ -82,8 +86,7 @@ def _read_leader(
     spark: SparkSession, view: TopicView, leader: int, led: list[PartitionRegistration], starting: Offsets,
     ending: Offsets,
 ) -> DataFrame:  # fmt: skip
-    """Reads the HW first, then the log. So the log's version has all records below the HW, if the broker still
-    leads."""
+    """Reads the HW first, then the log, so that the log has all records below the HW if the broker still leads."""
     if leader == NO_LEADER:
         raise no_leader(led[0])
     rows = view.replicas(leader)

@@ -1,4 +1,4 @@
-"""Deletes records up to an offset: the leader's log start rises, and the client waits until all replicas follow.
+"""Deletes the records below an offset: raises the leader's log start, and waits until all live replicas follow.
 
 Kafka: `DeleteRecordsRequest`, `DelayedDeleteRecords`. KIP-107. [DR-01, DR-02]
 """
@@ -35,9 +35,10 @@ _MAY_PASS = (LeaderNotAvailableException, NotLeaderOrFollowerException, KafkaSto
 def delete_records(view: TopicView, topic: str, before: Mapping[int, int], timeout_ms: int) -> dict[int, Deleted]:
     """Deletes the records of each partition below its offset; -1 deletes all committed records.
 
-    Returns the low watermark of each partition, or its error. No live replica returns records below the low watermark.
-    After a TimeoutException of a partition (`timeout_ms` in ms) its records may be deleted all the same. Raises
-    UnknownTopicOrPartitionException if the topic does not exist, InvalidTopicException if it is internal.
+    Returns the low watermark of each partition, or its error: OffsetOutOfRangeException above the HW,
+    PolicyViolationException if `cleanup.policy` is none, TimeoutException and others. No live replica returns records
+    below the low watermark. After a TimeoutException (`timeout_ms`) the leader may still have deleted the records.
+    Raises UnknownTopicOrPartitionException, and InvalidTopicException for an internal topic.
     """
     check_not_internal(topic, "delete-records")
     return _Deletion(view, topic, before, time.monotonic() + timeout_ms / 1000).run()
@@ -66,8 +67,7 @@ class _Deletion:
         return dict(self._outcomes)
 
     def _look(self, everything: list[int]) -> list[int]:
-        """Checks all partitions again: followers write their log starts into their own rows, and nothing reports
-        that."""
+        """Returns all partitions: a follower's log start is in the follower's row, which `TopicWatch` does not read."""
         self._watch.moved()
         return everything
 
@@ -84,7 +84,7 @@ class _Deletion:
         return attempt
 
     def _delete(self, number: int) -> bool:
-        """Raises the leader's log start, once. Raises the error of a refusal."""
+        """Raises the leader's log start, once. Returns True, or raises the leader's error."""
         if number not in self._wanted:
             found = self._watch.seen.get(number)
             if found is None:

@@ -1,4 +1,4 @@
-"""The records of one send, in this process or on Spark's executors."""
+"""The records of one send: an Arrow table in this process, or a large DataFrame on Spark's executors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Records: TypeAlias = Union["DataFrame", pa.Table, Sequence[PythonRecord], PythonRecord]
 
-# The driver writes DataFrames up to this number of rows itself: a Spark job would cost more.
+# The driver itself writes DataFrames of up to this number of rows. A Spark job would take longer.
 DRIVER_ROWS = 20_000
 
 
@@ -41,9 +41,8 @@ class RecordSet(Protocol):
 def record_set(topic: str, records: Records, partitions: int, segment_bytes: int) -> RecordSet:
     """The records of a send for a topic with this number of partitions. `segment_bytes` is in bytes.
 
-    `records` is a DataFrame, a pyarrow.Table, a list of dicts, or the values alone as text or bytes.
-
-    Raises InvalidRecordException if a column is not allowed, InvalidPartitionsException if a partition does not exist.
+    `records`: a DataFrame, a pyarrow.Table, or a dict, str or bytes, or a list of these. Raises InvalidRecordException
+    for a wrong column or value, InvalidPartitionsException for a partition that does not exist.
     """
     sticky = random_partition(partitions)
     if isinstance(records, Sequence | Mapping):
@@ -56,7 +55,7 @@ def record_set(topic: str, records: Records, partitions: int, segment_bytes: int
             f"records for topic {topic} are a {kind}, they must be a DataFrame of Spark, a pyarrow.Table or a list of "
             "dicts"
         )
-    from lakelog.replication.clients.spark_record_set import (  # imported late: a producer need not have Spark
+    from lakelog.replication.clients.spark_record_set import (  # imported late: a producer does not need Spark
         SparkRecordSet,
         arrow_schema,
     )

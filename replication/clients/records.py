@@ -1,4 +1,4 @@
-"""From a user's table to records: columns checked, defaults filled in, a partition for each."""
+"""Converts a user's table to records: checks the columns, fills in defaults and chooses partitions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lakelog.schemas import LOG
 COLUMNS = ("key", "value", "timestamp", "headers")
 _PARTITION = "partition"
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000  # in microseconds since 1970
-# The columns of records, and their types.
+# The columns that a user's table may have, and their types.
 ALLOWED = {name: LOG.arrow.field(name).type for name in COLUMNS} | {_PARTITION: pa.int32()}
 
 
 def check_columns(schema: pa.Schema, topic: str) -> None:
-    """Raises InvalidRecordException unless there is `value`, nothing unknown, and every type can be a record's.
+    """Raises InvalidRecordException for a missing `value`, an unknown column or a wrong type; it lists all of them.
 
-    Strings count as their UTF-8 bytes, as for Spark's Kafka sink.
+    Strings are allowed for `key` and `value`, as UTF-8, as in Spark's Kafka sink.
     """
     problems = (
         [] if "value" in schema.names else ["there is no column value (a null value is a tombstone, and allowed)"]
@@ -65,10 +65,10 @@ def _is_headers(given: pa.DataType) -> bool:
 
 
 def to_records(table: pa.Table, now: int | None = None, topic: str = "") -> pa.Table:
-    """The record columns in the log's types; a missing key or header is null, a missing timestamp is now.
+    """The record columns in the log's types. Missing keys and headers are null; a missing timestamp is `now`.
 
-    `now` is in microseconds since the epoch, that of the clock if it is not given. The log keeps microseconds: what is
-    finer in a timestamp is rounded down. Raises InvalidRecordException for values that the log's types cannot hold.
+    `now` is in microseconds since the epoch, by default the current time. The log keeps microseconds, so nanoseconds
+    are rounded down. Raises InvalidRecordException for values that the log's types cannot hold.
     """
     now = pa.scalar(now or time.time_ns() // 1000, pa.timestamp("us", tz="UTC"))
     columns = {}
@@ -99,15 +99,15 @@ def _cast(column: pa.ChunkedArray, name: str, topic: str) -> pa.ChunkedArray:
 
 
 def _is_readable(timestamp: int | None) -> bool:
-    """Spark and Python know no other years."""
+    """Whether it lies in the years 1 to 9999. Spark and Python can read no others."""
     return timestamp is None or _YEAR_1 <= timestamp < _YEAR_10000
 
 
 def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: int, sticky: int) -> pa.ChunkedArray:
-    """The partition of each record: as the column `partition` tells, else by Kafka's murmur2 of the key.
+    """The partition of each record: from the column `partition`, otherwise by Kafka's murmur2 of the key.
 
-    Records without a key go to `sticky`, all of one send to the same partition (KIP-480). Raises
-    InvalidPartitionsException for a partition that the topic does not have.
+    All records of a send without a key go to the partition `sticky` (KIP-480). Raises InvalidPartitionsException for a
+    partition that the topic does not have.
     """
     by_key = pa.chunked_array([partition_of_keys(records["key"], partitions, sticky)], pa.int32())
     if _PARTITION not in table.column_names:
@@ -128,7 +128,7 @@ def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: in
 
 
 def split(records: pa.Table, partitions: pa.ChunkedArray) -> Mapping[int, pa.Table]:
-    """The records of each partition, in the order they came."""
+    """The records of each partition, in their original order."""
     placed = pa.table({"partition": partitions, "place": pa.array(range(len(partitions)), pa.int64())})
     order = pc.sort_indices(placed, [("partition", "ascending"), ("place", "ascending")])
     ordered, numbers = records.take(order), partitions.take(order)
@@ -141,5 +141,5 @@ def split(records: pa.Table, partitions: pa.ChunkedArray) -> Mapping[int, pa.Tab
 
 
 def random_partition(partitions: int) -> int:
-    """A sticky partition for one send."""
+    """A random partition for the records of one send that have no key."""
     return random.randrange(partitions)

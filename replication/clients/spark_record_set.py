@@ -1,4 +1,4 @@
-"""Large sends: Spark tasks write the segments, each task those of whole partitions. The driver commits them."""
+"""Large sends: each Spark task writes the segments of whole partitions, and the driver commits them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def arrow_schema(records: DataFrame) -> pa.Schema:
 
 
 class SparkRecordSet:
-    """Records of a DataFrame. It persists them during the send. Otherwise a non-deterministic DataFrame could be
-    counted as one set of records and written as another.
+    """The records of a DataFrame, persisted during the send: a non-deterministic DataFrame could otherwise give other
+    records when they are written than when they were counted.
 
-    Each record has a `place`, so every write of a partition has the same order. If a log already has the first records
-    of a send, it then gets the rest of the same sequence. Spark computes records again if it loses an executor that had
-    them. Such records have another `run` number, and a send that has already written some of the first ones fails.
+    Each record has a `place`, so every write of a partition has the same order. A retry can then append the rest of a
+    send if the log already has its first records. If Spark loses an executor it computes its records again, under
+    another `run` number. The send fails if it had already written some of the first run.
     """
 
     def __init__(self, topic: str, records: DataFrame, partitions: int, sticky: int, segment_bytes: int) -> None:
@@ -82,8 +82,8 @@ class SparkRecordSet:
         return write
 
     def _check(self, numbers: Sequence[int], reads: Mapping[int, _Read]) -> None:
-        """Raises InvalidRecordException unless the tasks read the counted records, from the same runs as the first
-        write."""
+        """Raises InvalidRecordException unless the tasks read as many records as were counted, from the same runs as
+        the first write."""
         for number in numbers:
             read = reads.get(number, _Read(0, 0))
             if read.records != self.counts[number]:
@@ -113,14 +113,14 @@ class _AssignPartitions:
 
 
 class _Read(NamedTuple):
-    """The records of a partition that a task read: their number, and the sum of their run numbers."""
+    """What a task read of a partition: the number of records, and the sum of their run numbers."""
 
     records: int
     runs: int
 
 
 class _Written(NamedTuple):
-    """The result of a task: what it read of each partition, and the segments that it wrote."""
+    """The result of a task: its reads by partition, and the segments that it wrote."""
 
     reads: Mapping[int, _Read]
     segments: Sequence[Segment]

@@ -21,23 +21,23 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
-Process: TypeAlias = tuple[str, int]  # the root of a broker, and its broker epoch
+Process: TypeAlias = tuple[str, int]  # a broker's root and broker epoch
 
 
 class TopicView:
-    """A client's handles on the tables of a cluster, kept open between requests."""
+    """Keeps a client's handles on the tables of a cluster open between requests. Kafka: the client's `Metadata`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._logs: dict[int, tuple[Process, ReplicaLog]] = {}
         self._replicas: dict[int, tuple[Process, ReplicaTable]] = {}
-        self._in_sync: dict[int, int] = {}  # the newest broker epochs that the metadata has named
+        self._in_sync: dict[int, int] = {}  # the newest broker epoch of each broker in the ISRs of the metadata
 
     def partitions(self, topic: str) -> dict[int, PartitionRegistration]:
-        """The topic's partitions by number, as the metadata has them now.
+        """Reads the metadata and returns the topic's partitions by number.
 
-        Raises UnknownTopicOrPartitionException if the topic does not exist, InvalidTopicException if it is no text,
-        KafkaStorageException.
+        Raises UnknownTopicOrPartitionException if the topic does not exist, InvalidTopicException if `topic` is not a
+        str, KafkaStorageException.
         """
         check_is_text(topic)
         self.cluster.topics.refresh()
@@ -48,14 +48,14 @@ class TopicView:
         return partitions
 
     def config(self, topic: str) -> TopicConfig:
-        """The topic's settings over those of the cluster."""
+        """The topic's settings. A setting that the topic does not have is that of this client."""
         return self.cluster.config.topic(self.cluster.topics.topics[topic].configs)
 
     def log(self, broker_id: int) -> ReplicaLog:
-        """A handle on a broker's log. It is opened again for each process of the broker.
+        """A handle on a broker's log. It is opened again when a new process of the broker has registered.
 
-        Raises LeaderNotAvailableException while the log is not the one that the broker has registered, because an
-        append to it could overwrite offsets that others have, and KafkaStorageException. [LI-04]
+        Raises KafkaStorageException, and LeaderNotAvailableException while the log is not the one that the broker has
+        registered: an append to it could reuse offsets of records that other replicas have. [LI-04]
         """
         process = self._process(broker_id)
         known = self._logs.get(broker_id)
@@ -73,8 +73,8 @@ class TopicView:
         return log
 
     def replicas(self, broker_id: int) -> Mapping[TopicIdPartition, Replica]:
-        """A broker's rows of its replicas now. Its table is opened again for each process of the broker. Raises
-        KafkaStorageException."""
+        """Reads a broker's replica rows. Its table is opened again when a new process of the broker has registered.
+        Raises KafkaStorageException."""
         process = self._process(broker_id)
         known = self._replicas.get(broker_id)
         if known is None or known[0] != process:
@@ -84,16 +84,16 @@ class TopicView:
         return known[1].replicas
 
     def _process(self, broker_id: int) -> Process:
-        """A broker's registered process. Its row is read again if the metadata names a newer one."""
+        """A broker's registered process. The registration is read again if an ISR has a newer broker epoch."""
         found = self.cluster.brokers.get(broker_id)
         if found is None or found.broker_epoch < self._in_sync.get(broker_id, NO_EPOCH):
             found = self.cluster.refresh_brokers().get(broker_id)
         return self.cluster.broker_root(broker_id).uri, found.broker_epoch if found else NO_EPOCH
 
     def leaderships(self, topic: str, partitions: Iterable[int]) -> dict[int, Leadership]:
-        """The current metadata and leader rows of those partitions that exist; each table is read once.
+        """Reads the metadata and the leader rows of those partitions that exist, each table once.
 
-        A leader whose table cannot be read is an error of its partitions. Raises UnknownTopicOrPartitionException.
+        If a leader's table cannot be read, its partitions have the error. Raises UnknownTopicOrPartitionException.
         """
         found = self.partitions(topic)
         chosen = {number: found[number] for number in partitions if number in found}
@@ -111,10 +111,10 @@ class TopicView:
 
 
 class TopicWatch:
-    """Finds the partitions of a topic whose metadata or leader row has changed, to wake those who wait for them.
+    """Finds the partitions of a topic whose metadata or leader row has changed, so that waiting operations are tried.
 
-    A row has HW, LEO, log start, role and epoch, so this covers everything that wakes a delayed operation in Kafka.
-    [DO-02]
+    A row has HW, LEO, log start, role and leader epoch. A change of any of these completes delayed operations in Kafka,
+    too. [DO-02]
     """
 
     def __init__(self, view: TopicView, topic: str, partitions: Iterable[int]) -> None:
@@ -124,7 +124,7 @@ class TopicWatch:
         self.seen = view.leaderships(topic, self._partitions)
 
     def moved(self) -> set[int]:
-        """Reads again, and returns the partitions that have changed since the last call."""
+        """Reads again and returns the partitions that have changed since the last read."""
         before, self.seen = self.seen, self._view.leaderships(self._topic, self._partitions)
         return {number for number in self._partitions if self.seen.get(number) != before.get(number)}
 
