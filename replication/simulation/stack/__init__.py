@@ -1,1 +1,1 @@
-"""The stack tier of the simulation: all that ships but Spark, over a store in memory that fails as real ones do."""
+"""The stack tier of the simulation: all shipped code but Spark, over a store in memory that fails like real ones."""

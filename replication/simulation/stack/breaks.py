@@ -1,4 +1,4 @@
-"""How shipped code is broken for a sabotage of the stack tier, and put right again."""
+"""Breaks shipped code for a sabotage of the stack tier. `Changes` restores it afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DirectedHistory = Callable[[StackWorld], None]
 
 
 class StackSabotage(NamedTuple):
-    """What is broken, how, and the directed history that leads to it; None if random ones do."""
+    """What is broken, how, and the directed history that exposes it; None if random histories do."""
 
     what: str
     apply: Break
@@ -26,7 +26,7 @@ class StackSabotage(NamedTuple):
 
 
 def at(*places: tuple[str, Any]) -> Break:
-    """Replaces what lies at these dotted paths."""
+    """Replaces the objects at these dotted paths."""
 
     def apply(changes: Changes) -> None:
         for path, what in places:
@@ -36,7 +36,7 @@ def at(*places: tuple[str, Any]) -> Break:
 
 
 def all_of(*breaks: Break) -> Break:
-    """Breaks in more than one place."""
+    """Applies all of these breaks."""
 
     def apply(changes: Changes) -> None:
         for each in breaks:
@@ -46,8 +46,8 @@ def all_of(*breaks: Break) -> Break:
 
 
 def of_rules(broken: Rules) -> Break:
-    """Replaces rules that a sabotage of the rules tier has broken wherever shipped code has them; it raises ValueError
-    where it has none. The chain stays: the files of a log cannot do without it. See `WITHOUT_CHAIN`."""
+    """Replaces, in shipped code, the rules that a sabotage of the rules tier has broken. Raises ValueError if shipped
+    code uses none of them. It leaves `link` alone, because a log's files need the chain: see `WITHOUT_CHAIN`."""
 
     def apply(changes: Changes) -> None:
         count = 0
@@ -62,8 +62,8 @@ def of_rules(broken: Rules) -> Break:
 
 
 def _replace(changes: Changes, name: str, shipped: Any, rule: Any) -> int:
-    """Replaces a rule where shipped modules import it; returns in how many places. Its own module keeps it: the broken
-    rule may call it there."""
+    """Replaces a rule in the shipped modules that import it, and returns in how many. The module that defines it keeps
+    it, because the broken rule may call it there."""
     count = 0
     for rules in (RULES, SEND_RULES):
         if getattr(rules, name, None) is shipped:

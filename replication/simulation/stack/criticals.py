@@ -1,5 +1,4 @@
-"""Five mistakes that lost or doubled acknowledged records, each as it was before it was mended, with the history that
-leads to it."""
+"""Five past bugs that lost or doubled acknowledged records, each with the directed history that exposes it."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _send, _place, _publish = Producer.send, place, ReplicaManager.publish
 
 
 def _keeps_its_identity(producer: Producer, *args: Any, **options: Any) -> Any:
-    """A send that raises leaves its id and sequence numbers to the next one."""
+    """After a send that raised, the next send uses the same producer id and sequence numbers."""
     identity = producer._identity
     try:
         return _send(producer, *args, **options)
@@ -35,12 +34,12 @@ def _keeps_its_identity(producer: Producer, *args: Any, **options: Any) -> Any:
 
 
 def _leads_on(_broker: int, _epoch: int, metadata: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A new process takes up what an older one was elected for."""
+    """A new process leads the partitions for which an older process was elected."""
     return dict(metadata)
 
 
 def _goes_on(manager: ReplicaManager) -> None:
-    """The fetchers of a broker do a round while another thread of it publishes, unless it is one of them that does."""
+    """A broker's fetchers do a round while another thread of the broker publishes, unless a fetcher publishes."""
     fetchers = [f for f in manager._fetchers.fetchers().values() if isinstance(f, InlineFetcher)]
     if not any(fetcher.is_fetching for fetcher in fetchers):
         for fetcher in fetchers:
@@ -48,13 +47,13 @@ def _goes_on(manager: ReplicaManager) -> None:
 
 
 def _is_overtaken(manager: ReplicaManager, why: str) -> None:
-    """As it is shipped: whatever goes on meanwhile, the row is true."""
+    """The shipped `publish`, after the fetchers' rounds: its rows are correct."""
     _goes_on(manager)
     _publish(manager, why)
 
 
 def _reads_the_log_first(manager: ReplicaManager, why: str) -> None:
-    """The log is read, then other threads of the same broker go on, then the fetch states are read."""
+    """Reads the log, lets other threads of the broker run, and then reads the fetch states."""
     state = manager._log.current()
     _goes_on(manager)
     told = manager._table.replicas
@@ -77,7 +76,7 @@ def _appends_all_again(log: PartitionLog, request: PartitionAppend) -> Appended:
 def _without_progress(
     files: Collection[LogFile], segment_bytes: int, min_files: int, _max_bytes: int
 ) -> Compaction | None:
-    """Files are chosen by their size, compressed, and packed by the size of their records, which may be far larger."""
+    """Chooses files by their compressed size, and packs them by the size of their records, which may be far larger."""
     small = [file for file in files if size_class(file.size, segment_bytes) >= 0]
     if len(small) < min_files:
         return None
@@ -93,29 +92,29 @@ def _without_progress(
     return Compaction(tuple(small), tuple(packs))
 
 
-# As shipped, while the broker's fetchers go on: the counterpart of `_reads_the_log_first`.
+# The counterpart of `_reads_the_log_first`: shipped code, while the broker's fetchers run.
 FETCHER_GOES_ON = at(("server.replica_manager.ReplicaManager.publish", _is_overtaken))
 
 CRITICALS: dict[str, StackSabotage] = {
     "a_send_keeps_its_identity": StackSabotage(
-        "a send that raises leaves its sequence numbers to the next one",
+        "after a send that raised, the next one uses the same sequence numbers",
         at(("clients.producer.Producer.send", _keeps_its_identity)), rare.interrupted_send,
     ),
     "a_new_process_leads_on": StackSabotage(
-        "a process leads what an older one was elected for, with a log that has lost its end",
+        "a process leads where an older one was elected, with a log that has lost its end",
         at(
             ("server.replica_manager.take_up_roles",
              partial(take_up_roles, rules=BrokerRules(given_to=_leads_on))),
-            ("protocol.log_matching.leader_lost_its_end", lambda *_: False),  # it would keep what was lost
+            ("protocol.log_matching.leader_lost_its_end", lambda *_: False),  # else followers keep the records
         ), rare.leader_without_its_end,
     ),
     "the_log_is_read_first": StackSabotage(
-        "a row is made of a log that was read before the fetch states",
+        "a row is built from a log that was read before the fetch states",
         at(("server.replica_manager.ReplicaManager.publish", _reads_the_log_first)),
         rare.tail_of_a_deposed_leader,
     ),
     "all_is_appended_again": StackSabotage(
-        "a leader that has the first records of a send appends all of them",
+        "a leader that has the first records of a send appends all of them again",
         at(("storage.log.append.place", _appends_all_again)), rare.send_that_was_replicated_in_part,
     ),
     "compaction_makes_no_progress": StackSabotage(

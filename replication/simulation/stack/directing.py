@@ -1,4 +1,4 @@
-"""What directed histories are made of: who stands still, who goes on, and what happens in the middle of a step."""
+"""Building blocks of directed histories: freeze, kill and run processes, and interrupt them in the middle of a step."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from lakelog.replication.simulation.stack.one_thread import Changes
 from lakelog.replication.simulation.stack.processes import Process, StackBroker
 from lakelog.replication.simulation.stack.world import StackWorld
 
-_PATIENCE = 60  # looks of the controllers
+_PATIENCE = 60  # rounds of the controllers
 
 
 def freeze(*processes: Process) -> None:
-    """They get no steps until they are thawed, and show no life."""
+    """Freezes processes: until they are thawed they get no steps and send no heartbeats."""
     for process in processes:
         process.frozen_until = inf
 
 
 def thaw(*processes: Process) -> None:
-    """They get steps again."""
+    """Lets frozen processes run again."""
     for process in processes:
         process.frozen_until = 0.0
 
 
 def kill(world: StackWorld, node: StackBroker) -> None:
-    """Ends a broker, which is not started again before the calm."""
+    """Kills a broker. It is not started again before the calm."""
     with world.acting(None):
         world.disasters.kill(node)
     freeze(node)
 
 
 def its_own_thread(world: StackWorld, node: StackBroker) -> None:
-    """A round of the broker's own thread, and none of its fetchers."""
+    """Runs one round of the broker's own thread, and none of its fetchers."""
     assert node.broker is not None
     with world.acting(node):
         node.broker._run()
@@ -44,7 +44,7 @@ def its_own_thread(world: StackWorld, node: StackBroker) -> None:
 
 @contextmanager
 def only(world: StackWorld, *actors: Process) -> Iterator[None]:
-    """While a client waits in the block these go on, each once, and nobody else."""
+    """In the block, a waiting client lets only these processes run, one step each."""
 
     def go_on() -> None:
         for actor in actors:
@@ -67,7 +67,7 @@ def first(world: StackWorld, *work: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def meanwhile(owner: object, name: str, work: Callable[[], object]) -> Iterator[None]:
-    """In the block `work` is done once, before the first call of what has this name in a module or a class."""
+    """In the block, runs `work` once, just before the first call of `owner.name`. `owner` is a module or a class."""
     shipped, todo = getattr(owner, name), [work]
 
     def instead(*given: Any, **named: Any) -> Any:
@@ -83,8 +83,8 @@ def meanwhile(owner: object, name: str, work: Callable[[], object]) -> Iterator[
 def wait_for(
     world: StackWorld, what: Callable[[], bool], *numbers: int, offices: Sequence[Process] | None = None
 ) -> bool:  # fmt: skip
-    """These brokers show that they live, and do nothing else, while the controllers look, or those of `offices`; tells
-    whether it came to pass."""
+    """Waits until `what` is true, and returns whether it became true. Meanwhile only the controllers run, or those in
+    `offices`; the brokers `numbers` send heartbeats and do nothing else."""
     for _ in range(_PATIENCE):
         world.clock.now += 0.5
         for number in numbers:
@@ -99,33 +99,33 @@ def wait_for(
 
 
 def show_life(world: StackWorld, *numbers: int) -> None:
-    """Each of these brokers has a heartbeat, and the controllers look."""
+    """Each of these brokers sends a heartbeat, and the controllers see it."""
     wait_for(world, lambda: True, *numbers)
 
 
 def elect(world: StackWorld, *numbers: int) -> None:
-    """Those brokers lead everything. Raises Violation if the controllers do not elect them, though they live."""
+    """Waits until these brokers lead all partitions. Raises Violation if the controllers do not elect them."""
     if not wait_for(world, lambda: all(r.leader in numbers for r in world.partitions().values()), *numbers):
         raise Violation("the_cluster_heals", f"none of {numbers} was elected")
 
 
 def try_to_elect(world: StackWorld, *numbers: int) -> None:
-    """Those brokers lead everything if the controllers may elect them."""
+    """As `elect`, but without a Violation."""
     wait_for(world, lambda: all(r.leader in numbers for r in world.partitions().values()), *numbers)
 
 
 def without(world: StackWorld, number: int) -> Callable[[], bool]:
-    """Whether a broker has left every ISR."""
+    """A condition for `wait_for`: the broker is in no ISR."""
     return lambda: all(number not in r.isr for r in world.partitions().values())
 
 
 def registration(world: StackWorld, number: int = 0) -> PartitionRegistration:
-    """What the metadata has of a partition."""
+    """A partition's current row in the metadata."""
     return next(r for p, r in world.partitions().items() if p.partition == number)
 
 
 def is_in_sync(world: StackWorld, number: int, *actors: Process) -> bool:
-    """Whether a broker is in the ISR once these processes have gone on."""
+    """Runs one step of each of these processes, and returns whether the broker is then in the ISR of partition 0."""
     for actor in actors:
         world.run(actor)
     return number in registration(world).isr

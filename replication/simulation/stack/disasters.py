@@ -1,10 +1,9 @@
-"""What befalls brokers and their roots: kills, freezes, power cuts, torn files, emptied and restored roots, sleeps.
+"""Faults of brokers and their roots: kills, freezes, power cuts, torn files, emptied and restored roots, sleeps.
 
-What may be lost is what Lakelog promises to stand: a power cut, or a root that is emptied, takes the log of one broker
-at a time, or a part of it, while another member of the ISR has all that was acknowledged and lives until the controller
-has seen it: so it neither ends meanwhile nor stands still for so long that it would be taken for dead. The root stays
-within reach: producers append to a log that has lost its end and still says that it leads. Where a root cannot be read
-afterwards, as a commit of it is torn, an operator empties it.
+They lose no more than Lakelog promises to survive. Only one broker at a time loses its log or a part of it. Meanwhile
+another member of the ISR has all acknowledged records, and it neither ends nor freezes until the controller has seen
+the loss. The damaged root stays reachable, so producers may append to a log that has lost its end and still says that
+its broker leads. If a torn commit makes a root unreadable, an operator empties it.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.schemas import LOG, REPLICAS
 
 BROKERS = (1, 2, 3)
-_LOSSES = LOSES_END, TORN, EMPTIED, RESTORED  # of records: they befall a broker that others can do without
-_LANDS = 0.5  # how often a commit that is late lands before something happens
-_BACKS_UP = 0.5  # how often the root of the broker that is drawn is copied first
+_LOSSES = LOSES_END, TORN, EMPTIED, RESTORED  # faults that lose records: only for a broker that `_may_lose` allows
+_LANDS = 0.5  # the probability that a late commit lands before a fault
+_BACKS_UP = 0.5  # the probability that the drawn broker's root is backed up before a fault
 _ASLEEP_SECONDS = 30, 400, 4_000, 90_000
 _LITTER = "part-0000.parquet", "a b%20c.parquet", ".hidden", "_delta_log/00000000000000000003.json.tmp", "x/y.parquet"
 
 
 class DisasterWorld(Protocol):
-    """What disasters need of the world that they befall."""
+    """The part of the world that `Disasters` needs."""
 
     rng: Random
     rates: Rates
@@ -59,18 +58,18 @@ class DisasterWorld(Protocol):
     trace: list[str]
 
     def acting(self, actor: Process | None) -> AbstractContextManager[None]:
-        """This process uses the store inside the block; None is the simulation itself."""
+        """Inside the block this process uses the store; None is the simulation itself."""
 
     def is_busy(self, process: Process) -> bool:
-        """Whether it is in the midst of a step."""
+        """Whether the process is in the middle of a step."""
 
     def partitions(self) -> dict[TopicIdPartition, PartitionRegistration]:
         """The metadata of all partitions now."""
 
 
 class Disasters:
-    """What befalls the brokers of one world. `damaged`: those that have lost records, and the last broker epoch with
-    all of them."""
+    """The faults of one world's brokers. `damaged`: brokers that have lost records, each with its last broker epoch
+    before the loss."""
 
     def __init__(self, world: DisasterWorld) -> None:
         self._world = world
@@ -79,7 +78,7 @@ class Disasters:
         self._backups: dict[int, Mapping[str, Mapping[str, File]]] = {}
 
     def happen(self) -> None:
-        """One of them, where it may befall the broker that is drawn."""
+        """Draws a fault and a broker, and carries it out if it is allowed."""
         disasters: dict[str, Callable[[StackBroker], None]] = {
             KILLED: self.kill, STOPPED: self._freeze, LOSES_END: self.cut_power, TORN: self.tear,
             EMPTIED: self.empty_root, RESTORED: self.restore, ASLEEP: self._sleep, LITTERED: self._litter,
@@ -101,13 +100,13 @@ class Disasters:
                     return
 
     def kill(self, node: StackBroker) -> None:
-        """Ends a process of a broker; the next step of the broker starts another."""
+        """Kills a broker. Its next step starts a new process."""
         self._tell(KILLED, f"kill {node.name}")
         node.kill()
         node.frozen_until = self._world.clock.now + self._world.rng.choice([0, 0, 3, 12])
 
     def _start_another(self, node: StackBroker) -> None:
-        """Two processes of a broker run at once."""
+        """Starts a second process of a broker beside the first."""
         if node.runs:
             self._tell(DOUBLED, f"{node.name} is started once more")
             with self._world.acting(node):
@@ -119,7 +118,7 @@ class Disasters:
         actor.frozen_until = self._world.clock.now + self._world.rng.choice([2, 8, 15])
 
     def cut_power(self, node: StackBroker, commits: int | None = None) -> None:
-        """A broker goes down, and the ends of its tables go with it: perhaps of its log alone."""
+        """A power cut: a broker goes down and loses the last commits of its log, and perhaps of `replicas`."""
         self.damage(node)
         counts = (commits or self._world.rng.randrange(1, 8), commits or self._world.rng.randrange(8))
         tables = (node.root.child(LOG.name), node.root.child(REPLICAS.name))
@@ -127,7 +126,7 @@ class Disasters:
         self._tell(LOSES_END, f"{node.name} loses the last {lost} commits")
 
     def tear(self, node: StackBroker) -> None:
-        """A broker goes down, and the last files of one of its tables are not whole, or the last commit is not."""
+        """A power cut: a broker goes down, and one of its tables keeps only a part of its last files or last commit."""
         self.damage(node)
         table = node.root.child(self._world.rng.choice([LOG.name, LOG.name, LOG.name, REPLICAS.name]))
         part = self._world.rng.choice([0, 0.5])
@@ -138,13 +137,13 @@ class Disasters:
         self._tell(TORN, f"{node.name}: {part} is left of {torn}")
 
     def empty_root(self, node: StackBroker) -> None:
-        """A broker goes down, and its root is formatted anew."""
+        """A broker goes down, and its root is emptied and formatted again."""
         self.damage(node)
         self._format_anew(node)
         self._tell(EMPTIED, f"{node.name} loses its root")
 
     def restore(self, node: StackBroker) -> None:
-        """A broker goes down, and its root is again as it was some time ago, as somebody restores a backup."""
+        """A broker goes down, and somebody restores an old backup of its root."""
         backup = self._backups[node.number]
         self.damage(node)
         node.root.delete_folder()
@@ -157,13 +156,13 @@ class Disasters:
             self._backups[node.number] = {f: dict(files) for f, files in folders.items() if f.startswith(f"{root}/")}
 
     def _sleep(self, _: StackBroker) -> None:
-        """Nothing runs for a while, as when all machines are suspended: what is old is cleaned up afterwards."""
+        """Nothing runs for a while, as if all machines were suspended. Later, old files and commits are cleaned up."""
         seconds = self._world.rng.choice(_ASLEEP_SECONDS)
         self._world.clock.now += seconds
         self._tell(ASLEEP, f"everybody sleeps for {seconds} s")
 
     def _litter(self, node: StackBroker) -> None:
-        """Somebody leaves files that are none of ours in a table."""
+        """Somebody leaves foreign files in a table."""
         table = node.root.child(self._world.rng.choice([LOG.name, REPLICAS.name]))
         name = self._world.rng.choice(_LITTER)
         table.write(name, b"nobody knows")
@@ -175,9 +174,9 @@ class Disasters:
         self._formatted_anew.add(node.number)
 
     def mend(self, node: StackBroker) -> None:
-        """What an operator does who is told that a root that has lost something cannot be read.
+        """Acts as an operator: empties a damaged root that cannot be read.
 
-        A commit that was on its way to a root when it was emptied may land in the new table at any later time. The
+        A commit under way when a root was emptied may land in the new table at any later time, and leave a gap. The
         operator then empties the root once more, as soon as others have all its records.
         """
         with self._world.acting(None):
@@ -202,11 +201,11 @@ class Disasters:
         self._world.faults.count(what)
 
     def damage(self, node: StackBroker) -> None:
-        """Kills a broker that is about to lose records; commits on their way to it are lost, too."""
+        """Kills a broker that is about to lose records. Late commits to its root are lost, too."""
         self.kill(node)
         self._world.faults.lose_late(node.root)
         self._note_damage(node)
-        if self._world.rng.random() < 0.3:  # it may be back before a controller looks
+        if self._world.rng.random() < 0.3:  # the broker may be back before a controller sees the loss
             for office in self._world.offices:
                 office.frozen_until = self._world.clock.now + 3
 
@@ -215,7 +214,7 @@ class Disasters:
         self.damaged[node.number] = table.registration.broker_epoch if table.registration else 0
 
     def _may_lose(self, node: StackBroker) -> bool:
-        """Whether another member of each ISR lives, is known to, and keeps what was acknowledged."""
+        """Whether each ISR has another member that is alive, is known to be, and has all acknowledged records."""
         self._world.faults.land(all_of_them=True)
         self._note_whole()
         seen = [
@@ -228,19 +227,19 @@ class Disasters:
         return not self.damaged and all(keeping)
 
     def may_end(self, node: StackBroker) -> bool:
-        """Whether a broker may end: while one has lost records, and still counts as having them, the others live."""
+        """Whether a broker may end. It may not while another one has lost records and is still in an ISR."""
         with self._world.acting(None):
             self._note_whole()
             return not self.is_awaited() or set(self.damaged) == {node.number}
 
     def is_awaited(self) -> bool:
-        """Whether one that has lost records is in an ISR as the process that had them: until the controller sees to
-        that, nothing else breaks."""
+        """Whether a broker that has lost records is still in an ISR under an epoch before the loss. Until the
+        controller removes it, nothing else breaks."""
         registrations = self._world.partitions().values() if self.damaged else ()
         return any(n in r.isr and r.isr_epoch(n) <= epoch for r in registrations for n, epoch in self.damaged.items())
 
     def _note_whole(self) -> None:
-        """Who was taken back into every ISR has all again."""
+        """Drops from `damaged` the brokers that are back in every ISR under a newer epoch: they have all records."""
         registrations = self._world.partitions().values()
         for number, epoch in list(self.damaged.items()):
             if all(number in r.isr and r.isr_epoch(number) > epoch for r in registrations):

@@ -1,7 +1,7 @@
-"""A store that has faults: it answers 503, hangs, loses answers, lands commits late, lets a process die or stand still
-in the middle of a write. Which of them, and when, a seeded generator tells.
+"""A store with faults: it answers 503, hangs, loses answers and lands commits late, and processes die or freeze in the
+middle of a write. A seeded generator chooses the faults.
 
-The faults lie in the store in memory, below `StorageRoot` and `DeltaLog`: all of `storage` has to do with them.
+The faults are in the store in memory, below `StorageRoot` and `DeltaLog`, so all of `storage` meets them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from lakelog.replication.storage.delta.storage_root import TIMEOUT_MS, StorageRo
 
 _SENT_AGAIN = 0.5
 _FROZEN_SECONDS = 3, 8, 15
-LOOKS_OF_A_STEP = 50_000  # a step that looks more often goes on for ever
+LOOKS_OF_A_STEP = 50_000  # a step with more looks counts as endless
 
 
 class StoreUser(Protocol):
-    """A process that uses the store. `outage`: what it cannot reach until its step ends. `keeps_records`: whether it is
-    a broker. `looks`: how often it has used the store in its step."""
+    """A process that uses the store. `outage`: the root that it cannot reach until its step ends. `keeps_records`:
+    whether it is a broker. `looks`: how often it has used the store in this step."""
 
     name: str
     outage: str | None
@@ -42,20 +42,20 @@ class StoreUser(Protocol):
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has been killed: then it writes and reads nothing more."""
+        """Whether it has been killed. Then it reads and writes nothing more."""
 
     def die(self) -> bool:
-        """Ends it at once, if it may be ended now; tells whether it has. A producer raises Interrupted instead."""
+        """Ends it at once if that is allowed now, and returns whether it has ended. A producer raises Interrupted."""
 
     def may_write(self, uri: str) -> bool:
-        """Whether a file with this URI is one that this process writes, or deletes."""
+        """Whether this process may write or delete the file with this URI."""
 
 
 class FaultyStore:
-    """What happens to those who use one store. `actor` tells which process uses it now, None if it is the simulation
-    itself, which meets no faults. `others` lets others go on for so many seconds, one of them at least.
+    """The faults of one store. `actor` returns the process that uses it now; None is the simulation itself, which meets
+    no faults. `others` lets at least one other process run, for so many seconds.
 
-    `is_careful`: as long as a broker that has lost records still counts, no other is kept from the store.
+    `is_careful`: only harmless faults occur. It is set while a broker that has lost records is still in an ISR.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class FaultyStore:
         self.counts: dict[str, int] = {}
 
     def read(self, uri: str) -> None:
-        """Raises OSError where the store does not answer, BrokerKilled for the dead, Violation for an endless step."""
+        """Raises OSError if the store fails, BrokerKilled if the process is dead, Violation if its step is endless."""
         actor = self._actor()
         if actor is None:
             return
@@ -103,7 +103,7 @@ class FaultyStore:
             raise BrokerKilled
 
     def write(self, uri: str, put: Callable[[], None]) -> None:
-        """Writes a file, or not, or loses the answer. Raises as `read` does, and Violation if the file is another's."""
+        """Writes the file, fails, or loses the answer. Raises as `read`, and Violation if the file is another's."""
         self._check_owner(uri)
         self.read(uri)
         actor = self._actor()
@@ -118,7 +118,7 @@ class FaultyStore:
             raise OSError(f"{uri}: connection reset")
 
     def _die(self, actor: StoreUser, fault: str) -> None:
-        """Ends the process if it may end now: raises BrokerKilled, for a producer Interrupted."""
+        """Ends the process if it may end now. Raises BrokerKilled, or Interrupted for a producer."""
         if actor.die():
             self.count(fault)
             raise BrokerKilled
@@ -129,7 +129,7 @@ class FaultyStore:
             raise Violation("only_owners_write", f"{actor.name} writes {uri}")
 
     def commit(self, uri: str, put: Callable[[], bool]) -> bool:
-        """Commits now, later or not at all; returns whether the client is told that it was first. Raises as `write`."""
+        """Commits now, later or not at all. Returns whether the client learns that it was first. Raises as `write`."""
         self._check_owner(f"{uri}/{commit_name(0)}")
         self.read(uri)
         actor = self._actor()
@@ -164,11 +164,11 @@ class FaultyStore:
         if fault != LOST:
             return is_first
         if self._rng.random() < _SENT_AGAIN:
-            return False  # a client sends again what got no answer, and is refused by what it has sent itself
+            return False  # without an answer the client sends again, and its own first commit refuses it
         raise OSError(f"{uri}: connection reset")
 
     def _hang(self, actor: StoreUser, uri: str, put: Callable[[], bool]) -> None:
-        """No answer comes before the deadline. The commit has landed, or lands later."""
+        """The store does not answer before the deadline. The commit has landed, or lands later."""
         if self._rng.random() < 0.5:
             put()
         else:
@@ -177,7 +177,7 @@ class FaultyStore:
         raise OSError(f"{uri}: timed out")
 
     def land(self, all_of_them: bool = False) -> None:
-        """What is late lands now, where nobody was first: one commit, or all of them."""
+        """Lands one late commit, or all of them. A commit fails if another one has its version."""
         while self._late:
             _, put = self._late.pop(0)
             put()
@@ -185,7 +185,7 @@ class FaultyStore:
                 return
 
     def lose_late(self, root: StorageRoot) -> None:
-        """What was on its way to a root does not arrive any more."""
+        """Drops the late commits to a root."""
         self._late = [(to, put) for to, put in self._late if not to.startswith(f"{root.uri}/")]
 
     def count(self, what: str) -> None:
@@ -194,6 +194,6 @@ class FaultyStore:
 
 
 def _owner(uri: str) -> str:
-    """The root of the broker, or of the cluster, that a table belongs to: roots lie side by side in a store."""
+    """The root of a broker or of the cluster that has this table. Roots are side by side in a store."""
     scheme, _, rest = uri.partition("://")
     return f"{scheme}://{'/'.join(rest.split('/')[:2])}"

@@ -1,4 +1,4 @@
-"""Time as it passes for those who wait: a held clock moves on, and all that becomes due meanwhile happens."""
+"""Simulated time: while somebody waits, the clock moves on, and repeated work runs when it is due."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class _Repeated:
 
 
 class Schedule:
-    """What is done again and again. Nothing happens by itself: it does while somebody lets time pass."""
+    """Repeated work. It runs only while somebody lets time pass."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._all: list[_Repeated] = []
 
     def repeat(self, work: Callable[[], object], seconds: float) -> Callable[[], None]:
-        """From now on `work` is done every so many seconds, until what this answers is called. What is due at the same
-        time is done in the order in which it was given."""
+        """Runs `work` every `seconds` until the returned function is called. Work that is due at the same time runs in
+        the order of these calls."""
         repeated = _Repeated(work, seconds, self._clock.now + seconds)
         self._all.append(repeated)
         return lambda: self._all.remove(repeated)
 
     def let_pass(self, seconds: float) -> None:
-        """So much time passes."""
+        """Moves the clock on by `seconds`, and runs the work that becomes due."""
         until = self._clock.now + seconds
         while due := [repeated for repeated in self._all if repeated.due_at <= until]:
             first = min(due, key=lambda repeated: repeated.due_at)
@@ -41,7 +41,7 @@ class Schedule:
 
 
 class Passing:
-    """Stands for an event that nobody sets: who waits for it lets time pass."""
+    """Replaces an event that nobody sets. Waiting for it lets time pass."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule

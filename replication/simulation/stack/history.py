@@ -1,4 +1,4 @@
-"""One history of the stack tier: a seed, the events of its storm, then calm, and the invariants."""
+"""One history of the stack tier: a storm of events under a seed, then calm, then the check of the invariants."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lakelog.replication.simulation.stack.rates import drawn
 from lakelog.replication.simulation.stack.step_invariants import violation_of
 from lakelog.replication.simulation.stack.world import StackWorld
 
-_RUNS = 100  # at most, of a history with some events left out
-_FOR_DAYS = 4  # one history in so many goes on for days, until files that nobody needs must be gone
-EVENTS = 30  # of a storm: each may have others in its midst
+_RUNS = 100  # at most, to shrink a history
+_FOR_DAYS = 4  # every fourth seed runs for days, until all unneeded files must be gone
+EVENTS = 30  # of a storm; other events may happen in the middle of each
 
 
 class StackHistory(NamedTuple):
-    """What was run, and how it ended. `violation` is None if every invariant held; `faults` counts what went wrong."""
+    """A run and its result. `violation` is None if every invariant held. `faults` counts the faults by kind."""
 
     seed: int
     events: tuple[int, ...]
@@ -34,12 +34,12 @@ class StackHistory(NamedTuple):
 
     @property
     def about(self) -> str:
-        """What the history had to do with."""
+        """The events and the faults of the history, as text."""
         return f"events {', '.join(map(str, self.events)) or 'of a schedule'}; faults {dict(self.faults)}"
 
 
 def shrink_stack(failed: StackHistory, sabotage: StackSabotage | None = None) -> StackHistory:
-    """The history with as few events as could be found. Raises ValueError if the history has not failed."""
+    """The shortest history found that still fails. Raises ValueError if the given one did not fail."""
 
     def again(events: Sequence[int]) -> Violation | None:
         return run(failed.seed, events, sabotage).violation
@@ -48,7 +48,7 @@ def shrink_stack(failed: StackHistory, sabotage: StackSabotage | None = None) ->
 
 
 def run(seed: int, events: Sequence[int] = range(EVENTS), sabotage: StackSabotage | None = None) -> StackHistory:
-    """A world under one seed: a storm, or the schedule of a sabotage, then calm, and the check."""
+    """Runs a world under one seed: a storm, or the schedule of a sabotage, then calm, then the check."""
     with _quiet(), Changes() as changes:
         if sabotage is not None:
             sabotage.apply(changes)
@@ -75,7 +75,7 @@ def run(seed: int, events: Sequence[int] = range(EVENTS), sabotage: StackSabotag
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Shipped code logs each fault, and draws random numbers where nothing depends on them: from the seed here."""
+    """Switches the logging of faults off, and seeds the random numbers that shipped code draws."""
     before, level = random.getstate(), logging.root.manager.disable
     random.seed(0)
     logging.disable(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""What must hold after calm: nothing that was acknowledged is lost, nothing is there twice, all replicas are equal."""
+"""The invariants after calm: no acknowledged record is lost, no record is there twice, all replicas are equal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_name import may_be_deleted
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
-_DAYS = 400_000.0, 8_000.0, 8_000.0, 8_000.0  # until files are old, nobody is seen to need them, and they go
+_DAYS = 400_000.0, 8_000.0, 8_000.0, 8_000.0  # seconds until files are old, seen as unneeded, and deleted
 _ROUNDS = 12
 
 
 def check(world: StackWorld) -> None:
-    """Raises Violation, which says what is wrong."""
+    """Checks all invariants but that of `check_files`. Raises Violation, whose text says what is wrong."""
     for node in world.nodes.values():
         _check_compaction(node)
     _check_topics(world)
@@ -32,7 +32,7 @@ def check(world: StackWorld) -> None:
 
 
 def check_files(world: StackWorld) -> None:
-    """Days later no file is left that no version of its table needs. Raises Violation."""
+    """Lets days pass. Raises Violation if a file is left that no version of its table needs."""
     for seconds in _DAYS:
         world.clock.now += seconds
         for _ in range(_ROUNDS):
@@ -86,7 +86,7 @@ def _check_partition(world: StackWorld, partition: TopicIdPartition) -> None:
 
 
 def _check_high_watermarks(world: StackWorld, partition: TopicIdPartition, log: PartitionLog) -> None:
-    """What readers may have seen is in the log."""
+    """The log has all records that readers may have seen."""
     told = [(hw, chain) for known, hw, chain in world.told_hws if known == partition]
     others = [f"up to {hw}" for hw, chain in sorted(told) if log.chain_at(hw) not in (chain, None)]
     beyond = [f"up to {hw}" for hw, _ in sorted(told) if hw > log.log_end_offset]
@@ -94,7 +94,7 @@ def _check_high_watermarks(world: StackWorld, partition: TopicIdPartition, log: 
 
 
 def check_that_it_goes_on(world: StackWorld) -> None:
-    """Records can be sent, and are read where it was answered that they are. Raises Violation."""
+    """Sends records and checks again. Raises Violation, also if they cannot be sent."""
     if not world.clients[0].send(dict.fromkeys(range(PARTITIONS), 1)):
         raise Violation("the_cluster_heals", "nothing can be sent afterwards")
     world.calm()
@@ -119,7 +119,7 @@ def _check_records(world: StackWorld, partition: int, values: Sequence[str]) -> 
 
 
 def _is_there(answer: RecordMetadata, offsets: Sequence[int | None]) -> bool:
-    """Others' records may lie in between."""
+    """Compares first and last offset only, because records of others may be in between."""
     return (offsets[0], offsets[-1]) == (answer.base_offset, answer.last_offset)
 
 

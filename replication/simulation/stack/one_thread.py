@@ -1,4 +1,4 @@
-"""One thread for all: what the shipped code gives to threads, pools and clocks happens in order, by a held clock."""
+"""Runs shipped code in one thread: replaces its threads, pools and clocks, so that a seed determines every step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
 
 PACKAGE = "lakelog.replication."
-_EPOCH = 1_800_000_000.0  # wall time when the clock of a world stands at nothing
+_EPOCH = 1_800_000_000.0  # the wall time at second 0 of a world's clock
 _LOGS_ERRORS = (
     "server.broker", "server.broker_session", "server.log_maintenance", "controller.controller", "controller.term",
 )  # fmt: skip
@@ -28,23 +28,23 @@ _NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxs
 
 
 class InlineFetcher(ReplicaFetcher):
-    """A fetcher without a query: a round of it is fetched from the leader's snapshot."""
+    """A fetcher without a query. Each round fetches from the leader's snapshot."""
 
     is_fetching = False
     _seen: tuple[int, object] | None = None
 
     def start(self) -> None:
-        """A step of its broker calls the rounds."""
+        """Starts nothing: a step of its broker calls the rounds."""
 
     def wake(self) -> None:
-        """There is no stream to be woken."""
+        """Does nothing: there is no stream to wake."""
 
     def shutdown(self, seconds: float | None = None) -> None:
         self._states.remove(self._states.all())
 
     def fetch_once(self, all_of_it: bool = False) -> None:
-        """A round as of a query that has just begun, if the leader's log has moved: nothing of the stream is there, all
-        is to be looked for. `all_of_it`: without limits."""
+        """Runs one round. If the leader's log has moved, the round reads the snapshot, as a new query does.
+        `all_of_it`: without limits on bytes."""
         source = self._round._source
         newest = last_version(source)
         seen = newest, source.stamps([commit_name(newest)])[0]
@@ -62,7 +62,7 @@ class InlineFetcher(ReplicaFetcher):
 
 
 class AtOnce:
-    """A thread whose work is done when it has been started."""
+    """Replaces a thread: `start` does all its work."""
 
     def __init__(self, target: Callable[..., object], args: tuple[object, ...] = (), **_: object) -> None:
         self._work = lambda: target(*args)
@@ -72,7 +72,7 @@ class AtOnce:
 
 
 class InOrder:
-    """A pool of threads that does one thing after the other."""
+    """Replaces a pool of threads: it does one item after the other."""
 
     def __init__(self, _: int) -> None:
         pass
@@ -88,14 +88,14 @@ class InOrder:
 
 
 class NoPause:
-    """An event that nobody waits for."""
+    """Replaces an event: waiting for it takes no time."""
 
     def wait(self, _seconds: float) -> bool:
         return False
 
 
 class OneRound:
-    """Stands for the event that ends a loop: it lets the loop go round once."""
+    """Replaces the event that ends a loop, so that the loop runs once."""
 
     def __init__(self) -> None:
         self._has_gone_round = True
@@ -109,7 +109,7 @@ class OneRound:
 
 
 class Standing:
-    """Stands for a thread that is never begun."""
+    """Replaces a thread that never runs and counts as alive."""
 
     def start(self) -> None:
         pass
@@ -119,8 +119,8 @@ class Standing:
 
 
 class Clock:
-    """The time of a world, in seconds: `monotonic` when it is called, and wall time. `skew` tells by how much the clock
-    of who asks now is wrong."""
+    """The time of a world, in seconds: call it for the monotonic time. `skew` returns the error of the wall clock of
+    the process that runs now."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -130,34 +130,34 @@ class Clock:
         return self.now
 
     def wall(self) -> float:
-        """Seconds since the epoch, as the store has them."""
+        """The true wall time, which the store uses: seconds since the epoch."""
         return _EPOCH + self.now
 
     def told(self) -> float:
-        """Seconds since the epoch, as a process is told."""
+        """The wall time that the running process sees, with its error: seconds since the epoch."""
         return self.wall() + self.skew()
 
 
 class Changes(ExitStack):
-    """What has another value until the block ends."""
+    """Patches code until the block ends."""
 
     def change(self, where: object, name: str, what: object) -> None:
-        """An attribute of a module or a class; a module also by its name below `lakelog.replication`."""
+        """Replaces an attribute of a class or a module. `where` may be a module's name below `lakelog.replication`."""
         target = import_module(PACKAGE + where) if isinstance(where, str) else where
         self.enter_context(patch.object(target, name, what))
 
     def change_at(self, path: str, what: object) -> None:
-        """Replaces what a dotted path below `lakelog.replication` names: module, perhaps a class, name."""
+        """Replaces the object at a dotted path below `lakelog.replication`: module, perhaps a class, name."""
         self.enter_context(patch(PACKAGE + path, what))
 
 
 def _raises(*_: object) -> None:
-    """In the place of a log line about an error that nobody has expected: the world is to see it."""
+    """Replaces `logger.exception`: raises an unexpected error again, so that the history fails."""
     raise
 
 
 def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
-    """From now on time stands still but for the clock, ids come from the generator, and nothing runs beside a step."""
+    """From now on only `clock` moves time, `rng` gives all ids, and no thread runs beside a step."""
     _hold_clocks(changes, clock)
     changes.change(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
     changes.change("storage.tables.producer_table", "secrets", SimpleNamespace(randbits=rng.getrandbits))
@@ -179,7 +179,7 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
 
 
 def _hold_clocks(changes: Changes, clock: Clock) -> None:
-    """Also where the real clock is the default of a parameter."""
+    """Replaces the real clocks, also where one is the default of a constructor's parameter."""
     real = {time.monotonic: clock, time.time: clock.told}
     modules = [module for name, module in sorted(sys.modules.items()) if name.startswith(PACKAGE)]
     classes = {c for module in modules for _, c in inspect.getmembers(module, inspect.isclass)}

@@ -1,4 +1,4 @@
-"""What a power cut does to the end of a table: commits are lost, or files have their names and a part of themselves."""
+"""The effects of a power cut on the end of a table: lost commits, or files with only a part of their bytes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 
 def lose_end(table: StorageRoot, count: int) -> int:
-    """A power cut takes the last commits of a table, and the files that they have added, as if they had never been
-    written. Not beyond a checkpoint, nor where files of what is left have been deleted. Answers how many it took."""
+    """Removes the last commits of a table and the files that they added. Returns how many commits. It stops before a
+    checkpoint, and where files of the remaining version have been deleted."""
     lost = _last_commits(table, count)
     while lost and not all(table.exists(f.name) for f in read_commit(table, lost[0] - 1).adds):
         lost = lost[1:]
@@ -21,14 +21,13 @@ def lose_end(table: StorageRoot, count: int) -> int:
 
 
 def tear_end(table: StorageRoot, count: int, part: float) -> list[str]:
-    """After a power cut the files that the last commits have added have their names and a part of their bytes. Answers
-    which files."""
+    """Leaves only a part of the bytes of the files that the last commits added. Returns their names."""
     names = [f.name for version in _last_commits(table, count) for f in read_commit(table, version).adds]
     return _tear(table, names, part)
 
 
 def tear_commit(table: StorageRoot, part: float) -> list[str]:
-    """After a power cut the last commit of a table has its name and a part of its bytes."""
+    """Leaves only a part of the bytes of a table's last commit. Returns its name in a list."""
     return _tear(table, [commit_name(version) for version in _last_commits(table, 1)], part)
 
 
@@ -41,7 +40,7 @@ def _tear(table: StorageRoot, names: list[str], part: float) -> list[str]:
 
 
 def _last_commits(table: StorageRoot, count: int) -> list[int]:
-    """The versions that a power cut may have taken: not those before a checkpoint, nor the first two."""
+    """The last versions that a power cut may affect: only those after a checkpoint, and not the first two."""
     names = table.child("_delta_log").list()
     versions = sorted(int(name[:20]) for name in names if is_commit(name))
     checkpoints = [int(name[:20]) for name in names if name[:20].isdigit() and not is_commit(name)]

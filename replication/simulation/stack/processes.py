@@ -1,4 +1,4 @@
-"""The servers of a world: brokers and controllers as they are shipped."""
+"""The servers of a world: shipped brokers and controllers, run step by step."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.schemas import LOG
 
-_BROKEN = "CorruptRecord", "torn", "found gap"  # what only an operator mends
-_NEWEST = 0.6  # how often the newest process goes on, where there are older ones
+_BROKEN = "CorruptRecord", "torn", "found gap"  # words of errors that only an operator can mend
+_NEWEST = 0.6  # the probability that the newest process gets the step, if there are older ones
 
 
 class StackBroker:
-    """A broker, whatever process of it runs now. `beat_at`: when it has shown last that it lives. There may be older
-    processes of it that have not found out yet that they are over."""
+    """A broker with its current process. `beat_at`: the time of its last heartbeat. Older processes may still run until
+    they notice that they are fenced."""
 
     keeps_records = True
 
@@ -59,18 +59,18 @@ class StackBroker:
 
     @property
     def epoch(self) -> int | None:
-        """The broker epoch of the process that works, None if none does."""
+        """The broker epoch of the current process; None if it does not run or is not registered."""
         session = self.broker.session if self.broker is not None and self.runs else None
         return session.broker_epoch if session else None
 
     @property
     def is_known_to_live(self) -> bool:
-        """Whether it has shown of late that it lives, and has time left to do so again."""
+        """Whether its last heartbeat is recent enough that the controller will not take it for dead soon."""
         return time.monotonic() - self.beat_at <= 3
 
     @property
     def cannot_be_read(self) -> bool:
-        """Whether its root holds what only an operator can mend."""
+        """Whether its root has damage that only an operator can mend."""
         error = self._refused
         if self.broker is not None and self.runs and self.broker.session is None:
             error = self.broker._registration.storage_error
@@ -78,7 +78,7 @@ class StackBroker:
 
     @property
     def log_has_gap(self) -> bool:
-        """Whether nobody can open its log any more, though its own process may go on with the handle that it has."""
+        """Whether its log can no longer be opened because of a gap. Its process may go on with an open handle."""
         try:
             ReplicaLog.open(self.root.child(LOG.name))
         except LakelogException as error:
@@ -86,7 +86,7 @@ class StackBroker:
         return False
 
     def may_write(self, uri: str) -> bool:
-        """Its own root, and the cluster's."""
+        """It may write its own root and the cluster's."""
         return uri.startswith((f"{self.root.uri}/", f"{self._cluster}/"))
 
     def die(self) -> bool:
@@ -96,7 +96,7 @@ class StackBroker:
         return True
 
     def start(self) -> None:
-        """A new process. One that cannot start ends, and is started again later."""
+        """Starts a new process. If it cannot start, it ends, and a later step starts another."""
         self.broker, self._refused = None, None
         try:
             made = self._made()
@@ -117,20 +117,20 @@ class StackBroker:
         return broker
 
     def kill(self) -> None:
-        """Ends all its processes."""
+        """Ends all processes of the broker."""
         for broker in (self.broker, *self._older):
             if broker is not None:
                 broker.pause_point.kill()
         self._older.clear()
 
     def start_another(self) -> None:
-        """A new process, beside the one that runs, as an operator starts who cannot see that one."""
+        """Starts a second process beside the current one, as an operator may who does not see that one."""
         if self.broker is not None:
             self._older.append(self.broker)
         self.start()
 
     def step(self, rng: random.Random) -> None:
-        """What the threads of its process do; sometimes those of an older one."""
+        """Does the work of its process's threads once. Sometimes an older process gets the step."""
         if not self._older or rng.random() < _NEWEST:
             self._step(rng)
             return
@@ -142,7 +142,7 @@ class StackBroker:
         self.broker, self.beat_at = newest
 
     def _step(self, rng: random.Random) -> None:
-        """Heartbeat, its own round, fetches, now and then the maintenance of the log."""
+        """A heartbeat if due, the round of its own thread, its fetchers, and sometimes log maintenance."""
         broker = self.broker
         if broker is None or broker.pause_point.is_killed:
             self.start()
@@ -164,13 +164,13 @@ class StackBroker:
             self._work_beside(broker.session, rng)
 
     def _beat(self, broker: Broker) -> None:
-        """When it is due: each process of the world reads each heartbeat."""
+        """Sends a heartbeat when it is due."""
         if time.monotonic() >= self.beat_at + broker._config.broker_heartbeat_interval_ms / 1000:
             broker._beat()
             self.beat_at = time.monotonic()
 
     def _work_beside(self, session: BrokerSession, rng: random.Random) -> None:
-        """The rounds of other threads; each goes on by itself whatever has become of the others."""
+        """Runs the rounds of the other threads. An error ends only its own round."""
         for fetcher in session.fetcher_manager.fetchers().values():
             with suppress(LakelogException, BrokerKilled):
                 if isinstance(fetcher, InlineFetcher):
@@ -184,7 +184,7 @@ class StackBroker:
 
 
 class StackController:
-    """A controller, whatever process of it runs now."""
+    """A controller with its current process. A step starts a new process if there is none."""
 
     keeps_records = False
 
@@ -198,7 +198,7 @@ class StackController:
         self._process: Controller | None = None
 
     def may_write(self, uri: str) -> bool:
-        """Tables of the cluster."""
+        """It may write the cluster's tables."""
         return uri.startswith(f"{self._cluster}/")
 
     def die(self) -> bool:

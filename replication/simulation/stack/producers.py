@@ -1,4 +1,4 @@
-"""Producers of a world, as they are shipped: they remember what they have sent, and what was acknowledged."""
+"""The producers of a world: shipped producers that remember which records were sent and acknowledged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Interrupted(BaseException):
 
 @dataclass
 class Sent:
-    """Records of one send to one partition, and what was answered."""
+    """The records of one send to one partition, and the answer."""
 
     partition: int
     values: tuple[bytes, ...]
@@ -33,13 +33,13 @@ class Sent:
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether they were acknowledged."""
+        """Whether the answer came and has no error."""
         return self.answer is not None and self.answer.error is None
 
 
 @dataclass
 class StackProducer:
-    """A producer with acks=all, and all that it has sent."""
+    """A producer with acks=all, and all records that it has sent."""
 
     name: str
     cluster: str
@@ -55,22 +55,22 @@ class StackProducer:
     _producer: Producer | None = None
 
     def may_write(self, uri: str) -> bool:
-        """A leader's log, and the producers' table."""
+        """It may write brokers' logs and the `producers` table."""
         return f"/{LOG.name}/" in uri or uri.startswith(f"{self.cluster}/{PRODUCERS.name}/")
 
     def die(self) -> bool:
-        """It is not its process that ends: whoever uses it stops it in the middle, and goes on with it."""
+        """Interrupts the send instead of ending the process: the user goes on with the same producer."""
         raise Interrupted
 
     def step(self, rng: random.Random) -> None:
-        """One send, to one partition or to both, and the same producer goes on with other records after an error."""
+        """One send to one partition or both. After an error the same producer goes on with other records."""
         if self.is_sending:
             return
         counts = [rng.randrange(4) for _ in range(PARTITIONS)]
         self.send({number: count for number, count in enumerate(counts) if count}, rng.choice([1000, 4000, 12_000]))
 
     def send(self, counts: dict[int, int], timeout_ms: int = 30_000) -> bool:
-        """Sends so many records to each partition; tells whether all were acknowledged."""
+        """Sends `counts` records, by partition. Returns whether all were acknowledged."""
         batches = [Sent(p, tuple(self._value() for _ in range(count))) for p, count in counts.items()]
         self.sent += batches
         records = {

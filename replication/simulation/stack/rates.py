@@ -1,5 +1,5 @@
-"""How likely each fault is in one run. Swarm testing: each seed draws rates of its own, and leaves some faults out, so
-that some runs are full of what is rare in others."""
+"""The probability of each fault in one run. Swarm testing: each seed draws its own rates and leaves some faults out, so
+that some runs are full of faults that are rare in others."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ _FACTORS = 0, 1, 1, 3
 
 @dataclass(frozen=True)
 class Rates:
-    """How likely each fault is.
+    """The probability of each fault, and some sizes.
 
-    `commits`: of each commit. `unavailable`, `outage` and `hangs`, of each look at a file: that it fails, alone or with
-    all that follow, or after a long time. `breaks`: that a fault of a broker is the next step, of those in `brokers` by
-    their weights. `interrupted`: of each pause of a producer. `maintains`: of each step of a broker. `padding`: bytes
-    of each record. `slow`: of each look, that others go on before it is answered. `skew`: seconds that the wall clock
-    of a process is off by at most. `checkpoint_commits`: after so many commits a table's log is cleaned up.
+    For each commit: `commits`. For each look at a file: `unavailable` (it fails), `outage` (it and all later ones to
+    this root fail in this step), `hangs` (it fails after the time-out), `slow` (others run before it is answered). For
+    each event: `breaks` (a broker has a fault, drawn from `brokers` by weight). For each pause of a producer:
+    `interrupted`. For each step of a broker: `maintains` (it maintains its log).
+
+    `skew`: the largest error of a process's wall clock, in seconds. `checkpoint_commits`: the number of commits after
+    which a table's log is cleaned up. `padding`: bytes added to each record.
     """
 
     commits: Mapping[str, float] = field(default_factory=lambda: dict(_COMMITS))
@@ -44,7 +46,7 @@ class Rates:
     slow: float = 0.002
     skew: float = 3600.0
     checkpoint_commits: int = 100
-    padding: int = 900  # so that each record is a batch of its own, and a segment: a leader may be lost between two
+    padding: int = 900  # each record becomes a batch and a segment, so a leader may die between two
 
 
 def drawn(seed: int) -> Rates:

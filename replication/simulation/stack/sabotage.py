@@ -1,6 +1,6 @@
-"""What the stack tier has to catch: lines that are taken out of shipped storage, rounds and rules.
+"""The sabotages that the stack tier has to catch: shipped storage, rounds and rules with a line broken.
 
-Each is a mistake of the past, or one that somebody might make who tidies up.
+Each is a past bug, or one that a careless clean-up of the code could make.
 """
 
 from __future__ import annotations
@@ -84,29 +84,29 @@ def _leaves_out_a_batch(*given: Any) -> Compaction | None:
 
 STORAGE: dict[str, StackSabotage] = {
     "errors_are_taken_for_landed": StackSabotage(
-        "a commit without an answer counts as landed, and nobody looks",
+        "a commit without an answer counts as landed, without a check",
         at(("storage.delta.delta_log.DeltaLog._settle", _takes_silence_for_landed)),
     ),
     "changes_are_decided_once": StackSabotage(
-        "who has lost a commit to another commits the same again",
+        "a writer that loses a compare-and-set commits the same change again",
         at(("storage.log.replica_log.ReplicaLog.transact", _is_decided_once)),
     ),
     "state_is_written_over": StackSabotage(
-        "who has lost a state table to another writes its own rows over the other's",
+        "a writer that loses a compare-and-set on a state table overwrites the winner's rows",
         at(("storage.tables.state_table.StateTable.update", _writes_what_it_had)),
     ),
     "the_predecessor_is_not_checked": StackSabotage(
-        "a commit counts also where the one before it is gone",
+        "a commit counts even if the commit before it is gone",
         at(("storage.delta.known_commits.KnownCommits.is_there", lambda *_: True)),
         rare.commit_into_a_hole,
     ),
     "commits_are_known_by_name": StackSabotage(
-        "whatever has the name of a commit that was seen is that commit",
+        "a file with the name of a known commit counts as that commit",
         at(("storage.delta.known_commits.KnownCommits._is_known", lambda _, __, stamp: stamp is not None)),
         rare.commit_into_a_hole,
     ),
     "compaction_spoils_a_row": StackSabotage(
-        "compaction writes another value than it has read",
+        "compaction writes another value than it read",
         at(("storage.log.compaction._batches", _spoils_a_row)),
     ),
     "compaction_drops_a_batch": StackSabotage(
@@ -117,7 +117,7 @@ STORAGE: dict[str, StackSabotage] = {
         ),
     ),
     "files_are_deleted_at_once": StackSabotage(
-        "the file cleaner waits for nobody",
+        "the file cleaner deletes files at once",
         at(
             ("storage.delta.file_cleaner.FileCleaner.__init__", _cleans_at_once),
             ("storage.delta.file_cleaner._ORPHAN_SECONDS", 0.0),
@@ -126,7 +126,7 @@ STORAGE: dict[str, StackSabotage] = {
         ),
     ),
     "broker_epochs_stand_still": StackSabotage(
-        "a new process has the broker epoch of the one before",
+        "a new process has the broker epoch of the one before it",
         at(("server.registration.Registration._next", _registers_as_before)),
     ),
 }

@@ -1,4 +1,4 @@
-"""Brokers and controllers that somebody starts, freezes, stops and kills. While they run they get steps."""
+"""Brokers and controllers that a scenario starts, freezes, stops and kills. They get steps while they run."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 
 class _Ending(OneRound):
-    """Stands for the event that ends a broker: in a step it lets the loop go round once, and whoever else waits for it
-    lets time pass."""
+    """Replaces the event that ends a broker. In a step it lets the loop run once. Any other wait for it lets time
+    pass."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class _Ending(OneRound):
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """A step of the broker."""
+        """Marks a step of the broker."""
         self._is_in_step = True
         try:
             yield
@@ -51,7 +51,7 @@ class _Ending(OneRound):
 
 
 class _Stepped:
-    """Stands for a thread whose work is done in steps: there is nothing to begin, and nothing to wait for."""
+    """Replaces a thread whose work is done in steps: start, join and stop do nothing."""
 
     def __init__(self, is_alive: Callable[[], bool]) -> None:
         self.is_alive = is_alive
@@ -76,16 +76,16 @@ class _Signalled:
         return self.frozen_until > time.monotonic()
 
     def freeze(self) -> None:
-        """As SIGSTOP does: it gets no steps, and its clock goes on."""
+        """Stops it as SIGSTOP does: it gets no steps, but time passes."""
         self.frozen_until = math.inf
 
     def thaw(self) -> None:
-        """As SIGCONT does."""
+        """Lets it run again, as SIGCONT does."""
         self.frozen_until = 0.0
 
 
 class BrokerServer(_Signalled, StackBroker):
-    """A broker of which a process runs from its start until it is stopped, killed or fenced."""
+    """A broker whose process runs from `start` until it is stopped, killed or fenced."""
 
     def __init__(
         self, number: int, cluster: str, root: StorageRoot, schedule: Schedule, properties: dict[str, str]
@@ -96,8 +96,8 @@ class BrokerServer(_Signalled, StackBroker):
         self._maintained_at = 0.0
 
     def start(self) -> None:
-        """A new process. It waits, as any does, until its id is free, and is registered when this returns. Raises what
-        keeps it from starting."""
+        """Starts a process. It waits until its broker id is free, and is registered when this returns. Raises the error
+        if it cannot start."""
         made = self._made()
         made.start()
         made.pause_point.watch(threading.current_thread())
@@ -113,20 +113,20 @@ class BrokerServer(_Signalled, StackBroker):
         return broker
 
     def run(self, rng: random.Random) -> None:
-        """A step, unless it is frozen or does not run."""
+        """Runs a step, unless it is frozen or down."""
         if self.runs and not self.is_frozen:
             with self._ending.step():
                 self.step(rng)
 
     def _maintains_now(self, _: random.Random) -> bool:
-        """When it is due, by the clock."""
+        """Whether log maintenance is due."""
         is_due = time.monotonic() >= self._maintained_at + self._config.log_cleaner_backoff_ms / 1000
         if is_due:
             self._maintained_at = time.monotonic()
         return is_due
 
     def stop(self) -> None:
-        """In order, as its process does it: its own thread goes on until it is told to end."""
+        """Stops it in order, as SIGTERM does, while its own thread goes on."""
         assert self.broker is not None
         try:
             self.broker.stop()
@@ -134,13 +134,13 @@ class BrokerServer(_Signalled, StackBroker):
             self.broker = None
 
     def kill(self) -> None:
-        """As SIGKILL does."""
+        """Ends it at once, as SIGKILL does."""
         super().kill()
         self.broker = None
 
 
 class ControllerServer(_Signalled, StackController):
-    """A controller of which a process runs from its start until it is stopped or killed."""
+    """A controller whose process runs from `start` until it is stopped or killed."""
 
     def __init__(self, name: str, cluster: str, config: Config) -> None:
         super().__init__(name, cluster)
@@ -148,31 +148,31 @@ class ControllerServer(_Signalled, StackController):
 
     @property
     def runs(self) -> bool:
-        """Whether there is a process of it."""
+        """Whether its process runs."""
         return self._process is not None
 
     def has_id(self, controller_id: str) -> bool:
-        """Whether the process that runs has this id; each has another."""
+        """Whether the running process has this id. Each process has its own."""
         return self._process is not None and self._process.controller_id == controller_id
 
     def start(self) -> None:
-        """A new process, which stands for election."""
+        """Starts a process, which stands for election."""
         made: Any = Controller(Cluster.open(self._cluster, self._config), f"{self.name}-{uuid.uuid4().hex}")
         made._thread = _Stepped(lambda: not made._stopping.is_set())
         made.start()
         self._process, self.frozen_until = made, 0.0
 
     def run(self, rng: random.Random) -> None:
-        """A round, unless it is frozen or does not run."""
+        """Runs a round, unless it is frozen or down."""
         if self.runs and not self.is_frozen:
             self.step(rng)
 
     def stop(self) -> None:
-        """In order: it resigns, if it is active."""
+        """Stops it in order: an active controller resigns."""
         process, self._process = self._process, None
         if process is not None:
             process.stop()
 
     def kill(self) -> None:
-        """As SIGKILL does: its lease stands still."""
+        """Ends it at once, as SIGKILL does: nobody renews its lease."""
         self._process = None

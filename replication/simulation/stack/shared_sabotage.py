@@ -1,7 +1,7 @@
-"""What the tier of the rules breaks, broken in what ships: the same mistakes, in the whole.
+"""The sabotages of the rules tier, applied to shipped code.
 
-The tier of the rules has no chain. Here it stops a part of the mistakes that are made in fetching and in the ISR: it is
-a second guard. So that the first is tried as well, those are made where the chain says nothing: `WITHOUT_CHAIN`.
+The rules tier has no chain. In shipped code the chain is a second guard: it stops some of the broken rules about
+fetching and the ISR. To test the first guard too, those sabotages also break the chain: `WITHOUT_CHAIN`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _chain_of_offsets(header: BatchHeader, _: str) -> str:
     return _hash(header.topic_id, header.partition, header.next_offset)
 
 
-# All logs that end alike have the same chain, whatever is in them.
+# The chain depends on the end offset only: logs that end at the same offset have the same chain.
 WITHOUT_CHAIN = at(("protocol.chain._chain", _chain_of_offsets))
 
 
@@ -43,7 +43,7 @@ def _any_claim(table: ReplicaTable) -> int:
     return -1 if claimed is None else claimed
 
 
-# Random histories lead to them.
+# Random histories expose these.
 _BY_STORMS = (
     "sequences_are_ignored", "high_watermark_is_the_log_end", "joins_anywhere", "truncates_to_the_high_watermark",
     "truncates_nothing", "says_so_before_it_is", "acknowledges_at_once", "fetches_from_any_leader", "elects_anybody",
@@ -87,7 +87,7 @@ def _with(name: str, schedule: DirectedHistory | None, *more: Break) -> StackSab
 
 
 def _instead(name: str, broken: Break, schedule: DirectedHistory) -> StackSabotage:
-    """What ships has another line for a part of the simulation of the rules."""
+    """A sabotage whose rule belongs to the rules tier's own code: breaks the shipped counterpart instead."""
     return StackSabotage(SABOTAGES[name].what, broken, schedule)
 
 

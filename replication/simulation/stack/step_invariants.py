@@ -1,4 +1,4 @@
-"""What holds after each step: a row of `replicas` claims no more than its log has, and epochs only go up."""
+"""The invariants after each step: replica rows agree with their logs, and epochs only go up."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lakelog.replication.simulation.stack.processes import Process, StackBroker
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
-Committed = tuple[TopicIdPartition, int, str]  # up to which offset, and the chain there
+Committed = tuple[TopicIdPartition, int, str]  # a partition, its high watermark, and the chain there
 Partitions = Mapping[TopicIdPartition, PartitionRegistration]
 _NO_CLAIM = FollowerState.TRUNCATING, FollowerState.OFFLINE
 
 
 def violation_of(error: Exception | Violation) -> Violation:
-    """The violation that an error of shipped code is: `the_code_does_not_fail` for errors of Lakelog and of the store,
+    """An error of shipped code as a violation: `the_code_does_not_fail` for errors of Lakelog and of the store,
     NO_FAULTS for any other."""
     is_ours = isinstance(error, (LakelogException, OSError))
     return as_violation(error, "the_code_does_not_fail" if is_ours else NO_FAULTS)
@@ -31,7 +31,7 @@ def violation_of(error: Exception | Violation) -> Violation:
 
 @contextmanager
 def no_error_gets_out() -> Iterator[None]:
-    """Makes a Violation of an error inside the block. A process that is interrupted would take it for its store's."""
+    """Turns an error inside the block into a Violation. The process whose step was interrupted must not handle it."""
     try:
         yield
     except Exception as error:
@@ -41,8 +41,8 @@ def no_error_gets_out() -> Iterator[None]:
 def checked(
     publish: Callable[..., Any], actor: Callable[[], Process | None], told_hws: set[Committed]
 ) -> Callable[..., Any]:
-    """`publish`, which raises Violation for a row that a broker writes of a log with another end or lineage. What
-    leaders say is committed is added to `told_hws`."""
+    """Wraps `publish`: raises Violation if a row differs from its log in end or lineage, and adds the high watermark of
+    each leader's row to `told_hws`."""
 
     def published(table: ReplicaTable, rows: Iterable[Replica], why: str) -> Any:
         who, told = actor(), list(rows)
@@ -63,9 +63,12 @@ def checked(
 
 
 def check_changes(before: Partitions, after: Partitions, logs: Callable[[], Mapping[int, ReplicaLog]]) -> None:
-    """Raises Violation unless what has changed has a higher partition epoch, another leader a higher leader epoch; who
-    is a replica now was in sync, if nobody is being moved; no controller overwrites what a newer one has decided; and
-    what is gone was deleted, as all `logs` show."""
+    """Raises Violation unless the change of the metadata is legal.
+
+    A changed partition has a higher partition epoch, and a new leader a higher leader epoch. No controller overwrites a
+    newer one's decision. Once no reassignment is under way, each replica is or was in the ISR, or was an original
+    replica. A partition that is gone was being deleted, and no log has records of it.
+    """
     for partition, then in before.items():
         now = after.get(partition)
         if now is None:

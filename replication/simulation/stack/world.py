@@ -1,7 +1,7 @@
-"""A cluster of three brokers and two controllers without Spark and without threads, over a store in memory that has
-faults. Which process takes its next step, what breaks and when, is told by one number, the seed.
+"""A cluster of three brokers and two controllers without Spark and threads, over a store in memory with faults.
 
-While a process waits, or when another one is to get ahead of its commit, others go on in the middle of its step.
+One number, the seed, determines which process takes the next step, what breaks and when. Other processes run in the
+middle of a step while its process waits, or to get ahead of its commit.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
 TOPIC_ID = "flights-id"
-DEPTH = 3  # so many steps may lie within one another
+DEPTH = 3  # how deep steps may be nested
 CALM_ROUNDS = 150
-PATIENCE = 3.0  # seconds that a process waits for its turn at most, unless it is frozen
+PATIENCE = 3.0  # seconds that a broker waits for its turn at most, unless it is frozen
 BROKER = {
-    "replica.fetch.max.bytes": "1000",  # a record of a partition at a time: leaders are lost between two
+    "replica.fetch.max.bytes": "1000",  # one record of a partition at a time, so a leader may die between two
     "log.cleaner.min.files": "8",
     "log.segment.bytes": "65536",
-    "log.retention.ms": "-1",  # clocks are days wrong
+    "log.retention.ms": "-1",  # clocks are wrong by days
 }
 
 
 class StackWorld:
-    """All processes and tables under one seed. `trace` has what has happened, to be read. Its processes live as long as
-    the `changes` to what they run on."""
+    """All processes and tables under one seed. `trace` tells a reader what happened. The world works until `changes`
+    is closed."""
 
     def __init__(self, seed: int, changes: Changes, rates: Rates | None = None, **properties: str) -> None:
         self.seed, self.rng, self.clock, self.rates = seed, random.Random(seed), Clock(), rates or Rates()
@@ -76,12 +76,12 @@ class StackWorld:
         return self._stack[-1] if self._stack else None
 
     def _skew(self) -> float:
-        """Each process has a machine of its own."""
+        """The clock error of the running process: each has its own machine."""
         actor = self._actor()
         return self._skews.get(actor.name, 0.0) if actor is not None else 0.0
 
     def is_busy(self, process: Process) -> bool:
-        """Whether it is in the midst of a step."""
+        """Whether the process is in the middle of a step."""
         return process in self._stack
 
     def _format(self, properties: dict[str, str]) -> None:
@@ -114,7 +114,7 @@ class StackWorld:
 
     @contextmanager
     def acting(self, actor: Process | None) -> Iterator[None]:
-        """This process uses the store inside the block. None is the simulation itself, which meets no faults."""
+        """Inside the block this process uses the store. None is the simulation itself, which meets no faults."""
         self._stack.append(actor)
         try:
             yield
@@ -124,7 +124,7 @@ class StackWorld:
                 actor.outage = None
 
     def run(self, actor: Process) -> None:
-        """One step of one process, unless it is frozen."""
+        """Runs one step of a process, unless it is frozen, and checks the invariants of a step."""
         if self.clock.now >= actor.frozen_until:
             self.trace.append(f"{self.clock.now:.1f} {'  ' * len(self._stack)}{actor.name}")
             actor.looks = 0
@@ -139,7 +139,7 @@ class StackWorld:
                 self.disasters.mend(actor)
 
     def let_others(self, seconds: float) -> None:
-        """Others go on in the middle of a step, for so long that it may be found out."""
+        """Lets others run in the middle of a step until `seconds` have passed, so that they may take it for dead."""
         until = self.clock.now + seconds
         self.interrupt()
         while self.clock.now < until and len(self._stack) <= DEPTH:
@@ -147,13 +147,13 @@ class StackWorld:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Another process goes on in the middle of a step."""
+        """Lets another process run in the middle of a step."""
         others = [actor for actor in self._all() if actor not in self._stack]
         if len(self._stack) <= DEPTH and others:
             self.happen(others)
 
     def happen(self, actors: Collection[Process]) -> None:
-        """Something: mostly the step of a process, sometimes a fault."""
+        """One event: mostly a step of a process, sometimes a fault."""
         self.clock.now += self.rng.uniform(0.05, 0.4)
         with self.acting(None):
             self.faults.is_careful = self.disasters.is_awaited()
@@ -164,7 +164,7 @@ class StackWorld:
             self.run(self._starving(actors) or self.rng.choice(list(actors)))
 
     def _starving(self, actors: Collection[Process]) -> StackBroker | None:
-        """A broker that has waited for so long that it would soon be taken for dead."""
+        """The broker that has waited longest, if it waited so long that it would soon count as dead."""
         nodes = [
             n
             for n in actors
@@ -176,22 +176,22 @@ class StackWorld:
         return [*self.servers(), *self.clients]
 
     def storm(self, events: Iterable[int]) -> None:
-        """Steps with faults. What an event does depends on its number and on how things are, not on the events before:
-        some can be left out, and the others go on."""
+        """Steps with faults. Each event draws from its own seed, so that `shrink_stack` can leave events out."""
         self.faults.has_faults = True
         for event in events:
             self.rng.seed(f"{self.seed}/{event}")
             self.happen(self._all())
         self.faults.has_faults = False
 
-    # What there is to see
+    # State
 
     def partitions(self) -> dict[TopicIdPartition, PartitionRegistration]:
         self.cluster.metadata.refresh()
         return dict(self.cluster.metadata.partitions)
 
     def calm(self) -> None:
-        """Nothing breaks until every replica is in sync and committed up to its end. Raises Violation otherwise."""
+        """Runs without faults until every replica is in sync and all records are committed. Raises Violation if that
+        does not come."""
         with self.acting(None):
             self.faults.land(all_of_them=True)
         for actor in self.servers():
@@ -205,7 +205,7 @@ class StackWorld:
         raise Violation("the_cluster_heals", f"not whole after {CALM_ROUNDS} rounds: {self.differences()}")
 
     def go_on(self) -> None:
-        """A step of every server."""
+        """Runs one step of every server."""
         for actor in self.servers():
             self.clock.now += 0.2
             self.run(actor)
@@ -225,8 +225,8 @@ class StackWorld:
         return all(set(r.isr) == set(BROKERS) for r in self.partitions().values()) and not self.differences()
 
     def differences(self) -> list[str]:
-        """Which brokers do not run, and which replicas are not in sync, cannot be read, do not end alike, or have
-        records that are not committed."""
+        """The reasons why the cluster is not whole: brokers that do not run, unreadable logs, replicas out of sync,
+        different log ends, uncommitted records."""
         found = [f"{node.name} does not run" for node in self.nodes.values() if node.epoch is None]
         try:
             logs = self.logs()

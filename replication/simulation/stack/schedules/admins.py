@@ -1,4 +1,4 @@
-"""Directed histories of what administrators ask for: elections, moves, deletions; and of controllers at work."""
+"""Directed histories of administrators' requests (elections, reassignments, deletions) and of controllers."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _TOPIC = "short-lived"
 
 @contextmanager
 def _admin(world: StackWorld, *actors: Process) -> Iterator[AdminClient]:
-    """While it waits these processes go on, and nobody else."""
+    """An admin client. While it waits, only these processes run."""
     with Changes() as changes, only(world, *actors):
         changes.change("clients.controller_channel", "pause", world._pause)
         yield AdminClient(world.cluster.root.uri)
 
 
 def delete_above_the_high_watermark(world: StackWorld) -> None:
-    """Somebody deletes records that nobody but their leader has, and then that one is gone."""
+    """Somebody deletes records that only their leader has, and then the leader dies."""
     (client, other), (one, two, three) = world.clients, world.nodes.values()
     freeze(two, three)
     with only(world):
@@ -63,7 +63,7 @@ def delete_above_the_high_watermark(world: StackWorld) -> None:
 
 
 def start_over_below_the_own_start(world: StackWorld) -> None:
-    """The next leader has not seen yet that records were deleted, and a follower has nothing but that."""
+    """The next leader does not know yet that records were deleted. A follower does, and its log is empty."""
     (client, _), (one, two, three) = world.clients, world.nodes.values()
     client.send({0: 3})
     world.calm()
@@ -76,7 +76,7 @@ def start_over_below_the_own_start(world: StackWorld) -> None:
 
 
 def election_of_one_that_is_behind(world: StackWorld) -> None:
-    """The preferred leader lives and lacks records when somebody asks for its election."""
+    """Somebody asks for the election of the preferred leader, which is alive but lacks records."""
     (client, _), (one, two, three) = world.clients, world.nodes.values()
     freeze(one)
     wait_for(world, without(world, 1), 2, 3)
@@ -89,7 +89,7 @@ def election_of_one_that_is_behind(world: StackWorld) -> None:
 
 
 def move_to_one_that_is_behind(world: StackWorld) -> None:
-    """A partition is moved from a broker that has all its records to one that has none."""
+    """A partition is reassigned from a broker that has all its records to one that has none."""
     (client, _) = world.clients
     with _admin(world, *world.servers()) as admin:
         admin.alter_partition_reassignments({(TOPIC, 0): [1, 2]})
@@ -101,7 +101,7 @@ def move_to_one_that_is_behind(world: StackWorld) -> None:
 
 
 def _topic(world: StackWorld) -> None:
-    """A topic of one record."""
+    """Creates a topic with one record."""
     with _admin(world, *world.servers()) as admin:
         admin.create_topic(_TOPIC, 1, 3)
         Producer(world.cluster.root.uri, "all", config=PRODUCER).send(_TOPIC, pa.table({"value": [b"short"]}))
@@ -109,7 +109,7 @@ def _topic(world: StackWorld) -> None:
 
 
 def deletion_that_a_broker_is_slow_to_see(world: StackWorld) -> None:
-    """A topic is deleted while a broker that lives has not looked at the metadata."""
+    """A topic is deleted while a live broker has not read the new metadata."""
     _topic(world)
     one, two, _ = world.nodes.values()
     with _admin(world, *world.offices) as admin:
@@ -118,7 +118,7 @@ def deletion_that_a_broker_is_slow_to_see(world: StackWorld) -> None:
 
 
 def deletion_in_two_halves(world: StackWorld) -> None:
-    """A controller dies when it has written that a topic is gone."""
+    """A controller dies just after it has removed a topic from the topics table."""
     _topic(world)
     change = TopicTable.change
 
@@ -137,8 +137,8 @@ def deletion_in_two_halves(world: StackWorld) -> None:
 
 
 def decision_that_is_overtaken(world: StackWorld) -> None:
-    """A controller has seen that a leader is dead; before it writes who leads next, the leader, which lives, writes
-    that it is alone in sync, and acknowledges records."""
+    """A controller takes a live leader for dead. Before it commits the election, the leader shrinks the ISR to itself
+    and acknowledges records."""
     (client, _), (one, two, three) = world.clients, world.nodes.values()
     freeze(two, three)
     with only(world):
@@ -158,8 +158,8 @@ def decision_that_is_overtaken(world: StackWorld) -> None:
 
 
 def decision_of_the_controller_before(world: StackWorld) -> None:
-    """A controller stands still when it has renewed its lease, and takes that for new when it goes on. Meanwhile
-    another one was elected, has decided who leads, and has not seen yet what this one sees."""
+    """A controller freezes just after it has renewed its lease, and still counts on the lease when it runs again.
+    Meanwhile another one was elected, and elected a leader. It has not seen yet what the first one sees."""
     one, _, three = world.nodes.values()
     renew, first = ControllerLease.renew, [True]
 

@@ -1,7 +1,7 @@
-"""Directed histories of followers: what comes between two steps of a fetch, and what a log loses before it follows.
+"""Directed histories of followers: events between two steps of a fetch, and truncation before a log follows.
 
-In a process the thread of a broker waits until a fetcher has written. Here both are one thread, and nobody waits: so it
-is tried what the log itself refuses.
+In a real process the broker's thread waits until a fetcher has written. Here one thread runs both without waiting, to
+test that the log itself refuses wrong writes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lakelog.schemas import LOG
 
 
 def _tail_of_broker_3(world: StackWorld) -> None:
-    """Broker 3 has a record of leader 1 that nobody else has, and 2 leads next; both are in sync."""
+    """Broker 3 has a record that only the dead leader 1 has, too. Broker 2 leads next; 2 and 3 are in sync."""
     (client, _), (one, two, three) = world.clients, world.nodes.values()
     freeze(two)
     with only(world, three):
@@ -50,8 +50,7 @@ def _tail_of_broker_3(world: StackWorld) -> None:
 
 
 def fetch_that_lands_when_its_broker_leads(world: StackWorld) -> None:
-    """A follower is about to append what it has fetched when its leader goes, and another thread of it begins to
-    lead."""
+    """A follower is about to append fetched records when its leader dies and the follower begins to lead."""
     (client, _), (one, two, three) = world.clients, world.nodes.values()
     freeze(two, three)
     with only(world):
@@ -68,7 +67,7 @@ def fetch_that_lands_when_its_broker_leads(world: StackWorld) -> None:
 
 
 def truncation_that_is_made_when_its_broker_leads(world: StackWorld) -> None:
-    """A follower is about to truncate its log when its leader goes, and it leads and gets records."""
+    """A follower is about to truncate its log when its leader dies, and the follower leads and gets records."""
     (_, other), (_, two, three) = world.clients, world.nodes.values()
     _tail_of_broker_3(world)
 
@@ -84,8 +83,8 @@ def truncation_that_is_made_when_its_broker_leads(world: StackWorld) -> None:
 
 
 def truncation_of_a_role_that_is_over(world: StackWorld) -> None:
-    """A follower is about to truncate its log when another leader epoch of the same leader begins, in which records of
-    that one take the place of what is to be truncated."""
+    """A follower is about to truncate its log when the same leader begins a new leader epoch. By then its log has new
+    records of that leader instead of the old tail."""
     (_, other), (one, two, three) = world.clients, world.nodes.values()
     _tail_of_broker_3(world)
 
@@ -105,7 +104,7 @@ def truncation_of_a_role_that_is_over(world: StackWorld) -> None:
 
 
 def _tail_below_what_is_committed(world: StackWorld) -> None:
-    """Broker 3 has left the ISR, and has to truncate its log to where other records have been committed."""
+    """Broker 3 has left the ISR and has to truncate its log, because other records are committed at those offsets."""
     (_, other), (_, two, three) = world.clients, world.nodes.values()
     _tail_of_broker_3(world)
     freeze(three)
@@ -117,7 +116,7 @@ def _tail_below_what_is_committed(world: StackWorld) -> None:
 
 
 def truncation_without_an_answer(world: StackWorld) -> None:
-    """A follower cannot truncate its log, and then its leader is gone."""
+    """A follower fails to truncate its log, and then its leader dies."""
     (_, two, three) = world.nodes.values()
     _tail_below_what_is_committed(world)
 
@@ -133,7 +132,7 @@ def truncation_without_an_answer(world: StackWorld) -> None:
 
 
 def look_before_the_truncation(world: StackWorld) -> None:
-    """A leader looks when a follower is about to truncate its log, and then is gone."""
+    """A leader reads the replica rows just before a follower truncates its log, and then dies."""
     (_, two, three) = world.nodes.values()
     _tail_below_what_is_committed(world)
 
@@ -147,7 +146,7 @@ def look_before_the_truncation(world: StackWorld) -> None:
 
 
 def send_of_which_little_is_fetched_at_once(world: StackWorld) -> None:
-    """Followers fetch a record at a time, and nothing else happens to their leader."""
+    """Followers fetch one record at a time, and the leader's log does not move meanwhile."""
     (client, _) = world.clients
     with only(world, *world.nodes.values()):
         if not client.send({0: 3}, 8000):
@@ -155,7 +154,7 @@ def send_of_which_little_is_fetched_at_once(world: StackWorld) -> None:
 
 
 def append_without_an_answer(world: StackWorld) -> None:
-    """What a follower appends does not arrive, and nobody says so."""
+    """A follower's append does not arrive, and gets no answer."""
     (client, _) = world.clients
     left = [KafkaStorageException("nobody has answered")]
     append, fetch_once = fetch_runner.append_as_follower, InlineFetcher.fetch_once
@@ -166,7 +165,7 @@ def append_without_an_answer(world: StackWorld) -> None:
         return append(*given)  # type: ignore[arg-type]
 
     def ends(fetcher: InlineFetcher, *given: bool) -> None:
-        with suppress(ValueError):  # what ends a query is told in its broker's log, and another one begins
+        with suppress(ValueError):  # in a broker, the error is logged and another query starts
             fetch_once(fetcher, *given)
 
     with Changes() as changes, only(world, *world.nodes.values()):
@@ -177,7 +176,7 @@ def append_without_an_answer(world: StackWorld) -> None:
 
 
 def records_of_a_leader_before(world: StackWorld) -> None:
-    """A producer waits for records that its leader alone has, and the next leader has others at their offsets."""
+    """A producer waits for records that only its leader has. The next leader has other records at these offsets."""
     (client, other), (one, two, three) = world.clients, world.nodes.values()
     freeze(two, three)
     real = world.interrupt
@@ -196,7 +195,7 @@ def records_of_a_leader_before(world: StackWorld) -> None:
 
 
 def headers_of_what_was_truncated(world: StackWorld) -> None:
-    """The stream of a follower brings headers late, of records that its leader has truncated before it led."""
+    """A follower's stream brings late headers of records that its leader truncated before it became leader."""
     (client, other), (one, two, three) = world.clients, world.nodes.values()
     freeze(three)
     with only(world, two):

@@ -1,4 +1,4 @@
-"""Directed histories of leaders: whose word counts for the ISR and the high watermark, and who may write a log."""
+"""Directed histories of leaders: which rows count for the ISR and the high watermark, and who may write a log."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _LAG_SECONDS = 40  # after which a follower that does nothing is out of sync
 
 
 def _records_of_the_first_leader(world: StackWorld) -> None:
-    """Broker 3 has a record that its leader 1 has, and 2 has not; then 1 is gone, and 3 stands still."""
+    """Brokers 1, the leader, and 3 have a record that 2 lacks. Then 1 dies and 3 freezes."""
     (client, _), (one, two, three) = world.clients, world.nodes.values()
     freeze(two)
     with only(world, three):
         client.send({0: 1}, 1000)
     freeze(three)
-    its_own_thread(world, two)  # it has seen that the other one lived
+    its_own_thread(world, two)  # it has read broker 3's last heartbeat
     kill(world, one)
     thaw(two)
 
 
 def row_of_an_older_leadership(world: StackWorld) -> None:
-    """A member of the ISR stands still with records of the leader before, at the offsets of other ones of the next."""
+    """A frozen member of the ISR has records of the former leader. The next leader has others at these offsets."""
     (_, other), (_, two, three) = world.clients, world.nodes.values()
     _records_of_the_first_leader(world)
     elect(world, 2, 3)
@@ -59,7 +59,7 @@ def row_of_an_older_leadership(world: StackWorld) -> None:
 
 
 def row_of_one_that_has_left(world: StackWorld) -> None:
-    """As before, but it was taken for dead, and has left the ISR; then it shows that it lives, and does no more."""
+    """As before, but the frozen broker has left the ISR. Then it sends heartbeats and does nothing else."""
     (_, other), two = world.clients, world.nodes[2]
     _records_of_the_first_leader(world)
     wait_for(world, without(world, 3), 2)
@@ -71,7 +71,7 @@ def row_of_one_that_has_left(world: StackWorld) -> None:
 
 
 def join_before_the_high_watermark_is_known(world: StackWorld) -> None:
-    """A new leader does not know yet how much is committed, and a follower has less than that."""
+    """A new leader does not know the high watermark yet, and a follower's log ends below it."""
     (client, _), (one, two, three) = world.clients, world.nodes.values()
     freeze(three)
     wait_for(world, without(world, 3), 1, 2)
@@ -89,7 +89,7 @@ def join_before_the_high_watermark_is_known(world: StackWorld) -> None:
 
 
 def shrink_without_an_answer(world: StackWorld) -> None:
-    """A leader cannot tell what has become of a change of the ISR, and who was to leave is elected."""
+    """A leader shrinks the ISR and gets no answer. Then the follower that was to leave is elected."""
     (client, _), (one, two, three) = world.clients, world.nodes.values()
     freeze(three)
     with only(world):
@@ -109,7 +109,7 @@ def shrink_without_an_answer(world: StackWorld) -> None:
 
 
 def change_of_the_isr_by_one_that_was_deposed(world: StackWorld) -> None:
-    """A leader is about to write who is in sync, and does so when another one leads and has got records."""
+    """A leader is about to shrink the ISR. Before it commits, another broker is elected and gets records."""
     (client, other), (one, two, three) = world.clients, world.nodes.values()
     freeze(two, three)
     with only(world):
@@ -130,7 +130,7 @@ def change_of_the_isr_by_one_that_was_deposed(world: StackWorld) -> None:
 
 
 def leader_that_was_follower(world: StackWorld) -> None:
-    """Who leads next has told before how much is committed, and goes on from there, as long as others say nothing."""
+    """A follower that knows the high watermark becomes leader, and must not begin with a lower one."""
     (client, _), (one, two, _) = world.clients, world.nodes.values()
     client.send({0: 3})
     world.calm()
@@ -145,7 +145,7 @@ def leader_that_was_follower(world: StackWorld) -> None:
 
 
 def role_without_an_answer(world: StackWorld) -> None:
-    """Who is to lead writes so to its log; that does not arrive, and nobody says so."""
+    """A new leader's change of role does not arrive at its log, and gets no answer."""
     one, two, _ = world.nodes.values()
     kill(world, one)
     elect(world, 2, 3)
@@ -162,7 +162,7 @@ def role_without_an_answer(world: StackWorld) -> None:
 
 
 def process_that_is_over(world: StackWorld) -> None:
-    """A broker is started once more; its new process leads when the one before it, which nobody has ended, goes on."""
+    """A second process of a broker is started and leads. Then the first process, which was not ended, goes on."""
     one, two, three = world.nodes.values()
     older = one.broker
     assert older is not None
@@ -177,7 +177,7 @@ def process_that_is_over(world: StackWorld) -> None:
 
 
 def append_to_one_that_follows(world: StackWorld) -> None:
-    """A producer is slow to append to a broker that has led, and in the next leader's history other records come."""
+    """A producer appends late, to a broker that now follows. The next leader then gets other records."""
     (client, other), (one, two, three) = world.clients, world.nodes.values()
     freeze(three)
     wait_for(world, without(world, 3), 1, 2)
@@ -193,7 +193,7 @@ def append_to_one_that_follows(world: StackWorld) -> None:
 
     def is_slow(*given: Any) -> Any:
         if not first:
-            raise Interrupted  # before it sends the same again
+            raise Interrupted  # so that it does not retry
         first.pop()()
         return append(*given)
 

@@ -1,4 +1,4 @@
-"""Directed histories of moments in which a mistake has lost or doubled records: of producers, power cuts, files."""
+"""Directed histories of rare moments in which a bug lost or doubled records: producers, power cuts, files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lakelog.replication.simulation.stack.world import StackWorld
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.schemas import LOG
 
-_COMMITS = 6  # until a log is cleaned up
+_COMMITS = 6  # between two clean-ups of a table's log
 
 
 def interrupted_send(world: StackWorld) -> None:
-    """A cell of a notebook is stopped before it knows that its records have landed; the next one sends others."""
+    """A send is interrupted after its records have landed and before it knows. The next send has other records."""
     (client, _) = world.clients
     client.send({0: 1})
     commit = DeltaLog.commit
@@ -33,7 +33,7 @@ def interrupted_send(world: StackWorld) -> None:
 
 
 def leader_without_its_end(world: StackWorld) -> None:
-    """A leader loses power and the end of its log, is back at once, and gets records before a controller looks."""
+    """A leader loses power and the end of its log, restarts at once, and gets records before a controller looks."""
     (client, other), node = world.clients, world.nodes[1]
     for _ in range(3):
         client.send({0: 1})
@@ -52,7 +52,7 @@ def leader_without_its_end(world: StackWorld) -> None:
 
 def append_to_a_dead_leader(world: StackWorld) -> None:
     """A leader loses power and the end of its log, but not its row. Before a controller looks, a producer appends at
-    offsets that the row tells of as committed."""
+    offsets below the high watermark of the row."""
     (client, other), node = world.clients, world.nodes[1]
     for _ in range(3):
         client.send({0: 1})
@@ -67,7 +67,7 @@ def append_to_a_dead_leader(world: StackWorld) -> None:
 
 
 def tail_of_a_deposed_leader(world: StackWorld) -> None:
-    """A leader is deposed with records that nobody else has, and publishes while its fetcher truncates them."""
+    """A deposed leader has records that nobody else has, and publishes its rows while its fetcher truncates them."""
     (client, _), node = world.clients, world.nodes[1]
     for number in (2, 3):
         world.nodes[number].frozen_until = world.clock.now + 3
@@ -88,7 +88,7 @@ def tail_of_a_deposed_leader(world: StackWorld) -> None:
 
 
 def send_that_was_replicated_in_part(world: StackWorld) -> None:
-    """Of three batches of a send a follower has one when their leader is killed, and it is elected."""
+    """A send has three batches. A follower has one of them when the leader is killed and the follower is elected."""
     (client, _), node = world.clients, world.nodes[1]
 
     def kill() -> None:
@@ -102,7 +102,7 @@ def send_that_was_replicated_in_part(world: StackWorld) -> None:
 
 
 def records_that_compress_well(world: StackWorld) -> None:
-    """Files that are small on the disk hold records that are larger than a segment."""
+    """Small files hold records that are larger than a segment when uncompressed."""
     (client, _) = world.clients
     client.padding = b"." * 200_000
     for _ in range(8):
@@ -110,8 +110,8 @@ def records_that_compress_well(world: StackWorld) -> None:
 
 
 def commit_into_a_hole(world: StackWorld) -> None:
-    """A producer stands still in the midst of its commit for so long that the log is cleaned up past it, and its commit
-    lands in the hole. Another one, which has seen the commit that was there before, sends once more."""
+    """A producer freezes in the middle of its commit until the log has been cleaned up beyond that version. Its commit
+    lands in the hole. Another producer, which has read the former commit of that version, sends once more."""
     late, other = world.clients
     busy = StackProducer("producer-3", world.cluster.root.uri)
     world.clients.append(busy)
