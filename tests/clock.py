@@ -1,4 +1,4 @@
-"""A clock that the test holds."""
+"""A clock that the test moves."""
 
 
 class Clock:

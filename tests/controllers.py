@@ -1,4 +1,4 @@
-"""A controller that runs while a test does."""
+"""A controller that runs during a test."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

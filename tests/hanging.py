@@ -1,4 +1,4 @@
-"""A store that does not answer, as a call that hangs or fails."""
+"""A store that does not answer: its calls hang or fail."""
 
 import threading
 from collections.abc import Callable

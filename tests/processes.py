@@ -1,4 +1,4 @@
-"""Real processes and bounded waiting, for tests of what several processes do to one table.
+"""Real processes and bounded waiting, for tests in which several processes write one table.
 
 Processes are spawned, never forked: a fork of a process that has used delta-rs panics.
 """

@@ -1,5 +1,5 @@
-"""Registrations as real processes and controllers make them: brokers with the logs that they have, members of an ISR as
-processes that are known."""
+"""Registrations as real processes and controllers write them: brokers with their logs, ISR members with their broker
+epochs."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The public names of `lakelog`, and what importing them costs."""
+"""The public names of `lakelog`, and the cost of importing them."""
 
 import subprocess
 import sys

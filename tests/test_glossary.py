@@ -1,4 +1,4 @@
-"""One word for one thing: the glossary of `replication/README.md`, and the words that stand for its words nowhere."""
+"""One word for one thing: checks the glossary of `replication/README.md`, and refuses synonyms of its words."""
 
 import ast
 import re

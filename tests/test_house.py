@@ -1,7 +1,7 @@
-"""The style of this repository, as tests: layer arrows, sizes, words, docstrings, dead files, verbs.
+"""The house style as tests: layers, sizes, words, docstrings, dead files, verbs.
 
-A message names file and line, and the rule. Each rule is a function from a source to its faults, so that the tests at
-the end can show it a bad example.
+A message names file, line and rule. Each rule is a function from a source to its faults, so that the tests at the end
+can show it bad examples.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""A whole cluster in the shared session: what users do with it, end to end."""
+"""A whole cluster in the shared session, used as users do, end to end."""
 
 import dataclasses
 import datetime as dt

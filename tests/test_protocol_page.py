@@ -1,4 +1,4 @@
-"""The table of `replication/README.md` is kept true: what it names exists."""
+"""Keeps the table of `replication/README.md` true: everything that it names exists."""
 
 import importlib
 import re

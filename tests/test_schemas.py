@@ -1,4 +1,4 @@
-"""The tables as Spark, Arrow and Delta see them, and as `schemas/README.md` tells of them."""
+"""The tables as Spark, Arrow and Delta see them, and as `schemas/README.md` describes them."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The installed package, in the folder of a user who has packages `jobs`, `schemas` and `replication` too."""
+"""The installed package, in a folder where the user has packages `jobs`, `schemas` and `replication` too."""
 
 import os
 import shutil

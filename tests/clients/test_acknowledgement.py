@@ -1,4 +1,4 @@
-"""acks=all waits on real tables: what it is answered when, and what is said of whom."""
+"""acks=all on real tables: when it is granted, and which error it gets otherwise."""
 
 import time
 

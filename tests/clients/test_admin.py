@@ -1,4 +1,4 @@
-"""What an admin client asks is decided by the controller, and what was decided is what it gets."""
+"""The admin client: the controller decides its requests, and it returns the decisions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A consumer on real tables without brokers: logs are written by hand, and so is what their brokers say of them."""
+"""A consumer on real tables without brokers: the tests write the logs and the replica rows."""
 
 import dataclasses
 import shutil

@@ -1,4 +1,4 @@
-"""A client that waits is told why, and what holds of its request when it gives up."""
+"""A waiting client is told why no controller answers, and the state of its request when it gives up."""
 
 import threading
 from types import SimpleNamespace

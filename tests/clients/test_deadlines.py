@@ -1,4 +1,4 @@
-"""The time that a caller gives holds for its commits too: those that others overtake are not attempted for ever."""
+"""A caller's time-out ends its commits, too: a writer that always loses gives up at the deadline."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""Operations that wait, under a clock that the test holds, and what wakes them, on real tables."""
+"""Delayed operations on real tables, with a clock that the test moves: when they wake, and when they expire."""
 
 import pytest
 

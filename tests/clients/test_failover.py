@@ -1,6 +1,6 @@
-"""An idempotent producer when the leader changes under it: nothing acknowledged is lost, nothing is there twice.
+"""An idempotent producer when the leader changes: no acknowledged record is lost or doubled.
 
-Two brokers on real tables, without processes of theirs: a thread does by hand what they would do.
+Two brokers on real tables, without processes: a thread does their work by hand.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""A send that fails, raises or is interrupted uses its identity up: other records never pass for a repeat of it."""
+"""After a failed or interrupted send the producer takes a new identity: other records never count as its retry."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""Producers that have a name: one at a time has it, and it stays as long as it is used."""
+"""Named producers: one producer at a time has a name, and keeps it as long as it uses it."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A producer on real tables without brokers: the leader's log is opened for appends by hand, acks is 1."""
+"""A producer with acks=1 on real tables without brokers: the tests make the leader's log accept appends."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Dicts, text and bytes as records."""
+"""Dicts, str and bytes as records."""
 
 import datetime as dt
 from collections import namedtuple

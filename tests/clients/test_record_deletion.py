@@ -1,4 +1,4 @@
-"""Records are deleted at the leader, and the request is answered when no live replica has any of them."""
+"""Records are deleted at the leader. The request returns when no live replica has any of them."""
 
 import pytest
 

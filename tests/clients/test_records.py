@@ -1,4 +1,4 @@
-"""From a user's table to records by partition."""
+"""Converts a user's table to records by partition."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""Large sends: each write of a partition gives its records the same order, whichever tasks run it."""
+"""Large sends: each write of a partition gives its records the same order, whichever tasks write them."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""What a client reads of brokers: each process of a broker anew, and no log but the one that it has registered."""
+"""A client opens a broker's tables again for each new process, and only the log that the broker has registered."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""A cluster of tables without brokers: logs are written by hand, and so is what their brokers say of them."""
+"""A cluster of tables without brokers: the tests write the logs and the replica rows."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a controller knows, made by hand, and a controller without tables: it decides, and holds its decisions true."""
+"""Controller contexts built by hand, and a controller without tables that decides and keeps its decisions."""
 
 from dataclasses import replace
 

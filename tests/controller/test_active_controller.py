@@ -1,4 +1,4 @@
-"""Elections on the tables of a cluster; the clock by which brokers die is the test's."""
+"""Elections on a cluster's tables. The test's clock decides when brokers die."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What clients ask of the controller: decided, stored, and finished by the next one if a controller dies over it."""
+"""Clients' requests: the controller decides and stores them; if it dies midway, the next one finishes."""
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace

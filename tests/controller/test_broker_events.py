@@ -1,4 +1,4 @@
-"""Brokers that come, go, die and return: what becomes of partitions and replicas. Tables of cases, no tables."""
+"""Brokers start, stop, die and return: the effects on partitions and replicas, as tables of cases."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The lines of the active controller's log: one for a broker that comes or goes, with what that did to partitions."""
+"""The active controller logs one line for each broker that starts or stops, with the effect on partitions."""
 
 import logging
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Settings of brokers that run: put, removed, refused, and there for the next controller."""
+"""Dynamic settings of brokers: set, removed, refused, and known to the next controller."""
 
 from dataclasses import replace
 

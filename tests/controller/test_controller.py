@@ -1,4 +1,4 @@
-"""Controllers and their lease, on the tables of a cluster; each has a clock of its own, which is the test's."""
+"""Controllers and their lease on a cluster's tables. Each controller has a clock that the test moves."""
 
 import pytest
 

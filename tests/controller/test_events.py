@@ -1,4 +1,4 @@
-"""The queue of a controller, and which event each request is."""
+"""A controller's event queue, and the event of each kind of request."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What a new controller does first, and what it finds by looking; on real tables, which another may write meanwhile."""
+"""The first steps of a new controller on real tables, while another may write to them."""
 
 from dataclasses import replace
 

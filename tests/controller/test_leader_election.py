@@ -1,4 +1,4 @@
-"""Elections that somebody asks for, and those that restore the balance."""
+"""Elections by request, and elections that restore the balance."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Offsets of groups, as the controller looks after them."""
+"""The controller removes the committed offsets of deleted topics."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which moves of partitions are made, who is elected, and when."""
+"""State changes of partitions: which are allowed, who is elected, and when."""
 
 import itertools
 from dataclasses import replace

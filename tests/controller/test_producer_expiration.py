@@ -1,4 +1,4 @@
-"""Names of producers, as the controller looks after them."""
+"""The controller expires the names of producers."""
 
 import pytest
 

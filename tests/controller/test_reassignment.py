@@ -1,4 +1,4 @@
-"""Partitions that move to other brokers: begun, carried on, ended or cancelled, over failures and failovers."""
+"""Reassignments: begun, continued, completed or cancelled, across failures and failovers."""
 
 import pytest
 

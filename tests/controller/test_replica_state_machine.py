@@ -1,4 +1,4 @@
-"""Which moves of replicas are made, and which of them leave the ISR."""
+"""State changes of replicas: which are allowed, and which remove a replica from the ISR."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The way of a request through a controller: nothing that is asked stops it, or costs the cluster its control."""
+"""A request's steps through a controller: no request stops the controller."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the controller makes of brokers that say that their storage, or a file of theirs, is broken."""
+"""The controller's reaction to brokers that report a broken storage or a broken file."""
 
 import logging
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Topics that go: every replica first, then the partitions, then the topic."""
+"""Topics are deleted in order: first every replica, then the partitions, then the topic."""
 
 from dataclasses import replace
 

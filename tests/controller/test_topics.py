@@ -1,4 +1,4 @@
-"""Topics made, made larger and configured anew."""
+"""Topics are created, extended and configured."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A cluster without brokers at work, on real tables; the clock by which brokers die is the test's."""
+"""A cluster on real tables without running brokers. The test's clock decides when brokers die."""
 
 from lakelog.replication.config import Config
 from lakelog.replication.controller.active_controller import ActiveController

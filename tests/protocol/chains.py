@@ -1,4 +1,4 @@
-"""Batches that follow one another, as the logs of one partition hold them."""
+"""Consecutive batches, as in the log of one partition."""
 
 from lakelog.replication.protocol.chain import linked
 from lakelog.replication.protocol.partition_log import PartitionLog

@@ -1,4 +1,4 @@
-"""What a request may say: every argument of every kind, its type and its bounds."""
+"""The arguments of every kind of request: their types and bounds."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which steps a change of the metadata leads to, and in which order. Broker 1 decides."""
+"""The steps of a broker, and their order, when the metadata changes. Broker 1 decides."""
 
 import itertools
 from dataclasses import replace

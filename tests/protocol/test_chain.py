@@ -1,4 +1,4 @@
-"""The chain of a log: everything in a header is part of it, and all that lies before."""
+"""The chain of a log covers every field of a header and all batches before it."""
 
 import dataclasses
 

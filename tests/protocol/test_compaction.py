@@ -1,4 +1,4 @@
-"""Which small files are merged: few rewrites, and at most one file of a partition in a size class."""
+"""Chooses the small files to merge: few rewrites, and at most one file of a partition in a size class."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""When a request that waits is answered, by tables of cases."""
+"""When a waiting request is answered, as tables of cases."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Whose word counts, by tables of cases."""
+"""Which leader epochs and rows are fenced, as tables of cases."""
 
 from dataclasses import replace
 

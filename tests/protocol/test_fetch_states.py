@@ -1,4 +1,4 @@
-"""Delays and transitions of one fetcher's partitions, under a clock that the test holds."""
+"""Delays and transitions of a fetcher's partitions, with a clock that the test moves."""
 
 import pytest
 

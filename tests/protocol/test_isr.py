@@ -1,4 +1,4 @@
-"""Who is in sync: shrinking, expanding, and the compare-and-set that recognises its own write."""
+"""The ISR: shrinking, expanding, and a compare-and-set that recognises its own write."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Who lives, by the observer's own clock; the test holds it."""
+"""Which brokers are alive, by the observer's clock. The test moves it."""
 
 import dataclasses
 

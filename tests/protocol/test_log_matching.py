@@ -1,4 +1,4 @@
-"""Histories that differ although their epochs do not: what rows tell of it, and where the common part ends."""
+"""Logs that differ although their epochs agree: how rows reveal it, and where the common part ends."""
 
 import dataclasses
 import itertools

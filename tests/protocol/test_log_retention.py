@@ -1,4 +1,4 @@
-"""Which records may go: by age, by size, by request; never what is not committed."""
+"""Which records are deleted by age, by size and by request: never uncommitted ones."""
 
 import itertools
 

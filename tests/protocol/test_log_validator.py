@@ -1,4 +1,4 @@
-"""Which headers are believed."""
+"""Which headers are accepted."""
 
 import dataclasses
 

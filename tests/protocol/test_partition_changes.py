@@ -1,4 +1,4 @@
-"""What a line of the log says of leaders and ISRs that have changed."""
+"""The log line about changed leaders and ISRs."""
 
 from dataclasses import replace
 

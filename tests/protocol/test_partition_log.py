@@ -1,4 +1,4 @@
-"""What the batches of one partition add up to, in whatever order they come and go."""
+"""The state of a partition's log from its batches, in whatever order they are added and removed."""
 
 import itertools
 

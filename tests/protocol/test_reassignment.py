@@ -1,4 +1,4 @@
-"""How a reassignment goes through a partition's row."""
+"""The partition's row during a reassignment."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What a broker says of a replica: never more than its log, its memory and its fetcher."""
+"""A broker's row of a replica claims no more than the broker's log, memory and fetcher have."""
 
 import itertools
 from dataclasses import replace

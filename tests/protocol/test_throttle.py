@@ -1,4 +1,4 @@
-"""Throttles: who is throttled, how much is allowed, and how long what exceeds it has to wait."""
+"""Throttles: which replicas are throttled, how much is allowed, and how long the excess waits."""
 
 from functools import reduce
 

@@ -1,4 +1,4 @@
-"""What quotas read of the cluster, made by hand: two partitions of one topic, and what of them is throttled."""
+"""The metadata that quotas read, built by hand: two partitions of one topic, and their throttled replicas."""
 
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.partition_registration import PartitionRegistration

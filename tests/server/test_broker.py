@@ -1,4 +1,4 @@
-"""A broker's start: whose id it is, and whose root."""
+"""A broker's start: checks of its id and its root."""
 
 import logging
 import threading

@@ -1,5 +1,5 @@
-"""A leader whose log was emptied, or lost its end, and was written to again under the same epoch: its follower finds
-out, says so before anything is truncated, and has the same records in the end."""
+"""A leader's log was emptied or lost its end, and got other records under the same epoch. Its follower notices,
+reports it before anything is truncated, and ends with the same records."""
 
 import dataclasses
 import logging

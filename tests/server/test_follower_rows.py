@@ -1,4 +1,4 @@
-"""Rows of followers, of which one's root hangs, fails, or is slow."""
+"""Reads the rows of followers while the root of one hangs, fails or is slow."""
 
 import pytest
 

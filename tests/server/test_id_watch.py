@@ -1,4 +1,4 @@
-"""Whether a broker may start: another process of its id is at work as long as its heartbeat moves. No Spark."""
+"""Whether a broker may start: not while the heartbeat of another process with its id moves. Without Spark."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What a leader's round is told of its followers when one of their roots hangs."""
+"""A leader's view of its followers while the root of one hangs."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""A broker looks after its log: round by round, and without being in anybody's way."""
+"""A broker maintains its log in rounds, without delaying its other work."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What a broker knows of the cluster; the clock is the test's."""
+"""A broker's cache of the metadata. The test moves the clock."""
 
 import shutil
 from dataclasses import replace

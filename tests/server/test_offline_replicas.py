@@ -1,4 +1,4 @@
-"""A broker with a broken file: its replica is offline, and the others go on as if nothing had happened."""
+"""A broker with a broken file: that replica is offline, and the others go on unaffected."""
 
 from dataclasses import replace
 from pathlib import Path

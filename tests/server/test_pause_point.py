@@ -1,4 +1,4 @@
-"""A pause point: where a broker may be frozen or ended."""
+"""A pause point: where a broker may be frozen or killed."""
 
 import threading
 

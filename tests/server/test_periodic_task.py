@@ -1,4 +1,4 @@
-"""A heartbeat goes on through errors, and ends with its broker."""
+"""A heartbeat continues through errors, and ends with its broker."""
 
 import threading
 

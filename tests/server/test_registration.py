@@ -1,4 +1,4 @@
-"""How a broker stands in its row: epochs, heartbeats, what it says of its storage, and when it is fenced."""
+"""A broker's registration: epochs, heartbeats, the state of its storage, and fencing."""
 
 import time
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Which fetcher gets which partitions; the fetchers are recorders."""
+"""Which fetcher gets which partitions. The fetchers only record their calls."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The replica manager carries out steps in their order, and may be ended between any two."""
+"""The replica manager carries out steps in order, and may be killed between any two."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Quotas of a broker: which of them hold for what, and what it says of them."""
+"""A broker's quotas: to which replicas they apply, and what the broker reports about them."""
 
 import dataclasses
 from types import SimpleNamespace

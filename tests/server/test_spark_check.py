@@ -1,4 +1,4 @@
-"""A broker refuses a Spark session that cannot run it: one sentence, which says what to set."""
+"""A broker refuses a Spark session that cannot run it, in one sentence that says what to set."""
 
 import shutil
 import sys

@@ -1,4 +1,4 @@
-"""A broker ends with its Spark: with the JVM, and with the session."""
+"""A broker stops when its JVM or its Spark session ends."""
 
 import os
 from contextlib import nullcontext

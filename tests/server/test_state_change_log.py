@@ -1,4 +1,4 @@
-"""The lines of a broker's own log for roles and ISRs that change: one each time, whatever the number of partitions."""
+"""A broker's log lines about changed roles and ISRs: one line each time, for any number of partitions."""
 
 import dataclasses
 import logging

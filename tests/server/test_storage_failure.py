@@ -1,4 +1,4 @@
-"""A broker whose root goes away while it is at work, and comes back: others lead, and nothing that was told is lost."""
+"""A broker's root disappears while it works, and returns: others lead, and no acknowledged record is lost."""
 
 from pathlib import Path
 

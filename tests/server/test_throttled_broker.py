@@ -1,4 +1,4 @@
-"""A partition moves to a broker that is throttled, and settings of brokers change while they run."""
+"""A partition moves to a throttled broker, and brokers' settings change while they run."""
 
 import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""A broker's Spark has run a micro-batch before anybody waits for one."""
+"""A broker's Spark runs a micro-batch before anybody waits for one."""
 
 import pytest
 

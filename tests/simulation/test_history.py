@@ -1,4 +1,4 @@
-"""Histories of the shipped rules: no invariant fails, and the same seed makes the same history."""
+"""Histories of the shipped rules: every invariant holds, and the same seed makes the same history."""
 
 import pytest
 

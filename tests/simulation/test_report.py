@@ -1,4 +1,4 @@
-"""What `simulate` reports."""
+"""The report of `simulate`."""
 
 import pytest
 

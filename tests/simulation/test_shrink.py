@@ -1,4 +1,4 @@
-"""A failing history is shrunk, and told in words."""
+"""A failed history is shrunk and described in words."""
 
 import pytest
 

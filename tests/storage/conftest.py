@@ -1,4 +1,4 @@
-"""An object store on localhost, for the tests whose roots are buckets; and a table of each kind."""
+"""An object store on localhost for tests with buckets as roots, and a table of each kind."""
 
 import itertools
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Logs to test with: records, requests to append them, and what one can say of a log."""
+"""Logs for tests: records, requests to append them, and checks of a log."""
 
 import datetime as dt
 from collections.abc import Mapping

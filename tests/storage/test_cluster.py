@@ -1,4 +1,4 @@
-"""Formatting roots, and roots that are refused."""
+"""Formats roots, and refuses wrong ones."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""For tests of verbs that look at heartbeats: their clock is the test's, and nothing waits."""
+"""For tests of verbs that read heartbeats: the test moves their clock, and nothing waits."""
 
 from types import SimpleNamespace
 

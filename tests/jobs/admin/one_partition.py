@@ -1,4 +1,4 @@
-"""One partition on the brokers 1 and 2, led by 1, with logs that tests write: what the checks of logs look at."""
+"""One partition on brokers 1 and 2, led by 1, with logs that the tests write."""
 
 from pathlib import Path
 

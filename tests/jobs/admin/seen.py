@@ -1,4 +1,4 @@
-"""Heartbeats as old as a test wants them: see the fixture `waits`."""
+"""Heartbeats of any age: see the fixture `waits`."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The admin verbs against a controller: what they show, what they refuse, with which words and which status."""
+"""The admin verbs with a controller: output, refusals, error texts and exit status."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`lakelog brokers`: the table on 80 characters, and all of it as JSON."""
+"""`lakelog brokers`: the table on 80 columns, and everything as JSON."""
 
 import json
 from typing import Any

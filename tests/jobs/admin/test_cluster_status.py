@@ -1,4 +1,4 @@
-"""What `lakelog status` finds wrong, and what it says to do: tables of cases."""
+"""The problems that `lakelog status` finds, and its advice, as tables of cases."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`lakelog configs`: what holds and where it comes from, what is not there, and a setting that cannot be met."""
+"""`lakelog configs`: values in force and their source, unknown names, and settings that cannot be met."""
 
 import json
 from pathlib import Path

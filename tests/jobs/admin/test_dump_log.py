@@ -1,4 +1,4 @@
-"""`lakelog dump-log` on real logs: what it shows, and which file it calls broken."""
+"""`lakelog dump-log` on real logs: its output, and the files that it reports as broken."""
 
 import json
 import re

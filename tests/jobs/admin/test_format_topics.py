@@ -1,4 +1,4 @@
-"""`lakelog format` and `lakelog topics`: what they make, what they refuse, with which words and which status."""
+"""`lakelog format` and `lakelog topics`: results, refusals, error texts and exit status."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`lakelog get-offsets` on real tables whose brokers do not run: what they would say is written by hand."""
+"""`lakelog get-offsets` on real tables without running brokers: the tests write the replica rows."""
 
 import datetime as dt
 import json

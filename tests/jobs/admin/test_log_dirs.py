@@ -1,4 +1,4 @@
-"""`lakelog log-dirs` on real roots whose brokers do not run: what they would say is written by hand."""
+"""`lakelog log-dirs` on real roots without running brokers: the tests write the replica rows."""
 
 import json
 import shutil

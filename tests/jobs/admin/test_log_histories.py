@@ -1,4 +1,4 @@
-"""Replicas of one partition are compared by their chains, as far as both go."""
+"""Compares the replicas of a partition by their chains, as far as both logs go."""
 
 import pytest
 

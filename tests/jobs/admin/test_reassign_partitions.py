@@ -1,4 +1,4 @@
-"""`lakelog reassign-partitions` against a controller: files, words, refusals and status."""
+"""`lakelog reassign-partitions` with a controller: files, texts, refusals and exit status."""
 
 import json
 from typing import Any

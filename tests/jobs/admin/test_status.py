@@ -1,4 +1,4 @@
-"""`lakelog status` on real tables whose brokers do not run: what they would say is written by hand."""
+"""`lakelog status` on real tables without running brokers: the tests write the replica rows."""
 
 import json
 from pathlib import Path

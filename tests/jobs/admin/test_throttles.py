@@ -1,4 +1,4 @@
-"""Throttles by verb: settings of brokers, and those that a reassignment sets and its verification removes."""
+"""Throttles: set by `configs`, and set by a reassignment and removed by its verification."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""The benchmark compares rows before times; no time is asserted here."""
+"""The benchmark compares rows before times. No test asserts a time."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`bench maintenance` without Spark: what is measured is right, and figures are shown only then."""
+"""`bench maintenance` without Spark: it checks its data, and shows figures only if the data is right."""
 
 from dataclasses import replace
 

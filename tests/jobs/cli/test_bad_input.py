@@ -1,4 +1,4 @@
-"""Bad input of every verb: one clear sentence, the right exit status, no trace, and nothing half done."""
+"""Bad input to every verb: one clear sentence, the right exit status, no stack trace, nothing half done."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Tables: on a pipe, on 80 characters, and with some of their columns."""
+"""Tables in a pipe, on 80 columns, and with chosen columns."""
 
 import json
 from typing import Any

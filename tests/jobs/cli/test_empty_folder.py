@@ -1,4 +1,4 @@
-"""Verbs that make a cluster and break it take an empty folder, and say so before anything has started."""
+"""Verbs that create and damage a cluster refuse a folder that is not empty, before they start anything."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Help of every verb: plain sentences, each option explained, examples that the verb understands."""
+"""The help of every verb: plain sentences, every option explained, examples that parse."""
 
 import argparse
 import importlib

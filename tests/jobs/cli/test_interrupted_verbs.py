@@ -1,4 +1,4 @@
-"""A verb that a signal ends while it waits for a controller: nobody carries its request out later."""
+"""A signal ends a verb that waits for a controller: its request is withdrawn, so nobody carries it out later."""
 
 import signal
 import subprocess

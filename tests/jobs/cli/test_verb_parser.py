@@ -1,4 +1,4 @@
-"""A mistake on the command line is one sentence that says what to use; the cluster may come from the environment."""
+"""A wrong command line gets one sentence that says what to use. The cluster may come from the environment."""
 
 from typing import Any
 

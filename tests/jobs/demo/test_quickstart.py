@@ -1,4 +1,4 @@
-"""The quickstart on its first flights, whole: every figure is computed from the tables."""
+"""The whole quickstart on its first flights: every figure is computed from the tables."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A broker as a process: registers, stops in order when told to, and stops with an error when it is fenced."""
+"""A broker process registers, stops in order when told to, and stops with an error when it is fenced."""
 
 import signal
 from collections.abc import Iterator

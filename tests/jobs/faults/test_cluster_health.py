@@ -1,4 +1,4 @@
-"""What is lacking until a cluster of processes is in order again, in words; nothing is lacking in one that is."""
+"""Says in words why a cluster of processes is not healthy, and says nothing of a healthy one."""
 
 from collections.abc import Sequence
 from dataclasses import replace

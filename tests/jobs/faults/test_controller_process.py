@@ -1,5 +1,5 @@
-"""Controllers as processes: one that was frozen for too long is refused and stands by, one that is told to stop resigns
-at once."""
+"""Controller processes: one that was frozen for too long is fenced and stands by; one that is told to stop resigns at
+once."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

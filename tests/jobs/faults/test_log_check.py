@@ -1,4 +1,4 @@
-"""The check that ends the kill test sees what is lost, doubled or different: one that sees nothing proves nothing."""
+"""The final check of the kill test finds lost, doubled and different records."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How long clients were without an acknowledgement: what counts as short, and what is said of all of them."""
+"""Times without an acknowledgement: which count as short, and how they are summed up."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""The verb, and the course of a soak that cannot be run: it says why, and leaves no process behind."""
+"""The verb `soak`, and a soak that cannot run: it says why, and leaves no process behind."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What each fault does to processes, roots and the controller: no two brokers are away at once, and all come back."""
+"""The effect of each fault on processes, roots and the controller: one broker is away at a time, and all return."""
 
 import signal
 from collections.abc import Callable

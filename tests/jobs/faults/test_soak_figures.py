@@ -1,4 +1,4 @@
-"""What a soak says at the end: ok only if everything was done and nothing is wrong, and unknown is not zero."""
+"""The result of a soak: ok only if everything was done and nothing is wrong. Unknown is not zero."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A reader notices what it ought not to be given; repeated work ends when it is told, and tells what has ended it."""
+"""A reader detects wrong records. Repeated work ends when told to, and reports the error that ended it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The faults of a soak: the same of the same seed, of every kind, spread over the time."""
+"""A soak's plan of faults: the same for the same seed, with every kind, spread over the time."""
 
 import argparse
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What is done to the files of a root: what goes, what stays, and when the cluster has mended it."""
+"""Faults of a root's files: which files go, which stay, and when the cluster has repaired them."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""The object store of a soak: to delta-rs and pyarrow it is one; it hangs, it answers errors, and it works again."""
+"""The object store of a soak: delta-rs and pyarrow can use it; it hangs, returns errors, and recovers."""
 
 import os
 import socket

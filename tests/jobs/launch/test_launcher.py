@@ -1,4 +1,4 @@
-"""Words of the command line: what is spark-submit's, what is the verb's, and what is refused."""
+"""Arguments on the command line: those for spark-submit, those for the verb, and those that are refused."""
 
 import os
 import shlex

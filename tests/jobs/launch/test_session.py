@@ -1,4 +1,4 @@
-"""Sessions that users make: with Lakelog, and by hand. Each in a process and a JVM of its own."""
+"""Spark sessions of users, made by Lakelog and by hand, each in its own process and JVM."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Event scripts: what the reader refuses, what is seen of a partition, and some scripts whole."""
+"""Scenario scripts: errors in a script, the observed state of a partition, and some whole scripts."""
 
 import inspect
 import json

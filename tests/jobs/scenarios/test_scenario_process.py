@@ -1,4 +1,4 @@
-"""`lakelog scenario` as a process: what it has started ends with it."""
+"""`lakelog scenario` as a process: all processes that it started end with it."""
 
 import os
 import signal

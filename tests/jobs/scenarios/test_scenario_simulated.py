@@ -1,4 +1,4 @@
-"""`lakelog scenario --mode simulated`: every script of ours in memory, by a held clock."""
+"""`lakelog scenario --mode simulated`: every shipped script in memory, with a simulated clock."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Which server a script means, and when a step may not be done to it: on servers that only remember what was done."""
+"""The server that a script names, and steps that are not allowed, on servers that only record their calls."""
 
 import threading
 from collections.abc import Callable, Iterator

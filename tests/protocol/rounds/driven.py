@@ -1,4 +1,4 @@
-"""Runs a round as a broker does: each step gets an answer, or the error that a test has prepared for its type."""
+"""Runs a round as a broker does. Each step gets an answer, or the error that the test prepared for its type."""
 
 from collections import defaultdict
 from collections.abc import Callable

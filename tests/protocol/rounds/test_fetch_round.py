@@ -1,5 +1,5 @@
-"""What a follower reads, decides and writes, in which order; what an error, or a change from outside, at each step
-leaves behind. Without tables, and without Spark."""
+"""The order of a follower's reads, decisions and writes, and the effect of an error or of an outside change at each
+step. Without tables and Spark."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a leader reads, decides and writes, in which order, and what an error at each of these leaves behind."""
+"""The order of a leader's reads, decisions and writes, and the effect of an error at each step."""
 
 from dataclasses import replace
 

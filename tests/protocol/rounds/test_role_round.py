@@ -1,4 +1,4 @@
-"""What a broker does, in which order, when the metadata has moved or a file of its log has broken."""
+"""The order of a broker's steps when the metadata has changed or a file of its log is broken."""
 
 from dataclasses import replace
 

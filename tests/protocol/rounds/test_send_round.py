@@ -1,4 +1,4 @@
-"""What a producer reads, sends and waits for, in which order; what an error at each step leads to. Without tables."""
+"""The order of a producer's reads, sends and waits, and the effect of an error at each step. Without tables."""
 
 import dataclasses
 

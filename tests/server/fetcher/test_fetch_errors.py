@@ -1,4 +1,4 @@
-"""What the row of a follower says as long as it cannot fetch. Without Spark: all is read from the leader's log."""
+"""The error in a follower's row while it cannot fetch. Without Spark: it reads all from the leader's log."""
 
 import pytest
 

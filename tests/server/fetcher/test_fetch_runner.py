@@ -1,4 +1,4 @@
-"""One micro-batch at a time, on real logs: a leader (broker 1), a follower (broker 2), and the headers between them."""
+"""Single micro-batches on real logs: a leader (broker 1), a follower (broker 2), and the headers between them."""
 
 import dataclasses
 import time

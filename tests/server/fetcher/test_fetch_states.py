@@ -1,4 +1,4 @@
-"""The fetch states of one fetcher, between the thread of its query and those of its broker."""
+"""The fetch states of one fetcher, shared by its query's thread and its broker's threads."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A fetcher: its query begins, ends by itself, is started again, is shut down."""
+"""A fetcher's query starts, ends by itself, is restarted, and is shut down."""
 
 import dataclasses
 import threading

@@ -1,4 +1,4 @@
-"""StopFetching comes before a change of role: it returns when nothing more is appended under the old role."""
+"""StopFetching precedes a change of role: it returns when no more is appended under the old role."""
 
 import threading
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Micro-batches under a quota: what is left out, for how long, and that nothing is lost by it."""
+"""Micro-batches under a quota: which partitions wait, for how long, and that no record is lost."""
 
 import pytest
 

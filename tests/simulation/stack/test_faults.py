@@ -1,4 +1,4 @@
-"""Each fault of the store and of the world occurs, as it is meant to."""
+"""Each fault of the store and of the world occurs, and does what it should."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""A broken replica is repaired while its leader is about to take it into the ISR: nothing acknowledged is lost."""
+"""A broken replica is repaired just before its leader adds it to the ISR: no acknowledged record is lost."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Servers over a store in memory that somebody starts, freezes, stops and kills, and the time that passes meanwhile."""
+"""Servers over a store in memory are started, frozen, stopped and killed while simulated time passes."""
 
 import random
 import time

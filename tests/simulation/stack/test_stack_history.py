@@ -1,5 +1,5 @@
-"""Shipped clients, brokers and controllers on all of `storage`, over a store in memory that has faults: nothing that
-was acknowledged is lost or doubled, and all replicas are equal in the end."""
+"""Shipped clients, brokers and controllers on all of `storage`, over a store in memory with faults: no acknowledged
+record is lost or doubled, and all replicas are equal in the end."""
 
 import os
 import subprocess

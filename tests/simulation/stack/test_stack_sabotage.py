@@ -1,4 +1,4 @@
-"""Each sabotage of the stack tier is caught: an invariant does not hold under it."""
+"""Each sabotage of the stack tier is caught: it breaks an invariant."""
 
 import pytest
 

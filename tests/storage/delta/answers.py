@@ -1,4 +1,4 @@
-"""A storage whose answers are lost: whether a commit has landed must be found out."""
+"""A storage that loses answers, so that the writer must find out whether its commit has landed."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tables for the contract of their handles: made, filled, aged and looked at, the same way on a disk and in memory."""
+"""Tables for the contract of their handles: created, filled, aged and read in the same way on disk and in memory."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Owners write checkpoints, so that to open a table does not mean to read all that was ever committed to it."""
+"""A table's owner writes checkpoints, so that opening the table does not read its whole history."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Files that no version needs go, long after; those that somebody may need stay."""
+"""The file cleaner deletes unneeded files after a long delay, and keeps files that a reader may need."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a writer that was frozen for long puts into the hole of dropped commits: nobody takes it for one of them."""
+"""A writer that was frozen for long commits into the hole of removed commits: nobody takes it for one of those."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""A store that does not hand a file out for a moment: that is its error, and nothing of the file's."""
+"""A store that fails to return a file for a moment: the error is the store's, and the file does not count as broken."""
 
 import pytest
 

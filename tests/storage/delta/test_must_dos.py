@@ -1,4 +1,4 @@
-"""The eight must-dos of safe commits by delta-rs, a test or more for each: what it does not do, storage does."""
+"""The eight rules of safe commits with delta-rs, each with tests: storage does what delta-rs leaves out."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a storage root promises, on a disk and in memory: each test holds every implementation to it."""
+"""The contract of a storage root. Each test checks the implementations on disk and in memory."""
 
 import time
 from collections.abc import Callable

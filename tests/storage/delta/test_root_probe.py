@@ -1,4 +1,4 @@
-"""Whether a root works: told by what can be read there and written, one fault after the other."""
+"""Whether a root works, judged by reads and writes, with one fault after the other."""
 
 from contextlib import nullcontext
 from pathlib import Path

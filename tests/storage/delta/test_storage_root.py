@@ -1,4 +1,4 @@
-"""Storage roots: local folders in all their spellings, and buckets (moto's server on localhost)."""
+"""Storage roots: local folders in every spelling, and buckets on moto's server on localhost."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An error of a store is one line that says which settings may end it."""
+"""A store's error is one line that names the settings that may help."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What delta-rs and pyarrow are told of a store, and a store that takes connections and never answers."""
+"""The store options for delta-rs and pyarrow, and a store that accepts connections and never answers."""
 
 import socket
 import threading

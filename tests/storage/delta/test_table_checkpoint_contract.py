@@ -1,4 +1,4 @@
-"""Checkpoints and clean-up of a log as its handles see them, of delta-rs and in memory. What delta-rs does is right."""
+"""The contract of checkpoints and log clean-up, for delta-rs and in memory. delta-rs is the reference."""
 
 import json
 

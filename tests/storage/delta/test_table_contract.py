@@ -1,4 +1,4 @@
-"""What a handle on a table promises, of delta-rs and in memory. What delta-rs does is right."""
+"""The contract of a table handle, for delta-rs and in memory. delta-rs is the reference."""
 
 import json
 from datetime import datetime, timezone

@@ -1,6 +1,6 @@
-"""What a handle makes of the commits of a log that are torn or missing, of delta-rs and in memory.
+"""The contract of a table handle for torn or missing commits, for delta-rs and in memory.
 
-What delta-rs does is right.
+delta-rs is the reference.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Commits that a power cut has left empty or torn: nobody builds on what they may have said. One clear error."""
+"""Commits that a power cut left empty or torn: one clear error, and nobody builds on them."""
 
 import json
 from itertools import product

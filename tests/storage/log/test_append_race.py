@@ -1,4 +1,4 @@
-"""Two processes that append to one log at once: no offset twice, none missing, each writer in its own order."""
+"""Two processes append to one log: no offset is doubled or missing, and each writer's records stay in order."""
 
 import pyarrow as pa
 from deltalake import DeltaTable

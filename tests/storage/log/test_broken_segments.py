@@ -1,4 +1,4 @@
-"""A log some of whose files are broken: what is in them is refused, by name, and the rest of the log goes on."""
+"""A log with some broken files: reads of those files fail with their names, and the rest of the log works."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Compaction: the same batches in fewer files, and nobody notices."""
+"""Compaction: the same batches in fewer files, unnoticed by readers and writers."""
 
 import hashlib
 from collections import Counter

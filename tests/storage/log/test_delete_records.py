@@ -1,4 +1,4 @@
-"""Deleting from the beginning of logs: what may be read, what goes, and what is still known."""
+"""Deletes the beginning of logs: readable offsets, removed files, and remembered producers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A log's files are read again, so many bytes a second, and rot is found."""
+"""The scrub reads a log's files again, a number of bytes a second, and finds rot."""
 
 from pathlib import Path
 

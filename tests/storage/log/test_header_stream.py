@@ -1,4 +1,4 @@
-"""The header stream's reader, without Spark: what it reads between two offsets, and what moves its offset."""
+"""The reader of the header stream, without Spark: the headers between two offsets, and what moves its offset."""
 
 from types import SimpleNamespace
 

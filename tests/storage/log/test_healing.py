@@ -1,4 +1,4 @@
-"""Broken files are looked at again without holding up anybody, and what can be read is taken in."""
+"""Broken files are checked again in the background, and used again once they can be read."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What anybody who may write to a log can put into it: it costs the partitions that it is about, and no other."""
+"""Wrong entries from anybody who may write to a log: they harm the partitions that they name, and no others."""
 
 import dataclasses
 import os

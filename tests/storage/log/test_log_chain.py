@@ -1,4 +1,4 @@
-"""The chain of a log over what takes its beginning or all of it: what it is recorded by outlives files and commits."""
+"""The chain of a log that has lost its beginning or all its records: the record of it outlives files and commits."""
 
 import pytest
 

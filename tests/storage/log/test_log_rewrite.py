@@ -1,4 +1,4 @@
-"""Taking records out of a log: what is left is written before the commit, once, and nobody waits for it."""
+"""Removes records from a log: the rest is rewritten once, before the commit, and nobody waits for it."""
 
 from collections import Counter
 from pathlib import Path

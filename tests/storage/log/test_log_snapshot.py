@@ -1,4 +1,4 @@
-"""Fetch from an offset: the headers that a follower needs, from the footers that may hold any and no others."""
+"""Fetch from an offset: reads the headers that a follower needs, from no more footers than necessary."""
 
 import pytest
 

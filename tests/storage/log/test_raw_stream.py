@@ -1,4 +1,4 @@
-"""A plain Delta stream of Spark's over a broker's log goes on whatever the broker does to its files."""
+"""A plain Delta stream of Spark over a broker's log continues, whatever the broker does to its files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The digest of records: the same however they lie, another as soon as one of them is another."""
+"""The digest of records: the same in every layout, and different as soon as one record differs."""
 
 import dataclasses
 import datetime as dt

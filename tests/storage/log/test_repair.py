@@ -1,4 +1,4 @@
-"""A broken replica is made whole: what is broken goes, and all behind it, as long as it can be fetched again."""
+"""Repairs a broken replica: removes the broken batches and all after them, if they can be fetched again."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a handle on a log knows: by replaying commits, by opening the table, after clean-ups and after failures."""
+"""A log handle's state after replaying commits, opening the table, clean-ups and failures."""
 
 import copy
 

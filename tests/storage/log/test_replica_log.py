@@ -1,4 +1,4 @@
-"""A broker's log: append and read, roles, claims, log starts, and commits that are lost to others."""
+"""A broker's log: append and read, roles, claims, log starts, and lost compare-and-sets."""
 
 import pytest
 

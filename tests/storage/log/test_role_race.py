@@ -1,7 +1,7 @@
 """Producer, follower and a deposed leader race for one log while its role changes 200 times.
 
-All that was decided under a role loses to the commit that ends it. Afterwards the history of the log is replayed commit
-by commit: nothing was appended under a fenced epoch, at another place than the log's end, or twice.
+Every decision under a role loses to the commit that ends the role. Afterwards the test replays the log commit by
+commit: nothing was appended under a fenced epoch, at another offset than the log's end, or twice.
 """
 
 import dataclasses

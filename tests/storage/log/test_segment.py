@@ -1,4 +1,4 @@
-"""Segments: footers, statistics, options of the file, and files that are not what their commit says."""
+"""Segments: footers, statistics, file options, and files that differ from their commit."""
 
 import dataclasses
 import datetime as dt

@@ -1,4 +1,4 @@
-"""Names of data files: what they tell, and which are not taken."""
+"""Names of data files: their parts, and names that are not segments."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Truncating logs: whole files go, others are written again, in one commit that adds nothing new."""
+"""Truncates logs in one commit: removes whole files and rewrites others, without adding records."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests as rows: their steps, rows that cannot be decoded, and how many stay."""
+"""Requests as rows: their steps, undecodable rows, and how many are kept."""
 
 import json
 

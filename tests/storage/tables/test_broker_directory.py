@@ -1,4 +1,4 @@
-"""The registrations of brokers: one that cannot be read hides no other."""
+"""The brokers' registrations: an unreadable one does not hide others."""
 
 import logging
 

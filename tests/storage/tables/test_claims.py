@@ -1,4 +1,4 @@
-"""Two processes of one broker: the newer claims both tables, and the older finds out before it writes again."""
+"""Two processes of one broker: the newer claims both tables, and the older notices before it writes again."""
 
 import pytest
 

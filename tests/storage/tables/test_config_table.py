@@ -1,4 +1,4 @@
-"""The settings of brokers as they stand in the cluster, and who may write them."""
+"""The brokers' settings in the cluster, and who may write them."""
 
 import pytest
 

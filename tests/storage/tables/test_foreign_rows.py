@@ -1,4 +1,4 @@
-"""State tables of another version of Lakelog, or of nobody's: what is new does no harm, and nonsense is one error."""
+"""State tables written by another version or another program: additions do no harm, and nonsense is one error."""
 
 import dataclasses
 import threading

@@ -1,4 +1,4 @@
-"""Committed offsets come back, and consumers that commit at the same time lose nothing of each other's."""
+"""Committed offsets are read back, and concurrent commits of consumers lose nothing."""
 
 import os
 

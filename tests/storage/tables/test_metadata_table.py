@@ -1,4 +1,4 @@
-"""The metadata table: leaders change ISRs and controllers everything, each by compare-and-set."""
+"""The metadata table: leaders change ISRs, controllers change everything, each by compare-and-set."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Names of producers: who has one, and when it expires."""
+"""Producer names: who has a name, and when it expires."""
 
 import pytest
 

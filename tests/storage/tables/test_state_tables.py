@@ -1,4 +1,4 @@
-"""The state tables: what is written comes back, and compare-and-set between processes loses nothing."""
+"""The state tables: rows are read back, and concurrent compare-and-sets of processes lose nothing."""
 
 import dataclasses
 from dataclasses import replace
