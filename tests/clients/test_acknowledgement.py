@@ -24,19 +24,19 @@ def world(root):
 
 @pytest.fixture
 def filled(world):
-    """Both brokers have the offsets 0 to 2 of partition 0."""
+    """Both brokers have offsets 0 to 2 of partition 0."""
     fill(world.logs[1], P0, 1, 2)
     replicate(world.logs[1], world.logs[2])
     return world
 
 
 def appended(base_offset=1, **fields):
-    """Up to offset 2, under leader epoch 0."""
+    """The answer of an append up to offset 2, under leader epoch 0."""
     return RecordMetadata(TOPIC, 0, 3 - base_offset, base_offset, 2, 0, topic_id=TOPIC_ID, **fields)
 
 
 def acknowledge(world, records, timeout_ms=LONG):
-    """The errors of the partitions that acks=all is not granted for."""
+    """Waits for acks=all. Returns the errors of the partitions that do not get it."""
     deadline = time.monotonic() + timeout_ms / 1000
     options = SendOptions("test", ALL, 0, timeout_ms, deadline)
     sender = Sender(TopicView(world.cluster), TOPIC, None, options)  # nothing is sent again
@@ -46,7 +46,7 @@ def acknowledge(world, records, timeout_ms=LONG):
 
 
 def acknowledged(world, timeout_ms=LONG, **fields):
-    """What acks=all is answered for the offsets 1 to 2 of partition 0."""
+    """Waits for acks=all of offsets 1 to 2 of partition 0, and returns the answer."""
     return acknowledge(world, {0: appended(chain=chain(world.logs[2]), **fields)}, timeout_ms)
 
 
@@ -54,14 +54,14 @@ KEEPS, TRUNCATED = (EpochEntry(0, 0), EpochEntry(1, 3)), (EpochEntry(0, 0), Epoc
 
 
 def lead_elsewhere(world, high_watermark, epochs):
-    """Broker 2 leads under epoch 1."""
+    """Makes broker 2 the leader under epoch 1."""
     world.change(leader=2, leader_epoch=1)
     lead(world.logs[2], P0, epoch=1)
     world.say(high_watermark, broker=2, role="leader", leader_epoch=1, epochs=epochs)
 
 
 ANSWERS = {
-    # case: what happens while it is waited for -> error
+    # case: event during the wait -> error
     "the HW passes": ([lambda w: w.say(2), lambda w: w.say(3)], None),
     "the ISR is small by then": (
         [lambda w: w.change(isr=(1,)), lambda w: w.say(3)], r"NotEnoughReplicasAfterAppend.*ISR \(1,\) .*\(2\)",
@@ -115,7 +115,7 @@ def test_ap_07_what_is_committed_is_acknowledged_also_when_the_time_is_over(fill
 
 @pytest.mark.parametrize("again", [0, 1, 2, 3])
 def test_ap_07_tr_08_the_row_of_a_leader_that_has_lost_the_end_of_its_log_acknowledges_nothing(filled, again):
-    """A power cut took the log's end and not the row; a producer is first, before the broker is back."""
+    """A power cut took the log's end but not the row. A producer appends before the broker is back."""
     filled.say(3)
     truncate(filled.logs[1], {P0: 1})
     for _ in range(again):
@@ -126,7 +126,7 @@ def test_ap_07_tr_08_the_row_of_a_leader_that_has_lost_the_end_of_its_log_acknow
 
 
 def test_ap_07_tr_08_records_that_a_restored_log_has_not_are_not_acknowledged(filled):
-    """Its row is its own again, and others have passed the offsets under the same leader epoch."""
+    """The log agrees with its row again, but has other records at these offsets under the same leader epoch."""
     truncate(filled.logs[1], {P0: 1})
     fill(filled.logs[1], P0, 2, producer_id=8)
     filled.say(3)

@@ -34,7 +34,7 @@ from tests.storage.logs import P0, P1, TOPIC, fill, follow, header, lead, log_ro
 
 @pytest.fixture(autouse=True)
 def _no_session_is_needed(monkeypatch):
-    """What is read here ends before Spark reads anything."""
+    """These reads end before Spark reads anything."""
     monkeypatch.setattr("lakelog.replication.clients.reader.check_delta", lambda _: None)
 
 
@@ -53,7 +53,7 @@ def offsets(fetched):
     [(5, 0, [0, 1, 2, 3, 4]), (3, 0, [0, 1, 2]), (4, 0, [0, 1, 2, 3]), (4, 1, [1, 2, 3]), (5, 4, [4])],
 )
 def test_fe_01_what_lies_below_the_hw_is_read(world, high_watermark, start, expected):
-    """Also where HW or offset lie within a batch."""
+    """Also if the HW or the offset is within a batch."""
     fill(world.logs[1], P0, 3, 2)
     world.say(high_watermark)
     (fetched,) = world.consumer().fetch(TOPIC, {0: start}).values()
@@ -115,7 +115,7 @@ def test_do_02_a_fetch_is_woken_by_a_change_of_leader(world, while_waiting):
 
 
 def test_fe_02_above_the_hw_is_waited_for_and_never_reset(world, while_waiting):
-    """A new leader's HW lags behind what its predecessor has told."""
+    """A new leader's HW may be behind its predecessor's."""
     fill(world.logs[1], P0, 5)
     world.say(1)
     (fetched,) = world.consumer().fetch(TOPIC, {0: 3}, max_wait_ms=0).values()
@@ -126,12 +126,12 @@ def test_fe_02_above_the_hw_is_waited_for_and_never_reset(world, while_waiting):
 
 
 def deposed(world):
-    """The row is still that of the leader, but the log follows: it may have been truncated."""
+    """The row still says leader, but the log follows: it may have been truncated."""
     follow(world.logs[1], P0, epoch=1)
 
 
 ERRORS = {
-    # case: (what happens after broker 1 has said HW 3 of 5 records, offset) -> error
+    # case: (event after broker 1 has published HW 3 of 5 records, offset) -> error
     "no leader": (lambda w: w.change(leader=-1), 0, "LeaderNotAvailableException"),
     "a leader that is slower": (lambda w: w.change(leader_epoch=1), 0, "UnknownLeaderEpochException"),
     "a leader that says nothing": (lambda w: w.change(leader=2), 0, "UnknownLeaderEpochException"),
@@ -276,7 +276,7 @@ def test_fe_01_read_committed_asks_whether_the_log_still_leads(world):
 
 
 def test_fe_01_tr_08_read_committed_shows_nothing_by_the_row_of_a_leader_that_has_lost_the_end_of_its_log(world):
-    """Records of a producer that was first lie below the HW of others."""
+    """A producer appended before the broker was back: its records are below the HW of the lost ones."""
     fill(world.logs[1], P0, 5)
     world.say(5)
     world.say(0, P1)
@@ -292,7 +292,7 @@ def test_fe_01_tr_08_read_committed_shows_nothing_by_the_row_of_a_leader_that_ha
 def test_kip_207_read_committed_waits_for_a_leader_that_does_not_know_yet_how_much_is_committed(
     world, while_waiting, starting, ending
 ):
-    """Partition 1 is asked for what it never had, so that Spark need not read."""
+    """Asks partition 1 for offsets that it never had, so that Spark does not read."""
     fill(world.logs[1], P0, 5)
     lead(world.logs[1], P0, epoch=1)
     world.change(leader_epoch=1)
@@ -382,7 +382,7 @@ def test_ap_04_of_a_commit_that_is_refused_nothing_is_kept(world, offsets, error
 
 
 def test_ap_02_internal_topics_are_refused(world):
-    """Also where there is one by that name: nothing is looked up."""
+    """Also if a topic of that name exists: the name is refused before the tables are read."""
     message = "topic __x is internal, which is not for .* begin with __ are reserved"
     for refused in (
         lambda: Producer(world.uri).send("__x", pa.table({"value": [b"a"]})),

@@ -29,7 +29,7 @@ def cluster_uri(root):
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """Time passes in pauses only, a second in each."""
+    """Time passes only in pauses, one second in each."""
     clock = Clock()
     for module in (controller_channel, controller_watch):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
@@ -128,7 +128,7 @@ def test_who_is_answered_is_told_nothing(cluster_uri):
 
 
 def interrupted(cluster_uri, monkeypatch, at):
-    """What a client is told that is interrupted after `at(request_id)` has happened, and its request."""
+    """Interrupts a client after `at(request_id)`. Returns the report that it gets, and its request."""
 
     def interrupt(*_):
         admin = Cluster.open(cluster_uri).admin

@@ -12,7 +12,7 @@ DEADLINE = 105.0
 
 
 class Attempts:
-    """An operation that answers at its attempt number `answers_at`, and remembers what each attempt was told."""
+    """An operation that answers at attempt number `answers_at`, and records the argument of each attempt."""
 
     def __init__(self, answers_at=None):
         self.told = []
@@ -50,7 +50,7 @@ def test_do_01_what_is_watched_is_tried_again_when_its_key_moves(purgatory):
 
 @pytest.mark.parametrize(("passes", "expires"), [(4.999, False), (5.0, True), (50.0, True)])
 def test_do_01_an_operation_expires_at_its_deadline(purgatory, clock, passes, expires):
-    """It is then completed whatever the attempt says, and told so."""
+    """It is completed then, whatever the attempt returns; the attempt is called with True."""
     attempts = Attempts()
     purgatory.try_complete_else_watch(DelayedOperation({0}, DEADLINE, attempts))
     clock.now += passes
@@ -78,7 +78,7 @@ def test_do_01_an_operation_whose_time_is_over_before_it_begins(purgatory, clock
 
 
 def test_do_01_waiting_ends_with_the_last_operation(purgatory, clock, monkeypatch):
-    """Each pause ends at the next deadline at the latest."""
+    """Each pause ends no later than the next deadline."""
     paused = []
 
     def pause(milliseconds, deadline):

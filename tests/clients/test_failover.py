@@ -46,7 +46,7 @@ class World:
         self.lead(self.registration)
 
     def lead(self, registration, high_watermark=0):
-        """The metadata, the roles in both logs and the leader's row, in this order."""
+        """Writes the metadata, the roles in both logs and the leader's row, in this order."""
         self.registration = registration
         self.cluster.metadata.put([registration], {"who": "test"})
         for broker, log in self.logs.items():
@@ -66,11 +66,11 @@ class World:
             self.tables[broker].publish([row], "test")
 
     def fail_over(self, high_watermark=0):
-        """Broker 2 leads under the next epoch, with what it has."""
+        """Makes broker 2 the leader under the next epoch, with the log that it has."""
         self.lead(with_leader(self.registration, 2, (2,)), high_watermark)
 
     def copy(self):
-        """The follower fetches all that it lacks from the leader."""
+        """The follower fetches all missing records from the leader."""
         replicate(self.logs[1], self.logs[2], self.partition)
 
     def values(self, broker):
@@ -86,7 +86,7 @@ def world(root):
 
 
 def send_meanwhile(producer, *values):
-    """Sends on a thread of its own; what it answers is what the returned function waits for."""
+    """Sends in another thread. The returned function waits for the answer."""
     answers = []
     sending = threading.Thread(target=lambda: answers.append(producer.send("t", pa.table({"value": list(values)}))))
     sending.start()
@@ -109,11 +109,11 @@ def test_ap_07_what_the_new_leader_has_is_acknowledged_and_not_sent_again(world)
 
 
 def test_ap_07_a_duplicate_is_waited_for_under_the_epoch_that_it_lies_under(world):
-    """It was sent again to the second leader, has been there since the first, and a third comes before the HW does."""
+    """A retry to the second leader finds the records of the first one. A third leads before the HW passes them."""
     producer = Producer(world.cluster.root.uri)
     first = Producer(world.cluster.root.uri, acks=1)
     identity = producer._identity
-    first._identity = ProducerIdentity(identity._given, new_producer_id)  # its answer of this send will not have come
+    first._identity = ProducerIdentity(identity._given, new_producer_id)  # the answer of this send will be lost
     first.send("t", pa.table({"value": [b"a"]}))
     world.copy()
     world.fail_over()
@@ -125,7 +125,7 @@ def test_ap_07_a_duplicate_is_waited_for_under_the_epoch_that_it_lies_under(worl
 
 
 def test_ap_07_tr_08_other_records_at_the_same_offsets_and_epoch_acknowledge_nothing(world):
-    """The leader's log lost its end, as in a power cut, and was then written to."""
+    """The leader's log lost its end, as in a power cut, and then got other records."""
     Producer(world.cluster.root.uri, acks=1).send("t", pa.table({"value": [b"a"]}))
     world.copy()
     truncate(world.logs[1], {world.partition: 0})
@@ -157,12 +157,12 @@ def test_ap_07_what_the_new_leader_lacks_is_sent_to_it_again(world):
 
 
 def test_ap_06_a_retry_at_the_new_leader_adds_nothing(world):
-    """The log of every replica knows the sequences, from the headers alone."""
+    """Every replica's log knows the sequence numbers, from the headers alone."""
     producer = Producer(world.cluster.root.uri, acks=1)
     producer.send("t", pa.table({"value": [b"a", b"b"]}))
     world.copy()
     world.fail_over(high_watermark=2)
-    producer._identity._next.clear()  # as if the answer of the first send had been lost
+    producer._identity._next.clear()  # as if the first send's answer had been lost
     (answer,) = producer.send("t", pa.table({"value": [b"a", b"b"]})).values()
     assert (answer.base_offset, answer.last_offset, answer.error) == (0, 1, None)
     assert world.values(2) == [b"a", b"b"]
@@ -170,7 +170,7 @@ def test_ap_06_a_retry_at_the_new_leader_adds_nothing(world):
 
 @pytest.mark.parametrize(("name", "error"), [("importer", "OutOfOrderSequenceException"), (None, None)])
 def test_ap_06_a_leader_that_has_lost_what_was_sent_before(world, name, error):
-    """The sequence starts over. A named producer is told: it cannot know whether a newer one of its name is at work."""
+    """The sequence starts over. A named producer gets an error: a newer producer of its name may be at work."""
     producer = Producer(world.cluster.root.uri, acks=1, name=name)
     for value in (b"a", b"b"):
         producer.send("t", pa.table({"value": [value]}))

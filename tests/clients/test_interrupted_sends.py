@@ -37,7 +37,7 @@ def out_of_reach(*_):
 
 
 def lose_all_after_an_append(monkeypatch):
-    """An append lands, its answer is lost, and from then on neither logs nor the metadata can be read."""
+    """Loses the answer of an append that lands. After it neither logs nor the metadata can be read."""
 
     def lands(log, cause):
         found = is_append(log, cause)
@@ -108,13 +108,13 @@ def test_ap_06_only_a_send_that_succeeded_as_a_whole_leaves_its_identity_to_the_
 
 
 def lead_elsewhere(world):
-    """Broker 2 leads with the first record of the producer alone."""
+    """Makes broker 2 the leader. It has only the producer's first record."""
     world.change(leader=2, leader_epoch=1, isr=(2,), partition_epoch=1)
     lead(world.logs[2], P0, epoch=1)
 
 
 def test_ap_06_a_sequence_does_not_start_over_once_a_log_may_hold_the_send(world, monkeypatch):
-    """The new leader lacks an earlier record; the old one, which may lead again, has the send: it would be doubled."""
+    """The new leader lacks an earlier record. The old one may lead again, has the send, and would have it twice."""
     producer, commit = Producer(world.uri, acks=1), DeltaLog.commit
     producer.send(TOPIC, records(b"a"))
     identity = producer._identity._given
@@ -139,7 +139,7 @@ def test_ap_06_a_sequence_does_not_start_over_once_a_log_may_hold_the_send(world
 @pytest.mark.parametrize("retries", [{}, {"retries": 0}], ids=["retries", "none"])
 @pytest.mark.parametrize("acks", [1, "all"])
 def test_mc_04_without_a_leader_until_the_time_is_over(world, acks, retries):
-    """As in Kafka it is a time-out, and it says what stood in the way. To wait for a leader is no retry."""
+    """As in Kafka it times out, with the last error as cause. Waiting for a leader is not a retry."""
     world.change(leader=-1, leader_epoch=1)
     (answer,) = Producer(world.uri, acks, **retries).send(TOPIC, records(b"a"), timeout_ms=20).values()
     assert answer.error is not None
@@ -150,7 +150,7 @@ def test_mc_04_without_a_leader_until_the_time_is_over(world, acks, retries):
 
 
 def test_mc_04_records_that_wait_for_a_leader_are_sent_to_it_without_retries(world, monkeypatch):
-    """Nothing was sent before, so that this is the one attempt; a partition that had one has no other."""
+    """Nothing was sent before, so this is the only attempt. A partition that had its attempt gets no other."""
     follow(world.logs[1], P1, epoch=1)
     both = pa.table({"value": [b"a", b"b"], "partition": [0, 1]})
     world.change(leader=-1)
@@ -216,7 +216,7 @@ def test_ap_07_a_follower_that_cannot_be_asked_is_named(world, monkeypatch, whil
 
 
 def test_ap_06_a_partition_that_goes_while_it_is_sent_to(world, monkeypatch):
-    """Its topic was made again with fewer partitions."""
+    """The topic was created again with fewer partitions."""
     partitions, looks = TopicView.partitions, []
 
     def fewer(view, topic):

@@ -30,7 +30,7 @@ def epochs(world):
 
 
 def test_kip_360_a_producer_that_was_fenced_does_not_take_its_name_back(world):
-    """A send that failed uses an identity up, and the next one is not to fence the producer that has the name now."""
+    """A failed send uses its identity up. The next send must not fence the producer that has the name now."""
     old, new = (Producer(world.uri, 1, "importer") for _ in range(2))
     assert send(new, b"a") is None
     assert send(old, b"lost") == "ProducerFencedException"
@@ -43,7 +43,7 @@ def test_kip_360_a_producer_that_was_fenced_does_not_take_its_name_back(world):
 
 @pytest.mark.parametrize("clock", ["monotonic", "time"], ids=["at work", "asleep"])
 def test_ap_06_a_producer_uses_its_name_before_it_can_expire(world, monkeypatch, clock):
-    """A machine that sleeps has a monotonic clock that stands still."""
+    """The monotonic clock of a sleeping machine may stand still."""
     producer, now = Producer(world.uri, 1, "importer"), getattr(time, clock)
     assert send(producer, b"a") is None
     for passed in (HALF_OF_A_WEEK - 60, HALF_OF_A_WEEK):

@@ -36,7 +36,7 @@ def test_murmur2_of_kafka(data, expected):
 @pytest.mark.parametrize("partitions", [1, 2, 3, 12, 1000, 2**31 - 1])
 def test_column_equals_reference(partitions):
     keys = random_keys(4000, longest=40)
-    # 16 keys or more of each length: else the column is not hashed by kernels at all.
+    # 16 keys or more of each length: kernels hash only such columns.
     assert min(sum(len(key) == length for key in keys) for length in range(41)) >= 16
     assert partition_of_keys(pa.array(keys, pa.binary()), partitions, 0).to_pylist() == expected_partitions(
         keys, partitions, 0

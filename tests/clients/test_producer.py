@@ -81,7 +81,7 @@ def test_a_topic_that_is_no_text_is_refused(world, topic):
 
 @pytest.mark.parametrize("landed", [True, False], ids=["it had landed", "it had not"])
 def test_ap_06_sent_again_adds_nothing(world, monkeypatch, landed):
-    """A commit whose answer is lost is decided anew, and the producer's sequence tells what is there already."""
+    """A commit whose answer was lost is decided again. The sequence numbers show which records are there already."""
     lost = lose_an_answer(monkeypatch, lambda _, cause: cause["why"] == "append", landed)
     producer = world.producer()
     (answer,) = producer.send("t", records(b"a", b"b")).values()
@@ -103,7 +103,7 @@ def test_a_partition_that_is_refused_does_not_hold_up_the_others(world):
 
 
 def test_ep_06_a_leader_that_is_not_ready_yet_is_waited_for(world):
-    """The metadata has a new epoch, which the log's own history does not know yet."""
+    """The metadata has a new leader epoch that the log does not have yet."""
     new = dataclasses.replace(world.partitions[0], leader_epoch=1, partition_epoch=1)
     world.cluster.metadata.put([new], {"who": "test"})
     (answer,) = world.producer().send("t", records(b"a"), timeout_ms=100).values()
@@ -115,7 +115,7 @@ def test_ep_06_a_leader_that_is_not_ready_yet_is_waited_for(world):
 
 
 def test_after_a_failed_send_the_next_one_begins_anew(world):
-    """The sequence of a failed append is not used again: what became of it is not known."""
+    """The sequence numbers of a failed append are not used again, because its outcome is unknown."""
     producer = world.producer()
     producer.send("t", records(b"a"))
     world.become(FOLLOWER, 1, partition=0)

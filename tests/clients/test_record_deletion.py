@@ -24,7 +24,7 @@ AT_ONCE = 0
 
 @pytest.fixture
 def world(root):
-    """Broker 1 leads P0 with six records, of which five are committed; broker 2 says that it has nothing."""
+    """Broker 1 leads P0 with six records, five of them committed. Broker 2's row says that its log is empty."""
     made = World(root)
     fill(made.logs[1], P0, 3, 3)
     made.say(5)
@@ -37,7 +37,7 @@ def delete(world, before, timeout_ms=LONG, topic=TOPIC):
 
 
 def follow(world, offset):
-    """Broker 2 does what a follower does when it hears of the leader's log start."""
+    """Broker 2 follows the leader's log start."""
     log = world.logs[2]
     log.transact({"why": "test"}, lambda _: None)
     follow_log_starts(log, {P0: (0, offset)}, "test")
@@ -60,7 +60,7 @@ def test_dr_02_what_is_not_confirmed_in_time_is_deleted_all_the_same(world):
 
 
 def test_dr_02_a_dead_broker_is_not_waited_for(world, while_waiting, monkeypatch):
-    """Its heartbeat stands still; that of the leader moves."""
+    """Its heartbeat stands still. The leader's moves."""
     monkeypatch.setattr(record_deletion.Liveness, "look", lambda *_: {1})
     while_waiting(lambda: world.say(5))
     assert delete(world, {0: 3}) == {0: 3}
@@ -74,7 +74,7 @@ def test_dr_01_what_is_not_committed_stays(world, before, found):
 
 
 def test_dr_01_tr_08_nothing_is_deleted_by_the_row_of_a_leader_that_has_lost_the_end_of_its_log(world):
-    """What was written to it since is committed nowhere."""
+    """Later appends to that log are committed nowhere."""
     truncate(world.logs[1], {P0: 0})
     fill(world.logs[1], P0, 6, producer_id=8)
     (outcome,) = delete(world, {0: -1}, AT_ONCE).values()
@@ -101,7 +101,7 @@ def test_dr_01_each_partition_has_an_outcome_of_its_own(world, while_waiting):
 
 
 def test_dr_01_a_leader_is_waited_for(world, while_waiting):
-    """Broker 2 is elected, and takes some time until it says so."""
+    """Broker 2 is elected, and takes some time to publish its row as leader."""
     world.change(leader=2, leader_epoch=1, partition_epoch=1)
     (outcome,) = delete(world, {0: 0}, AT_ONCE).values()
     assert isinstance(outcome, LeaderNotAvailableException)

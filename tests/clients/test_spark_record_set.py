@@ -14,13 +14,13 @@ COUNT = 5000
 
 
 def numbers(spark, count=COUNT):
-    """Values that rise, over several tasks and both partitions."""
+    """Rising values in several tasks and both partitions."""
     spread = spark.range(count, numPartitions=5)
     return spread.select(F.col("id").cast("string").alias("value"), (F.col("id") % 2).cast("int").alias("partition"))
 
 
 def written(log, segments):
-    """The values by partition, in order of offsets."""
+    """The written values by partition, in the order of offsets."""
     rows = pa.concat_tables(read_records(log.root, segment.name) for segment in segments).sort_by("offset")
     taken = {number: rows.filter(pa.compute.equal(rows["partition"], number)) for number in (0, 1)}
     return {number: [int(value) for value in part["value"].to_pylist()] for number, part in taken.items()}
@@ -34,7 +34,7 @@ def test_ap_06_the_rest_of_a_send_follows_what_an_earlier_write_has_put_first(sp
         whole = written(log, write({P0: AppendPosition(0), P1: AppendPosition(0)}))
         given._records = given._records.orderBy(
             F.desc("place")
-        ).localCheckpoint()  # they come to the tasks in another order
+        ).localCheckpoint()  # the tasks get them in another order
         rest = write({P0: AppendPosition(900, 700), P1: AppendPosition(0, 2499)})
     assert [sorted(values) for values in whole.values()] == [list(range(0, COUNT, 2)), list(range(1, COUNT, 2))]
     assert written(log, rest) == {0: whole[0][700:], 1: whole[1][2499:]}
@@ -44,7 +44,7 @@ def test_ap_06_the_rest_of_a_send_follows_what_an_earlier_write_has_put_first(sp
 
 
 def test_ap_06_records_of_another_run_are_refused_once_a_part_was_written(spark, root):
-    """Spark runs the DataFrame again where it has lost what it kept: whether the order is the same, nobody knows."""
+    """Spark runs the DataFrame again if it has lost persisted records, and may give them another order."""
     log = new_log(root, P0, P1)
     with SparkRecordSet(TOPIC, numbers(spark), 2, 0, 4096) as given:
         write = given.writer(log.root, 1, [request(p, given.counts[p.partition]) for p in (P0, P1)])

@@ -29,7 +29,7 @@ def view(world):
 
 
 def empty(world, broker):
-    """Its disk is replaced, and formatted again at the same place."""
+    """Replaces a broker's disk: the root is formatted again at the same place."""
     shutil.rmtree(world.roots[broker].uri)
     format_broker(world.roots[broker], world.cluster.cluster_id, broker)
     world.logs[broker] = ReplicaLog.open(world.roots[broker].child(LOG.name))
@@ -37,7 +37,7 @@ def empty(world, broker):
 
 
 def lose_the_end(world, commits=2):
-    """The last commits of the leader's log are gone, as after a power cut."""
+    """Removes the last commits of the leader's log, as a power cut does."""
     home = world.roots[1].child(LOG.name)
     for _ in range(commits):
         home.delete(commit_name(last_version(home)))
@@ -46,7 +46,7 @@ def lose_the_end(world, commits=2):
 
 @pytest.mark.parametrize("what", ["emptied", "without its end", "without its end, and written to since"])
 def test_li_04_a_log_that_is_not_the_registered_one_is_not_used(world, what):
-    """Until its broker has registered it: what is appended to it now could stand where others have something else."""
+    """Until the broker registers it: an append could reuse offsets of records that other replicas have."""
     if what == "emptied":
         empty(world, 1)
     else:
@@ -68,7 +68,7 @@ def test_li_04_a_log_that_producers_have_appended_to_is_used(world):
 
 
 def test_fe_03_li_04_a_root_that_was_made_again_is_read_by_clients_that_run(world):
-    """They hear of the new process from the metadata; what they had open is of no use."""
+    """The clients learn of the new process from the metadata, and open its tables again."""
     seen = view(world)
     seen.partitions(TOPIC)
     handles = seen.log(1), seen.log(2)

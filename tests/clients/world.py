@@ -15,11 +15,11 @@ from lakelog.schemas import LOG
 from tests.registrations import joined, register
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, follow, lead
 
-LONG = 600_000  # ms: more than any of these tests takes
+LONG = 600_000  # ms, longer than any of these tests
 
 
 class World:
-    """Two partitions on the brokers 1 and 2. Broker 1 leads them, and says nothing yet."""
+    """Two partitions on brokers 1 and 2. Broker 1 leads them, and has published no rows yet."""
 
     def __init__(self, root):
         home = StorageRoot.of(root).child("cluster")
@@ -38,12 +38,12 @@ class World:
         follow(self.logs[2], P0, P1, epoch=0)
 
     def change(self, partition=P0, **changes):
-        """Another state of a partition in the metadata."""
+        """Changes a partition in the metadata."""
         self.partitions[partition] = dataclasses.replace(self.partitions[partition], **changes)
         self.cluster.metadata.put([self.partitions[partition]], {"who": "test"})
 
     def say(self, high_watermark, partition=P0, broker=1, **changes):
-        """What a broker says of a replica, by its log but for the HW and what is given."""
+        """Publishes a broker's replica row from its log, with the given HW and other fields."""
         state = self.logs[broker].refresh()
         log = state.partition(partition)
         role = LEADER_ROLE if log.role.is_leader else FOLLOWER_ROLE

@@ -25,7 +25,7 @@ LIVE = {broker: BrokerView(1) for broker in (1, 2, 3)}
 
 
 def controlled(world: World, name: str, steps: int = 60) -> SimulatedController:
-    """Lets a controller take over and settle in; salt 0 takes over at the first look."""
+    """Lets a controller take over and finish its first rounds. With salt 0 it takes over at the first look."""
     for _ in range(steps):
         world.apply(Event(name))
     found = world.others[name]
@@ -184,7 +184,7 @@ def _run(world: World, names: str | tuple[str, ...], rounds: int) -> None:
 
 
 def test_td_04_a_deletion_that_brokers_have_carried_out_before_the_failover_ends() -> None:
-    """They say so between the claim and the first look at them: nothing of theirs changes after that."""
+    """They report it between the claim and the new controller's first look, and change nothing afterwards."""
     world = World(WorldSettings(producers=0), SHIPPED)
     world.is_calm = True
     _run(world, "broker", 60)

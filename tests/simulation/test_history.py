@@ -47,7 +47,7 @@ def test_histories_see_what_they_are_for() -> None:
 
 
 def test_dr_01_records_are_deleted_in_some_histories() -> None:
-    """By leaders, whose followers follow; and a follower that is overtaken starts over."""
+    """Leaders delete and followers follow. A follower that ends below the new log start starts over."""
     drawn = [run_seed(seed) for seed in range(15, 500, 16)]
     assert all(history.setting.deletes_records for history in drawn)
     assert not [history.violation for history in drawn if history.violation]

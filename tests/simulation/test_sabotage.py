@@ -54,19 +54,19 @@ SEEDS_THAT_CATCH = {
     "follows_the_tail_over_gaps": 16,
     "sends_as_another": 348,
     "forgets_the_high_watermark": 66415,
-}  # the others are caught by the first
+}  # the first seed catches the others
 
 
 @pytest.mark.parametrize("name", SABOTAGES)
 def test_a_broken_rule_is_caught(name: str) -> None:
-    """By the seed that is known to; where the rules have moved on, by one of those that follow."""
+    """By the seed that is known to catch it or, if the rules have changed since, by one of the next."""
     invariant, _ = catch(RULES, name, SEEDS_THAT_CATCH.get(name, 1), at_most=700)
     assert invariant is not None
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_seeds_that_found_something(path: Path) -> None:
-    """What a broken rule makes of these events is a violation, what the shipped one makes of them is none."""
+    """With the broken rule these events lead to a violation, with the shipped one they do not."""
     kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
     setting, events = WorldSettings(**kept["setting"]), [Event(*event) for event in kept["events"]]
     broken = run_events(setting, events, kept["is_calm_at_the_end"], SABOTAGES[kept["sabotage"]].rules)

@@ -30,7 +30,7 @@ from tests.registrations import folder_of
 
 
 class Others:
-    """For how many seconds others have gone on, and what they do meanwhile."""
+    """The others: how many seconds they ran, and their work meanwhile."""
 
     def __init__(self, act=lambda: None):
         self.seconds, self._act = [], act
@@ -66,7 +66,7 @@ class Anybody(StackProducer):
 
 @pytest.mark.parametrize(("luck", "landed_at_once"), [(0.1, True), (0.9, False)])
 def test_a_commit_that_hangs_has_landed_or_lands_later(store, table, monkeypatch, luck, landed_at_once):
-    """The log finds out itself that it has landed."""
+    """The log itself finds out that the commit has landed."""
     log, others = DeltaLog.create(table, LOG), Others()
     made = faulty(store, others, commits={HANGS: 1.0})
     monkeypatch.setattr(made._rng, "random", lambda: luck)
@@ -92,7 +92,7 @@ def test_a_look_that_hangs_ends_with_an_error_when_others_have_gone_on(store, ta
 
 
 def test_a_process_that_stands_still_before_its_commit_goes_on_as_if_nothing_had_happened(store, table, monkeypatch):
-    """Whatever others have written meanwhile it has not seen: its commit is refused."""
+    """It has not seen the commits of others meanwhile, so its own is refused."""
     log = DeltaLog.create(table, LOG)
     other = DeltaLog.open(table)
 
@@ -173,7 +173,7 @@ def test_where_a_torn_commit_keeps_a_broker_from_its_root_an_operator_empties_it
 
 
 def test_ol_02_a_broker_that_cannot_begin_gives_the_newest_reason(world, monkeypatch):
-    """Its root did not answer at the first look; now it does, and a file of its rows is torn."""
+    """Its root did not answer at the first look. Now it does, and a file of its `replicas` is torn."""
     node, looks = world.nodes[1], ["503 Slow Down"]
 
     def refused_once(*given):
@@ -209,7 +209,7 @@ def test_a_broker_whose_spark_has_ended_stops_without_a_word(world):
 
 
 def test_a_root_is_emptied_once_more_where_a_late_commit_has_landed_in_the_new_table(world):
-    """The commit was on its way when the root was emptied, and lands when the broker is in sync again."""
+    """The commit was under way when the root was emptied, and lands when the broker is in sync again."""
     node = world.nodes[3]
     with world.acting(None):
         world.disasters.empty_root(node)
@@ -224,7 +224,7 @@ def test_a_root_is_emptied_once_more_where_a_late_commit_has_landed_in_the_new_t
 
 
 def test_a_power_cut_may_take_the_end_of_the_log_and_leave_the_row_that_tells_of_it(world, monkeypatch):
-    """And a producer appends to that log before its broker is back."""
+    """A producer appends to that log before its broker is back."""
     node, (client, other) = world.nodes[1], world.clients
     ends = iter([2, 0])
     monkeypatch.setattr(world.rng, "randrange", lambda *_: next(ends, 0))
@@ -240,7 +240,7 @@ def test_a_power_cut_may_take_the_end_of_the_log_and_leave_the_row_that_tells_of
 
 
 def test_td_03_what_a_broker_could_not_tell_that_it_has_applied_it_tells_later(world, monkeypatch):
-    """A controller waits for it, to delete a topic, and the metadata does not move until then."""
+    """A controller waits for it to delete a topic, and the metadata does not change meanwhile."""
     failures, update = [KafkaStorageException("503")], BrokerTable.update
 
     def fail_once(table, broker_epoch, why, **changes):
@@ -261,7 +261,7 @@ def test_td_03_what_a_broker_could_not_tell_that_it_has_applied_it_tells_later(w
 
 
 def test_hw_01_a_leader_goes_on_while_it_cannot_tell_what_it_has_applied(world, monkeypatch):
-    """Its row in `brokers` cannot be written; its log and its rows of replicas can."""
+    """Its row in `brokers` cannot be written, but its log and its `replicas` can."""
     update = BrokerTable.update
 
     def fail(table, broker_epoch, why, **changes):
@@ -276,7 +276,7 @@ def test_hw_01_a_leader_goes_on_while_it_cannot_tell_what_it_has_applied(world, 
 
 
 def test_bc_01_a_broker_that_begins_anew_registers_above_what_the_metadata_says_now(world):
-    """It has not looked at the metadata while its storage did not work."""
+    """It did not read the metadata while its storage failed."""
     node = world.nodes[1]
     (first, *_) = world.partitions().values()
     told = replace(first, isr_epochs={**first.isr_epochs, 1: 7}, partition_epoch=first.partition_epoch + 1)
@@ -287,7 +287,7 @@ def test_bc_01_a_broker_that_begins_anew_registers_above_what_the_metadata_says_
 
 
 def test_a_broker_whose_root_and_registration_are_gone_counts_for_nothing(world):
-    """Under the broker epoch that it once joined the ISR with, it would be in sync with nothing at all."""
+    """With the broker epoch under which it joined the ISR, it would count as in sync with an empty log."""
     node = world.nodes[1]
     with world.acting(None):
         world.disasters.empty_root(node)

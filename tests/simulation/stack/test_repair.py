@@ -27,7 +27,7 @@ def log_of(node):
 
 
 def rot(world, node):
-    """A file of the partition is not what was written, and its broker finds that out."""
+    """Damages a file of the partition, and lets its broker find out."""
     with world.acting(None):
         log = log_of(node)
         name = log.refresh().known(P0).batches[0].segment
@@ -37,7 +37,7 @@ def rot(world, node):
 
 @contextlib.contextmanager
 def before_it_joins(member, act):
-    """Once, when a leader has decided to take a broker into the ISR of the partition, and has not written it yet."""
+    """Runs once, when a leader has decided to add a broker to the ISR and has not committed that yet."""
     real, due = MetadataCache.alter_partitions, [act]
 
     def alter(cache, changes, who):
@@ -52,7 +52,7 @@ def before_it_joins(member, act):
 
 
 def until(world, condition, *actors):
-    """Rounds of these processes until a condition holds."""
+    """Runs rounds of these processes until a condition holds."""
     for _ in range(100):
         for actor in actors:
             world.clock.now += 0.2
@@ -63,7 +63,7 @@ def until(world, condition, *actors):
 
 
 def test_ol_01_is_05_what_is_about_to_join_the_isr_is_not_emptied_in_it(world):
-    """The leader has decided on a row of before. Were the follower emptied and in the ISR, it would be elected."""
+    """The leader has decided on an older row. An emptied follower in the ISR could be elected."""
     (client, _), leader, follower = world.clients, world.nodes[1], world.nodes[2]
     assert all(client.send({0: 1}) for _ in range(3))
     world.calm()

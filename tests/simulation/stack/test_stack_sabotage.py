@@ -26,14 +26,14 @@ SEEDS_THAT_CATCH = {
     "overlooks_new_broker_epochs": 7,
     "reads_any_log": 2,
     "leads_under_any_broker_epoch": 2,
-}  # the others are caught by one of the first 60
+}  # one of the first 60 seeds catches the others
 WORLDS = 6
 SCHEDULES = {s.schedule.__name__: s.schedule for s in STACK_SABOTAGES.values() if s.schedule}
 
 
 @pytest.mark.parametrize("name", STACK_SABOTAGES)
 def test_what_is_broken_is_caught(name):
-    """By the history that is known to; where what ships has moved on, by one of those that follow."""
+    """By the history that is known to catch it or, if shipped code has changed since, by one of the next."""
     first = SEEDS_THAT_CATCH.get(name, 1)
     tries = range(first, first + (WORLDS if STACK_SABOTAGES[name].schedule else 60))
     caught = next((v for seed in tries if (v := run(seed, sabotage=STACK_SABOTAGES[name]).violation)), None)
@@ -49,20 +49,20 @@ def test_a_directed_history_finds_nothing_as_it_is_shipped(name):
 
 @pytest.mark.parametrize("name", sorted({schedule.__name__ for schedule in DIRECTED_WITHOUT_CHAIN.values()}))
 def test_a_directed_history_finds_nothing_either_where_the_chain_says_nothing(name):
-    """So it is the broken rule that is caught, and not the chain that is gone."""
+    """So these histories catch the broken rule, not the missing chain."""
     assert violations(WITHOUT_CHAIN, SCHEDULES[name]) == []
 
 
 @pytest.mark.parametrize("name", DIRECTED_WITHOUT_CHAIN)
 def test_the_chain_stops_what_a_broken_rule_lets_through(name):
-    """At most an error of the code is left."""
+    """At most, shipped code raises an error."""
     found = violations(of_rules(SABOTAGES[name].rules), DIRECTED_WITHOUT_CHAIN[name])
     assert {violation.invariant for violation in found} <= {NO_FAULTS}
 
 
 def violations(apply, schedule):
     sabotage = StackSabotage("as `apply` says", apply, schedule)
-    seeds = range(1, 4 if schedule.__module__ == rare.__name__ else 2)  # the others leave nothing to chance
+    seeds = range(1, 4 if schedule.__module__ == rare.__name__ else 2)  # the other histories draw nothing at random
     return [violation for seed in seeds if (violation := run(seed, sabotage=sabotage).violation)]
 
 
@@ -72,7 +72,7 @@ def test_all_that_the_tier_of_the_rules_breaks_is_broken_here():
 
 
 def test_a_broken_rule_is_put_right_again():
-    """Each history begins with what ships."""
+    """Each history begins with shipped code."""
     before = run(1)
     assert run(1, sabotage=STACK_SABOTAGES["acknowledges_at_once"]).violation is not None
     assert run(1) == before
