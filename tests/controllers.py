@@ -10,7 +10,7 @@ from lakelog.replication.storage.cluster import Cluster
 
 @contextmanager
 def controller_of(cluster_uri: str, name: str = "test", config: Config | None = None) -> Iterator[Controller]:
-    """One that decides what clients ask, in a thread of this process."""
+    """A controller in a thread of this process, which decides clients' requests."""
     controller = Controller(Cluster.open(cluster_uri, config), name)
     controller.start()
     try:

@@ -12,7 +12,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from tests.registrations import joined
 
-EPOCH, VERSION = 4, 40  # of the controller, and of metadata when it began
+EPOCH, VERSION = 4, 40  # the controller's epoch, and the metadata's version when it began
 NOBODY = -1
 
 
@@ -25,7 +25,7 @@ def replica(broker, number=0, topic="flights"):
 
 
 def partition(replicas=(1, 2, 3), leader=None, isr=None, number=0, topic="flights", adding=(), removing=()):
-    """Led by the first of its replicas, all of them in sync, if nothing else is said; epochs 5 and 7."""
+    """A partition. By default the first replica leads and all are in sync. Its epochs are 5 and 7."""
     leader, isr = replicas[0] if leader is None else leader, replicas if isr is None else isr
     return joined(PartitionRegistration(topic, f"{topic}-id", number, replicas, leader, 5, isr, 7, 3, adding, removing))
 
@@ -37,7 +37,7 @@ def views(live=(1, 2, 3), shutting_down=()):
 def context(
     *partitions, live=(1, 2, 3), shutting_down=(), deleting=(), configs=None, registered=(), **config
 ):  # fmt: skip
-    """A context as it is after a failover: states are those that both machines start with."""
+    """A context as after a failover, with the initial states of both state machines."""
     names = sorted({registration.topic for registration in partitions})
     topics = {
         name: Topic(name, f"{name}-id", sum(r.topic == name for r in partitions), configs or {}, name in deleting)
@@ -50,7 +50,7 @@ def context(
 
 
 def changed(decision):
-    """Leader and ISR of each partition that is to change."""
+    """Leader and ISR of each changed partition."""
     return {f"{r.topic}-{r.partition}": (r.leader, r.isr) for r in decision.changed.values()}
 
 
@@ -63,7 +63,7 @@ def request(kind, request_id="request-1", **arguments):
 
 
 def check(decision):
-    """What holds for every decision, whatever the event: one change a row, which makes sense, by moves that exist."""
+    """Checks that hold for every decision: one change a row, valid rows, and only allowed state changes."""
     assert [change for change in decision.state_changes if not change.is_valid] == []
     for key, after in decision.changed.items():
         before = decision.context.partitions.get(key)
@@ -79,7 +79,7 @@ def check(decision):
 
 
 class Active:
-    """A controller in office: takes events in, keeps what comes of them, and checks each decision."""
+    """An active controller: processes events, keeps the results, and checks each decision."""
 
     def __init__(self, context):
         self.context = context
@@ -107,19 +107,19 @@ class Active:
         return self.process(BrokerChange(before))
 
     def shut_down(self, *brokers):
-        """They ask in one look, and are served one after the other."""
+        """These brokers ask in one look for a controlled shutdown, and are served one after the other."""
         now = self.context.brokers
         asked = {broker: replace(now[broker], shutting_down=True) for broker in brokers}
         self.context = replace(self.context, brokers={**now, **asked})
         return [self.process(ControlledShutdown(broker)) for broker in brokers]
 
     def has_applied(self, *brokers, version=None):
-        """These brokers have carried out the metadata as it is."""
+        """These brokers have applied the current metadata."""
         told = {b: replace(self.context.brokers[b], metadata_version=version or self.version) for b in brokers}
         self.context = replace(self.context, brokers={**self.context.brokers, **told})
 
     def isr(self, *isr, number=0, topic="flights"):
-        """The leader has changed an ISR."""
+        """The leader changes an ISR."""
         known, key = self.context.partitions, tp(number, topic)
         epochs = {b: self.context.brokers[b].broker_epoch for b in isr if b in self.context.brokers}
         epochs |= {b: epoch for b, epoch in known[key].isr_epochs.items() if b in isr}
@@ -127,7 +127,7 @@ class Active:
         self.context = self.context.with_partitions({**known, key: after})
 
     def fail_over(self, before=None):
-        """Another controller, which knows only rows. `before`: the brokers as it saw them last, if not as now."""
+        """Elects another controller, which knows only rows. `before`: the brokers of its last look, if not as now."""
         old = self.context
         rows = ControllerContext(old.controller_epoch + 1, old.config, old.brokers, old.topics, old.partitions)
         self.context = rows.started(self.version)

@@ -79,7 +79,7 @@ def test_le_02_outside_the_isr_only_where_the_topic_allows_it(world):
     ],
 )
 def test_bc_01_bd_01_a_broker_that_has_begun_anew_has_failed_in_between(world, isr, leader, expected):
-    """Also if its heartbeat has never stood still: what it knew in memory is gone."""
+    """Also if its heartbeat never stood still: it has lost its memory."""
     world.put(with_leader(world.all()[P], leader, isr))
     world.controller.look()
     before = world.partition()
@@ -112,7 +112,7 @@ def test_bd_01_bd_02_ps_04_ch_01_ch_02_all_partitions_are_changed_in_one_commit(
 
 
 def test_is_05_is_06_an_isr_that_changes_right_after_a_commit_of_the_controller_is_found(world, monkeypatch):
-    """A leader's commit comes before the controller has read its own: its handle is at the leader's by then."""
+    """A leader commits before the controller has read its own commit, so its handle is already at the leader's."""
     change = MetadataTable.change
 
     def overtaken(table, *args):
@@ -145,7 +145,7 @@ def test_le_03_ps_03_a_new_partition_that_found_nobody_alive_gets_its_first_lead
 
 
 def test_is_05_is_06_an_isr_that_a_leader_has_changed_is_what_the_next_election_sees(world):
-    """The leader tells nobody: the metadata has moved, and that is enough."""
+    """The leader notifies nobody. The controller sees the new version of the metadata."""
     found = world.all()[P]
     world.cluster.metadata.alter_partitions([change_to(found, (1, 3))], dict, {"who": "broker-1"})
     world.look(2, 3)
@@ -153,7 +153,7 @@ def test_is_05_is_06_an_isr_that_a_leader_has_changed_is_what_the_next_election_
 
 
 def test_le_06_an_election_that_loses_to_an_isr_change_is_decided_again(world, monkeypatch):
-    """Between the decision and its commit the leader takes the one out who was to lead."""
+    """Between the decision and its commit, the leader removes the chosen broker from the ISR."""
     found, commit, changes = world.all()[P], DeltaLog.commit, [(1, 3)]
 
     def interfere(log, *args, **options):
@@ -187,7 +187,7 @@ def test_le_06_an_answer_that_was_lost_does_not_elect_twice(world, monkeypatch):
 
 
 def test_le_06_bd_02_a_partition_whose_last_leader_died_gets_it_back_also_if_the_answer_was_lost(world, monkeypatch):
-    """The commit has landed, so that it is decided again on what it has made: there the dead broker leads nothing."""
+    """The commit has landed, so the second decision sees its result: there the dead broker leads nothing."""
     world.look(1)
     lost = lose_an_answer(monkeypatch, lambda log, _: "metadata" in log.root.uri)
     world.look()

@@ -23,7 +23,7 @@ def world(root):
 
 
 def ask(world, kind, request_id="request", validate_only=False, **arguments):
-    """Puts a request, and tells what has become of it."""
+    """Sends a request and returns its outcome."""
     version = world.cluster.metadata.version
     world.cluster.admin.add(AdminRequest(request_id, kind, arguments, validate_only, "test", version))
 
@@ -68,7 +68,7 @@ def test_a_request_that_is_only_validated_changes_nothing(world):
 
 
 class Died(BaseException):
-    """A controller was killed: nothing in it can deal with that."""
+    """A controller was killed. Its code must not catch this."""
 
 
 REQUESTS = {
@@ -84,7 +84,7 @@ REQUESTS = {
 
 @contextmanager
 def killed_before_commit(monkeypatch, number, must_die=True):
-    """The controller makes so many commits, and dies instead of the next one."""
+    """The controller dies after this number of commits, instead of the next one."""
     commit, left = DeltaLog.commit, [None] * number
 
     def die(log, *args, **options):
@@ -101,7 +101,7 @@ def killed_before_commit(monkeypatch, number, must_die=True):
 @pytest.mark.parametrize("kind", REQUESTS)
 @pytest.mark.parametrize("commits", [0, 2, 3, 4])
 def test_fo_04_a_request_whose_controller_dies_half_way_is_finished_by_the_next(world, monkeypatch, kind, commits):
-    """Killed before one of its commits, the last of which stores the outcome: nothing is lost or done twice."""
+    """Killed before any one of its commits. The last one stores the outcome. Nothing is lost or done twice."""
     world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
     ask(world, kind, **REQUESTS[kind])
     with killed_before_commit(monkeypatch, commits, commits < commits_of(kind)):
@@ -113,13 +113,13 @@ def test_fo_04_a_request_whose_controller_dies_half_way_is_finished_by_the_next(
 
 
 def commits_of(kind):
-    """How many commits the request takes: it is taken up, begun, written and answered."""
+    """The number of commits of a request: it is taken up, begun, written and answered."""
     return 5 if kind in ("create_topic", "create_partitions", "delete_topic") else 4
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_li_06_a_request_over_whose_decision_a_controller_has_ended_is_decided_by_no_other(world, monkeypatch, kind):
-    """Else it would end them all. It was not begun, so that nothing of it is written; others are decided."""
+    """It could end every controller. It was not begun, so nothing of it is written. Other requests are decided."""
     world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
     before = tables(world)
     ask(world, kind, **REQUESTS[kind])
@@ -135,7 +135,7 @@ def test_li_06_a_request_over_whose_decision_a_controller_has_ended_is_decided_b
 
 
 def tables(world):
-    """All that requests change."""
+    """The content of all tables that requests change."""
     for table in (world.cluster.topics, world.cluster.configs):
         table.refresh()
     return world.all(), world.cluster.topics.topics, world.cluster.configs.configs
@@ -164,7 +164,7 @@ def expected_of(kind):
 
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_le_06_a_request_whose_answer_is_lost_is_carried_out_once(world, monkeypatch, kind):
-    """The commit on metadata has landed, and nobody knows: the request is found in it."""
+    """The commit on the metadata has landed without an answer. The controller finds the request in it."""
     world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
     ask(world, kind, **REQUESTS[kind])
     lost = lose_an_answer(monkeypatch, lambda log, _: log.root.uri.endswith("metadata"))

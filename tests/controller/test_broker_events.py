@@ -63,7 +63,7 @@ def test_bu_01_bu_02_a_broker_has_started(leader, isr, live, come, outcome):
 
 
 def test_bc_02_who_came_and_who_went_in_one_look_is_one_decision():
-    """Broker 2 is gone and 3 is back: nobody is left waiting for a second look."""
+    """Broker 2 is gone and 3 is back. No partition waits for a second look."""
     rows = (partition((2, 3), 2, (2,)), partition((2, 3), NOBODY, (3,), 1), partition((2, 1), 2, (2, 1), 2))
     active = Active(context(*rows, live=(1, 2)))
     decision = active.brokers(gone=(2,), come=(3,))
@@ -114,7 +114,7 @@ def test_bc_01_bd_01_a_new_process_that_has_joined_the_isr_has_not_failed(leader
 @pytest.mark.parametrize("unclean", [False, True])
 @pytest.mark.parametrize("isr", [(2, 1), (2, 1, 3)], ids=str)
 def test_bc_01_le_02_a_new_process_that_alone_has_all_is_elected_and_nobody_who_has_not(isr, unclean):
-    """Its leader has died in the same look. Broker 3 lives, and may be out of sync."""
+    """The leader died in the same look. Broker 3 is alive, but may be out of sync."""
     made = context(
         replace(partition((2, 1, 3), 2, isr), isr_epochs={1: 2, 2: 1, 3: 1}), unclean_leader_election_enable=unclean
     )
@@ -135,7 +135,7 @@ def test_bc_01_a_new_process_that_joins_the_isr_before_its_controller_looks_stay
     ],
 )
 def test_bc_01_is_05_isr_changes_decided_before_a_new_broker_epoch_are_overtaken(leader, isr, leader_epoch):
-    """Leader and ISR are the same as before, under a later epoch: what the process before has in hand is lost."""
+    """Leader and ISR stay, under a later epoch, so the pending changes of the former process fail."""
     active = Active(context(partition(leader=leader, isr=isr), partition((2, 3), number=1)))
     active.brokers(bounced=(1,))
     row = active.row()
@@ -162,7 +162,7 @@ def test_bu_02_li_04_a_broker_that_comes_back_without_its_log(isr, outcome):
 
 
 def registered_again(active, broker):
-    """Another process of a broker, with the log that it has since it was lost."""
+    """A new process of a broker, with the log that it got after the loss."""
     view = active.context.brokers[broker]
     before, again = active.context.brokers, replace(view, broker_epoch=view.broker_epoch + 1)
     active.context = replace(active.context, brokers={**before, broker: again})
@@ -182,7 +182,7 @@ def test_li_04_that_a_log_was_lost_is_known_over_any_number_of_registrations(tim
 @pytest.mark.parametrize("live", [(1, 2), (1,)], ids=["another replica", "itself"])
 @pytest.mark.parametrize("how", ["by hand", "by its topic"])
 def test_le_02_li_04_an_unclean_election_ends_the_wait_for_a_log_that_was_lost(how, live):
-    """A replica that has its log goes first, whoever is preferred. From then on the empty one is as good as any."""
+    """A replica with its log is elected before the preferred leader. After that the empty one is like any other."""
     topic = {} if how == "by hand" else {"unclean.leader.election.enable": "true"}
     active = Active(context(partition((1, 2), 1, (1,)), live=live, configs=topic))
     active.brokers(bounced=(1,), lost=(1,))
@@ -220,7 +220,7 @@ UNSEEN = [
 def test_fo_03_bc_01_new_broker_epochs_that_no_controller_has_seen_are_seen_in_the_rows(
     epochs, lost, leader, isr, before
 ):
-    """A controller that starts last, as when a whole cluster was away: leaders are elected anew in any case."""
+    """A controller that starts last, as after an outage of the whole cluster, elects all leaders anew."""
     active = Active(context(partition((1, 2, 3))))
     now = {b: BrokerView(epochs.get(b, 1), log_epoch=epochs[b] if b in lost else 1) for b in (1, 2, 3)}
     active.context = replace(active.context, brokers=now)
@@ -290,7 +290,7 @@ def test_cs_04_a_partition_without_another_replica_is_left_alone():
 @pytest.mark.parametrize("isr", [(1, 2, 3), (1, 2), (1, 3), (1,)], ids=str)
 @pytest.mark.parametrize("live", [(1, 2, 3), (1, 2), (1,)], ids=str)
 def test_cs_02_cs_08_what_remains_to_it_nobody_else_could_lead(isr, live):
-    """A broker that stops waits until nothing is left that another member of the ISR could lead: that comes true."""
+    """A stopping broker waits until no other ISR member could lead any of its partitions. The wait must end."""
     active = Active(context(partition((1, 2, 3), 1, isr), live=live))
     active.fail_over()
     active.shut_down(1)
@@ -325,7 +325,7 @@ def test_bd_01_le_04_a_broker_that_fails_while_it_shuts_down_is_missed_as_any_ot
 
 
 def test_bd_02_td_05_topics_that_are_being_deleted_are_left_out_of_all_of_it():
-    """Theirs keep leader and ISR; the replica on the dead broker is not eligible for deletion until it is back."""
+    """Their partitions keep leader and ISR. A replica on a dead broker waits with its deletion until it is back."""
     active = Active(context(partition(), partition(topic="old")))
     active.ask("delete_topic", topic="old")
     row = active.row(topic="old")
@@ -337,7 +337,7 @@ def test_bd_02_td_05_topics_that_are_being_deleted_are_left_out_of_all_of_it():
 
 
 def test_fo_03_fo_04_who_died_bounced_or_came_unseen_is_dealt_with_at_failover():
-    """The last controller saw brokers 1, 2 and 3 under epoch 1; now 1 is gone, 2 has a new epoch and 4 is there."""
+    """The last controller saw brokers 1, 2 and 3 under epoch 1. Now 1 is gone, 2 has a new epoch and 4 is new."""
     older = replace(partition((2, 3), number=1), isr_epochs={2: 0, 3: 1})
     rows = [partition((1, 3)), older, partition((4, 3), NOBODY, (4,), number=2)]
     active = Active(context(*rows, live=(2, 3, 4)))
@@ -355,7 +355,7 @@ def test_fo_04_cs_04_a_controlled_shutdown_that_was_asked_for_is_gone_on_with():
 
 
 def test_fo_04_ps_03_a_leader_that_shuts_down_is_alive_when_a_controller_starts():
-    """Nobody else is in sync. An unclean election is for those who are dead."""
+    """Nobody else is in sync, and an unclean election is only for a dead leader."""
     topic = {"unclean.leader.election.enable": "true"}
     active = Active(context(partition((1, 2), isr=(1,)), shutting_down=(1,), configs=topic))
     assert not active.fail_over().touches_metadata

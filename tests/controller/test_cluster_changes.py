@@ -80,7 +80,7 @@ def world(root):
 
 @pytest.fixture
 def lines(caplog):
-    """The lines since the last call."""
+    """The log lines since the last call."""
     caplog.set_level(logging.INFO, "lakelog.replication.controller.active_controller")
 
     def since():

@@ -50,7 +50,7 @@ class World:
         return found.leader, found.controller_epoch
 
     def pass_time(self, seconds, *controllers, alive=(1, 2), step=1.0):
-        """Time passes; these controllers have their rounds, and these brokers show life."""
+        """Lets time pass. These controllers do rounds, and these brokers send heartbeats."""
         for _ in range(int(seconds / step)):
             self.clock.now += step
             for broker in alive:
@@ -101,7 +101,7 @@ def test_ce_05_what_a_deposed_controller_writes_is_refused(world):
     world.pass_time(TIMEOUT + 1, alive=(2,))
     with pytest.raises(DecisionInterrupted, match="b was elected under epoch 2"):
         a._active.look()
-    a._active._keep_office = lambda: None  # it does not look at its lease while it decides
+    a._active._keep_office = lambda: None  # it does not read its lease while it decides
     with pytest.raises(ControllerMovedException, match="metadata: controller epoch 1 is over: epoch 2"):
         a._active.look()
     with pytest.raises(ControllerMovedException, match="b was elected under epoch 2"):
@@ -142,7 +142,7 @@ def test_ce_03_an_election_whose_answer_is_lost_is_won_once(world, monkeypatch, 
 
 
 def stand_for_election(start, uri, name):
-    """Whether this process has won."""
+    """Stands for election. Returns whether this process won."""
     lease = ControllerLease.open(StorageRoot.of(uri))
     seen = lease.read()
     start()

@@ -20,7 +20,7 @@ from tests.controller.contexts import views
 
 
 class Handler:
-    """Takes note of events, and fails as often as it is told to."""
+    """Records events, and fails as often as the test says."""
 
     def __init__(self, failures=0, clock=None):
         self.seen, self.states, self.failures, self.clock = [], [], failures, clock

@@ -20,7 +20,7 @@ def world(root):
 
 
 def test_fo_01_fo_02_every_table_is_claimed_before_anything_is_read(world, monkeypatch):
-    """What an older controller could still write after a read would be missed."""
+    """Otherwise an older controller could still write after the read, unnoticed."""
     done = []
 
     def noted(owner, name):
@@ -72,7 +72,7 @@ def test_li_01_bc_02_brokers_that_register_are_found_by_looking(world):
 
 
 def test_ev_02_ev_03_a_new_office_begins_with_an_empty_queue_and_a_new_context(world, monkeypatch):
-    """The last one failed over an event; who is elected next finds what there is to do by itself."""
+    """An event ended the last term. The next controller finds the remaining work by itself."""
     change = MetadataTable.change
     monkeypatch.setattr(MetadataTable, "change", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
     with pytest.raises(OSError, match="full"):

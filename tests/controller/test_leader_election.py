@@ -64,7 +64,7 @@ def test_pe_01_li_06_what_makes_no_sense_is_refused(arguments, outcome):
 
 
 def fleet(led_elsewhere, of=20, **given):
-    """Broker 1 is preferred for `of` partitions; 2 leads so many of them."""
+    """Broker 1 is the preferred leader of `of` partitions. Broker 2 leads some of them."""
     rows = [partition((1, 2), 2 if n < led_elsewhere else 1, number=n, **given) for n in range(of)]
     return [*rows, partition((2, 1), topic="other")]
 
@@ -127,7 +127,7 @@ def test_ar_01_each_broker_is_looked_at_by_itself():
     ],
 )
 def test_le_02_a_topic_whose_settings_make_no_sense_holds_up_no_other(configs, outcome, caplog):
-    """Its row is of a newer version, or was written by hand."""
+    """A newer version, or a person, has written its row."""
     made = context(partition(isr=(1,)), partition(topic="other"))
     topics = {**made.topics, "flights": replace(made.topics["flights"], configs=configs)}
     active = Active(replace(made, topics=topics))

@@ -21,7 +21,7 @@ def start(world, name):
 
 
 def is_known(world, name, given):
-    """Whether a start under the name goes on from what was given before."""
+    """Whether a producer that starts under the name continues the earlier id and epoch."""
     return start(world, name).producer_id == given.producer_id
 
 

@@ -29,7 +29,7 @@ def assignment(row):
 
 @pytest.mark.parametrize("fails_over", [False, True], ids=["one controller", "another after each step"])
 def test_ra_01_ra_02_ra_03_fo_04_the_whole_way(fails_over):
-    """(1, 2) -> (4, 2): 4 is added and catches up, then 1, which leads, makes place."""
+    """(1, 2) -> (4, 2): 4 is added and catches up. Then 1, the leader, is removed."""
     active = Active(context(partition((1, 2)), live=(1, 2, 4)))
     move(active, 4, 2)
     row = active.row()
@@ -138,7 +138,7 @@ def test_ra_01_who_stays_need_not_be_alive(target):
 )
 @pytest.mark.parametrize("fails_over", [False, True], ids=["one controller", "another meanwhile"])
 def test_ra_01_a_reassignment_that_is_under_way_is_replaced(target, row, leader, isr, states, fails_over):
-    """(1, 2) -> (4, 2) is under way. What counts is what was before it, and the new target."""
+    """(1, 2) -> (4, 2) is under way. The new move goes from the original replicas to the new target."""
     active = Active(context(partition((1, 2)), live=(1, 2, 3, 4)))
     move(active, 4, 2)
     if fails_over:
@@ -214,7 +214,7 @@ def test_ra_02_several_move_at_once_and_end_on_their_own():
 
 @pytest.mark.parametrize("kind", ["another request", "brokers", "IsrChangeNotification"])
 def test_li_05_ra_03_whatever_event_reads_the_isr_completes_the_move(kind):
-    """The commit of another event may be the first to read what a leader has written: nobody tells of it again."""
+    """The commit of another event may be the first to read a leader's ISR change. No other event reports it."""
     from lakelog.replication.controller.events import IsrChangeNotification
 
     active = Active(context(partition((1, 2)), live=(1, 2, 3)))
@@ -283,7 +283,7 @@ def test_bu_02_ra_02_who_is_to_catch_up_may_die_and_come_back():
 
 
 def test_bu_02_a_move_that_waits_for_a_live_leader_is_completed_when_one_starts():
-    """All of the target are in sync, and dead: it ends with the first of them that is back."""
+    """The whole target is in sync and dead. The move completes when the first of them is back."""
     active = Active(context(partition((3, 1), 1, (1, 3), adding=(3,), removing=(1,)), live=(1,)))
     assert not active.brokers().touches_metadata
     assert changed(active.brokers(thawed=(3,))) == {"flights-0": (3, (3,))}

@@ -29,7 +29,7 @@ def ask(world, request_id="request", validate_only=False, timeout_ms=-1, kind="c
 
 
 def outcome(world, request_id="request"):
-    """The error's name, or `done`; None as long as it is undecided, `no row` once it is gone."""
+    """The error's name, `done`, None while the request is undecided, or `no row` if the row is gone."""
     world.cluster.admin.refresh()
     found = world.cluster.admin.request(request_id)
     if found is None:
@@ -73,7 +73,7 @@ def test_ev_01_a_request_that_meets_an_error_of_the_code_is_answered_and_holds_u
 
 
 def test_ev_05_a_request_of_too_many_partitions_is_refused_before_anything_is_built(world, monkeypatch):
-    """Whoever has written the row has not checked it."""
+    """The client that wrote the row did not check it."""
     monkeypatch.setattr(topics, "assign_replicas", None)
     for validate_only in (False, True):
         name = f"large-{validate_only}"
@@ -160,7 +160,7 @@ def test_li_01_a_broker_whose_registration_is_broken_holds_up_nobody(world):
 
 
 def test_li_02_le_03_ra_01_a_broker_that_is_dead_is_registered_all_the_same(world):
-    """A topic may be made over it, and partitions that have it may move."""
+    """Topics may be created on it, and its partitions may be reassigned."""
     world.look(1, 2)
     ask(world, "over-it", topic="t", assignment={"0": [3, 1]})
     for request_id, target in (("stays", [1, 3]), ("stays-again", [2, 3])):
@@ -191,7 +191,7 @@ def test_ce_02_every_step_of_a_decision_keeps_the_office():
 
 
 class Slow:
-    """A decision on a request that takes `steps` seconds on the world's clock; at each second something may happen."""
+    """A decision that takes `steps` seconds on the world's clock. An event may happen at each second."""
 
     def __init__(self, monkeypatch, world, steps, at_each=lambda: None):
         def decide_slowly(known, event, keep_office):
@@ -205,7 +205,7 @@ class Slow:
 
 
 def controllers(world):
-    """Two on the world's clock, the first of which is active."""
+    """Two controllers on the world's clock. The first is active."""
     both = [Controller(Cluster.open(world.cluster.root.uri), name, world.clock) for name in ("a", "b")]
     both[0].tick()
     both[1].tick()

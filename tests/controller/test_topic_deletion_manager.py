@@ -148,7 +148,7 @@ def test_td_01_td_04_ra_01_a_topic_that_is_moved_waits_for_the_end_of_that(ends)
 
 @pytest.mark.parametrize("was_away", ["for a moment", "for long", "while nobody was the controller"])
 def test_td_01_td_05_a_move_that_a_deletion_waits_for_goes_on_when_its_leader_is_back(was_away):
-    """The leader's new process leads only once it is elected, and without a leader the move would never end."""
+    """The leader's new process must be elected first. Without a leader the move would never end."""
     row = partition((3, 1), 1, (1,), adding=(3,), removing=(1,))
     unseen = was_away == "while nobody was the controller"
     active = active_with(replace(row, isr_epochs={1: 0}) if unseen else row)
@@ -172,7 +172,7 @@ def test_td_01_td_05_a_move_that_a_deletion_waits_for_goes_on_when_its_leader_is
 
 
 def test_td_04_a_deletion_that_began_in_a_commit_without_an_answer_goes_on():
-    """It began at the end of a move, which the second attempt of the commit sees as over: nobody asks for it again."""
+    """It began when a move ended. The second attempt of the commit sees the move as over, so nothing resumes it."""
     active = active_with(partition((3, 1), 1, (1,), adding=(3,), removing=(1,)))
     delete(active)
     active.isr(1, 3)
@@ -225,7 +225,7 @@ def test_td_03_made_again_it_is_another_topic():
 
 
 def test_td_03_a_topic_without_partitions_goes_at_once():
-    """Its creation was cut short between the two tables."""
+    """Its creation ended between the commits on the two tables."""
     active = active_with()
     orphan = replace(active.context.topics["flights"], topic="orphan", topic_id="orphan-id")
     active.context = replace(active.context, topics={**active.context.topics, "orphan": orphan})
@@ -234,7 +234,7 @@ def test_td_03_a_topic_without_partitions_goes_at_once():
 
 
 def rows(active, **given):
-    """What another controller reads, which differs from what this one knew by `given`."""
+    """The rows that another controller reads: those that this one knew, but for `given`."""
     old = active.context
     known = {"brokers": old.brokers, "topics": old.topics, "partitions": old.partitions, **given}
     active.context = ControllerContext(old.controller_epoch + 1, old.config, **known).started(active.version)
@@ -258,7 +258,7 @@ def test_td_04_fo_04_another_controller_goes_on_wherever_the_last_one_stopped(po
         case "some have deleted":
             deleted_by(active, 2)
             rows(active)
-        case "all have deleted":  # they have told before it looked, and will not tell again
+        case "all have deleted":  # they reported it before the controller looked, and will not report it again
             active.has_applied(1, 2, 3)
             assert rows(active).dropped == {"flights"}
             assert is_gone(active)

@@ -172,7 +172,7 @@ def test_li_07_refused_and_nothing_is_changed(arguments, error):
 
 
 def test_li_02_fo_04_a_topic_whose_partitions_were_not_written_is_gone_on_with():
-    """The last controller died between the two tables. The same request goes on; another is told that it exists."""
+    """The last controller died between the two commits. The same request continues, another one is refused."""
     active = Active(context())
     topic = decide(active.context, request("create_topic", "new-id", topic="new", partitions=2)).topics
     active.context = replace(active.context, topics=topic)
@@ -182,7 +182,7 @@ def test_li_02_fo_04_a_topic_whose_partitions_were_not_written_is_gone_on_with()
 
 
 def test_li_02_is_05_what_was_written_though_nobody_was_told_stays_as_it_is():
-    """The commit has landed and its answer was lost; a leader has taken a replica out of the ISR since."""
+    """The commit has landed and its answer was lost. A leader has shrunk the ISR since."""
     before = context()
     asked = request("create_topic", "new-id", topic="new", assignment={"0": [2, 3]})
     (row,) = decide(before, asked).changed.values()
@@ -196,7 +196,7 @@ def test_li_02_is_05_what_was_written_though_nobody_was_told_stays_as_it_is():
 
 @pytest.mark.parametrize("ahead", ["topics", "metadata"])
 def test_li_07_fo_04_partitions_that_one_table_has_and_the_other_has_not(ahead):
-    """The last controller died between the two tables, or the answer to a commit that has landed was lost."""
+    """The last controller died between the two commits, or the answer of a landed commit was lost."""
     before = context(partition((1, 2)))
     asked = request("create_partitions", topic="flights", total=3)
     decision = decide(before, asked)

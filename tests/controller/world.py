@@ -20,7 +20,7 @@ NO_REBALANCE = Config.from_properties({"auto.leader.rebalance.enable": "false"})
 
 
 class World:
-    """Brokers 1 to 3 and the topic flights, whose partition 0 has them all as replicas: 1 leads."""
+    """Brokers 1 to 3 and the topic flights. Partition 0 has replicas on all three, and 1 leads."""
 
     def __init__(self, root):
         home = StorageRoot.of(root).child("cluster")
@@ -39,7 +39,7 @@ class World:
         )
 
     def fail_over(self):
-        """Another controller is elected; it has followed the heartbeats all along."""
+        """Elects another controller, which has watched the heartbeats from the beginning."""
         self.terms += 1
         before = self.controller.context.brokers if self.terms > 1 else {}
         cluster = Cluster.open(self.cluster.root.uri, NO_REBALANCE)
@@ -52,13 +52,13 @@ class World:
         self.put(*(joined(new_partition(topic, f"{topic}-id", n, ar, live)) for n, ar in enumerate(assignments)))
 
     def put(self, *registrations):
-        """The metadata as a controller before this one has left it."""
+        """Writes the metadata that an earlier controller has left."""
         self.cluster.metadata.put(registrations, {"who": "test"})
         if self.terms:
             self.fail_over()
 
     def look(self, *alive, after=7.0):
-        """The controller looks again, when these brokers alone have shown life."""
+        """The controller looks again. Only these brokers have sent a heartbeat since."""
         self.clock.now += after
         for broker in alive:
             self.beats[broker].refresh()

@@ -8,7 +8,7 @@ GENESIS = "the beginning"
 
 
 def header(base: int, last: int, epoch: int = 0, digest: str = "records") -> BatchHeader:
-    """The header of a batch that follows nothing yet."""
+    """The header of a batch that is not chained yet."""
     return BatchHeader("t", "id", 0, epoch, base, last, 0, 0, digest=digest)
 
 
@@ -34,5 +34,5 @@ def one_by_one(end: int, start: int = 0, epoch: int = 0, digest: str = "records"
 
 
 def ends_of(log: PartitionLog) -> list[LogEnd]:
-    """Where a log's batches end, with their chains."""
+    """The end offset and chain of each of a log's batches."""
     return [LogEnd(batch.header.next_offset, batch.header.chain) for batch in log.batches]

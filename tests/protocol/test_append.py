@@ -76,7 +76,7 @@ def request(records, sequence, producer_epoch=0, leader_epoch=5):
 
 
 def append(log, records, sequence, producer_epoch=0, leader_epoch=5):
-    """Appends as a leader does; a batch is a segment of its own."""
+    """Appends as a leader does. Each batch is a segment."""
     placed = place(log, request(records, sequence, producer_epoch, leader_epoch))
     position = position_of(placed, log.log_end)
     if position:
@@ -148,7 +148,7 @@ def test_kip_98_an_older_producer_is_fenced(log):
     ],
 )
 def test_tr_05_ap_06_producers_over_a_truncation(log, truncation, records, sequence, placed):
-    """A follower truncates what its leader never had, and leads later: the producer sends what was not acknowledged."""
+    """A follower truncates records that its leader never had, and leads later. The producer sends them again."""
     log.drop({batch.segment for batch in log.batches if batch.base_offset >= truncation})
     log.role, log.epoch_start = Role(6, LEADER), log.log_end_offset
     assert place(log, request(records, sequence, leader_epoch=6)) == placed
@@ -163,7 +163,7 @@ def test_tr_05_ap_06_a_batch_that_was_truncated_is_gone_as_a_whole_and_makes_nei
 
 
 def test_ap_06_a_send_that_lies_there_in_parts_is_a_duplicate_over_all_of_them(log):
-    """Others have written in between, and each new leader has appended the rest that it lacked."""
+    """Others wrote in between, and each new leader appended the rest that it lacked."""
     log.add(BatchHeader("flights", "id", 3, 5, 8, 9, 0, 0), "another producer's")
     log.role, log.epoch_start = Role(6, LEADER), 10
     assert append(log, 6, sequence=5, leader_epoch=6) == Appended(5, 12, known=3)

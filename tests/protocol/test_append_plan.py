@@ -7,7 +7,7 @@ P, Q = TopicIdPartition("t", 0), TopicIdPartition("t", 1)
 
 
 def at(offset, chain=None):
-    """Where a log ends that has what the leader has: the chain there is named after the offset."""
+    """The end of a log that agrees with the leader's. Its chain is named after the offset."""
     return LogEnd(offset, chain or f"@{offset}")
 
 
@@ -94,7 +94,7 @@ def test_ft_10_what_follows_the_chain_of_the_log_is_appended_each_batch_once(bat
     ],
 )
 def test_ft_10_tr_08_what_follows_another_chain_is_not_appended_and_is_no_gap(batches, end, appended, after):
-    """A gap would be fetched again, for ever: here something has to be truncated first."""
+    """A gap would be fetched again for ever. Here the log must be truncated first."""
     plan = plan_appends(batches, {P: end})
     assert (planned(plan), plan.log_ends) == (appended, {P: after})
     assert (plan.gaps, plan.diverged) == (frozenset(), {P})
@@ -140,7 +140,7 @@ def test_fe_02_a_segment_counts_once_for_all_its_partitions():
 
 
 def test_fe_02_what_is_left_out_leaves_no_hole():
-    """A small batch behind one that was too much must not be taken."""
+    """A small batch after one that was too large must not be taken."""
     batches = [batch(0, 4, "a", size=10), batch(5, 6, "b", size=99), batch(7, 9, "c", size=1)]
     plan = plan_appends(batches, {P: at(0)}, 20)
     assert planned(plan) == [(0, "a", 0, 5)]
@@ -180,7 +180,7 @@ def test_ft_04_fe_02_each_partition_has_its_own_limit(limit, ends, gaps):
     ],
 )
 def test_ft_11_fe_02_a_batch_above_the_limit_is_taken_if_it_is_the_first(sizes, taken):
-    """It is never an error: a batch that is larger than the limit could else never be replicated."""
+    """Otherwise a batch above the limit could never be replicated."""
     batches = [batch(offset, offset, payload=size) for offset, size in enumerate(sizes)]
     plan = plan_appends(batches, {P: at(0)}, partition_max_bytes=10)
     assert offsets(plan) == {P: taken}
@@ -227,7 +227,7 @@ def test_fe_02_both_limits_hold():
 
 
 def test_ft_10_a_plan_says_which_chain_each_partition_ends_with():
-    """A commit is checked against it: the log must still end so."""
+    """The commit checks that the log still ends with this chain."""
     third = TopicIdPartition("u", 0)
     batches = [batch(5, 9), batch(10, 12, "b"), batch(0, 4, partition=Q), batch(8, 9, partition=third)]
     plan = plan_appends(batches, {P: at(5), Q: at(3, "@0"), third: at(7)})

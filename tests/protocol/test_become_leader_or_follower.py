@@ -44,7 +44,7 @@ def fetched(leader, epoch, offset, partition=P):
 
 
 def taken_up(registration, role):
-    """The steps to a role, up to where followers begin to fetch."""
+    """The steps to a role, up to the start of fetching."""
     return [
         StopFetching((P,)),
         CommitRoles({P: role}),
@@ -173,7 +173,7 @@ def test_bl_03_the_order_is_the_same_for_all_role_changes():
 
 
 def test_bl_04_fm_09_fetching_stops_and_the_log_says_so_before_anything_is_hosted():
-    """What is hosted anew was stopped and is on record first; what is deleted is on record as stopped."""
+    """A new role is recorded in the log before it is hosted. A deletion is recorded as stopped."""
     for world in WORLDS:
         steps = {type(step): step for step in steps_of(*world)}
         if HostPartitions not in steps:
@@ -244,11 +244,11 @@ def test_bc_01_a_process_leads_only_what_the_controller_has_given_to_it(leader, 
 
 
 def test_sr_03_a_log_without_records_is_closed_as_well():
-    """It is open for a producer that has not heard of the new assignment."""
+    """Otherwise a producer that does not know the new assignment could append to it."""
     steps = steps_of(None, ELSEWHERE, log_of(0, Role(5, LEADER)))
     assert steps[1] == CommitRoles({P: Role(6, STOPPED)})
 
 
 def test_bl_02_nothing_is_fetched_under_a_role_that_is_over():
-    """A late read shows an epoch below the one that is hosted."""
+    """A late read shows a lower epoch than the hosted one."""
     assert steps_of(led_by(1, 5), led_by(2, 4), log_of(7, Role(5, LEADER))) == END

@@ -42,7 +42,7 @@ def test_tr_08_a_link_says_nothing_of_what_stood_there_before():
 
 
 def test_tr_08_a_chain_names_all_that_lies_before():
-    """Another first batch, and the same ones after it: no chain from there on is the same."""
+    """With another first batch and the same ones after it, all chains differ."""
     first, others = LINKED, [dataclasses.replace(HEADER, base_offset=o, last_offset=o + 9) for o in (20, 30)]
     chains = {}
     for name, begin in {"one": first, "other": linked(changed(HEADER, "digest"), genesis(P))}.items():

@@ -70,7 +70,7 @@ def test_na_04_a_compaction_reads_no_more_than_it_may():
 
 
 def test_na_04_compressed_files_are_packed_by_their_size_as_files():
-    """Their records are many times as large: 8 files of 4 MiB hold 64 MiB each, and become one of 32 MiB."""
+    """Their records are many times as large: 8 files of 4 MiB with 64 MiB of records each become one of 32 MiB."""
     files = [LogFile(f"file-{n}", 4 * MIB, [batch(P, n, 64 * MIB)]) for n in range(8)]
     found = plan_compaction(files, SEGMENT, 8, 1024 * MIB)
     assert [[header.base_offset for _, header in pack] for pack in found.packs] == [list(range(8))]
@@ -97,20 +97,20 @@ def test_na_04_a_batch_that_shares_its_file_counts_as_its_part_of_it():
 
 
 def test_na_04_a_result_of_more_than_half_as_many_files_is_no_plan():
-    """Three files of 12 MiB are two, and so are seven of 15 MiB four: nothing would be gained."""
+    """Three files of 12 MiB would become two, and seven of 15 MiB four. That is too little gain."""
     for count, size in ((3, 12 * MIB), (7, 15 * MIB)):
         assert plan([small(n, size) for n in range(count)], min_files=3) == []
     assert len(plan([small(n, 15 * MIB) for n in range(8)], min_files=3)) == 8
 
 
 def test_na_04_what_makes_the_result_too_large_is_left_out():
-    """Eight files become four; with the ninth, which they would lie beside, they would be five."""
+    """Eight files become four. With the ninth they would become five."""
     files = [small(n, 15 * MIB) for n in range(8)] + [small("p", 3 * MIB)]
     assert plan(files, min_files=8) == [f"file-{n}" for n in range(8)]
 
 
 def test_na_04_enough_of_a_class_is_enough_even_if_less_than_that_is_read_at_once():
-    """Else files of a middle size would never be merged: 64 of them exceed what may be read."""
+    """Otherwise files of a middle size would never be merged: 64 of them exceed the bytes that may be read."""
     files = [small(n, 10 * MIB) for n in range(64)]
     assert len(plan(files, min_files=64, max_bytes=60 * MIB)) == 6
 
@@ -131,7 +131,7 @@ def merged(files, found, number):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_na_04_a_partition_ends_up_with_at_most_one_file_in_a_class(seed):
-    """And a byte is written again at most once a class: what is read in all is bounded by that."""
+    """A byte is rewritten at most once in each class, which bounds the work."""
     chance = random.Random(seed)
     partitions = [TopicIdPartition("id", number) for number in range(chance.randint(1, 5))]
     files, read, written, number = [], 0, 0, 0

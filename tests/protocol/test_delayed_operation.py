@@ -38,7 +38,7 @@ NOT_ENOUGH = Completion(True, NotEnoughReplicasAfterAppendException)
 TIMED_OUT = Completion(True, TimeoutException)
 
 # Offsets 10 to 19 were appended under leader epoch 5; min ISR is 2.
-# case: (what the leader's row says, None: nothing yet; ISR size; whether the time is over) -> outcome
+# case: (the leader's row, None if there is none yet; ISR size; whether the time is over) -> outcome
 PRODUCES = {
     "the HW has passed": (({}, 3, False), DONE),
     "the HW has passed, ISR at its least": (({}, 2, False), DONE),
@@ -153,7 +153,7 @@ OTHERS = header(10, 14, digest="others")
     ],
 )  # fmt: skip
 def test_fe_02_tr_08_a_leaders_row_holds_for_a_log_that_has_what_it_tells_of(batches, start, has_them):
-    """Else its HW is one that other records have passed."""
+    """Otherwise its HW belongs to other records."""
     first = batches[0] if batches else None
     before = {0: GENESIS, 10: AT_10, 15: AT_15, 20: "later"}[first.base_offset if first else start]
     log = chained_log(*batches, role=Role(5, LEADER), log_start_offset=start, start_chain=before)
@@ -190,7 +190,7 @@ def test_fe_02_an_offset_lies_between_log_start_and_leo(offset, in_range):
 def test_kip_207_how_much_is_committed_is_known_from_the_start_of_the_leaders_epoch_on(
     offset, high_watermark, epoch_start, is_known
 ):
-    """Of a lower HW, what lies below it is known to be committed, and what lies above the epoch's start not to be."""
+    """Offsets below a lower HW are committed, offsets above the epoch's start are not, and others are unknown."""
     if is_known:
         check_offset_available(offset, high_watermark, epoch_start, "flights-3")
         return

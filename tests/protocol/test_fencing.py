@@ -99,7 +99,7 @@ def test_fe_03_tr_08_a_row_counts_for_what_the_leaders_log_has_too(end, chain, c
 
 
 def test_fe_03_tr_08_below_its_first_batch_a_leader_knows_no_chain():
-    """Retention has taken what a follower would have to be compared with: it has to start over, and counts then."""
+    """Retention has deleted the batches to compare a follower with. The follower starts over, and then counts."""
     log = chained_log(header(5, 8), start_chain=AT_5)
     assert row_counts(replace(ROW, log_end_offset=5, chain=AT_5), REGISTRATION, EPOCHS, log)
     assert not row_counts(replace(ROW, log_end_offset=0, chain=GENESIS), REGISTRATION, EPOCHS, log)

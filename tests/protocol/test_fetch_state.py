@@ -165,7 +165,7 @@ def test_ft_15_offset_and_state_are_kept_under_a_delay(state):
 
 @pytest.mark.parametrize("error", ["CorruptRecordException: gone", "DIVERGED"])
 def test_ft_15_tr_08_a_replica_says_what_was_wrong_until_it_has_fetched_again(error):
-    """That a delay is over, or that a quota holds it back now, is no progress: it may fail once more."""
+    """The end of a delay, or a quota, is no progress: the fetch may fail again."""
     again = ready(delayed(FETCHING, error, until=10.0), 10.0)
     throttled = ready(delayed(again, None, until=20.0), 20.0)
     assert (again.error, fell_behind(again).error, throttled.error) == (error, error, error)

@@ -75,7 +75,7 @@ def test_fm_07_a_removed_partition_is_not_moved_any_more(states):
 
 @pytest.mark.parametrize("is_given_back", [False, True])
 def test_fm_09_a_round_writes_nothing_once_any_of_its_partitions_was_removed(is_given_back):
-    """Also one that is fetched again by then: what the round has decided was decided on the time before."""
+    """Also if the partition is fetched again by then: the round decided before its removal."""
     states = FetchStates(Clock())
     states.assign({p: InitialFetchState("t", 1, 0, 0) for p in (P0, P1)})
     removals = states.removals

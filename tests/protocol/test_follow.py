@@ -42,7 +42,7 @@ LEADER_ROW = Replica(
 
 
 def started_at(offset):
-    """What the row of the leader says once its log starts there."""
+    """The leader's row when its log starts at this offset."""
     epoch = 5 if offset < 8 else 6
     epochs = (EpochEntry(epoch, *ENDS[offset]), *(entry for entry in LEADER_ROW.epochs if entry.start_offset > offset))
     return {"log_start_offset": offset, "epochs": epochs}
@@ -101,7 +101,7 @@ def test_tr_06_an_empty_log_may_have_to_start_elsewhere_also_if_nothing_is_trunc
 
 
 def test_tr_08_what_has_diverged_is_truncated_where_the_leaders_batches_say():
-    """Under the same epochs the two wrote other records from 3 on: only the leader's batches tell where."""
+    """The two logs differ from 3 on under the same epochs. Only the leader's batches show where."""
     other = log_of(7, chained(*one_by_one(3, epoch=5), *one_by_one(8, 3, epoch=5, digest="other")))
     assert maybe_truncate([P], [], {P: other}, {P: LEADER_ROW}, {}) == AGREES, "the epochs do not tell"
     truncation = [TruncateLogs({P: Truncation(6, 3)}), FinishTruncation((P,)), PublishReplicas("truncated")]

@@ -23,7 +23,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 LAG, NOW = 10.0, 1000.0
-# Every other field is set, so that one that is lost on the way is noticed.
+# Every other field is set, so that the tests notice a lost field.
 WHOLE = PartitionRegistration("t", "id", 4, (3, 1, 2), 1, 6, (1, 2, 3), 8, 2, (9,), (5,))
 
 
@@ -64,7 +64,7 @@ def test_is_03_a_first_look_says_nothing_of_the_time_before():
 
 
 def test_is_03_over_all_short_histories():
-    """Whatever is said of the past is true: at that look the leader had no more than the follower has now."""
+    """A caught-up time is always true: at that look the leader's log ended no later than the follower's does now."""
     rising = list(itertools.combinations_with_replacement(range(4), 4))
     for leader_ends, ends in itertools.product(rising, repeat=2):
         known = FollowerProgress()
@@ -153,7 +153,7 @@ def test_is_04_the_isr_with_who_has_come_far_enough(isr, ends, eligible, grown):
     ],
 )  # fmt: skip
 def test_is_04_both_the_hw_and_the_start_of_the_leaders_epoch_are_reached(end, high_watermark, epoch_start, joins):
-    """A new leader's HW may lie below what was committed before it: then the HW alone would let in who lacks it."""
+    """A new leader's HW may be too low. By the HW alone, a follower without committed records could join."""
     assert (maybe_expand_isr(with_isr(1, 2), {3: end}, high_watermark, epoch_start, EPOCHS) is not None) is joins
 
 
@@ -179,7 +179,7 @@ def test_is_05_every_outcome_of_a_compare_and_set():
         case = (leader, epoch, version, isr, known.get(3))
         if outcome is AlterIsrOutcome.APPLIED:
             applied.add(case)
-            after = {1: 9, 3: 30}  # who stays is the process that joined then, who joins the one that was seen
+            after = {1: 9, 3: 30}  # a member that stays keeps its epoch, a new one gets the observed epoch
             assert now == replace(current, isr=AS_WANTED, partition_epoch=version + 1, isr_epochs=after)
             continue
         assert now == current, "what is lost or found writes nothing"

@@ -24,12 +24,12 @@ UNCHANGED = "unchanged"
 
 
 def partition(leader, isr, replicas=(2, 3, 1)):
-    """A partition whose every other field is set, so that a field which is lost on the way is noticed."""
+    """A partition with every other field set, so that the tests notice a lost field."""
     return PartitionRegistration("flights", "id-1", 4, replicas, leader, 5, isr, 7, 2, (8,), (3,))
 
 
 def expected(before, outcome):
-    """`before` under the leader and ISR of `outcome`, both epochs one higher; itself if it is unchanged."""
+    """`before` with the leader and ISR of `outcome` and both epochs one higher; `before` itself if unchanged."""
     if outcome in (NOBODY, UNCHANGED):
         return before if outcome == UNCHANGED else None
     leader, isr = outcome

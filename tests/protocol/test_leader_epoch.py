@@ -39,7 +39,7 @@ def test_ep_02_assign(before, epoch, offset, after):
 
 
 def test_ep_02_an_entry_has_the_chain_of_the_log_at_its_start():
-    """It is compared with another log's: the chain of the first batch of an epoch, not of one that repeats it."""
+    """Logs compare it: it is the chain at the epoch's first batch, not at a later one of the same epoch."""
     begun = assign(assign((), 0, 0, "genesis"), 4, 20, "at 20")
     assert begun == lineage((0, 0, "genesis"), (4, 20, "at 20"))
     assert assign(begun, 4, 25, "at 25") == begun

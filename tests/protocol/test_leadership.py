@@ -95,7 +95,7 @@ def test_bl_05_only_a_leader_watches_anybody(leader):
     [(5, 9, True), (5, 8, False), (5, 7, False), (6, 9, False), (4, 9, False)],
 )
 def test_bl_08_the_same_role_under_a_later_registration(leader_epoch, partition_epoch, is_taken):
-    """Another leader epoch is another role, and is taken up by the steps to it."""
+    """The same leader epoch is the same role. Another epoch would take the steps to a new role."""
     hosted = HostedPartition(WHOLE, 30, {2: caught_up()}, change_to(WHOLE, (1,)))
     offered = replace(WHOLE, isr=(1,), leader_epoch=leader_epoch, partition_epoch=partition_epoch)
     expected = replace(hosted, registration=offered) if is_taken else hosted
@@ -217,7 +217,7 @@ def test_is_05_without_a_change_under_way_nothing_is_settled():
 
 
 def test_hw_01_is_05_the_larger_set_counts_over_all_small_worlds():
-    """The ISR in force, and the one that is under way."""
+    """The larger of the ISR in force and the pending ISR counts."""
     sets = [(1,), (1, 2), (1, 3), (1, 2, 3)]
     ends = [dict(pair) for pair in itertools.product([(2, None), (2, 0), (2, 2)], [(3, None), (3, 1), (3, 3)])]
     for isr, pending, leos, current, min_isr in itertools.product(sets, [None, *sets], ends, (0, 1), (1, 2)):

@@ -26,7 +26,7 @@ def liveness(clock):
 
 
 def test_bc_01_at_first_sight_a_broker_lives_until_its_session_is_over(liveness, clock):
-    """What was before it was first seen, nobody knows: an observer that has just begun declares nobody dead."""
+    """An observer that has just started knows nothing of the past, and declares no broker dead."""
     seen = []
     for _ in range(4):
         seen.append(liveness.look(broker()))
@@ -52,7 +52,7 @@ def test_bc_01_only_a_heartbeat_or_a_new_epoch_shows_life(liveness, clock, chang
 
 
 def test_bc_01_a_heartbeat_that_is_read_late_counts_from_when_it_is_read(liveness, clock):
-    """No clocks are compared: the observer knows when it saw the counter move, not when it was moved."""
+    """No clocks are compared: the observer knows only when it saw the counter move."""
     liveness.look(broker())
     clock.now += 100
     assert liveness.look(broker(heartbeat=1)) == {1}

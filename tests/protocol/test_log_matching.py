@@ -24,7 +24,7 @@ P = TopicIdPartition("id", 0)
 
 
 def leader_row(log, **said):
-    """What a leader at epoch 9 says of its log; it has written nothing under that epoch."""
+    """The row of a leader at epoch 9 that has written nothing under that epoch."""
     epochs = assign(log.lineage, 9, *log.log_end)
     row = Replica(
         "t", "id", 0, 1, 1, 9, LEADER_ROLE, "Fetching", log.log_start_offset, log.log_end_offset, 0, epochs, None, 1,
@@ -233,14 +233,14 @@ def test_tr_07_tr_08_of_what_has_nothing_in_common_all_goes_and_it_begins_as_the
     ],
 )
 def test_tr_01_tr_05_a_truncation_within_a_batch_takes_all_of_it(start, leader, truncation):
-    """The leader's next epoch begins within a batch of the follower's, which it does not have whole."""
+    """The leader's next epoch begins within a batch of the follower's, so the leader does not have the whole batch."""
     own = late_log(A, B, C, start=start)
     assert truncation_for(own, leader_row(leader)) == truncation
 
 
 @pytest.mark.parametrize("end", [LogEnd(0, GENESIS), LogEnd(20, "at 20")])
 def test_tr_07_tr_08_a_leader_without_a_lineage_has_the_chain_of_its_log_start_at_its_end(end):
-    """So says the row of a leader whose log has no records, and another role by now."""
+    """Such is the row of a leader whose log has no records and has another role by now."""
     row = leader_row(PartitionLog(log_start_offset=end.offset, start_chain=end.chain), epochs=())
     own = PartitionLog(start_chain=GENESIS)
     assert row.log_start_chain == end.chain
@@ -263,7 +263,7 @@ def in_common(own: tuple[BatchHeader, ...], leader: tuple[BatchHeader, ...]) -> 
 
 
 def test_tr_08_over_all_small_histories_what_differs_is_found_and_nothing_else_is_truncated():
-    """By the leader's row, or by the first batch that is fetched; and the truncation leaves what both have."""
+    """The leader's row or the first fetched batch shows the difference. The truncation keeps all common batches."""
     for own_batches, leader_batches in itertools.product(histories(), repeat=2):
         own, leader = chained_log(*own_batches, role=Role(9, FOLLOWER)), chained_log(*leader_batches)
         row, common, case = leader_row(leader), in_common(own_batches, leader_batches), (own_batches, leader_batches)
@@ -303,7 +303,7 @@ def test_ep_05_tr_08_a_leaders_own_epoch_has_the_chain_at_its_start():
     ],
 )  # fmt: skip
 def test_tr_08_records_of_the_leaders_own_epoch_are_not_truncated_after_it(own, leader, epoch, is_lost):
-    """A leader truncates nothing within its epoch: what it lacks of that it has lost."""
+    """A leader truncates nothing within its epoch. If it lacks such records, it has lost them."""
     log = chained_log(*leader)
     row = leader_row(log, epochs=assign(log.lineage, epoch, *log.log_end))
     assert leader_lost_its_end(chained_log(*own), row, ends_of(log)) is is_lost

@@ -60,7 +60,7 @@ def test_dr_01_either_limit_is_enough():
 
 @pytest.mark.parametrize("start", [10, 15])
 def test_dr_01_what_has_been_deleted_counts_no_more(start):
-    """Two batches and a part of one are left; a batch goes whole, so the log start may lie in the middle of one."""
+    """Two batches and a part of one are left. Batches are removed whole, so the log start may be within one."""
     assert retention_offset(log_of(90, 90, 90, start=start), 30, NOW, -1, 200) == start
     assert retention_offset(log_of(90, 90, 90, start=start), 30, NOW, -1, 100) == 20
 

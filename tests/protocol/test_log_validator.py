@@ -13,7 +13,7 @@ GOOD = BatchHeader("t", "id", 0, 3, 10, 12, -5, 0, digest="d", previous="p")
 
 
 def changed(**changes):
-    """A header of other values, with the chain of these."""
+    """A header with other values and their chain."""
     return linked(dataclasses.replace(GOOD, **changes), "p")
 
 

@@ -61,7 +61,7 @@ def test_ep_01_the_order_in_which_batches_arrive_says_nothing(rest):
 
 @pytest.mark.parametrize("kept", ["", "a", "ab", "abc", "abcd"])
 def test_tr_05_ep_04_what_is_dropped_from_the_end_was_never_there(kept):
-    """Lineage and producers are those of what is left: an epoch without records leaves no trace."""
+    """Lineage and producers are those of the remaining batches. An epoch without records leaves no trace."""
     log = log_of()
     log.drop(set("abcd") - set(kept))
     assert log == log_of(kept)
@@ -125,7 +125,7 @@ ROLES = [Role(epoch, kind) for epoch in range(3) for kind in (FOLLOWER, LEADER, 
 
 
 def test_bl_02_a_role_is_a_number_that_goes_up_with_the_epoch_and_within_it():
-    """Within an epoch a follower may become leader, and both may be stopped: never the reverse."""
+    """Within an epoch a follower may become leader, and both may be stopped, never the reverse."""
     versions = [role_version(role) for role in ROLES]
     assert versions == sorted(set(versions))
     assert [role_of(version) for version in versions] == ROLES
@@ -239,7 +239,7 @@ def test_dr_01_the_log_end_is_never_below_the_log_start(names, start, end, first
 
 
 def test_tr_08_two_logs_with_one_chain_have_the_same_batches():
-    """Another record, in any batch, makes all chains from there on others, and none before."""
+    """A different record in any batch changes all chains from there on, and none before."""
     batches = [header_of(0, 3), header_of(4, 5), header_of(6, 8)]
     log = chained_log(*batches)
     for number, batch in enumerate(batches):

@@ -181,6 +181,6 @@ def test_kip_98_a_log_of_batches_that_are_all_sent_twice():
         batch = header((LAST - 60 + 3 * number) % 2**31, 3, offset)
         known = record(known, batch)
         batches.append(batch)
-        offset += 3 if number % 20 else 10  # now and then somebody else writes
+        offset += 3 if number % 20 else 10  # sometimes another producer writes
         assert check(known, batch.base_sequence, 3) == KnownRecords(batch.base_offset, batch.last_offset, 3)
     assert [check(known, b.base_sequence, 3) for b in batches] == [(b.base_offset, b.last_offset, 3) for b in batches]

@@ -19,7 +19,7 @@ NOBODY = None
 
 
 def partition(replicas=(1, 2, 3), leader=1, isr=(1, 2, 3), adding=(), removing=()):
-    """A partition whose every other field is set, so that a field which is lost on the way is noticed."""
+    """A partition with every other field set, so that the tests notice a lost field."""
     return PartitionRegistration("flights", "id-1", 4, replicas, leader, 5, isr, 7, 2, adding, removing)
 
 

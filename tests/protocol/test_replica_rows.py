@@ -54,7 +54,7 @@ def test_ol_01_what_is_whole_again_begins_like_a_new_role():
 @pytest.mark.parametrize("leader", [1, 2])
 @pytest.mark.parametrize(("known", "told"), [(0, 4), (3, 4), (4, 4), (7, 7), (9, 9), (12, 9)])
 def test_dr_01_hw_02_the_hw_is_told_within_the_log(leader, known, told):
-    """The log is of offsets 4 to 8: after a restart the HW may be known from before its beginning was deleted."""
+    """The log has offsets 4 to 8. After a restart the known HW may be from before its beginning was deleted."""
     row = row_of(hosted(leader, known), log_to(9, LEADER if leader == 1 else FOLLOWER))
     assert (row.log_start_offset, row.high_watermark, row.log_end_offset) == (4, told, 9)
 

@@ -27,7 +27,7 @@ WINDOW, ALL_WINDOWS = 1.0, 11.0
 
 
 def quota(bound, *history):
-    """What is left of a history of (seconds, bytes)."""
+    """A quota after a history of (seconds, bytes)."""
     return reduce(lambda before, entry: recorded(before, *entry), history, Quota(bound))
 
 
@@ -165,7 +165,7 @@ def test_th_02_what_may_be_taken_at_once_does_not_exceed_the_quota(bound, histor
         (100, [(0.0, 500)], 3.0, 2.0),
         (100, [(0.0, 500), (1.0, 100)], 3.0, 3.0),
         (100, [(0.0, 101)], 1.0, WINDOW),  # a fetch has a cost of its own
-        (100, [(0.0, 10**6)], 0.0, ALL_WINDOWS),  # the bound may be another one by then
+        (100, [(0.0, 10**6)], 0.0, ALL_WINDOWS),  # the bound may have changed by then
         (0, [], 0.0, ALL_WINDOWS),
         (0, [(0.0, 1)], 5.0, ALL_WINDOWS),
     ],
@@ -176,7 +176,7 @@ def test_th_01_how_long_what_exceeds_the_quota_is_left_out(bound, history, now, 
 
 @pytest.mark.parametrize(("batch", "bound"), [(10, 100), (99, 100), (1000, 100), (32_000, 1000)])
 def test_th_01_th_02_in_the_long_run_the_bound_is_kept_whatever_the_size_of_a_batch(batch, bound):
-    """A follower that has always more to fetch, and takes one batch whenever it may."""
+    """A follower with an endless backlog takes one batch whenever it may."""
     now, total, found = 0.0, 0, Quota(bound)
     while now < 1000:
         if is_exceeded(found, now):
@@ -189,7 +189,7 @@ def test_th_01_th_02_in_the_long_run_the_bound_is_kept_whatever_the_size_of_a_ba
 
 @pytest.mark.parametrize("bound", [0, 1])
 def test_th_02_what_is_remembered_has_an_end_where_nobody_waits(bound):
-    """Members of the ISR fetch what they want, and it counts."""
+    """Members of the ISR fetch without limit, and their bytes are counted."""
     found = quota(bound, *((float(second), 10**9) for second in range(1000)))
     assert 11 <= len(found.samples) < 200
     assert rate(found, 1000.0) == pytest.approx(10**9, rel=0.01)

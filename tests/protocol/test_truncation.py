@@ -100,7 +100,7 @@ def test_tr_03_what_is_kept_has_the_same_epochs_on_both_sides():
 
 @dataclass(frozen=True)
 class Kept:
-    """A replica of the simplest kind: the records themselves, each with its epoch, and an epoch per start."""
+    """A minimal replica: records with their epochs, and an epoch per start."""
 
     records: tuple[tuple[int, int], ...] = ()
     lineage: tuple[EpochEntry, ...] = ()
@@ -120,13 +120,13 @@ class Kept:
 
 
 def common(one, other):
-    """How many first records the two have in common."""
+    """The number of common records from the start."""
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one.records, other.records, strict=False))
     return len(list(pairs))
 
 
 def by_dialogue(follower, leader):
-    """Where Kafka's follower ends: it asks for one epoch after the other, and truncates at each answer."""
+    """The result of Kafka's protocol: the follower asks for one epoch after the other, and truncates at each answer."""
     while follower.lineage:
         known, leader_end = end_offset_for(leader.lineage, leader.end, follower.lineage[-1].leader_epoch)
         own, own_end = end_offset_for(follower.lineage, follower.end, known)
@@ -174,7 +174,7 @@ FOLLOWS = Role(9, FOLLOWER)
 
 
 def at(offset):
-    """A log's beginning: its chain is named after the offset, so that logs that begin there begin alike."""
+    """A log's beginning. Its chain is named after the offset, so logs that begin there agree."""
     return LogEnd(offset, f"at {offset}")
 
 

@@ -29,7 +29,7 @@ def cluster(root):
 
 @pytest.fixture
 def elsewhere(cluster):
-    """The registration of broker 1 at a root that is not there any more."""
+    """The registration of broker 1 at a root that no longer exists."""
     table = BrokerTable.open_or_create(cluster.root, 1)
     table.register(lambda _: BrokerRegistration(1, "/elsewhere", None, 7, 0, -1, False, None, "log", 0))
     return table
@@ -79,7 +79,7 @@ def test_br_01_a_root_of_another_broker_is_refused(spark, cluster, root):
 def test_bc_01_a_broker_whose_own_thread_hangs_shows_no_life_until_it_goes_on(
     spark, cluster, root, monkeypatch, caplog
 ):
-    """A store may hang and not fail: others are to lead then, and not to wait for it."""
+    """A store may hang without failing. Then others must lead instead of waiting."""
     tick = Hanging(BrokerSession.tick)
     monkeypatch.setattr(BrokerSession, "tick", lambda session: tick(session))
     started = broker(spark, cluster, root)

@@ -46,7 +46,7 @@ def made_world(spark, root):
 
 
 def lose_and_write(world, left, *new):
-    """The leader's log keeps what lies below `left`, and batches of other records are appended, under its epoch."""
+    """Truncates the leader's log to `left`, and appends other records under the same epoch."""
     truncate(world.leader, {P0: left})
     for number, batch in enumerate(new):
         sequence = sum(map(len, new[:number]))
@@ -57,7 +57,7 @@ def lose_and_write(world, left, *new):
 
 
 def catch_up(world):
-    """Rounds until there is nothing more to be had at once."""
+    """Runs rounds until there is nothing more to fetch at once."""
     while world.fetch():
         pass
 
@@ -85,7 +85,7 @@ OTHERS = [b"other", b"records", b"than", b"before"]
 def test_tr_08_a_follower_says_that_histories_differ_truncates_what_does_and_fetches_again(
     world, left, new, truncation, caplog
 ):
-    """Nothing goes that the leader has had under its own epoch: the next epoch tells whose records hold."""
+    """Records of the leader's own epoch are not truncated before the next epoch decides whose records hold."""
     before = chain(world.follower)
     lose_and_write(world, left, *new)
     with caplog.at_level(logging.ERROR):
@@ -107,7 +107,7 @@ def test_tr_08_a_follower_says_that_histories_differ_truncates_what_does_and_fet
 
 
 def lead_anew(world):
-    """The controller elects the leader once more."""
+    """The controller elects the same leader again."""
     for log, take in ((world.leader, lead), (world.follower, follow)):
         take(log, P0, P1, epoch=1)
     world.states.assign({p: InitialFetchState(TOPIC, 1, 1, leo(world.follower, p)) for p in (P0, P1)})
@@ -119,7 +119,7 @@ def leo_when_truncated(world):
 
 
 def test_tr_08_a_leader_that_has_lost_its_end_and_written_nothing_has_no_other_history(world):
-    """The follower keeps what it has: it may be the next leader. Its row counts for nothing as long as it has more."""
+    """The follower keeps its records, because it may be the next leader. Its row does not count while it has more."""
     version = world.follower.refresh().version
     lose_and_write(world, 6)
     catch_up(world)
@@ -127,7 +127,7 @@ def test_tr_08_a_leader_that_has_lost_its_end_and_written_nothing_has_no_other_h
 
 
 def test_tr_08_a_header_that_was_read_long_ago_truncates_nothing(world):
-    """The stream may bring what the leader has since truncated: what its log says now decides."""
+    """The stream may bring batches that the leader has truncated since. The leader's current log decides."""
     fill(world.leader, P0, 2)
     world.stream()
     fill(world.leader, P0, 1)
@@ -147,7 +147,7 @@ def test_tr_08_a_header_that_was_read_long_ago_truncates_nothing(world):
 
 
 def test_tr_08_ft_12_where_the_leaders_batches_cannot_be_read_nothing_is_truncated(world):
-    """Which of them are common cannot be told: the partition waits, and the other one goes on."""
+    """The common batches are unknown, so the partition waits. The other partition goes on."""
     lose_and_write(world, 6, OTHERS)
     broken = world.leader.current().partition(P0).batches[0].segment
     content = world.leader.root.read(broken)
@@ -169,7 +169,7 @@ def test_tr_08_ft_12_where_the_leaders_batches_cannot_be_read_nothing_is_truncat
 
 
 def test_tr_07_tr_08_a_leader_whose_beginning_was_deleted_tells_by_its_log_start(world):
-    """What it kept follows other records than the follower's: all of that goes, and begins where the leader's does."""
+    """The leader's batches follow other records, so the follower drops all and begins at the leader's log start."""
     lose_and_write(world, 0, OTHERS, OTHERS, OTHERS)
     raise_log_starts(world.leader, {P0: lambda _: 6}, "test", "test")
     lead_anew(world)
@@ -181,13 +181,13 @@ def test_tr_07_tr_08_a_leader_whose_beginning_was_deleted_tells_by_its_log_start
 
 
 def say(world, **said):
-    """The leader's row of P0 says something else by now."""
+    """Changes the leader's row of P0."""
     world.publish(epoch=1)
     world.table.publish([dataclasses.replace(row, **said) for row in world.table.replicas.values()], "test")
 
 
 def rewrite(world):
-    """The leader has another log by now, under the same epoch, and says so."""
+    """Replaces the leader's log under the same epoch, and publishes its row."""
     truncate(world.leader, {P0: 3})
     fill(world.leader, P0, 3, epoch=1, producer_id=REWRITTEN + 1)
     world.publish(epoch=1)
@@ -205,7 +205,7 @@ def rewrite(world):
 def test_tr_02_tr_08_nothing_is_truncated_after_batches_that_are_not_the_leaders_any_more(
     world_without_stream, monkeypatch, before, after
 ):
-    """They are read from its log, which says neither who leads nor whether it is still the one of the leader's row."""
+    """They are read from its log, which does not show whether it still agrees with the leader's row."""
     world = world_without_stream
     lose_and_write(world, 6, OTHERS)
     lead_anew(world)
@@ -223,7 +223,7 @@ def test_tr_02_tr_08_nothing_is_truncated_after_batches_that_are_not_the_leaders
 
 
 def while_reading(world, before, after):
-    """What happens shortly before the leader's batches are read, and shortly after that."""
+    """Runs work just before the leader's batches are read, and just after."""
 
     def read(*args):
         if before:
@@ -237,7 +237,7 @@ def while_reading(world, before, after):
 
 
 def test_tr_08_a_leader_that_goes_on_meanwhile_is_followed(world_without_stream, monkeypatch):
-    """Its row tells of batches that came after those that were read."""
+    """Its row covers batches that came after the read ones."""
     world = world_without_stream
     lose_and_write(world, 6, OTHERS)
     lead_anew(world)

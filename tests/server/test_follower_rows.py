@@ -13,7 +13,7 @@ MAX_AGE = 5.0
 
 
 class World:
-    """Brokers 2 and 3; what is read of them is what a test says."""
+    """Brokers 2 and 3. The test chooses what reads of their tables return."""
 
     def __init__(self):
         self.clock, self.reads, self.looks = Clock(), {2: lambda: "rows of 2", 3: lambda: "rows of 3"}, []
@@ -45,7 +45,7 @@ def test_fe_03_each_look_reads_the_rows_of_every_follower(world):
 
 
 def test_fe_03_a_root_that_hangs_keeps_nobody_from_the_rows_of_the_others(world, monkeypatch):
-    """What it has said last counts for a while; it is looked at again when it has let go."""
+    """Its last rows count for a while. It is read again when the hanging read ends."""
     world.look()
     hanging = world.reads[2] = Hanging(lambda: "late rows of 2")
     impatient(monkeypatch)

@@ -34,7 +34,7 @@ def table(cluster):
 
 
 class Pauses(threading.Event):
-    """Time passes in pauses only; what is to happen happens in the first of them."""
+    """Time passes only in pauses. The given event happens in the first one."""
 
     def __init__(self, clock, happens=None):
         super().__init__()
@@ -53,7 +53,7 @@ class Pauses(threading.Event):
 
 
 def wait(cluster, uri, happens=None, before=0.0, **options):
-    """Watches, lets time pass, waits; tells how long that took in the end."""
+    """Watches, lets time pass and waits. Returns how long the wait took."""
     clock = Clock()
     watch = IdWatch(cluster, 1, uri, clock=clock, **options)
     clock.now += before
@@ -97,7 +97,7 @@ def test_bc_01_a_heartbeat_that_has_moved_between_the_first_look_and_a_late_seco
 
 
 def test_bc_01_another_newcomer_is_noticed_too(cluster, table):
-    """Two start at once: the second one sees the first one's registration."""
+    """Two processes start at once. The second sees the first one's registration."""
 
     def other():
         table.register(lambda last: BrokerRegistration(1, HERE, None, last.broker_epoch + 1, 0, -1, False, None, "", 0))

@@ -38,7 +38,7 @@ def world(root, monkeypatch):
 
 
 def test_is_04_ol_01_rows_come_with_the_time_at_which_the_look_at_them_began(world, monkeypatch):
-    """Those of a root that hangs are older: they count for the HW, and bring nobody into the ISR."""
+    """The rows of a hanging root are older: they count for the HW, but add no follower to the ISR."""
     assert world.looked_now() == {2, 3}
     monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 0.05)
     hanging = world.reads[2] = Hanging(lambda: {P0: "row of 2"})

@@ -108,7 +108,7 @@ def test_na_04_removed_files_stay_for_those_who_read_older_versions(root):
 
 
 def test_ol_01_files_are_looked_for_in_every_tenth_round(world, monkeypatch):
-    """A listing is paid for; whoever reads a broken file before that says so anyway."""
+    """A listing costs money, and a read of a broken file reports it anyway."""
     looked = []
     monkeypatch.setattr(world.log, "scrub", lambda: looked.append(1) or False)
     for _ in range(21):
@@ -136,7 +136,7 @@ def test_ev_01_a_part_that_fails_keeps_no_other_from_its_work(world, monkeypatch
 
 
 def test_na_04_a_round_ends_however_much_there_is_to_compact(world, monkeypatch):
-    """Retention and the deletion of files wait for the end of it."""
+    """Retention and the deletion of files wait for its end."""
     asked = []
     monkeypatch.setattr(log_maintenance, "compact", lambda *_: asked.append(1) or 8)
     world.maintenance.run_once()

@@ -97,7 +97,7 @@ RATE = "follower.replication.throttled.rate"
 
 
 def test_th_02_settings_of_brokers_that_change_while_they_run(cluster, clock):
-    """Its own, else those of all brokers, else those of the properties file."""
+    """The broker's own settings, otherwise those of all brokers, otherwise those of the properties file."""
     writer = Cluster.open(cluster.root.uri)
     cache = MetadataCache(Cluster.open(cluster.root.uri, Config.from_properties({RATE: 9})), clock)
     rates = []
@@ -163,7 +163,7 @@ def test_mc_01_a_broker_that_comes_or_moves_is_told(cluster, clock):
 
 
 def test_fe_03_rows_of_a_broker_whose_root_was_made_again_are_read_anew(root, clock):
-    """Its new process has another table at the same place: one that is behind what was read before, and one ahead."""
+    """Its new process has another table at the same place, with a lower or a higher version than before."""
     world = World(root)
     for lag in range(4):
         world.say(0, broker=2, lag=lag)
@@ -186,7 +186,7 @@ def test_fe_03_rows_of_a_broker_whose_root_was_made_again_are_read_anew(root, cl
 
 
 def test_mc_01_a_topic_whose_settings_make_no_sense_costs_its_leader_no_other_partition(cluster, clock, caplog):
-    """A look asks for the settings of all that the broker leads. The error is said once, not with every look."""
+    """A look reads the settings of all led partitions. The error is logged once, not with every look."""
     cache = MetadataCache(cluster, clock)
     configs = {"min.insync.replicas": "2", "retention.ms": "long"}
     Cluster.open(cluster.root.uri).topics.change([Topic("t", "id", 1, configs)], (), {"who": "test"})

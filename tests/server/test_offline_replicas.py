@@ -40,7 +40,7 @@ def file_of(world, partition):
 
 
 def harm(world, partition):
-    """The file is gone, and that has been found out. What was in it, to be put back."""
+    """Removes a file, and lets the broker find out. Returns a function that puts it back."""
     file = file_of(world, partition)
     content = file.read_bytes()
     file.unlink()
@@ -62,7 +62,7 @@ def shown(world):
 
 
 def again(world):
-    """The same broker in a process that starts anew, and that a controller has elected again."""
+    """The same broker in a new process that a controller has elected again."""
     elected = (replace(r, leader_epoch=r.leader_epoch + 1) for r in world.cache.partitions.values())
     world.tell(*elected, broker_epoch=11)
     log = ReplicaLog.open(world.log.root)
@@ -112,7 +112,7 @@ def test_ol_01_fm_10_what_is_offline_is_not_fetched(world):
 
 
 def test_bl_02_what_is_offline_takes_up_no_leadership_and_gives_up_the_one_that_it_has(world):
-    """The end of a leadership is recorded, so that producers are fenced; the beginning of one waits for the file."""
+    """The end of a leadership is recorded, to fence producers. A new leadership waits for the file."""
     put_back = harm(world, P0)
     world.tell(replace(LED, leader=2, leader_epoch=1), replace(FOLLOWED, leader_epoch=1), OTHER)
     world.manager.apply()
@@ -147,13 +147,13 @@ def test_sr_02_sr_03_what_is_offline_can_be_deleted_and_brings_nobody_down(world
     assert shown(world) == {p: found for p, found in WELL.items() if p != partition}
     assert (manager.offline(), name in state.segments, state.broken) == ((), False, {})
     assert {*manager.led()} == {P0, P2} - {partition}
-    is_known = not (restarts and told == "gone")  # nobody speaks of it any more, and what held it is gone
+    is_known = not (restarts and told == "gone")  # no table mentions it any more, and its file is gone
     assert (state.known(partition).role.kind == STOPPED) == is_known
 
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_sr_03_a_topic_that_is_made_again_has_nothing_of_the_broken_file(world, restarts):
-    """It has the name of the one that was deleted, and another id."""
+    """The new topic has the same name and another id."""
     harm(world, P0)
     made = replace(LED, topic_id="another-id")
     world.tell(made, replace(FOLLOWED, leader_epoch=1), OTHER)
@@ -165,7 +165,7 @@ def test_sr_03_a_topic_that_is_made_again_has_nothing_of_the_broken_file(world, 
 
 
 def test_ft_13_sr_02_a_page_that_makes_no_sense_stops_no_leader_when_a_replica_is_deleted(world):
-    """It is met while what else is in the file is written again: of that only its own partitions suffer."""
+    """The rewrite of the file meets it. Only the partitions in that file suffer."""
     lead(world.log, P1, epoch=2)
     send(world.log, request(P0, 2, 2), request(P1, 2, 2, epoch=2))
     file = Path(world.log.root.path(world.log.refresh().known(P1).batches[-1].segment))
@@ -190,7 +190,7 @@ def test_ft_13_sr_02_a_page_that_makes_no_sense_stops_no_leader_when_a_replica_i
 
 
 def test_ol_01_a_broken_follower_is_repaired_once_nobody_counts_on_it(world):
-    """As long as it is in the ISR, it may have what no other has. Then it begins again where its log is whole."""
+    """In the ISR it may have records that nobody else has. Outside, it fetches again from where its log is whole."""
     name = file_of(world, P1).name
     harm(world, P1)
     assert name in world.log.refresh().segments
@@ -226,7 +226,7 @@ def test_ol_01_what_may_be_the_last_copy_is_not_dropped(world, changes):
 
 
 def test_ol_01_is_05_what_a_leader_takes_into_the_isr_meanwhile_is_not_dropped(world):
-    """The broker has metadata of before: what they are when it keeps itself out of the ISR decides."""
+    """The broker has old metadata. The metadata at the commit that keeps it out of the ISR decides."""
     name = file_of(world, P1).name
     followed = replace(FOLLOWED, leader_epoch=1)
     harm(world, P1)
@@ -240,7 +240,7 @@ def test_ol_01_is_05_what_a_leader_takes_into_the_isr_meanwhile_is_not_dropped(w
 
 
 def test_ol_01_is_05_leaders_are_fenced_once_each_time_that_a_replica_is_offline(world):
-    """What cannot be dropped yet, as another replica holds it too, must not move the metadata again and again."""
+    """A file that another replica still needs cannot be dropped yet. The metadata must not change each time."""
     followed = replace(FOLLOWED, leader_epoch=1, isr=(2,))
     send(world.log, request(P0, 2, 2), request(P2, 2, 2))
     world.tell(replace(LED, leader=2, leader_epoch=1, isr=(2,)), followed, replace(OTHER, leader_epoch=1))
@@ -276,7 +276,7 @@ def shared(world):
 
 
 def forget(log):
-    """The log state does not list what it has been asked about."""
+    """Makes the log state forget the partitions that it was asked about."""
     log.current()._partitions.pop(P2, None)
 
 

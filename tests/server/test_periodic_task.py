@@ -12,7 +12,7 @@ from tests.processes import wait_until
 
 
 class Beats:
-    """Counts beats, and raises at each of the first ones what it is given for it."""
+    """Counts beats. The first ones raise the given errors."""
 
     def __init__(self, *errors):
         self.count = 0
@@ -25,7 +25,7 @@ class Beats:
 
 
 class WatchedPausePoint(PausePoint):
-    """Tells when somebody has come to it."""
+    """Signals when a thread has reached it."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,7 @@ def pause_point():
 
 @pytest.fixture
 def start(pause_point):
-    """Starts heartbeats, and ends them with the test."""
+    """Starts heartbeats that end with the test."""
     started = []
 
     def begin(beat):

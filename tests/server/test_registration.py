@@ -97,7 +97,7 @@ def test_ol_02_bc_01_li_04_storage_that_works_again_is_a_new_broker_epoch(proces
 
 
 def test_li_04_that_a_log_was_lost_is_said_over_any_number_of_registrations(process):
-    """It says since when: who has seen it in sync before that is not told anything else by later registrations."""
+    """The registration has the epoch of the loss. Later registrations keep it."""
     said = [row(process(found))[3] for found in (log(), log("B"), log("B"), log("B", 8), log("C"), log("C"))]
     assert said == [1, 2, 2, 2, 5, 5]
 
@@ -158,7 +158,7 @@ def test_bc_01_ol_02_whoever_waits_for_storage_gives_way_to_a_newer_process(proc
 
 @pytest.mark.parametrize("act", ACTS)
 def test_bc_01_an_epoch_whose_answer_was_lost_is_this_process_s_own(process, monkeypatch, act):
-    """The commit lands, and that is not known: at its next act it finds what it has written."""
+    """The commit lands without an answer. At its next write the process finds its own row."""
     broker = process(log())
     with monkeypatch.context() as patched:
         patched.setattr(BrokerTable, "register", unreachable_after(BrokerTable.register))
@@ -187,7 +187,7 @@ def test_li_04_who_has_no_storage_is_not_alive_and_is_again_when_it_has(process)
 
 
 def test_bc_01_a_broker_whose_registration_is_gone_registers_anew_above_what_others_tell_of_it(process, root, caplog):
-    """Its log and the metadata remember its epochs: below these it would be refused, or taken for what it was."""
+    """The log and the metadata have its epochs. With a lower one it would be refused, or taken for its old process."""
     made = new_log(StorageRoot.of(root).child("a log"))
     made.claim(5)
     partitions = [PartitionRegistration("t", "id", n, (1, 2), 2, 0, (1, 2), isr_epochs={1: n, 2: 99}) for n in (3, 7)]

@@ -9,7 +9,7 @@ from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetche
 
 
 class RecordingFetcher:
-    """Keeps what it is told."""
+    """Records its calls."""
 
     def __init__(self, key, root, events):
         self.key, self.root, self._events = key, root, events
@@ -88,7 +88,7 @@ def test_fm_04_an_existing_fetcher_is_reused(world):
 
 @pytest.mark.parametrize("source", [SourceBroker("/elsewhere", 1), SourceBroker("/one", 2)], ids=["moved", "anew"])
 def test_fm_05_a_broker_that_has_moved_or_begun_anew_gets_another_fetcher(world, source):
-    """Another log may lie at the same URI now: nothing that was read of the one before counts."""
+    """Another log may be at the same URI now, so nothing read from the former one counts."""
     world.add(followed(0, leader=1))
     world.sources[1] = source
     for _ in range(2):

@@ -40,7 +40,7 @@ FOLLOWED = PartitionRegistration("flights", "flights-id", 1, (1, 2), 2, 0, (2,))
 
 
 class Fetchers:
-    """Keeps what it is told, and may end the broker at one of its steps."""
+    """Records its calls, and may end the broker at one of its steps."""
 
     def __init__(self):
         self.told = []
@@ -59,7 +59,7 @@ class Fetchers:
 
 
 class World:
-    """Broker 1 with a log and a table of its own; the metadata is what a test says."""
+    """Broker 1 with its log and its `replicas`. The test gives the metadata."""
 
     def __init__(self, root, pause_point=None):
         storage = StorageRoot.of(root)
@@ -79,7 +79,7 @@ class World:
         )  # fmt: skip
 
     def tell(self, *registrations, broker_epoch=10):
-        """What a controller has decided when the process of this broker epoch was registered."""
+        """The metadata that a controller has written when the process with this broker epoch was registered."""
         self.cache.partitions = {r.topic_id_partition: joined(r, broker_epoch) for r in registrations}
 
     def unreachable(self, broker):
@@ -96,7 +96,7 @@ class World:
         return {p for p, registration in after.items() if registration is not None}
 
     def new_process(self):
-        """Of the same broker."""
+        """A new process of the same broker."""
         return ReplicaManager(1, 11, self.log, self.table, self.cache, Fetchers(), 10_000, PausePoint(), self.clock)
 
     def role(self, partition):
@@ -124,12 +124,12 @@ def test_bl_03_bl_05_bl_06_roles_are_taken_up_in_the_log_in_the_rows_and_by_fetc
 
 
 def carry_out(manager, *steps):
-    """As a round of its own."""
+    """Carries out the steps, as the broker's own round does."""
     manager._carry_out(step for step in steps)
 
 
 class KilledAtStep(PausePoint):
-    """Ends the broker when it comes to its step of that number."""
+    """Ends the broker at the step with that number."""
 
     def __init__(self, number):
         super().__init__()
@@ -165,7 +165,7 @@ def test_bl_03_a_broker_may_be_ended_before_each_step_and_begins_again_where_it_
 
 @pytest.mark.parametrize("has_its_log", [True, False])
 def test_bc_01_a_new_process_does_not_lead_on_before_a_controller_has_elected_it_again(world, has_its_log):
-    """Its log, whether it has it or not, takes nothing under the epoch of the process before; its row leads nothing."""
+    """Its log accepts nothing under the former process's epoch, and its row does not say leader."""
     if has_its_log:
         world.manager.apply()
         fill(world.log, P0, 5)
@@ -235,7 +235,7 @@ def test_steps_are_carried_out_in_the_order_given(world):
 
 
 def test_tr_05_hw_03_after_a_truncation_no_hw_is_above_its_log(world):
-    """Else what the follower appends next would count as committed before its leader says so."""
+    """Otherwise the follower's next appends would count as committed too early."""
     lead(world.log, P1, epoch=0)
     fill(world.log, P1, 3, 2)
     world.tell(dataclasses.replace(FOLLOWED, leader_epoch=1))
@@ -251,7 +251,7 @@ def test_tr_05_hw_03_after_a_truncation_no_hw_is_above_its_log(world):
 
 
 def test_is_05_a_change_whose_outcome_is_not_known_stays_pending_and_the_rest_goes_on(world, caplog):
-    """The HW of flights-0 waits for both sets; that of flights-1 is raised all the same."""
+    """The HW of flights-0 waits for both ISRs. That of flights-1 is still raised."""
     world.tell(dataclasses.replace(LED, isr=(1, 2)), dataclasses.replace(FOLLOWED, leader=1, isr=(1,)))
     world.manager.apply()
     fill(world.log, P0, 2)
@@ -279,7 +279,7 @@ def test_a_broker_that_is_paused_goes_on_where_it_was(world):
 
 
 def test_fe_03_a_follower_whose_rows_cannot_be_read_is_told_of_once(world, caplog):
-    """A root that is away is away for many looks."""
+    """A root may be away for many looks, but one log line is enough."""
     world.manager.apply()
     for _ in range(3):
         world.manager.lead()
@@ -289,7 +289,7 @@ def test_fe_03_a_follower_whose_rows_cannot_be_read_is_told_of_once(world, caplo
 
 
 class WatchedLock:
-    """The manager's lock; tells when somebody waits for it."""
+    """The manager's lock. It signals when a thread waits for it."""
 
     def __init__(self, lock):
         self._lock, self.wanted = lock, threading.Event()
@@ -304,7 +304,7 @@ class WatchedLock:
 
 @contextlib.contextmanager
 def published_after(world, why):
-    """What is done here happens between the call of `publish` by another thread and its turn."""
+    """The block runs after another thread has called `publish` and before it gets the lock."""
     world.manager._lock.acquire()
     watched = world.manager._lock = WatchedLock(world.manager._lock)
     thread = threading.Thread(target=world.manager.publish, args=(why,), daemon=True)
@@ -319,7 +319,7 @@ def published_after(world, why):
 
 
 def finish_truncation(world, offset):
-    """What a fetcher does, which does not wait for the manager: the truncation, and then its state."""
+    """Truncates and then changes the fetch state, as a fetcher does, without waiting for the manager."""
     truncate_logs(world.log, {P1: Truncation(1, offset)}, "fetcher")
     world.fetchers.fetch_state = lambda _: fetch_state.truncated(TRUNCATING, offset)
 
@@ -355,7 +355,7 @@ def test_hw_02_a_row_never_says_that_it_fetches_with_the_end_from_before_its_tru
 
 
 def test_hw_02_a_fetch_state_is_read_before_the_log(truncating):
-    """The truncation happens while a publish is at work: the last thing that it reads is the log."""
+    """The truncation happens during a publish, which reads the log last."""
     fetchers = truncating.fetchers
 
     def asked_for(partition):

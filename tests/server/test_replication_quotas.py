@@ -16,7 +16,7 @@ BOTH, OF_0 = {"leader": "0:1", "follower": "0:2"}, {"follower": "0:2"}
 
 
 def quotas(**cache):
-    """Those of broker 2, which follows broker 1, under a clock that the test holds."""
+    """The quotas of broker 2, which follows broker 1, with a clock that the test moves."""
     made = ReplicationQuotas(2, QuotaCache(**cache), Clock())
     return FetcherQuotas(made, 1)
 
@@ -75,7 +75,7 @@ def test_th_01_who_is_left_out_and_for_how_long(cache, fetched, left_out):
 
 @pytest.mark.parametrize(("lag", "is_left_out"), [(1, True), (0, False), (-5, False)])
 def test_th_01_who_has_all_that_is_committed_is_not_left_out(lag, is_left_out):
-    """The leader may have taken it into the ISR, which the metadata here does not say yet."""
+    """The leader may have added it to the ISR, which this metadata does not show yet."""
     found = quotas(replicas=OF_0, rates={2: {"follower": 10}})
     found.throttle(BEHIND)
     found.record({P0: 50})
@@ -126,7 +126,7 @@ class World:
         self.quotas = ReplicationQuotas(1, self.cache, self.clock)
 
     def rate(self, *ends, **told):
-        """What it says, having seen a follower come to these offsets, one after the other."""
+        """The rate that it reports after a follower has reached these offsets, one after the other."""
         for end in ends:
             row = Replica(
                 TOPIC, P0.topic_id, 0, 2, 1, 0, "follower", "Fetching", 0, end, 0, (), None, 1

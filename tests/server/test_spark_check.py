@@ -50,7 +50,7 @@ def session(python=OTHER):
 
 @pytest.fixture
 def workers(monkeypatch):
-    """Tells how each try of the workers ends: with that error, or well for None. It answers the tries."""
+    """Sets the result of each try of the workers: an error, or None for success. Returns the tries."""
     monkeypatch.setattr(spark_check, "check_delta", lambda _: None)
     tries = []
 

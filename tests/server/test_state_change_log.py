@@ -16,7 +16,7 @@ LED = PartitionRegistration("flights", "flights-id", 0, (1, 2), 1, 0, (1, 2))
 
 @pytest.fixture
 def lines(caplog):
-    """All lines so far."""
+    """All log lines so far."""
     caplog.set_level(logging.INFO, "lakelog.replication.server.state_change_log")
     return lambda: caplog.messages
 

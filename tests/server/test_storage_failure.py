@@ -32,7 +32,7 @@ def cluster(spark, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def whole(cluster):
-    """Whatever a test has come to, the next one finds every root in its place, and every broker at work."""
+    """After each test, puts every root back and waits until every broker works."""
     yield
     for broker in cluster.broker_ids:
         bring_back(cluster.broker_uri(broker))
@@ -63,7 +63,7 @@ def log_of(cluster, broker, topic):
 
 
 def failed(cluster, broker):
-    """Its row says so, and it has left every ISR."""
+    """Whether the broker's row reports the failure and the broker has left every ISR."""
     wait_until(lambda: row(cluster, broker).storage_error, f"broker {broker} says what is wrong", SECONDS)
 
 
@@ -93,7 +93,7 @@ def test_ol_02_li_04_the_root_of_a_leader_goes_away_and_comes_back(spark, cluste
 
 
 def test_ol_02_the_root_of_a_follower_goes_away_and_whoever_waits_for_it_is_answered(cluster):
-    """Nothing is led by broker 3, so nobody but its fetchers, and its look now and then, meets the fault."""
+    """Broker 3 leads nothing, so only its fetchers and its regular check meet the fault."""
     cluster.admin().create_topic("followed", assignment={0: [1, 3]})
     send(cluster, "followed", b"before")
     take_away(cluster.broker_uri(3))
@@ -118,7 +118,7 @@ def test_ol_02_the_last_of_the_isr_is_waited_for_and_leads_again(spark, cluster)
 
 
 def test_ol_02_an_error_that_is_not_of_its_root_leaves_a_broker_at_work(cluster):
-    """The root of another broker is gone: those who follow it wait, and stay what they are."""
+    """The root of another broker is gone. Its followers wait and keep their roles."""
     epochs = {broker: row(cluster, broker).broker_epoch for broker in (1, 2)}
     cluster.admin().create_topic("far", assignment={0: [3, 1, 2]})
     send(cluster, "far", b"before")
@@ -137,7 +137,7 @@ def files_of(cluster, broker, topic):
 
 
 def test_ol_01_li_04_a_file_of_a_leader_goes_away_and_comes_back(spark, cluster):
-    """Its broker goes on: it leads the other topic all along, under the same broker epoch."""
+    """Its broker goes on and keeps leading the other topic, under the same broker epoch."""
     topics = {name: cluster.admin().create_topic(name, assignment={0: [1, 2]}) for name in ("broken", "healthy")}
     for topic in topics:
         send(cluster, topic, b"before")

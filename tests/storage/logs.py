@@ -46,7 +46,7 @@ def records(*values: bytes | None) -> pa.Table:
 
 
 def numbered(count: int, first: int = 0) -> pa.Table:
-    """Records whose values are numbers that rise."""
+    """Records with rising numbers as values."""
     return records(*(str(first + index).encode() for index in range(count)))
 
 
@@ -63,7 +63,7 @@ def send(
     log: ReplicaLog, *requests: PartitionAppend, tables: Mapping[TopicIdPartition, pa.Table] | None = None,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> list:  # fmt: skip
-    """Appends numbered records, or those given; the outcome of each request."""
+    """Appends numbered records, or the given ones. Returns the outcome of each request."""
     rows = tables or {r.topic_id_partition: numbered(r.records) for r in requests}
     outcomes = append(log, requests, arrow_writer(log.root, 1, requests, rows, segment_bytes), "test")
     return [_without_chain(outcomes[r.topic_id_partition]) for r in requests]
@@ -101,7 +101,7 @@ def follow(log: ReplicaLog, *partitions: TopicIdPartition, epoch: int) -> None:
 
 
 def replicate(source: ReplicaLog, target: ReplicaLog, partition: TopicIdPartition = P0) -> None:
-    """The follower fetches all that it lacks from the leader."""
+    """The follower fetches all missing records from the leader."""
     leader, end = source.refresh(), target.refresh().partition(partition).log_end
     missing = [b.segment for b in leader.partition(partition).batches if b.base_offset >= end.offset]
     segments = [copy_segment(source.root, leader.segments[name], target.root) for name in dict.fromkeys(missing)]
@@ -133,7 +133,7 @@ def values(log: ReplicaLog, partition: TopicIdPartition = P0, start: int = 0, en
 def facts(
     log: ReplicaLog, *partitions: TopicIdPartition
 ) -> tuple[int, int, set[str], dict[TopicIdPartition, PartitionLog]]:
-    """All that a log knows: version, broker epoch, segments and the state of each partition."""
+    """A log's whole state: version, broker epoch, segments and the state of each partition."""
     state = log.refresh()
     known = {partition: state.partition(partition) for partition in partitions or (P0, P1, P2)}
     return state.version, state.broker_epoch, set(state.segments), known
@@ -142,7 +142,7 @@ def facts(
 def header(
     partition: TopicIdPartition = P0, base: int = 0, last: int = 0, epoch: int = 0, previous: str | None = None
 ) -> BatchHeader:
-    """The header of such rows of a log as `log_rows` makes, which follow the chain `previous`, or nothing."""
+    """The header of rows made by `log_rows`, after the chain `previous` if there is one."""
     digest = record_digest(log_rows(partition, base, last - base + 1, epoch))
     bare = BatchHeader(TOPIC, partition.topic_id, partition.partition, epoch, base, last, 0, 0, digest=digest)
     return linked(bare, previous or genesis(partition))
@@ -169,7 +169,7 @@ def log_rows(partition: TopicIdPartition = P0, base: int = 0, count: int = 1, ep
 
 
 def truncate(log: ReplicaLog, ends: Mapping[TopicIdPartition, int]) -> int | None:
-    """Drops what lies at and above the offsets, whoever may do so; the version, None if there was nothing to drop."""
+    """Truncates to the offsets, without a check of the role. Returns the version; None if nothing was removed."""
 
     def plan(state: LogState) -> Removal | None:
         kept = without_ends(state, ends)

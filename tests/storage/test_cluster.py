@@ -125,7 +125,7 @@ def test_a_file_is_no_root(root):
 
 @pytest.fixture
 def without_rights():
-    """The superuser may read everything: for the time of the test it is somebody else."""
+    """Root may read everything, so the test runs as another user."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)
@@ -135,7 +135,7 @@ def without_rights():
 
 @pytest.mark.parametrize("folder", ["", "cluster", "cluster/_delta_log"])
 def test_a_root_that_may_not_be_read_is_not_to_be_formatted(cluster, request, folder):
-    """To delta-rs such a table is not there."""
+    """delta-rs reports such a table as missing."""
     format_cluster(cluster, Config())
     Path(cluster.uri, folder).chmod(0)
     request.getfixturevalue("without_rights")
@@ -144,7 +144,7 @@ def test_a_root_that_may_not_be_read_is_not_to_be_formatted(cluster, request, fo
 
 
 def test_a_root_whose_formatting_was_cut_short_is_refused(cluster, broker, monkeypatch):
-    """The identity comes last, so nobody takes half a root for a whole one."""
+    """The identity is written last, so a half-formatted root has none."""
     monkeypatch.setattr(StateTable, "update", lambda *_: (_ for _ in ()).throw(KafkaStorageException("disk full")))
     for refused in (lambda: format_cluster(cluster, Config()), lambda: format_broker(broker, "c", 1)):
         with pytest.raises(KafkaStorageException, match="disk full"):
@@ -184,7 +184,7 @@ def test_credentials_of_a_root_come_from_the_configuration(cluster):
 
 
 def test_a_store_that_takes_a_second_put_is_refused(broker, monkeypatch):
-    """Each of two writers would believe to have won: one of two commits were lost."""
+    """Two writers would both believe that they won, and one commit would be lost."""
     monkeypatch.setattr(DeltaLog, "commit", lambda self, _cause: self.version + 1)
     with pytest.raises(KafkaStorageException, match=f"{broker.uri}: the store takes a second put"):
         format_broker(broker, "c", 1)
@@ -199,7 +199,7 @@ def test_a_store_that_refuses_a_second_put_is_admitted_and_left_clean(broker):
 
 @pytest.mark.parametrize("step", ["create", "commit"])
 def test_a_root_that_cannot_be_written_is_named(broker, monkeypatch, step):
-    """Also where not even the folder of the probe could be made."""
+    """Also if even the probe's folder could not be created."""
 
     def refuse(*_):
         raise KafkaStorageException(f"{broker.uri}: Permission denied")

@@ -10,7 +10,7 @@ from tests.jobs.admin.seen import NOW
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long the command has waited each time, without waiting. Its clock stands still."""
+    """Records the command's waits instead of waiting. Its clock stands still."""
     waited: list[float] = []
     monkeypatch.setattr(heartbeats, "time", SimpleNamespace(time=lambda: NOW))
     for look in (heartbeats.observe, heartbeats.observe_brokers):

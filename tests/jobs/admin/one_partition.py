@@ -19,7 +19,7 @@ from tests.storage.logs import P0, TOPIC, TOPIC_ID, lead, records, request, send
 
 
 def one_partition(folder: Path) -> Cluster:
-    """A cluster in `folder`; nothing has been written."""
+    """A cluster in `folder` without records."""
     format_cluster(StorageRoot.of(str(folder / "cluster")), Config())
     cluster = Cluster.open(str(folder / "cluster"))
     for broker in (1, 2):
@@ -37,7 +37,7 @@ def log_of(cluster: Cluster, broker: int) -> ReplicaLog:
 
 
 def write(cluster: Cluster, broker: int, *numbers: int, epoch: int = 0) -> None:
-    """Appends numbers to a broker's log, each a record."""
+    """Appends numbers to a broker's log, one record each."""
     log = log_of(cluster, broker)
     lead(log, P0, epoch=epoch)
     values = (str(number).encode() for number in numbers)
@@ -45,12 +45,12 @@ def write(cluster: Cluster, broker: int, *numbers: int, epoch: int = 0) -> None:
 
 
 def start_at(cluster: Cluster, broker: int, offset: int) -> None:
-    """Raises the log start of a broker's log; no file goes."""
+    """Raises the log start of a broker's log, without removing files."""
     raise_log_starts(log_of(cluster, broker), {P0: lambda _: offset}, "test", "test")
 
 
 def publish(cluster: Cluster, high_watermark: int) -> TopicView:
-    """The leader says where its log begins and ends, and what is committed."""
+    """Publishes the leader's row: log start, LEO and HW."""
     log = log_of(cluster, 1).refresh().partition(TopicIdPartition(TOPIC_ID, 0))
     start, end = log.log_start_offset, log.log_end_offset
     row = Replica(

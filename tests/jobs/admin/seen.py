@@ -14,12 +14,12 @@ Wait = Callable[[float], None]
 
 
 def beat(cluster: str, broker: int, ago: float = 1.0, **fields: Any) -> None:
-    """The broker commits a heartbeat, and the store's clock says that it was so long ago."""
+    """Commits a heartbeat of the broker that is this old by the store's clock."""
     BrokerTable.open(StorageRoot.of(cluster), broker).update(1, "heartbeat", **fields)
     written(f"{cluster}/brokers/{broker}", ago)
 
 
 def written(table: str, ago: float) -> None:
-    """The newest commit of a table was written so many seconds ago."""
+    """Makes the newest commit of a table this many seconds old."""
     newest = max(Path(table, "_delta_log").glob("*.json"))
     os.utime(newest, (NOW - ago, NOW - ago))

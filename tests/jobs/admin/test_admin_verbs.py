@@ -19,7 +19,7 @@ UNDER, UNAVAILABLE, AT_MIN = "--under-replicated-partitions", "--unavailable-par
 
 
 def change(cluster: str, partition: int, **fields: Any) -> None:
-    """A row of t as a leader, or an accident, would have written it."""
+    """Changes a partition of t, as a leader or an accident may."""
     found = Cluster.open(cluster)
     (before,) = [r for r in found.metadata.partitions.values() if r.partition == partition]
     epoch = before.partition_epoch + 1
@@ -79,7 +79,7 @@ def test_a_topic_that_there_is_not_is_refused_unless_it_need_not_be(on_t: Run, w
         ({"isr": (1, 2)}, {UNDER: [], UNAVAILABLE: [], AT_MIN: []}),
         ({"isr": (1,)}, {UNDER: [0], UNAVAILABLE: [], AT_MIN: [0]}),
         ({"isr": (), "leader": -1, "leader_epoch": 1}, {UNDER: [0], UNAVAILABLE: [0], AT_MIN: []}),
-        # Who is being added does not count until it is there.
+        # A replica that is being added does not count until it is in sync.
         ({"replicas": (1, 2, 3), "adding_replicas": (3,)}, {UNDER: [], UNAVAILABLE: [], AT_MIN: []}),
     ],
     ids=["all in sync", "one in sync", "no leader", "one is added"],
@@ -218,7 +218,7 @@ def test_a_request_that_waits_is_shown_and_cancelled(lakelog: Run, cluster: str)
 
 
 def test_ev_05_a_topic_that_is_too_large_is_refused_before_it_is_asked_for(lakelog: Run, cluster: str) -> None:
-    """No controller runs: nobody is asked."""
+    """No controller runs, so the client itself refuses."""
     words = ("--create", "--topic", "t", "--partitions", 10_000_000, "--dry-run")
     status, out, err = lakelog(topics, "--cluster", cluster, *words)
     assert (status, out) == (1, "")

@@ -40,7 +40,7 @@ def state_of(
     *registrations: PartitionRegistration, controller: SeenController = ACTIVE,
     brokers: tuple[SeenBroker, ...] = (broker(1), broker(2)), rows: Mapping[int, Any] | None = None, least: int = 1,
 ) -> ClusterState:  # fmt: skip
-    """Leaders have taken up their roles. Other rows that are not given are not there, unless brokers are silent."""
+    """By default leaders have taken up their roles, and other rows are missing, unless brokers are silent."""
     live = [b.registration.broker_id for b in brokers if b.state not in ("dead", "stopped")]
     led = {n: [row(n, "leader", partition=r.partition) for r in registrations if r.leader == n] for n in live}
     given = {number: (rows or {}).get(number, led[number]) for number in live}
@@ -58,11 +58,11 @@ def what(state: ClusterState) -> list[str]:
     [
         state_of(),
         state_of(LED, rows={1: [row(1, "leader")], 2: [row(2)]}, least=2),
-        state_of(replace(LED, replicas=(1, 2, 3), adding_replicas=(3,))),  # it is being moved
-        state_of(replace(LED, replicas=(1,), isr=(1,)), least=2),  # min ISR is of as many as there are
+        state_of(replace(LED, replicas=(1, 2, 3), adding_replicas=(3,))),  # under reassignment
+        state_of(replace(LED, replicas=(1,), isr=(1,)), least=2),  # min ISR is limited by the number of replicas
         state_of(LED, brokers=(broker(1), broker(2), broker(3, "stopping"), broker(4, "stopped", 60.0))),
-        state_of(LED, rows={2: [row(2, state="Delayed", lag=9)]}),  # a quota holds it back
-        state_of(LED, rows={2: [row(2, error="old", partition=1)]}),  # of a partition that has gone
+        state_of(LED, rows={2: [row(2, state="Delayed", lag=9)]}),  # throttled by a quota
+        state_of(LED, rows={2: [row(2, error="old", partition=1)]}),  # of a deleted partition
     ],
 )
 def test_where_nothing_is_wrong_nothing_is_said(state: ClusterState) -> None:

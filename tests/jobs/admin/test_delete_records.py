@@ -33,7 +33,7 @@ def start(world: World, partition: TopicIdPartition = P0) -> int:
 
 
 def brokers_follow(world: World, brokers: tuple[int, ...] = (1, 2)) -> None:
-    """Brokers say of their replicas that they start where the leader's log does."""
+    """Publishes the leader's log start in the brokers' rows."""
     for broker in brokers:
         for partition, high_watermark in HIGH_WATERMARKS.items():
             world.say(high_watermark, partition, broker, log_start_offset=start(world, partition))
@@ -152,7 +152,7 @@ def test_dr_01_a_dry_run_tells_what_would_go_and_writes_nothing(delete: Run, wor
 
 
 def test_dr_02_a_dry_run_counts_the_live_replicas_only(delete: Run, world: World) -> None:
-    """Broker 2 has said nothing of flights-0 that counts: first it lives, then it is leaving."""
+    """Broker 2 has no valid row of flights-0. First it is alive, then it shuts down."""
     del world.rows[2][P0]
     world.say(3, P1, broker=2)
     assert "\tlow_watermark: -1\t" in delete(*of_one(5), "--dry-run")[1]

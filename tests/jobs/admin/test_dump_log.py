@@ -172,7 +172,7 @@ def test_a_log_that_is_whole_is_verified(dump: Run) -> None:
 
 
 def header_of(rows: pa.Table) -> BatchHeader:
-    """What the header of a batch of these rows says."""
+    """The header of a batch of these rows."""
     (first,), last = rows.slice(0, 1).to_pylist(), rows["offset"][-1].as_py()
     return BatchHeader(
         first["topic"], first["topic_id"], first["partition"], first["leader_epoch"], first["offset"], last,
@@ -186,7 +186,7 @@ def at_the_end(log: ReplicaLog, header: BatchHeader) -> BatchHeader:
 
 
 def wrong(rows: pa.Table, *headers: BatchHeader, **changes: Any) -> Callable[[ReplicaLog], None]:
-    """Adds a file whose first header is not what the rows say."""
+    """Adds a file whose first header does not match its rows."""
     first, *others = headers or [header_of(rows)]
     told = [replace(first, **changes), *others]
     return lambda log: add(log, write_segment(log.root, 1, rows, [at_the_end(log, header) for header in told]))
@@ -202,7 +202,7 @@ OTHER = log_rows(P1, 1, 2, epoch=2)
 OF_FOUR, OF_OTHER = header_of(FOUR), header_of(OTHER)
 
 WRONG = {
-    # A file that ends the log with what is wrong, and words of what is said of it.
+    # A wrong file at the log's end, and words of the error.
     "an offset twice": (wrong(rows_of_offsets([5, 6, 6, 8]), OF_FOUR), "[5, 8, 3] in its rows"),
     "another topic id": (wrong(FOUR, topic_id="z"), "topic_id is ['z'] in its header"),
     "another size": (wrong(FOUR, bytes=1), "bytes is [1] in its header, [8] in its rows"),
@@ -213,7 +213,7 @@ WRONG = {
 
 
 IMPOSSIBLE = {
-    # A file that no writer makes: its footer alone tells.
+    # A file that no writer makes: only its footer shows it.
     "records missing": (wrong(FOUR.slice(0, 3), OF_FOUR), "its headers describe 4 records, but it has 3 rows"),
     "records too many": (wrong(FOUR, header_of(FOUR.slice(0, 3))), "its headers describe 3 records, but it has 4 rows"),
     "a header that ends before it begins": (wrong(FOUR, last_offset=3), "a header has offsets 5 to 3"),
@@ -316,7 +316,7 @@ GAPS = {
 
 
 def test_a_batch_that_was_written_after_another_one_than_lies_there_is_named(dump: Run, log: ReplicaLog) -> None:
-    """As from a log that lost its tail and was then written to."""
+    """As in a log that lost its tail and then got other records."""
     _, second = names(log)
     third = write_segment(log.root, 1, FOUR, [linked(OF_FOUR, "0" * 32)])
     add(log, third)

@@ -68,7 +68,7 @@ TIMES = {
 
 
 def lead_anew(world: World, high_watermark: int) -> None:
-    """A new leader has all that was committed, five records of six, and knows it of fewer."""
+    """A new leader has all five committed records of six, but a lower HW."""
     lead(world.logs[1], P0, epoch=1)
     world.change(P0, leader_epoch=1)
     world.say(high_watermark)
@@ -114,7 +114,7 @@ def test_each_time_stands_for_an_offset(
 
 
 def test_the_largest_timestamp_is_that_of_a_committed_record(show: Run, world: World) -> None:
-    """The batch with the largest one is looked at, and after it the next, as only its first record is committed."""
+    """Reads the batch with the largest timestamp, of which only the first record is committed, and then the next."""
     world.say(4)
     assert show("--time", "max-timestamp")[1] == f"{TOPIC}:0:2\n{TOPIC}:1:1\n"
 

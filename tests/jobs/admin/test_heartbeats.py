@@ -70,7 +70,7 @@ def test_who_has_committed_of_late_is_alive_without_a_second_look(cluster: str, 
 
 @pytest.mark.parametrize("seconds", [6.0, 3600.0, -6.0], ids=["silent", "clock behind", "clock ahead"])
 def test_whose_commit_looks_old_is_alive_if_another_follows(cluster: str, waits: list[float], seconds: float) -> None:
-    """The clocks of the store and of the command may differ: that alone makes nobody dead."""
+    """The clocks of the store and of the command may differ. That alone makes no broker dead."""
     beat(cluster, 1, seconds)
     for broker in (2, 3):
         beat(cluster, broker)

@@ -21,7 +21,7 @@ ASKED = "Querying brokers for log directories information\n"
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Broker 1 has flights-0 in two files, and flights-1 in one of them; broker 2 has nothing yet, and says so."""
+    """Broker 1 has flights-0 in two files, and flights-1 in one of them. Broker 2's rows say that it has nothing."""
     world = World(str(tmp_path))
     tables = {P0: records(b"1234", b"1234", b"1234"), P1: records(b"123456789")}
     send(world.logs[1], request(P0, 3), request(P1, 1), tables=tables)
@@ -83,12 +83,12 @@ def test_text_is_kafkas_line_of_json(show: Run, world: World) -> None:
     assert (log_dir["error"], log_dir["logDir"]) == (None, world.roots[2].uri)
     assert [(p["partition"], p["size"], p["offsetLag"], p["isFuture"]) for p in log_dir["partitions"]] == [
         (f"{TOPIC}-0", 0, 4, False),
-        (f"{TOPIC}-1", 0, -1, False),  # its broker does not know yet
+        (f"{TOPIC}-1", 0, -1, False),  # its broker has not read it yet
     ]
 
 
 def test_what_a_broker_says_nothing_of_is_shown_by_its_log(show: Run, world: World) -> None:
-    """As of a broker that has not published its rows, or that holds what is left over of a topic."""
+    """For a broker that has not published its rows, or still has files of a deleted topic."""
     del world.rows[1][P0]
     world.say(1, P1)
     left_over, _ = json.loads(show("--broker-list", 1, "-o", "json")[1])

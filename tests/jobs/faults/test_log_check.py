@@ -62,7 +62,7 @@ def test_not_acknowledged_may_be_there_and_once_only(cluster: Cluster) -> None:
 def test_a_replica_that_differs_is_seen(
     cluster: Cluster, numbers: tuple[int, ...], epoch: int, contradictions: int
 ) -> None:
-    """Two logs contradict each other only at the same leader epoch: of different ones one is going to be truncated."""
+    """Logs conflict only under the same leader epoch. Under different ones, one will be truncated."""
     write(cluster, 1, 10, 11, 12)
     write(cluster, 2, *numbers, epoch=epoch)
     assert found(cluster, 3) == GOOD._replace(different=1, contradictions=contradictions)

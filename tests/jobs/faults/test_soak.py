@@ -28,7 +28,7 @@ def test_a_wrong_word_is_status_2(words: list[str], capsys: pytest.CaptureFixtur
 
 
 def _use(monkeypatch: pytest.MonkeyPatch, program: str) -> list[int]:
-    """Every server but the store is this program from now on; the answer is where the ids of all processes will be."""
+    """Replaces every server but the store by this program. Returns the list to which the process ids are added."""
     pids: list[int] = []
     start = ServerProcess.start
 

@@ -20,7 +20,7 @@ ALL, FEW = (2, 3, 1), (2, 3)
 
 
 class FakeProcess:
-    """A process that only remembers what was done to it."""
+    """A process that only records its calls."""
 
     def __init__(self, name: str, root: Path, status: int = 0) -> None:
         self.name = name
@@ -65,7 +65,7 @@ def registration(topic: str, partition: int, replicas: tuple[int, ...]) -> Parti
 
 
 class FakeCluster:
-    """Processes, their health, and a controller that does at once what it is asked for, but what it `refuses`."""
+    """Processes, their health, and a controller that carries requests out at once, except those that it `refuses`."""
 
     def __init__(self, folder: Path, status: int = 0) -> None:
         self.brokers = {i: FakeProcess(f"broker {i}", folder / f"broker-{i}", status) for i in ALL}
@@ -171,7 +171,7 @@ def fault(kind: str, place: float = 0.0, extent: float = 0.5) -> Fault:
     ],
 )
 def test_what_is_done_to_processes(cluster: FakeCluster, kind: str, broker: list[str], controller: list[str]) -> None:
-    """The store of a broker is a process too: frozen it hangs."""
+    """A broker's store is a process, too. A frozen one hangs."""
     done = cluster.faults().carry_out(fault(kind))
     assert cluster.brokers[2].done == broker
     assert cluster.controllers["controller-1"].done == controller
@@ -181,7 +181,7 @@ def test_what_is_done_to_processes(cluster: FakeCluster, kind: str, broker: list
 @pytest.mark.parametrize("seed", range(5))
 def test_one_broker_is_away_at_a_time_and_all_come_back(cluster: FakeCluster, seed: int) -> None:
     faults = cluster.faults()
-    kinds = [kind for kind in KINDS if kind != "rot"]  # for which there must be files
+    kinds = [kind for kind in KINDS if kind != "rot"]  # files must exist for this fault
     for planned in plan_faults(seed, 100, len(kinds), ALL, 3, kinds):
         cluster.most_away = 0
         faults.carry_out(planned)

@@ -54,7 +54,7 @@ def test_what_cannot_be_read_now_is_read_later(reader: LoadReader) -> None:
 
 
 def test_fe_02_dr_01_a_reader_goes_on_where_the_log_begins_now(tmp_path: Path) -> None:
-    """And never because of what its position is otherwise: an end that has fallen back is not gone after."""
+    """Only then: it does not follow a log end that has fallen back."""
     cluster = one_partition(tmp_path)
     write(cluster, 1, 10, 11, 12)
     start_at(cluster, 1, 2)

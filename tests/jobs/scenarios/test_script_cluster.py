@@ -124,7 +124,7 @@ def test_a_controller_is_restarted_if_it_is_away_and_else_the_one_in_office(clus
 def test_one_that_has_resigned_or_does_not_run_is_not_in_office(
     cluster: Remembered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An election is waited for: here it is held as soon as somebody has looked in vain."""
+    """The step waits for an election. Here one is held after the first look without a controller."""
     looks: list[object] = []
     look = cluster._in_office
 

@@ -9,7 +9,7 @@ from lakelog.replication.protocol.rounds.steps import Round, Step
 
 
 class Rounds:
-    """`steps`: what the last round has yielded. `fails`: errors by the type of the step that meets them."""
+    """`steps`: the steps that the last round yielded. `fails`: the errors to raise, by type of step."""
 
     def __init__(self, answer: Callable[[Step], Any]) -> None:
         self.steps: list[Step] = []

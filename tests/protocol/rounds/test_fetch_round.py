@@ -75,7 +75,7 @@ class World:
         return self.rounds.run(self.round.run())
 
     def write(self, batch):
-        """The leader's log goes on."""
+        """Appends to the leader's log."""
         self.leader.add(linked(batch, self.leader.log_end.chain), f"segment-{batch.base_offset}")
 
     def row(self, partition):
@@ -128,7 +128,7 @@ class World:
 
 
 def truncating(*after):
-    """The steps of a partition that is new here, up to the fetch."""
+    """The steps of a partition that is new on this broker, up to the fetch."""
     return [*READS, *after, ReadFollowedLogs, FollowHighWatermarks, PublishReplicas]
 
 
@@ -205,7 +205,7 @@ def test_tr_08_a_batch_that_follows_another_chain_is_not_appended_and_the_next_r
 
 
 def test_ft_07_a_batch_that_the_leader_has_truncated_since_is_not_appended():
-    """The tail of its log brought it late: its lineage has another epoch there by now."""
+    """The stream brought it late. By now the leader's lineage has another epoch there."""
     world = World(own=(A,), leader=(A,))
     world.run()
     late = world.fetched(P0, chained_log(A, dataclasses.replace(B, leader_epoch=5)).batches[1])
@@ -328,7 +328,7 @@ def test_fm_07_fm_09_once_a_partition_is_taken_away_what_was_decided_is_not_writ
 
 @pytest.mark.parametrize("step", [*READS, *FETCH], ids=lambda step: step.__name__)
 def test_fm_07_what_the_stream_has_brought_is_not_lost_when_another_partition_is_taken_away(step):
-    """The stream does not bring it again, and nothing else may come after it for long."""
+    """The stream does not bring it again, and may bring nothing else for long."""
     world = World(partitions=(P0, P1))
     world.run()
     world.write(C)
@@ -353,7 +353,7 @@ def test_ol_01_what_passes_by_while_the_leader_is_offline_is_fetched_when_it_is_
 
 @pytest.mark.parametrize("step", [ReadLeaderRows, ReadLeaderBatches], ids=lambda step: step.__name__)
 def test_fm_10_tr_08_what_has_failed_under_one_epoch_is_fetched_under_the_next(step):
-    """The leader's row, or its log, is of the epoch before: that delays nothing of the next one."""
+    """The leader's row or log has the earlier epoch. A delay for that does not hold in the next epoch."""
     world = World(own=(A, B))
     world.run()
     world.own[P0] = chained_log(A, OTHER_B, role=Role(0, FOLLOWER))

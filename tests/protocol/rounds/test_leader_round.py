@@ -29,7 +29,7 @@ READS = [ReadFollowerRows, ReadCluster, ReadLog]
 
 
 class World:
-    """Broker 1 leads a log of 50 records, and answers what its rounds ask for; `fails`: errors by step."""
+    """Broker 1 leads a log of 50 records and answers its rounds' steps. `fails`: errors by type of step."""
 
     def __init__(self, registration=WHOLE, ends=(50, 50)):
         self.clock, self.rounds = Clock(), Rounds(self.answer)
@@ -73,7 +73,7 @@ class World:
 
 @pytest.fixture
 def alone():
-    """The followers have everything, and are not in the ISR."""
+    """The followers have all records, but are not in the ISR."""
     return World(replace(WHOLE, isr=(1,)))
 
 
@@ -172,7 +172,7 @@ def test_dr_01_others_wait_for_a_log_start_that_a_client_has_raised():
 
 
 def test_bc_01_a_log_that_another_process_has_taken_is_not_led(alone):
-    """Its role tells: another epoch, or another process that has fenced it."""
+    """Its role shows it: another epoch, or a newer process has fenced this one."""
     for role in (Role(4, LEADER), Role(5, FENCED), Role(6, LEADER)):
         alone.log = log_to(50, role=role)
         assert not alone.run()

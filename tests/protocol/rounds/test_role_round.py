@@ -108,7 +108,7 @@ def test_bl_11_an_error_ends_the_round_and_the_next_one_takes_the_roles_up(faili
 
 
 def test_ol_01_a_broken_file_is_let_go_if_nobody_misses_it_and_the_log_is_read_again():
-    """It may have held only what was stopped: then nothing is offline."""
+    """The file may have held only stopped replicas. Then no replica is offline."""
     world = World()
     world.run()
     world.own = OwnLogs({P: world.log}, {}, True)
@@ -117,7 +117,7 @@ def test_ol_01_a_broken_file_is_let_go_if_nobody_misses_it_and_the_log_is_read_a
 
 
 def test_ol_01_is_05_what_is_offline_is_told_then_fenced_then_dropped(following):
-    """A leader may have seen it in order: nothing goes before the metadata say that it is outside of the ISR."""
+    """A leader may have seen the replica whole: nothing is dropped before the metadata has it outside of the ISR."""
     broken = [ReadOwnLogs, DeleteLogs, ReadOwnLogs]
     told = [StopFetching, StartFetching, StopIdleFetchers, PublishReplicas]
     assert following.breaks().run() == [*broken, *told, FenceIsrChanges, RepairLogs]
@@ -155,7 +155,7 @@ def test_bl_02_what_is_offline_is_not_led():
 
 
 def test_ol_01_nothing_is_dropped_before_its_row_says_that_it_is_offline():
-    """A leader that still believes the row would count records that are gone."""
+    """Otherwise a leader that reads the old row counts records that are gone."""
     replicas = OfflineReplicas(1)
     replicas.look({P: "is gone"}, {P: FOLLOWED})
     assert replicas.repairable({}) == {}

@@ -66,7 +66,7 @@ class World:
         return self.rounds.run(work)
 
     def lead(self, broker, epoch):
-        """Another broker leads partition 0, or the same one anew, or nobody."""
+        """Changes the leader of partition 0: another broker, the same one again, or none."""
         self.registrations[0] = dataclasses.replace(self.registrations[0], leader=broker, leader_epoch=epoch)
 
     def answer(self, step):
@@ -174,7 +174,7 @@ def test_mc_04_to_wait_for_a_leader_is_no_retry(retries):
 
 
 def test_ap_06_a_sequence_that_a_leader_does_not_know_starts_over_at_once_under_another_id():
-    """Even without retries: nothing of the send was in a log."""
+    """Even without retries, because no record of the send was in a log."""
     world = World(retries=9)
     world.outcomes = [OutOfOrderSequenceException("4 after 2")]
     assert world.send()[0].error is None
@@ -199,7 +199,7 @@ def test_ap_07_the_log_is_read_only_once_the_row_says_that_all_have_them():
 
 @pytest.mark.parametrize("step", LOOK, ids=lambda step: step.__name__)
 def test_ap_07_a_look_that_fails_is_done_again(step):
-    """Nothing needs to move for it: what is committed is acknowledged as soon as it can be seen."""
+    """No table needs to change for it: records are acknowledged as soon as the tables can be read."""
     world = World()
     world.fails = {step: [GONE, GONE]}
     assert world.send()[0].error is None
@@ -225,7 +225,7 @@ def test_ap_07_when_the_time_is_over_it_is_asked_who_lacks_what(fails):
 
 
 def lead_without_them(world):
-    """Broker 2 leads, has not the records, and something else at their offsets."""
+    """Broker 2 leads. It lacks the records and has others at their offsets."""
     world.log = chained_log(header(0, 1, 1, "others"), header(2, 3, 1), role=Role(1, LEADER))
     world.lead(2, 1)
     world.high_watermark = 4
@@ -242,7 +242,7 @@ def test_ap_07_what_a_new_leader_has_not_is_sent_to_it_again():
 
 @pytest.mark.parametrize("log_start", [0, 5])
 def test_ap_07_a_topic_that_was_made_again_has_none_of_the_records(log_start):
-    """Whatever it has at their offsets, or has deleted there: they are sent to it."""
+    """The records are sent again, whatever the new topic has or has deleted at their offsets."""
     world = World(high_watermark=0)
 
     def make_again():

@@ -19,7 +19,7 @@ def world(root):
 
 
 def rows_of(world, partition):
-    """What was told of a partition since the last call."""
+    """The rows of a partition that were published since the last call."""
     told = [(rows[partition].state, rows[partition].error) for _, rows in world.told]
     world.told.clear()
     return told

@@ -55,7 +55,7 @@ class World:
     """Leader and follower of two partitions, both under leader epoch 0."""
 
     def __init__(self, spark, root, followed=(P0, P1), quotas=None, clock=time.monotonic, **config):
-        self.spark = follower_session(spark) if spark else None  # without it all is read from the leader's log
+        self.spark = follower_session(spark) if spark else None  # without it, fetches read the leader's log
         self.source = StorageRoot.of(root).child("broker-1")
         self.leader = new_log(self.source.child("log"), P0, P1)
         self.table = ReplicaTable.create(self.source)
@@ -76,7 +76,7 @@ class World:
         self.publish()
 
     def publish(self, epoch=0, high_watermark=0):
-        """The leader says what it has."""
+        """Publishes the leader's rows."""
         state = self.leader.refresh()
         logs = {p: state.partition(p) for p in (P0, P1)}
         rows = [
@@ -89,14 +89,14 @@ class World:
         self.table.publish(rows, "test")
 
     def follow_high_watermarks(self, step):
-        """Those of leaders come with fetches; after a truncation there are none."""
+        """Fetches bring the leaders' HWs. After a truncation there are none."""
         if step.leader_high_watermarks:
             self.progress.append(step.leader_high_watermarks)
         else:
             self.truncated.extend(step.log_ends)
 
     def tell(self, why):
-        """The follower says what it has: `told` keeps all that it has ever said."""
+        """Publishes the follower's rows. `told` keeps all rows that it ever published."""
         state = self.follower.current()
         self.told.append((why, {p: self.row(p, state) for p in self.states.all()}))
 
@@ -110,7 +110,7 @@ class World:
         )  # fmt: skip
 
     def stream(self):
-        """What the header stream brings since the last call, as Spark would hand it over; None if nothing."""
+        """The headers of the stream since the last call, as Spark passes them; None without any."""
         rows, self._offset = self._reader.read(self._offset)
         rows = list(rows)
         return self.spark.createDataFrame(rows_table(rows)) if rows else None
@@ -179,7 +179,7 @@ def test_ft_10_a_batch_that_begins_below_the_log_end_is_appended_from_it(world):
 
 def test_a_new_replica_begins_with_the_snapshot_of_its_leader(world):
     fill(world.leader, P0, 3, 4, 5)
-    world.stream()  # the tail has passed by before the follower was there
+    world.stream()  # the stream brought these before the follower existed
     world.fetch()
     assert offsets(world.follower) == list(range(12))
     assert not world.states.get(P0).lagging
@@ -219,7 +219,7 @@ def test_ft_14_a_leader_that_has_not_taken_up_its_epoch_is_waited_for(world):
 
 
 def test_a_batch_that_the_leaders_lineage_does_not_hold_is_not_appended(world):
-    """An old checkpoint may deliver what the leader has truncated since."""
+    """An old checkpoint may bring batches that the leader has truncated since."""
     fill(world.leader, P0, 3)
     headers = world.stream()
     row = world.table.replicas[P0]
@@ -274,7 +274,7 @@ def test_ft_12_a_broken_segment_delays_its_partition_and_no_other(world):
 
 
 def test_ft_12_a_broken_segment_in_the_snapshot_delays_its_partition_and_no_other(world):
-    """A new follower reads the leader's snapshot: the file may hold flights-0 alone, by its statistics."""
+    """A new follower reads the leader's snapshot. By its statistics the file can only hold flights-0."""
     fill(world.leader, P0, 3)
     (broken,) = world.files(world.leader)
     fill(world.leader, P1, 5)
@@ -286,7 +286,7 @@ def test_ft_12_a_broken_segment_in_the_snapshot_delays_its_partition_and_no_othe
 
 
 def test_ft_12_a_broken_file_of_our_own_delays_its_partition_and_no_other(world):
-    """It is found by the truncation, which would write again what else is in it; what it holds may not be claimed."""
+    """The truncation finds it, because it has to rewrite the file. The row must not claim the file's records."""
     send(world.leader, request(P0, 4))
     world.fetch()
     lead(world.follower, P0, epoch=1)
@@ -328,7 +328,7 @@ def test_fm_09_nothing_is_appended_after_the_replica_has_become_something_else(w
 def test_fm_07_fm_09_a_partition_may_be_taken_away_while_its_source_hangs_and_nothing_more_is_appended(
     world, monkeypatch
 ):
-    """Whoever stops to fetch waits for no source; what was copied meanwhile is committed by nobody."""
+    """Stopping does not wait for the source. Segments that were copied meanwhile are not committed."""
     fill(world.leader, P0, 5)
     before, answers = world.follower.refresh().version, []
     copy = Hanging(SegmentCopier.copy)

@@ -50,7 +50,7 @@ def test_ft_13_a_backoff_doubles_up_to_five_times_the_first_with_a_fifth_of_jitt
 
 
 def waits(states, clock, error="error", backoff=1000):
-    """How long the partition waits after a failure; then the wait is over."""
+    """How long the partition waits after a failure. Lets the wait end."""
     states.delay(P0, error, backoff)
     seconds = states.get(P0).delayed_until - clock.now
     clock.now += seconds

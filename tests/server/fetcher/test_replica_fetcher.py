@@ -32,7 +32,7 @@ FOLLOWED = PartitionRegistration("flights", "flights-id", 1, (1, 2), 2, 0, (2,))
 
 @pytest.fixture
 def fetch(root):
-    """A round of a fetcher whose leader has said nothing yet; it needs no Spark to do nothing."""
+    """A round of a fetcher whose leader has published nothing yet. It does nothing and needs no Spark."""
     storage, pause_point, published, looks = StorageRoot.of(root), PausePoint(), [], []
     log = new_log(storage.child("log"))
     states = SharedFetchStates(Clock())
@@ -90,7 +90,7 @@ def test_a_fetcher_of_a_broker_that_was_killed_does_nothing_more(fetch):
 
 @pytest.mark.parametrize("stop", ["remove", "shutdown"])
 def test_fm_07_br_04_a_source_that_hangs_does_not_keep_a_broker_from_stopping_to_fetch(fetch, root, monkeypatch, stop):
-    """A round of another leader's partitions is not waited for anyway, and this one writes nothing when it goes on."""
+    """The stop does not wait for the hanging round, which writes nothing when it goes on."""
     fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
     source = Hanging(lambda *_: False)
     monkeypatch.setattr(ReplicaTable, "refresh", source)
@@ -118,7 +118,7 @@ class Query:
 
 
 class Writer:
-    """What Spark offers for starting a query; keeps the queries, and what each calls for a micro-batch."""
+    """Spark's stream writer: records the queries and the function that each calls for a micro-batch."""
 
     def __init__(self):
         self.queries, self.process, self.writeStream, self.error = [], None, self, None
@@ -142,7 +142,7 @@ class Writer:
 
 
 class Round:
-    """A round that answers, or raises, what it is told to."""
+    """A round that returns or raises the values that the test gives."""
 
     def __init__(self):
         self.answer, self.runs, self.delayed = False, [], []
@@ -158,7 +158,7 @@ class Round:
 
 
 class Elapsed:
-    """Stands for the module `time`: the test moves it."""
+    """Replaces the module `time`. The test moves it."""
 
     now = 1000.0
 
@@ -174,7 +174,7 @@ def fetcher_of(root, states, work, config=None):
 
 @pytest.fixture
 def fetcher(root, monkeypatch):
-    """A fetcher whose query is the test's, and whose thread has not been started."""
+    """A fetcher with the test's query and without a running thread."""
     home, writer, work, states = StorageRoot.of(root), Writer(), Round(), SharedFetchStates(Clock())
     monkeypatch.setattr(replica_fetcher, "read_headers", lambda _spark, _stream: writer)
     time = Elapsed()
@@ -290,7 +290,7 @@ def test_ft_06_ft_15_what_the_query_fails_with_delays_all_partitions_and_is_publ
 
 
 def test_ft_15_a_row_that_cannot_be_published_now_ends_nothing(fetch):
-    """The broker publishes it with its next rows."""
+    """The broker publishes the row with its next rows."""
     fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
     publish = raises(KafkaStorageException("disk full"))
     fetch.round._context = dataclasses.replace(fetch.round._context, publish=publish)
@@ -299,7 +299,7 @@ def test_ft_15_a_row_that_cannot_be_published_now_ends_nothing(fetch):
 
 
 def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fetcher):
-    """Its broker has to lead, and waits for no query."""
+    """Its broker has to lead, and does not wait for a query."""
     fetcher.it.start()
     fetcher.writer.queries[0].isActive = False
     wait_until(lambda: fetcher.work.delayed, "the end of the query is found")
@@ -321,7 +321,7 @@ def test_ft_01_before_its_stream_has_begun_a_fetcher_fetches_by_itself(fetcher):
 
 
 def test_ft_10_what_came_before_the_stream_began_is_read_from_the_snapshot(fetcher):
-    """The stream begins with the newest commit: what was fetched before it may have ended below that."""
+    """The stream begins with the newest commit. The fetch before it may have ended below that."""
     fetcher.it.add_partitions({P0: InitialFetchState("flights", 1, 0, 0)})
     fetcher.states.truncated(P0, 0)
     fetcher.states.caught_up(P0)

@@ -22,7 +22,7 @@ STEPS = 50
 
 
 class Appending:
-    """A round that takes its time to append, in the block in which rounds write."""
+    """A round that appends slowly, in the block in which rounds write."""
 
     def __init__(self, states):
         self.begun, self.appended = threading.Event(), []
@@ -57,7 +57,7 @@ def world(root):
 
 @pytest.mark.parametrize("stop", ["one partition", "the fetcher"])
 def test_fm_07_fm_09_once_fetching_is_stopped_nothing_more_is_appended(world, stop):
-    """What is being appended is waited for, by a thread that is not the fetcher's."""
+    """The stop waits for an append under way. It runs in another thread than the fetcher."""
     batch = in_background(lambda: world.fetcher._fetch(None))
     assert world.work.begun.wait(SECONDS)
     if stop == "one partition":
@@ -72,7 +72,7 @@ def test_fm_07_fm_09_once_fetching_is_stopped_nothing_more_is_appended(world, st
 
 
 def test_fm_07_fm_09_the_next_micro_batch_has_no_partition_that_was_stopped(world):
-    """A batch that began before the stop, and has not appended yet, appends nothing; the next one has the others."""
+    """A micro-batch that began before the stop appends nothing after it. The next one has the other partition."""
     plan = world.work.plan = Hanging()
     batch = in_background(lambda: world.fetcher._fetch(None))
     assert plan.is_entered.wait(SECONDS)

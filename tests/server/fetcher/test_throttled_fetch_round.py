@@ -37,7 +37,7 @@ def produce(world, partition, *counts):
 
 
 def fetch_all_that_is_allowed(world):
-    """Rounds, until none is called for at once."""
+    """Runs rounds until none is due at once."""
     while world.fetch():
         pass
     return leo(world.follower, P0), leo(world.follower, P1)

@@ -12,7 +12,7 @@ def lose_an_answer(
     monkeypatch: pytest.MonkeyPatch, of: Callable[[DeltaLog, dict[str, str]], bool] = lambda _log, _cause: True,
     landed: bool = True, error: Exception | None = None,
 ) -> list[dict[str, str]]:  # fmt: skip
-    """The first commit that `of` names is made, if `landed`, and its answer is lost. What was lost, by its cause."""
+    """Loses the answer of the first commit that `of` names, which lands if `landed`. Returns the lost causes."""
     commit, lost = DeltaLog.commit, []
 
     def loses(log: DeltaLog, cause: dict[str, str], *args: Any, **options: Any) -> int:
@@ -28,7 +28,7 @@ def lose_an_answer(
 
 
 def refuse_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No commit is made any more, and none is answered."""
+    """From now on no commit lands, and none is answered."""
 
     def refuses(*_args: Any, **_options: Any) -> int:
         raise CommitUnknown("connection refused")
@@ -37,7 +37,7 @@ def refuse_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def land_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next commit is made, and from then on nothing is heard of the store."""
+    """The next commit lands, and from then on the store does not answer."""
     commit = DeltaLog.commit
 
     def lands(*args: Any, **options: Any) -> int:

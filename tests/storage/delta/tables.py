@@ -50,7 +50,7 @@ def commit(handle, *actions, mode="append", txns=None, cause=None):
 
 
 def go_on(handle, *numbers):
-    """Commits that each add a file `f<number>` and tell the number as the `txn` of `app`."""
+    """Makes commits that each add a file `f<number>` and have the number as the `txn` of `app`."""
     for number in numbers:
         commit(handle, add(f"f{number}", number), txns={"app": number})
         handle.update_incremental()
@@ -68,19 +68,19 @@ def lose(root, *versions):
 
 
 def put(root, version, content):
-    """A commit, whatever it says; also in the place of another one."""
+    """Writes a commit with any content, also in the place of another one."""
     text = content if isinstance(content, bytes) else "\n".join(map(json.dumps, content)).encode()
     root.child("_delta_log").write(commit_name(version).rpartition("/")[2], text)
 
 
 def facts(handle):
-    """Version, files, and what `app` and somebody unknown have told."""
+    """The version, the files, and the txns of `app` and of an unknown app."""
     version, names = seen(handle)
     return version, names, handle.transaction_version("app"), handle.transaction_version("unknown")
 
 
 def stays(handle, error=None):
-    """It cannot move, and is where it was."""
+    """Checks that the handle fails to move, and stays at its version."""
     before = seen(handle)
     with pytest.raises(DeltaError, match=error):
         handle.update_incremental()
@@ -89,7 +89,7 @@ def stays(handle, error=None):
 
 
 def moved(handle):
-    """What it is after a move."""
+    """The facts of the handle after a move."""
     handle.update_incremental()
     return facts(handle)
 
@@ -100,7 +100,7 @@ def seen(handle):
 
 
 def of(version):
-    """What `facts` are at a version of a table that `filled` has made."""
+    """The expected `facts` at a version of a table made by `filled`."""
     return version, names(version), version or None, None
 
 
@@ -111,7 +111,7 @@ def log_of(table):
 
 
 def commits(*versions):
-    """What `log_of` says of these."""
+    """The expected `log_of` for these commits."""
     return [(version, "commit") for version in versions]
 
 

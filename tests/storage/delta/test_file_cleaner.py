@@ -55,13 +55,13 @@ def test_na_04_a_file_that_a_later_commit_has_brought_back_stays(world):
 
 @pytest.mark.parametrize(("seconds", "is_there"), [(HOUR, True), (DAY - 1, True), (DAY + 1, False)])
 def test_na_04_what_no_version_knows_goes_after_a_day(world, seconds, is_there):
-    """It may be about to be committed by a slow writer; and a crash leaves such files."""
+    """A slow writer may be about to commit it, and a crash leaves such files."""
     world.clean_after(301)
     assert ("orphan.parquet" in world.clean_after(seconds - 301)) is is_there
 
 
 def test_na_04_a_clock_that_is_days_ahead_makes_no_delay_shorter(world):
-    """A slow writer is about to commit the file: by the observer's own clock it has been there for minutes."""
+    """A slow writer is about to commit the file. By the observer's own clock it has been there for minutes."""
     world.wall += 2 * DAY
     assert "orphan.parquet" in world.clean_after(301)
     assert "orphan.parquet" in world.clean_after(HOUR - 1)
@@ -75,7 +75,7 @@ def test_na_04_a_clock_that_jumps_makes_no_delay_shorter(world):
 
 
 def test_na_04_what_was_removed_before_a_restart_outlives_its_removal_from_then_on(world):
-    """It was written long ago, so that its age says nothing; who reads an older version may have just begun."""
+    """The file's age says nothing about its removal, and a reader of an older version may have just begun."""
     os.utime(world.storage.path("removed.parquet"), (0, 0))
     world.clean_after(301)
     assert "removed.parquet" in world.clean_after(HOUR - 1)
@@ -87,7 +87,7 @@ def test_na_04_what_was_removed_before_a_restart_outlives_its_removal_from_then_
 
 
 def test_na_04_removals_that_are_due_make_no_file_be_seen_anew(world):
-    """They come every few seconds, and sweeps every few minutes."""
+    """Removals come every few seconds, sweeps every few minutes."""
     os.utime(world.storage.path("orphan.parquet"), (0, 0))
     world.clean_after(301)
     world.cleaner.removed(["removed.parquet"])
@@ -105,7 +105,7 @@ def test_na_04_a_file_that_is_needed_in_between_is_waited_for_anew(world):
 
 
 def test_na_04_a_commit_that_lands_after_the_listing_saves_its_file(world, monkeypatch):
-    """The newest version is asked for after the files were found, not before."""
+    """The newest version is read after the listing, not before."""
     world.clean_after(301)
     active, modified = {"active.parquet"}, StorageRoot.modified
 
@@ -121,7 +121,7 @@ def test_na_04_a_commit_that_lands_after_the_listing_saves_its_file(world, monke
 
 
 def test_na_04_the_newest_version_is_asked_for_only_when_files_may_go(world):
-    """It costs requests, and maintenance comes by every two seconds."""
+    """It costs requests, and maintenance runs every two seconds."""
     world.cleaner.removed(["removed.parquet"])
     world.clock.now += 299
     assert world.cleaner.clean(lambda: pytest.fail("asked in vain")) == 0
@@ -153,7 +153,7 @@ def test_ol_02_a_root_that_does_not_answer_is_an_error_and_the_file_goes_later(w
 
 @pytest.mark.parametrize("name", ["../elsewhere.parquet", "..%2Felsewhere.parquet", "storage-probe"])
 def test_na_04_a_file_is_deleted_only_if_its_name_is_that_of_a_data_file(world, name):
-    """A commit may have named any file, and others write commits too."""
+    """A commit may name any file, and others write commits too."""
     Path(world.storage.path(name)).write_bytes(b"content")
     os.utime(world.storage.path(name), (0, 0))
     world.cleaner.removed([name])
@@ -163,7 +163,7 @@ def test_na_04_a_file_is_deleted_only_if_its_name_is_that_of_a_data_file(world, 
 
 
 def test_na_04_who_cleans_a_table_that_others_write_looks_at_it_first(root):
-    """Its own state may be a day old: the file of the newest version would be one that no version knows."""
+    """Its own state may be a day old, and would not have the newest version's files."""
     storage = StorageRoot.of(root).child("producers")
     owner = StateTable.create(storage, PRODUCERS)
     owner.maintain()

@@ -26,7 +26,7 @@ def log(root):
 
 
 def ghost(root, version, content=b'{"commitInfo":{}}\n'):
-    """The name is free again, so that the commit is put there."""
+    """Puts a late commit at a version whose name is free again."""
     assert not root.exists(commit_name(version))
     root.child("_delta_log").write(commit_name(version).split("/")[1], content)
 
@@ -61,7 +61,7 @@ def test_a_stream_that_stands_at_a_dropped_commit_sees_that_the_table_has_moved(
 
 
 def test_a_stream_does_not_take_what_lies_in_the_hole_for_a_commit_that_follows(root, log):
-    """All that it reads is there, from the ghost on; but where it stands, a clean-up has been."""
+    """All commits from the ghost on can be read, but a clean-up has removed those before it."""
     reader = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1))
     start = reader.initialOffset()
     fill(log, P0, *[1] * 4)
@@ -98,7 +98,7 @@ def test_a_leader_s_facts_are_of_the_newest_version(log):
 
 
 def test_a_late_commit_after_a_ghost_is_not_believed(log, monkeypatch):
-    """The version before it is there, by its name: a commit that was as late as this one."""
+    """A commit with the name of the version before exists, but it was as late as this one."""
     late = DeltaLog.open(log.root)
     version, write = late.version, DeltaTable.create_write_transaction
 
@@ -114,7 +114,7 @@ def test_a_late_commit_after_a_ghost_is_not_believed(log, monkeypatch):
 
 
 def test_nothing_is_told_of_a_hole(log):
-    """Not even for a moment: others may be looking at what was replayed."""
+    """Not even for a moment: other threads may read the replayed state."""
     late, version = DeltaLog.open(log.root), log.current().version
     leave_behind(log, version)
     ghost(log.root, version + 1)
@@ -142,7 +142,7 @@ def test_few_commits_are_kept_in_mind(log):
 
 
 def test_a_table_that_was_put_back_is_read_anew(log):
-    """Its commits have the names that they had, and are others."""
+    """Its commits have the same names, but other content."""
     other = ReplicaLog.open(log.root)
     newest = log.root.path(commit_name(log.current().version))
     with open(newest, "rb") as file:
@@ -154,7 +154,7 @@ def test_a_table_that_was_put_back_is_read_anew(log):
 
 
 def test_a_handle_sees_that_versions_have_been_used_again(log):
-    """As after a power cut: the last commits are gone, and others have come in their places."""
+    """As after a power cut: the last commits are gone, and others have taken their versions."""
     behind = ReplicaLog.open(log.root)
     version = behind.current().version
     for lost in (version, version - 1):
@@ -182,7 +182,7 @@ def appends(number):
 )
 @pytest.mark.parametrize("fails", ["read_segment", "check_commits"])
 def test_a_log_whose_versions_were_used_again_is_read_anew_until_that_has_worked(log, monkeypatch, more, fails):
-    """The handle is at the new ones by then: nothing but the failure tells that the state is of the old ones."""
+    """The handle is at the new commits by then. Only the failure shows that the state is of the old ones."""
     behind = ReplicaLog.open(log.root)
     version = behind.current().version
     lose(log, version, version - 1)
@@ -200,7 +200,7 @@ def test_a_log_whose_versions_were_used_again_is_read_anew_until_that_has_worked
 
 
 def test_a_log_that_has_lost_its_end_is_read_anew_where_that_could_not_be_told_at_first(log, monkeypatch):
-    """The handle is where the log now ends, and that commit is the one that it has always been."""
+    """The handle is at the log's new end, whose commit has not changed."""
     behind = ReplicaLog.open(log.root)
     lose(log, behind.current().version)
     monkeypatch.setattr(KnownCommits, "arrive", fails_once(KnownCommits.arrive, KafkaStorageException("timed out")))

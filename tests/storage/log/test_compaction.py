@@ -36,7 +36,7 @@ def merge(log, min_files=4, segment_bytes=SEGMENT):
 
 
 def content(log):
-    """Each partition's rows, and what its history says, but not where it lies."""
+    """Each partition's rows and history, without the files that hold them."""
     state = log.refresh()
     digests = {p: hashlib.sha256(str(log.read(p, 0).to_pylist()).encode()).hexdigest() for p in (P0, P1)}
     headers = {p: [batch.header for batch in state.partition(p).batches] for p in (P0, P1)}
@@ -56,7 +56,7 @@ def test_na_04_the_same_batches_lie_in_a_file_a_partition(log):
 
 
 def test_na_04_no_data_changes(log):
-    """So Spark's stream and a follower's pass it by."""
+    """So Spark's streams and the followers' streams skip it."""
     merge(log)
     commit = read_commit(log.root, log.current().version)
     assert [file.data_change for file in (*commit.adds, *commit.removes)] == [False] * 22
@@ -77,7 +77,7 @@ def test_na_04_batches_of_every_size_keep_every_record(root):
 
 
 def test_na_04_what_compresses_well_is_merged_once_and_then_left_alone(root):
-    """In memory it is fifty times as large as its file: by that measure every result would be one of the sources."""
+    """Its records are fifty times as large as its file. By that size every result would be merged again."""
     log, values = new_log(root, P0), [b"a line of a log, as all the others %d" % n for n in range(20_000)]
     send(log, request(P0, len(values)), tables={P0: records(*values)}, segment_bytes=256 * 1024)
     before, count = content(log), len(log.current().segments)
@@ -90,7 +90,7 @@ def test_na_04_what_compresses_well_is_merged_once_and_then_left_alone(root):
 
 @pytest.mark.parametrize("fails_at", [0, 1])
 def test_na_04_a_compaction_that_fails_leaves_no_file_behind(log, monkeypatch, fails_at):
-    """On a disk that is full each round would fill it further."""
+    """Otherwise each round would fill a full disk further."""
     original, written = compaction.write_segment, []
 
     def write(*arguments):
@@ -187,7 +187,7 @@ def test_tr_05_a_compacted_log_is_truncated_like_any_other(log):
 
 
 def test_na_04_a_file_that_another_tool_has_written_is_read_by_its_rows(log, monkeypatch):
-    """Where rows do not lie in the order of the headers, they are looked for."""
+    """If the rows are not in the order of the headers, it searches for them."""
     before = content(log)
     monkeypatch.setattr(compaction, "_is_batch", lambda *_: False)
     assert merge(log) == 20

@@ -17,7 +17,7 @@ from tests.storage.logs import P0, P1, fill, leo, new_log, values
 
 
 class Broken:
-    """A log of two files of P0, both gone, and one of P1. Its handle has never read what is gone."""
+    """A log with two missing files of P0 and one file of P1. Its handle has never read the missing ones."""
 
     def __init__(self, root):
         made = new_log(root, P0, P1)
@@ -43,7 +43,7 @@ def broken(root):
 
 
 def test_ol_01_a_store_that_hangs_while_a_broken_file_is_read_holds_up_nobody(broken, monkeypatch):
-    """Heartbeats, high watermarks and producers need the log all the time."""
+    """Heartbeats, high watermarks and producers need the log meanwhile."""
     clock, hanging = Clock(), Hanging(broken_segments.check_content)
     monkeypatch.setattr(healing, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(broken_segments, "check_content", hanging)
@@ -60,7 +60,7 @@ def test_ol_01_a_store_that_hangs_while_a_broken_file_is_read_holds_up_nobody(br
 
 
 def test_ol_01_what_is_reported_broken_while_it_is_read_again_is_not_taken_in(broken, monkeypatch):
-    """Its file was read whole, and somebody has read it in vain since."""
+    """The file was read successfully, but another read of it has failed since."""
     broken.put_back(0, 1)
 
     def read(root, found):

@@ -45,7 +45,7 @@ def log(root):
 
 
 def commit(log, *files, **more):
-    """What a writer that knows no rules commits."""
+    """Commits as a writer that knows no rules."""
     log._log.move()
     log._log.commit({"why": "nonsense"}, files, **more)
     log._log.move()
@@ -66,7 +66,7 @@ def test_a_file_outside_the_log_is_not_taken_in_and_costs_no_partition(log, name
 
 @pytest.mark.parametrize("name", ESCAPES[:2])
 def test_a_file_outside_the_log_is_neither_read_nor_deleted(log, name):
-    """It stays in the table, where it costs nothing: to remove it, its name would have to be written once more."""
+    """It stays in the table, where it does no harm. To remove it, a commit would have to name it again."""
     segment = next(iter(log.refresh().segments.values()))
     target = os.path.normpath(log.root.path(name))
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -78,12 +78,12 @@ def test_a_file_outside_the_log_is_neither_read_nor_deleted(log, name):
 
 
 def refused(log, partition=P0):
-    """What the partition is refused for, None if it is not."""
+    """The error for which the partition is refused, or None."""
     return log.refresh().fault(partition)
 
 
 def nonsense(base=3, last=4, epoch=0, **changes):
-    """What another writer appends to P0, whose log ends at 3."""
+    """Another writer's append to P0, whose log ends at 3."""
     rows = log_rows(P0, base, last - base + 1, epoch)
 
     def header_after(previous):
@@ -151,7 +151,7 @@ def test_a_log_without_records_takes_none_but_at_its_start(root):
 
 
 def test_nothing_of_a_commit_is_taken_in_that_makes_no_sense(log):
-    """Its first batch would else be there, and once more at the next look."""
+    """Otherwise its first batch would be there, and twice after the next look."""
     other = ReplicaLog.open(log.root)
     rows = pa.concat_tables([log_rows(P0, 3, 1), log_rows(P1, 9, 1)])
     commit(log, write_segment(log.root, 1, rows, [header(P0, 3, 3, 0, chain(log)), header(P1, 9, 9)]).file)
@@ -161,7 +161,7 @@ def test_nothing_of_a_commit_is_taken_in_that_makes_no_sense(log):
 
 
 def test_a_compaction_of_other_batches_is_none(log):
-    """The files of the log say what is there: all of them are read again."""
+    """The log's files decide, so all of them are read again."""
     other = ReplicaLog.open(log.root)
     commit(log, write_segment(log.root, None, log_rows(P0, 0, 2), [header(P0, 0, 1)]).file, data_change=False)
     for handle in (other, ReplicaLog.open(log.root)):
@@ -192,7 +192,7 @@ def test_a_file_that_tells_of_producers_has_no_records(log):
 
 
 def test_a_batch_of_another_history_is_refused(log):
-    """Its offsets follow, and so does its epoch: only the chain tells."""
+    """Its offsets and its epoch fit. Only the chain does not."""
     commit(log, write_segment(log.root, 1, log_rows(P0, 3, 1), [header(P0, 3, 3, 0, "0" * 32)]).file)
     for handle in at_work_and_opened(log):
         assert "follows the chain" in refused(handle)

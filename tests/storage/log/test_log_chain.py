@@ -30,7 +30,7 @@ ELSEWHERE = genesis(TopicIdPartition("another history", 0))
 
 
 def recorded(txns):
-    """The log that these `txn`s tell of, in whatever order they are replayed."""
+    """The log state from these txns, in whatever order they are replayed."""
     logs = []
     for order in (list(txns.items()), list(reversed(txns.items()))):
         log = PartitionLog(start_chain=genesis(P0))
@@ -141,7 +141,7 @@ CASES = [
 @pytest.mark.parametrize("has_checkpoint", [False, True], ids=["by its commits", "by a checkpoint"])
 @pytest.mark.parametrize(("change", "end", "same_as"), CASES)
 def test_tr_08_a_log_knows_the_chain_at_its_end_whatever_has_gone(log, change, end, same_as, has_checkpoint):
-    """As it is, and opened anew; and what is appended then goes on from there."""
+    """Both in the open handle and in a new one. Later appends continue the chain."""
     chains = {offset: log.refresh().partition(P0).chain_at(offset) for offset in (0, 4, 8, 12)}
     expected = LogEnd(end, ELSEWHERE if same_as is None else chains[same_as])
     of_other = chain(log, P1)
@@ -161,7 +161,7 @@ def test_tr_08_a_log_knows_the_chain_at_its_end_whatever_has_gone(log, change, e
 
 @pytest.mark.parametrize("offset", [4, 6, 8, 10, 12])
 def test_dr_01_tr_08_the_chain_at_a_log_start_stays_when_what_lies_below_has_gone(log, offset):
-    """A follower that begins there begins with it."""
+    """A follower that begins at the log start begins with this chain."""
     before = log.refresh().partition(P0).chain_at(offset)
     delete_before(log, offset)
     for found in (log, ReplicaLog.open(log.root)):

@@ -38,7 +38,7 @@ def data_files(log):
 
 
 def unreadable(log, name):
-    """A page of the segment makes no sense; its size and its footer are in order. What puts it right again."""
+    """Damages a page of the segment, but not its size and footer. Returns a function that repairs it."""
     file = Path(log.root.path(name))
     content = file.read_bytes()
     file.write_bytes(content[:4] + b"x" * 600 + content[604:])
@@ -52,7 +52,7 @@ def shared(log):
 
 @pytest.fixture
 def written(monkeypatch):
-    """The segments that were written again, as often as they were."""
+    """The rewritten segments, one entry for each rewrite."""
     found, original = Counter(), log_rewrite.rewrite
 
     def rewrite(source, segment, *arguments):
@@ -64,7 +64,7 @@ def written(monkeypatch):
 
 
 def overtaken(monkeypatch, log, times):
-    """A producer is faster than the log's broker this often: its commits come between look and commit."""
+    """This many times a producer's commit comes between the broker's look and its commit."""
     producer, commit, left = ReplicaLog.open(log.root), DeltaLog.commit, list(range(times))
 
     def loses(handle, cause, *arguments, **options):
@@ -113,7 +113,7 @@ def test_tr_05_nobody_waits_for_what_is_written_again(log, monkeypatch):
 
 
 def test_tr_05_what_is_left_of_a_segment_may_change_before_the_commit(log, monkeypatch, written):
-    """What was written for the first plan is in nobody's way, and goes."""
+    """The files written for the first plan do no harm, and are deleted."""
     ends, original = {P2: 0}, log_rewrite.rewrite
 
     def rewrite(*arguments):
@@ -166,7 +166,7 @@ def test_tr_05_a_truncation_whose_answer_was_lost_has_been_made(log, monkeypatch
 
 
 def test_tr_05_files_of_a_commit_of_which_nothing_is_heard_stay(log, monkeypatch):
-    """It may have landed: to delete them would lose what was to be kept."""
+    """The commit may have landed. Deleting its files would lose records."""
     with monkeypatch.context() as patched:
         land_unheard(patched)
         with pytest.raises(KafkaStorageException, match="cannot be written"):
@@ -251,7 +251,7 @@ def test_ap_06_a_snapshot_that_has_broken_is_written_again_from_memory(log):
 
 
 class Growing(dict):
-    """Asked for anything, it lets an append come in, as another thread does at any time."""
+    """Any access lets an append happen, as another thread may at any time."""
 
     def __init__(self, state):
         super().__init__()
@@ -269,7 +269,7 @@ def test_ev_01_segments_may_be_looked_through_while_a_producer_appends(log):
 
 
 class Recalling(dict):
-    """Asked for a topic's name, it lets another thread ask about a partition that the log has not met yet."""
+    """Asking for a topic's name lets another thread ask about a partition that the log does not know yet."""
 
     def __init__(self, state):
         super().__init__()

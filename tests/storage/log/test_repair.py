@@ -46,7 +46,7 @@ def log(root):
 
 
 def harm(log, partition, number):
-    """A file of the partition rots, and that is found out."""
+    """Damages a file of the partition, and lets the log find out."""
     name = log.refresh().known(partition).batches[number].segment
     path = Path(log.root.path(name))
     path.write_bytes(b"x" * path.stat().st_size)
@@ -55,7 +55,7 @@ def harm(log, partition, number):
 
 
 def sound(log):
-    """What is not refused any more, and what is there."""
+    """The offsets of each partition that is not refused."""
     state = log.refresh()
     return {p: offsets(log, p) for p in (P0, P1, P2) if state.fault(p) is None}
 
@@ -79,7 +79,7 @@ def test_ol_01_a_partition_is_truncated_where_its_first_broken_batch_begins(log,
 
 
 def test_ol_01_a_file_whose_headers_were_never_read_takes_all_that_it_may_hold(log):
-    """Nobody can tell what was in it: where the log begins and ends without it is a guess."""
+    """Its content is unknown, so the log's beginning and end without it are unknown, too."""
     harm(log, P0, 1)
     opened = ReplicaLog.open(log.root)
     assert repair_logs(opened, FOLLOWS, "test") is not None
@@ -144,7 +144,7 @@ def append_nonsense(log, base, count, epoch=0):
 
 @pytest.mark.parametrize(("base", "count"), [(1000, 1), (7, 3)], ids=["a gap", "an overlap"])
 def test_ol_01_batches_that_make_no_log_go_with_the_one_before_them(log, base, count):
-    """Which of two that overlap is right, only the leader can tell."""
+    """Two batches overlap. Only the leader knows which one is right."""
     append_nonsense(log, base, count)
     assert log.refresh().fault(P0) is not None
     assert repair_logs(log, FOLLOWS, "test") is not None
@@ -169,14 +169,14 @@ def test_ol_01_a_log_without_its_beginning_starts_over(log):
 
 
 def test_ol_01_its_role_is_what_it_was(log):
-    """What follows is fetched as ever: under the role, and from the log's end on."""
+    """The rest is fetched as usual: under the role, from the log's end on."""
     harm(log, P0, 1)
     repair_logs(log, FOLLOWS, "test")
     assert (log.refresh().known(P0).role, leo(log), values(log)) == (Role(1, FOLLOWER), 2, [b"0", b"1"])
 
 
 def test_ol_01_a_file_that_may_hold_a_replica_that_nobody_has_asked_for_stays(root):
-    """Its name is in the broken file alone: only the metadata know of it."""
+    """Only the broken file and the metadata have its name."""
     made = new_log(root, P0, P1)
     fill(made, P0, 2)
     send(made, request(P0, 2, sequence=2), request(P1, 2))

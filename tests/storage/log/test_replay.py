@@ -61,7 +61,7 @@ def delete_half(log):
     ],
 )
 def test_who_looks_at_a_log_meanwhile_sees_nothing_half_done(log, change):
-    """Other threads hold the state of a moment: what was true then stays as it is, and what is new is a new state."""
+    """Other threads hold a state. A replay makes a new state and does not change theirs."""
     fill(log, P0, 2, 2, 2)
     seen, before = log.current(), copy.deepcopy(facts(log, P0, P1)[2:])
     change(log)
@@ -206,7 +206,7 @@ def fails_once(real, error):
     ],
 )
 def test_a_replay_that_has_failed_is_done_again_before_anything_is_decided(log, monkeypatch, module, name, error):
-    """The handle has moved and the state has not: an append on it would give offsets a second time."""
+    """The handle has moved but the state has not. An append on it would use offsets twice."""
     follower = reopened(log)
     fill(log, P0, 2, 3)
     monkeypatch.setattr(module, name, fails_once(getattr(module, name), error))
@@ -251,7 +251,7 @@ def test_the_newest_version_is_found_from_any_known_one(log, known, cleaned):
 
 
 def test_the_newest_version_is_listed_once_where_nothing_is_known(log, monkeypatch):
-    """A table may have had a million commits: they are not looked up one by one."""
+    """A table may have had a million commits, so they are not looked up one by one."""
     fill(log, P0, *[1] * 5)
     asked, stamps = [], StorageRoot.stamps
     monkeypatch.setattr(StorageRoot, "stamps", lambda self, names: asked.append(names) or stamps(self, names))
@@ -272,7 +272,7 @@ def test_a_clean_up_during_the_read_of_an_empty_partition_is_no_error(log):
 
 
 def test_ol_02_a_replay_that_fails_half_way_is_done_again(log, monkeypatch):
-    """A root goes away while a commit is replayed: what is asked of it for the first time fails, and later does not."""
+    """A root goes away while a commit is replayed: the first read fails, later ones succeed."""
     lead(log, P2, epoch=0)
     other = ReplicaLog.open(log.root)
     send(log, request(P0, 2), request(P1, 3))
@@ -293,7 +293,7 @@ def test_ol_02_a_replay_that_fails_half_way_is_done_again(log, monkeypatch):
 
 
 def test_ol_01_what_does_not_add_up_is_read_anew(log, caplog):
-    """The files say what is true: a handle that has come to something else finds it out, and goes back to them."""
+    """The files decide. A handle whose state differs notices, and reads them again."""
     other = ReplicaLog.open(log.root)
     fill(log, P0, 2, 2, 2)
     wrong = other.refresh().partition(P0)
@@ -316,7 +316,7 @@ def test_ol_02_a_root_that_is_away_is_a_storage_error_whatever_is_asked(log):
 
 
 def test_na_04_a_compacted_file_that_is_gone_already_is_no_place_for_batches(log, caplog):
-    """Who is far behind replays a compaction whose file a later one has replaced, and that was deleted since."""
+    """A handle that is far behind replays a compaction whose file was replaced and deleted since."""
     fill(log, P0, 2, 2)
     other = ReplicaLog.open(log.root)
     compact(log, 2**25, 2, 2**28, "test")

@@ -143,7 +143,7 @@ def test_one_partition_is_refused_and_the_others_are_appended(log):
 
 
 def test_an_append_that_was_decided_before_a_change_of_role_is_refused(log):
-    """The zombie's handle has not seen the new epoch: its commit loses, and it finds out why."""
+    """The zombie has not seen the new epoch. Its commit loses, and it learns why."""
     zombie = ReplicaLog.open(log.root)
     follow(log, P0, epoch=1)
     (outcome,) = send(zombie, request(P0, 1))
@@ -271,7 +271,7 @@ def test_a_table_that_cannot_be_written_is_an_error(log, monkeypatch):
 
 
 def appended_after(log, meanwhile):
-    """The segments that were written for one append to P0, before whose first commit `meanwhile` happens."""
+    """Appends to P0, with `meanwhile` before the first commit. Returns the outcome and the written segments."""
     other, written = ReplicaLog.open(log.root), []
     mine = request(P0, 2)
     writer = arrow_writer(log.root, 1, [mine], {P0: numbered(2)})
@@ -311,7 +311,7 @@ def test_a_lost_compare_and_set_gives_up_where_the_role_has_changed(log):
 
 
 def test_a_segment_holds_partitions_of_one_replica_set(log):
-    """Followers copy whole files: whoever copies a segment wants all of it."""
+    """Followers copy whole files, so each follower of a segment needs all of it."""
     lead(log, P2, epoch=0)
     send(log, request(P0, 2, replicas=(1, 2)), request(P1, 2, replicas=(1, 3)), request(P2, 2, replicas=(2, 1)))
     found = sorted(sorted(h.partition for h in segment.headers) for segment in log.current().segments.values())
@@ -377,7 +377,7 @@ def test_a_partition_that_nobody_knows_is_empty(log):
 
 
 def test_the_state_is_there_while_a_look_at_the_table_hangs(log, monkeypatch):
-    """A heartbeat says how far the log was read, whatever its store does just now."""
+    """A heartbeat reports how far the log was read, even while the store hangs."""
     has_moved = Hanging(lambda: False)
     monkeypatch.setattr(DeltaLog, "has_moved", has_moved)
     look = in_background(log.refresh)

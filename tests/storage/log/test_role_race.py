@@ -26,8 +26,8 @@ END = Role(ROLE_CHANGES, STOPPED)
 
 
 def change_roles(start, uri):
-    """The broker: leader under even epochs, follower under odd ones, a change whenever others have committed."""
-    replica_log.LOG = dataclasses.replace(replica_log.LOG, commits_kept=None)  # all of them are looked at in the end
+    """The broker: leader under even epochs, follower under odd ones. It changes roles after each commit of others."""
+    replica_log.LOG = dataclasses.replace(replica_log.LOG, commits_kept=None)  # the test reads all commits at the end
     log = ReplicaLog.open(StorageRoot.of(uri))
     start()
     for epoch in range(1, ROLE_CHANGES):
@@ -88,12 +88,12 @@ def fetch(start, uri):
 
 
 def await_commit(log, decided_at):
-    """Whoever was refused decides again once the log is past the version that it had decided at."""
+    """Waits until the log is past the version of a refused decision."""
     wait_until(lambda: log.current().partition(P0).role == END or log.refresh().version > decided_at, "a commit")
 
 
 def replay(log):
-    """Every commit with the state before it and the batches that it has added."""
+    """Yields every commit with the state before it and its new batches."""
     state = LogState(lambda _: None)
     for version in range(log.refresh().version + 1):
         commit = read_commit(log.root, version)

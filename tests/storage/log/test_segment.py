@@ -46,7 +46,7 @@ def test_the_headers_are_in_the_footer(storage, segment):
 
 
 def test_what_headers_of_a_segment_have_in_common_is_in_memory_once(storage):
-    """A log keeps the headers of all its batches: most of their text is told twice in a footer."""
+    """A log keeps all headers in memory, and most of their text is the same in each."""
     written = linked(dataclasses.replace(FULL, base_offset=7, last_offset=7, base_sequence=1), FULL.chain)
     segment = write_segment(storage, 4, log_rows(P0, 5, 3, epoch=3), [FULL, written])
     first, second = read_segment(storage, segment.file).headers
@@ -93,7 +93,7 @@ def test_a_timestamp_of_statistics(time, text):
 
 
 def test_spark_reads_segments_and_skips_files_by_their_statistics(spark, root):
-    """The file that need not be read is deleted: who opens it fails."""
+    """The file that Spark must skip is deleted, so opening it fails."""
     log = new_log(root, P0)
     fill(log, P0, 5, 5)
     first, second = log.current().segments
@@ -121,7 +121,7 @@ def of_an_older_format(storage, rows):
 
 @pytest.mark.parametrize("write", [of_another_tool, of_an_older_format])
 def test_a_file_without_our_footer_is_broken_whatever_its_rows_say(storage, write):
-    """Nothing says what lay before them, so that they are no link of any chain."""
+    """Without headers its rows belong to no chain."""
     file = write(storage, log_rows(P0, 2, 3))
     with pytest.raises(CorruptRecordException, match=rf"{storage.path(file.name)}: has no batch headers in its footer"):
         read_segment(storage, file)
@@ -141,7 +141,7 @@ def test_ol_01_a_file_without_our_footer_breaks_the_partitions_that_it_may_hold_
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(BatchHeader)])
 def test_tr_08_a_footer_one_of_whose_fields_was_changed_is_broken(storage, name):
-    """Each header in a footer is checked by itself: its chain is over all that it says."""
+    """Each header is checked by its own chain, which covers all its fields."""
     sound, value = header(P0, 0, 1), getattr(header(P0, 0, 1), name)
     forged = dataclasses.replace(sound, **{name: f"{value}x" if isinstance(value, str) else value + 1})
     rows = pa.concat_tables([log_rows(P0, 0, 2), log_rows(P1, 0, 1)])
@@ -210,7 +210,7 @@ def test_values_and_headers_come_back_as_they_were(storage, value, headers):
 
 
 def test_a_bit_that_has_flipped_in_a_page_is_an_error(storage):
-    """Of rows that do not shrink: else the decompression notices."""
+    """With incompressible rows, because otherwise the decompression fails first."""
     rows = log_rows(count=200)
     noise = pa.array([random.Random(n).randbytes(50) for n in range(200)], pa.binary())
     rows = rows.set_column(rows.schema.get_field_index("value"), LOG.arrow.field("value"), noise)

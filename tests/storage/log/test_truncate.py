@@ -129,7 +129,7 @@ def with_column(rows, name, found):
     ],
 )
 def test_records_that_are_not_those_of_their_header_are_not_written_again(root, wrong):
-    """Else a new file would make them good: its own digest would agree with them."""
+    """Otherwise the new file's digest would agree with the wrong records."""
     storage = StorageRoot.of(root)
     segment = write_segment(storage, 1, wrong(log_rows(P0, 0, 2)), [header(P0, 0, 1)])
     with pytest.raises(CorruptRecordException, match=rf"{segment.name}: flights-0: the records at offsets 0 to 1"):

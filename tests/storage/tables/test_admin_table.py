@@ -24,7 +24,7 @@ def add(table, request_id="r", **fields):
 
 
 def rewrite(table, **fields):
-    """The newest row as somebody has written it by hand."""
+    """Rewrites the newest row, as somebody may by hand."""
     table._table.update({"who": "test"}, lambda rows: [*rows[:-1], {**rows[-1], **fields}])
 
 

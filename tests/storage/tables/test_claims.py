@@ -36,7 +36,7 @@ def test_an_older_process_cannot_publish_after_a_newer_claim(tables):
 
 
 def test_an_older_process_cannot_publish_after_a_claim_that_came_right_after_its_own_commit(tables, monkeypatch):
-    """The claim lands before the handle moves on to what it has written: the next publish looks all the same."""
+    """The claim lands before the handle moves to its own commit. The next publish must still see the claim."""
     older, newer = tables
     commit = DeltaLog.commit
 

@@ -28,7 +28,7 @@ def storage(root):
 
 
 def put(storage, table, name="foreign.parquet"):
-    """What another writer of the table puts in place of its rows."""
+    """Replaces the table's rows, as another writer may."""
     log = DeltaLog.open(storage.child("replicas"))
     pq.write_table(table, log.root.path(name))
     log.commit({"why": "test"}, [AddedFile(name, log.root.sizes([name])[0])], overwrite=True)
@@ -111,7 +111,7 @@ def test_a_bit_that_has_flipped_in_a_row_is_an_error(storage):
 
 
 def test_rows_do_not_go_back_when_two_threads_decode(storage, monkeypatch):
-    """The slower one has older rows in hand when the newer ones are there already."""
+    """The slower thread still has older rows when the newer ones are already there."""
     own, shared = ReplicaTable.open(storage), ReplicaTable.open(storage)
     decode, slow = replica_table._replica, Hanging(replica_table._replica)
     monkeypatch.setattr(

@@ -56,7 +56,7 @@ def test_ap_04_a_commit_says_whose_it_is(storage):
 
 
 def test_ap_04_a_commit_whose_answer_is_lost_is_not_made_again_over_a_later_one(storage, monkeypatch):
-    """The consumer that takes the partition over has come further by then."""
+    """By then another consumer has taken over the partition and committed a later offset."""
     table, other = GroupTable.open(storage), GroupTable.open(storage)
     table.commit([row(5)])
     commit = DeltaLog.commit
@@ -74,7 +74,7 @@ def test_ap_04_a_commit_whose_answer_is_lost_is_not_made_again_over_a_later_one(
 
 
 def test_ap_04_a_commit_that_lands_late_is_not_made_again_over_a_later_one(storage, monkeypatch):
-    """It is on its way when its answer is given up, and lands right before it is tried again."""
+    """It is still under way when its answer times out, and lands just before the retry."""
     table, other = GroupTable.open(storage), GroupTable.open(storage)
     commit, under_way = DeltaLog.commit, []
 
@@ -93,7 +93,7 @@ def test_ap_04_a_commit_that_lands_late_is_not_made_again_over_a_later_one(stora
 
 
 def test_ap_04_a_commit_that_fell_into_a_hole_is_made_again(storage, monkeypatch):
-    """A clean-up has removed the commits around it while it was on its way: nobody has ever read it."""
+    """A clean-up removed the commits around it while it was under way, so nobody has read it."""
     table, other, groups = GroupTable.open(storage), GroupTable.open(storage), storage.child("groups")
     commit = DeltaLog.commit
 
@@ -139,7 +139,7 @@ def test_td_03_ap_04_offsets_of_topics_that_are_gone_are_forgotten(storage):
 
 
 def test_td_03_ap_04_a_topic_that_comes_meanwhile_is_asked_for_once_its_offsets_are_read(storage):
-    """It is there before anybody commits offsets of it: they are seen only together with it."""
+    """A topic exists before its first offsets, so a read after the offsets sees it."""
     table, consumer = GroupTable.open(storage), GroupTable.open(storage)
     table.commit([row(3)])
     topics = {"id"}

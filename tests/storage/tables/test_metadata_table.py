@@ -102,7 +102,7 @@ def test_is_05_an_outcome_that_stays_unknown_is_an_error_and_the_same_change_fin
 
 
 def test_is_05_broker_epochs_are_looked_up_at_each_attempt(storage, table):
-    """Somebody else commits in between, and meanwhile the joiner has begun anew."""
+    """Another writer commits in between, and the joining broker has restarted meanwhile."""
     other, answers = MetadataTable.open(storage), [{3: 30}, {3: 31}]
 
     def epochs():
@@ -124,7 +124,7 @@ def test_is_05_le_06_an_election_in_between_overtakes_a_change(storage, table):
 
 
 def shrink_in_a_race(start, folder, partition, isrs):
-    """Writes one change after the other, each decided on what holds then; the outcomes."""
+    """Writes one change after the other, each decided on the newest state. Returns the outcomes."""
     table = MetadataTable.open(StorageRoot.of(folder))
     start()
     outcomes = []
@@ -198,7 +198,7 @@ def test_le_06_what_a_decision_raises_leaves_everything_as_it_was(storage, table
 
 
 def test_ol_01_is_05_a_broker_is_kept_out_of_the_isrs_that_are_without_it(storage, table):
-    """A leader's change that was decided before and is written later has lost, and it learns what holds."""
+    """A leader's earlier decision that is written later loses, and the leader learns the new state."""
     led = replace(LED, isr=(1, 3))
     table.put([led], {"who": "test"})
     before, leaders = commits(storage), MetadataTable.open(storage)

@@ -22,7 +22,7 @@ def table(storage):
 
 
 def looks(table, *hours, seen=None):
-    """A controller looks, so many hours after its last look each time; what it saw last. Names expire in 3 hours."""
+    """A controller looks, these hours after its last look each time. Returns the last rows. Names expire in 3 hours."""
     seen = seen or {}
     for passed in hours:
         seen = table.expire(seen, passed * HOUR, 3 * HOUR, {"who": "controller"})
@@ -53,7 +53,7 @@ def test_kip_98_an_epoch_whose_answer_is_lost_is_given_once(storage, table, monk
 
 
 def test_kip_360_a_producer_renews_its_epoch_as_long_as_it_has_the_name(table):
-    """Else two producers of one name would throw each other out in turn."""
+    """Otherwise two producers of one name would fence each other in turn."""
     first = table.init_producer("a", "one")
     assert table.renew("a", "one") == first._replace(producer_epoch=1)
     second = table.init_producer("a", "two")
@@ -63,7 +63,7 @@ def test_kip_360_a_producer_renews_its_epoch_as_long_as_it_has_the_name(table):
 
 
 def test_ap_06_a_name_that_nobody_uses_expires(storage, table):
-    """As long as controllers have seen it unused: no clock is compared with another."""
+    """It expires by the time that controllers saw it unused. No clocks are compared."""
     table.init_producer("a", "one")
     looks(table, 9, 1, 1)
     assert idle(table) == {"a": 2 * HOUR}, "what came before the first look is not known"

@@ -111,7 +111,7 @@ def test_a_reader_that_is_far_behind_a_clean_up_reads_the_newest_rows(storage, p
 
 
 def test_rows_that_could_not_be_read_are_read_before_anything_is_decided(storage, producers, monkeypatch):
-    """The handle has moved: to decide on the rows before would undo what others have written."""
+    """The handle has moved. A decision on the old rows would undo the changes of others."""
     other = StateTable.open(storage, PRODUCERS)
     producers.update({}, add("second"))
     monkeypatch.setattr(state_table.pq, "ParquetFile", fails_once_with_options(state_table.pq.ParquetFile))
@@ -122,7 +122,7 @@ def test_rows_that_could_not_be_read_are_read_before_anything_is_decided(storage
 
 
 def test_a_table_whose_versions_were_used_again_is_read_anew_until_that_has_worked(storage, producers, monkeypatch):
-    """The handle is at the newest version by the time that reading its file fails."""
+    """The handle is already at the newest version when reading its file fails."""
     producers.update({"who": "test"}, add("lost"))
     storage.delete(commit_name(last_version(storage)))
     other = StateTable.open(storage, PRODUCERS)
@@ -257,7 +257,7 @@ def test_hw_02_replicas_come_back(storage):
     ],
 )
 def test_a_log_version_alone_is_not_published(storage, changes, is_written):
-    """Else each commit of a log would wake everybody who watches its replicas."""
+    """Otherwise each commit of a log would wake all watchers of its replicas."""
     table = ReplicaTable.create(storage)
     table.publish([REPLICA], "test")
     assert (table.publish([dataclasses.replace(REPLICA, **changes)], "test") is not None) == is_written
