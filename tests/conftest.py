@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> str:
 
 @pytest.fixture
 def while_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Iterator[Callable[[], object]]]:
-    """What happens in each pause of a client between two looks; more pauses than there are things are a failure."""
+    """Runs one given call in each pause of a client between two looks. More pauses than calls are a failure."""
 
     def happens(*things: Callable[[], object]) -> Iterator[Callable[[], object]]:
         left = iter(things)

@@ -16,7 +16,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout: float = 30.0) -> Any:
-    """What `condition` answers as soon as that is true; AssertionError, saying `what`, if it never is."""
+    """Waits until `condition` returns a true value, and returns it. Raises AssertionError with `what` on time-out."""
     deadline, pause = time.monotonic() + timeout, threading.Event()
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {what}"

@@ -30,5 +30,5 @@ def register(
 
 
 def folder_of(cluster: StorageRoot, broker_id: int) -> StorageRoot:
-    """Where the registration of a broker lies."""
+    """The folder of a broker's registration."""
     return cluster.child(BROKERS.name, str(broker_id))

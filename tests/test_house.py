@@ -117,7 +117,7 @@ def imports(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def _in_checkout(name: str) -> str:
-    """Where it lies: `lakelog.jobs` in the folder `jobs`, and `lakelog.Producer` in the face."""
+    """The name inside the checkout: `lakelog.jobs` is the folder `jobs`; `lakelog.Producer` stays."""
     inner = name.removeprefix(f"{PACKAGE}.")
     return inner if within(inner, *FOLDERS) else name
 

@@ -54,7 +54,7 @@ def committed_values(spark, cluster, topic, **bounds):
 
 
 def replica_rows(cluster, topic, partition=0):
-    """What each broker says of a partition."""
+    """Each broker's row of a partition."""
     topic_id = cluster.admin().describe_topic(topic).topic.topic_id
     tables = (ReplicaTable.open(StorageRoot.of(cluster.broker_uri(broker))) for broker in (1, 2, 3))
     return [row for t in tables for key, row in t.replicas.items() if key == (topic_id, partition)]

@@ -113,7 +113,7 @@ class _AssignPartitions:
 
 
 class _Read(NamedTuple):
-    """What a task read of a partition: the number of records, and the sum of their run numbers."""
+    """The number of records that a task read of a partition, and the sum of their run numbers."""
 
     records: int
     runs: int

@@ -383,7 +383,7 @@ STORIES = list(itertools.product(("gone", "bounced", "shut down", "stays"), repe
 @pytest.mark.parametrize("isr", [(1, 2, 3), (1, 2), (1,)], ids=str)
 @pytest.mark.parametrize("story", STORIES, ids="-".join)
 def test_bd_01_bu_02_whatever_happens_a_live_member_of_the_isr_leads_if_there_is_one(story, isr):
-    """What becomes of brokers 1, 2 and 3 at once; every decision on the way is checked (`contexts.check`)."""
+    """All combinations of changes of brokers 1, 2 and 3 at once. `contexts.check` checks every decision."""
     active = Active(context(partition(isr=isr)))
     did = {what: tuple(b for b, done in zip((1, 2, 3), story, strict=True) if done == what) for what in story}
     active.shut_down(*did.get("shut down", ()))

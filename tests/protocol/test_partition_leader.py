@@ -1,4 +1,4 @@
-"""Who can be asked for a partition: its leader, once it has taken up its role."""
+"""A partition is available once its leader has taken up its role."""
 
 from dataclasses import replace
 

@@ -47,7 +47,7 @@ def new_root(request: pytest.FixtureRequest, root: str) -> Callable[[], StorageR
 
 @pytest.fixture(params=["delta-rs", "memory"])
 def place(request: pytest.FixtureRequest, root: str) -> Iterator[Place]:
-    """Where a table may be made: on a disk, where its handles are delta-rs's, and in memory."""
+    """A place for a table: on disk with handles of delta-rs, and in memory."""
     if request.param == "delta-rs":
         yield on_disk(f"{root}/table")
         return

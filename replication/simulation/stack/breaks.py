@@ -18,7 +18,7 @@ DirectedHistory = Callable[[StackWorld], None]
 
 
 class StackSabotage(NamedTuple):
-    """What is broken, how, and the directed history that exposes it; None if random histories do."""
+    """A description of the break, the break, and the directed history that exposes it; None if random histories do."""
 
     what: str
     apply: Break

@@ -57,7 +57,7 @@ def only(world: StackWorld, *actors: Process) -> Iterator[None]:
 
 @contextmanager
 def first(world: StackWorld, *work: Callable[[], object]) -> Iterator[None]:
-    """When a client waits in the block, one of these is done each time, in order; after the last, anybody goes on."""
+    """In the block, each wait of a client makes the next of these calls. After the last one any process runs."""
     todo, anybody = iter(work), world.interrupt
 
     with Changes() as changes:

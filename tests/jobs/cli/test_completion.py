@@ -26,7 +26,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def proposed(script: Path, *words: str) -> list[str]:
-    """What bash proposes for the last word."""
+    """The words that bash proposes for the last one."""
     line = shlex.join(words)
     program = f"source {script}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _lakelog; echo ${{COMPREPLY[@]}}"
     found = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)

@@ -73,7 +73,7 @@ def told(server: StoreServer, method: str, key: str, body: bytes | None = None) 
 
 
 def test_a_client_that_asks_whether_to_send_its_content_is_told_before_it_does(server: StoreServer) -> None:
-    """That of AWS would wait for a second with each object."""
+    """The AWS client would wait for a second with each object."""
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
         client.sendall(b"PUT /bucket/key HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")
         assert client.recv(1000).startswith(b"HTTP/1.1 100 ")

@@ -292,7 +292,7 @@ LOGS = {
 
 @pytest.mark.parametrize("case", LOGS)
 def test_logs_are_compared_in_all_columns(tables: Tables, scene: Scene, case: str) -> None:
-    """What broker 2 holds: its values, and the leader epoch if that is not 0."""
+    """The content of broker 2: values, and the leader epoch if that is not 0."""
     asked, held, fault = LOGS[case]
     send(tables.logs[1], request(P0, 2), tables={P0: records(b"a", b"b")})
     values, epoch = [value.encode() for value in held if isinstance(value, str)], 1 if 1 in held else 0

@@ -122,7 +122,7 @@ def names(number):
 
 @dataclass
 class Place:
-    """Where a table lies, and a way to make a file of its log look older, by so many seconds."""
+    """A table's place, and a function that makes a file of its log older, by so many seconds."""
 
     root: StorageRoot
     age: Callable[[str, float], None]

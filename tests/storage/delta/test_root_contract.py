@@ -18,7 +18,7 @@ NAMES = ["a", "with space", "ünï-ç", "100%", "a#b?c=d", "a.parquet", ".hidden
 
 @dataclass
 class RootPlace:
-    """Where roots lie. `unusable`: one that answers everything with an OSError, which says `reason`."""
+    """A place for roots. `unusable`: a root whose calls all raise an OSError with `reason`."""
 
     root: StorageRoot
     unusable: Callable[[], StorageRoot]

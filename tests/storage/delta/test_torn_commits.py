@@ -56,7 +56,7 @@ def harmed(root, version, harm):
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("back", [0, 1], ids=["the last", "the last but one"])
 def test_nothing_is_read_or_appended_over_a_torn_commit(log, harm, back):
-    """What was read before it stays known."""
+    """The state from before it stays known."""
     behind = ReplicaLog.open(log.root)
     fill(log, P0, 2, 2)
     path, content = harmed(log.root, log.current().version - back, harm)
