@@ -46,7 +46,7 @@ class Config(Settings):
         storage = {key: setting for key, setting in given.items() if _STORAGE_KEY.fullmatch(key)}
         known = {key: setting for key, setting in given.items() if key not in storage}
         config = cls(**_parse(known, KEYS, problems), storage=storage)
-        _raise_if(problems + _contradictions(config), source_name)
+        _raise_if(problems + [f"{source_name}: {words}" for words in _contradictions(config)])
         return config
 
     def storage_options(self, owner: Owner, environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -134,8 +134,10 @@ def load_properties(path: str | os.PathLike[str]) -> Config:
     """Reads a properties file in UTF-8. Raises InvalidConfigurationException for a wrong or unreadable file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfigurationException(f"{os.fspath(path)} cannot be read: {error}") from error
+    except OSError as error:
+        raise InvalidConfigurationException(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidConfigurationException(f"{os.fspath(path)} cannot be read: it is not UTF-8") from error
     return Config.from_properties(text, os.fspath(path))
 
 
@@ -169,7 +171,7 @@ def _field(name: str) -> str:
 def _scoped_values(configs: Mapping[str, object], keys: Mapping[str, ConfigKey], source_name: str) -> dict[str, Any]:
     given, problems = _read(configs, source_name)
     values = _parse(given, keys, problems)
-    _raise_if(problems, source_name)
+    _raise_if(problems)
     return values
 
 
@@ -213,6 +215,6 @@ def _contradictions(config: Config) -> list[str]:
     return problems
 
 
-def _raise_if(problems: list[str], source_name: str) -> None:
+def _raise_if(problems: list[str]) -> None:
     if problems:
-        raise InvalidConfigurationException(f"{source_name} is not valid:\n" + "\n".join(f"  {p}" for p in problems))
+        raise InvalidConfigurationException("; ".join(problems))

@@ -22,7 +22,7 @@ SERVER_PROPERTIES = Path(__file__).parent.parent / "conf" / "server.properties"
 def problems_of(properties):
     with pytest.raises(InvalidConfigurationException) as caught:
         Config.from_properties(properties, "server.properties")
-    return str(caught.value).splitlines()[1:]
+    return re.split(r"; (?=server\.properties)", str(caught.value))
 
 
 def test_defaults():
@@ -92,7 +92,7 @@ def test_a_mapping():
 )
 def test_what_is_wrong_is_named_with_its_line(line, problem):
     (text,) = problems_of(f"broker.id=1\n{line}" if "broker.id" not in line else f"\n{line}")
-    assert text.startswith("  server.properties, line 2: ")
+    assert text.startswith("server.properties, line 2: ")
     assert problem in text
 
 
