@@ -8,19 +8,24 @@ import sys
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import add_command_config, add_log_level
-from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
+from lakelog.jobs.cli.settings import broker_settings
+from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of, root_uri
+from lakelog.replication.errors import InvalidConfigurationException
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    return run(make_parser(), _run, argv)
+    parser = make_parser()
+    return run(parser, lambda args: _run(parser, args), argv)
 
 
 def make_parser() -> VerbParser:
     """The arguments."""
     parser = parser_of("broker", __doc__)
     add_cluster(parser)
-    parser.add_argument("--root", required=True, metavar="URI", help="root of this broker; it is made if it is empty")
+    parser.add_argument(
+        "--root", type=root_uri, required=True, metavar="URI", help="root of this broker; it is made if it is empty"
+    )
     parser.add_argument("--broker-id", type=whole_number(0), metavar="N", help="id of this broker; default: broker.id")
     add_command_config(parser, "settings of this broker, and credentials of the roots")
     parser.add_argument("--rack", metavar="NAME", help="rack, zone or region of this broker; default: broker.rack")
@@ -29,10 +34,14 @@ def make_parser() -> VerbParser:
     return parser
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    try:
+        config = broker_settings(args.command_config, args.broker_id, args.rack)
+    except InvalidConfigurationException as error:
+        return parser.error(str(error))
     from lakelog.jobs.launch.broker_run import run_broker  # the arguments need no Spark
 
-    return run_broker(args)
+    return run_broker(args, config)
 
 
 if __name__ == "__main__":

@@ -57,4 +57,10 @@ def _configs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
         parser.error("--alter needs --add-config or --delete-config")
     if args.entity_type == "topics" and args.entity_name == DEFAULT:
         parser.error("--entity-default goes with --entity-type brokers only")
+    if args.entity_type == "brokers" and not _is_broker(args.entity_name):
+        parser.error(f"--entity-name {args.entity_name!r} is not the id of a broker")
     return ACTIONS[args.action](admin_client(args, "configs"), args)
+
+
+def _is_broker(name: str | None) -> bool:
+    return name is None or name == DEFAULT or (name.isascii() and name.isdigit())

@@ -11,6 +11,7 @@ from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
 from lakelog.jobs.cli.options import add_dry_run, admin_parser
 from lakelog.jobs.cli.partition_files import read_offsets
 from lakelog.jobs.cli.verb_parser import VerbParser
+from lakelog.replication.protocol.log_retention import HIGH_WATERMARK
 
 
 def main(argv: list[str]) -> int:
@@ -30,7 +31,7 @@ def make_parser() -> VerbParser:
     whose.add_argument("--topic", metavar="NAME", help="name of the topic; goes with --partition and --before-offset")
     parser.add_argument("--partition", type=whole_number(0), metavar="N", help="number of the partition of --topic")
     parser.add_argument(
-        "--before-offset", type=whole_number(-MAX_OFFSET, MAX_OFFSET), metavar="O",
+        "--before-offset", type=whole_number(HIGH_WATERMARK, MAX_OFFSET), metavar="O",
         help="first offset that is kept; -1: delete all committed records",
     )  # fmt: skip
     add_dry_run(parser)

@@ -9,7 +9,7 @@ from lakelog.jobs.admin.log_files import Range
 from lakelog.jobs.cli.console import JSON, run
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import TEXT, add_command_config, add_output
-from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
+from lakelog.jobs.cli.verb_parser import VerbParser, parser_of, root_uri
 
 
 def main(argv: list[str]) -> int:
@@ -21,8 +21,9 @@ def make_parser() -> VerbParser:
     """The arguments."""
     parser = parser_of("dump-log", __doc__)
     parser.add_argument(
-        "--root", required=True, metavar="URI", help="root of the broker, such as /lake/broker-1 or s3://bucket/b1"
-    )
+        "--root", type=root_uri, required=True, metavar="URI",
+        help="root of the broker, such as /lake/broker-1 or s3://bucket/b1",
+    )  # fmt: skip
     parser.add_argument("--topic", metavar="NAME", help="show only batches of this topic; default: all topics")
     parser.add_argument("--partition", type=whole_number(0), metavar="N", help="show only this partition; default: all")
     parser.add_argument(
@@ -44,4 +45,7 @@ def _range(text: str) -> Range:
     first, colon, end = text.partition(":")
     if not colon or any(part and not (part.isascii() and part.isdigit()) for part in (first, end)):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form 5:10, 5: or :10")
-    return Range(int(first or 0), int(end) if end else None)
+    found = Range(int(first or 0), int(end) if end else None)
+    if found.stop is not None and found.start >= found.stop:
+        raise argparse.ArgumentTypeError(f"{text!r} shows nothing: the first number must be below the second")
+    return found

@@ -9,7 +9,7 @@ from lakelog.jobs.cli.console import OK, run, say
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import add_command_config
 from lakelog.jobs.cli.settings import settings
-from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
+from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of, root_uri
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 
 
@@ -24,7 +24,9 @@ def make_parser() -> VerbParser:
     parser = parser_of("format", __doc__)
     add_cluster(parser)
     parser.add_argument("--broker-id", type=whole_number(0), metavar="N", help="make the root of this broker")
-    parser.add_argument("--root", metavar="URI", help="root of the broker, such as /lake/broker-1 or s3://bucket/b1")
+    parser.add_argument(
+        "--root", type=root_uri, metavar="URI", help="root of the broker, such as /lake/broker-1 or s3://bucket/b1"
+    )
     add_command_config(parser, "settings of the cluster, and credentials of the roots")
     return parser
 

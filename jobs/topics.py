@@ -39,4 +39,16 @@ def make_parser() -> VerbParser:
 
 def _topics(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     check_options(parser, args, _GOES_WITH, _NEEDS)
+    if args.action == "create" and args.replica_assignment:
+        _check_assignment(parser, args)
     return ACTIONS[args.action](admin_client(args, "topics"), args)
+
+
+def _check_assignment(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """An assignment says how many partitions and replicas there are."""
+    for name in ("partitions", "replication_factor"):
+        if getattr(args, name) is not None:
+            parser.error(f"--{name.replace('_', '-')} does not go with --replica-assignment, which says it")
+    if len(set(map(len, args.replica_assignment.values()))) > 1:
+        text = ",".join(":".join(map(str, brokers)) for brokers in args.replica_assignment.values())
+        parser.error(f"--replica-assignment: {text!r} gives partitions different numbers of replicas")

@@ -32,7 +32,7 @@ def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_change_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--partitions", type=whole_number(), metavar="N",
+        "--partitions", type=whole_number(1), metavar="N",
         help="total after the change; default for --create: num.partitions of the controller",
     )  # fmt: skip
     group.add_argument(
@@ -40,7 +40,7 @@ def _add_change_arguments(group: argparse._ArgumentGroup) -> None:
         help="brokers of each partition, the preferred leader first; --alter ignores those of existing partitions",
     )  # fmt: skip
     group.add_argument(
-        "--replication-factor", type=whole_number(), metavar="N",
+        "--replication-factor", type=whole_number(1), metavar="N",
         help="replicas of each partition; default: default.replication.factor of the controller",
     )  # fmt: skip
     group.add_argument(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lakelog.jobs.cli.console import JSON, OK, say, show
-from lakelog.jobs.cli.numbers import with_commas
+from lakelog.jobs.cli.numbers import whole_number, with_commas
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.outcomes import show_outcomes
 from lakelog.replication.clients.admin import AdminClient, TopicDescription
@@ -37,9 +37,11 @@ _COLUMNS = ("topic", "partition", "leader", "leader_epoch", "replicas", "isr")
 def assignment(text: str) -> dict[int, tuple[int, ...]]:
     """Kafka's syntax: a list of brokers for each partition, `1:2:3,2:3:1`."""
     try:
-        lists = [tuple(int(broker) for broker in part.split(":")) for part in text.split(",")]
-    except ValueError:
+        lists = [tuple(map(whole_number(0), part.split(":"))) for part in text.split(",")]
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form 1:2:3,2:3:1") from None
+    if any(len(set(brokers)) < len(brokers) for brokers in lists):
+        raise argparse.ArgumentTypeError(f"{text!r} names a broker twice for a partition")
     return dict(enumerate(lists))
 
 

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Collection, Mapping
 
 from lakelog.jobs.cli.console import JSON, TABLE, say
-from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.settings import properties_file, settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import exit_when_told
 from lakelog.replication.clients.admin import AdminClient
@@ -37,7 +37,7 @@ def add_output(parser: argparse.ArgumentParser, forms: Collection[str], default:
 
 def add_command_config(parser: argparse.ArgumentParser, content: str) -> None:
     """Adds the properties file, which has the same name in every verb."""
-    parser.add_argument("--command-config", metavar="FILE", help=f"properties file: {content}")
+    parser.add_argument("--command-config", type=properties_file, metavar="FILE", help=f"properties file: {content}")
 
 
 def add_log_level(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lakelog.jobs.cli.numbers import is_natural
+from lakelog.jobs.cli.numbers import MAX_OFFSET, is_natural, is_number
+from lakelog.replication.protocol.log_retention import HIGH_WATERMARK
 
 TopicPartition = tuple[str, int]
 
@@ -39,8 +40,10 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
     items = _items(path, "partitions")
     partitions = _different(path, [_partition(path, item) for item in items])
     for item in items:
-        if not isinstance(item.get("offset"), int) or isinstance(item["offset"], bool):
-            raise ArgumentTypeError(f'{path}: "offset" of {item} must be a number')
+        if not _is_offset(item.get("offset")):
+            raise ArgumentTypeError(
+                f'{path}: "offset" of {item} must be a number from {HIGH_WATERMARK} to {MAX_OFFSET}'
+            )
     return {partition: item["offset"] for partition, item in zip(partitions, items, strict=True)}
 
 
@@ -92,3 +95,7 @@ def _different(path: str, found: list[Any]) -> list[Any]:
     if twice is not None:
         raise ArgumentTypeError(f"{path}: {twice} stands there twice")
     return found
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and is_number(value) and HIGH_WATERMARK <= value <= MAX_OFFSET

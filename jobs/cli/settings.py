@@ -1,9 +1,21 @@
 """Settings of a verb: those of its properties file, and over them what the command line says."""
 
+import argparse
 from dataclasses import replace
 
 from lakelog.replication.config import Config, load_properties
 from lakelog.replication.errors import InvalidConfigurationException
+
+
+def properties_file(text: str) -> str:
+    """A type of argparse: the path of a properties file that can be read and has valid settings."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is not the name of a file")
+    try:
+        load_properties(text)
+    except InvalidConfigurationException as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def settings(path: str | None) -> Config:

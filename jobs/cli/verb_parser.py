@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 from lakelog.jobs.cli.examples import EXAMPLES
+from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 CLUSTER_VARIABLE = "LAKELOG_CLUSTER"
 
@@ -69,10 +71,24 @@ def parser_of(verb: str, description: str | None) -> VerbParser:
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Adds --cluster, whose default is in the environment."""
     parser.add_argument(
-        "--cluster", default=os.environ.get(CLUSTER_VARIABLE), metavar="URI",
+        "--cluster", type=_cluster_uri, default=os.environ.get(CLUSTER_VARIABLE), metavar="URI",
         help=f"root of the cluster, such as /lake/cluster or s3://bucket/cluster; default: {CLUSTER_VARIABLE} of the "
         "environment",
     )  # fmt: skip
+
+
+def root_uri(text: str) -> str:
+    """A type of argparse: the URI of a root, as it was given."""
+    try:
+        StorageRoot.of(text)
+    except InvalidConfigurationException as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def _cluster_uri(text: str) -> str:
+    """As `root_uri`; an empty one counts as missing."""
+    return root_uri(text) if text else text
 
 
 def _examples(verb: str) -> str:

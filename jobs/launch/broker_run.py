@@ -4,18 +4,17 @@ import argparse
 from collections.abc import Callable
 
 from lakelog.jobs.cli.console import FAILED, OK, log_to_stderr
-from lakelog.jobs.cli.settings import broker_settings
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
 from lakelog.jobs.launch.session import job_session
+from lakelog.replication.config import Config
 from lakelog.replication.server.broker import Broker
 from lakelog.replication.server.id_watch import prepare_start
 from lakelog.replication.server.warm_up import warm_up
 from lakelog.replication.storage.cluster import Cluster
 
 
-def run_broker(args: argparse.Namespace) -> int:
+def run_broker(args: argparse.Namespace, config: Config) -> int:
     """What can be refused is refused before a JVM is started for it."""
-    config = broker_settings(args.command_config, args.broker_id, args.rack)
     log_to_stderr(f"broker {config.broker_id}", args.log_level)
     cluster = Cluster.open(args.cluster, config)
     watch = prepare_start(cluster, config.broker_id, args.root, args.take_over)

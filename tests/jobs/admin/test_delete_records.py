@@ -108,7 +108,6 @@ def test_dr_02_what_a_replica_has_not_followed_in_time_is_told(delete: Run, worl
 
 REFUSED = {
     "above the high watermark": (of_one(9), "OffsetOutOfRangeException"),
-    "below 0": (of_one(-2), "OffsetOutOfRangeException"),
     "no such partition": (of_one(1, partition=7), "UnknownTopicOrPartitionException"),
     "no such topic": (of_one(1, topic="planes"), "UnknownTopicOrPartitionException"),
     "an internal topic": (of_one(1, topic="__offsets"), "InvalidTopicException"),

@@ -14,9 +14,8 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 CASES = [line for line in (Path(__file__).parent / "bad_input.txt").read_text().splitlines() if line[:1] in ("1", "2")]
 UNANSWERED = [
-    "topics --create --topic t --partitions 0",
     "topics --create --topic ''",
-    "topics --create --topic t --replica-assignment 1 --replication-factor 1",
+    "topics --create --topic t --replica-assignment 1",
     "configs --alter --entity-type topics --entity-name t --delete-config ''",
     "configs --alter --entity-type topics --entity-name t --add-config min.insync.replicas=0",
     "configs --alter --entity-type brokers --entity-name 9 --add-config x=1",
@@ -34,11 +33,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     format_broker(StorageRoot.of(str(folder / "b1")), cluster_id, 1)
     (folder / "dir").mkdir()
     big = {"partitions": [{"topic": "t", "partition": 10**30, "replicas": [1]}]}
+    negative = {"partitions": [{"topic": "t", "partition": 0, "offset": -2}]}
     replicas = {"partitions": [{"topic": "t", "partition": 0, "replicas": "1,2"}]}
     contents = {
         "file": "x", "empty.json": "", "deep.json": "[" * 100_000, "list.json": "[]", "bad.yaml": "a: [\n",
         "big.json": json.dumps(big), "replicas.json": json.dumps(replicas), "bad.properties": "num.partitions=x\n",
-        "short.properties": "request.timeout.ms=1\n",
+        "short.properties": "request.timeout.ms=1\n", "one.properties": "broker.id=1\n",
+        "negative.json": json.dumps(negative),
     }  # fmt: skip
     for name, content in contents.items():
         (folder / name).write_text(content)

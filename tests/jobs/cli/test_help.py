@@ -68,6 +68,7 @@ def test_an_example_is_understood(command: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     for name, content in FILES.items():
         (tmp_path / name).write_text(json.dumps(content))
+    (tmp_path / "server.properties").touch()
     words = shlex.split(command.replace('eval "$(', "").replace(')"', "").replace("\\\n", "").split(" > ")[0])
     assert words[0] == "lakelog"
     parser_of(words[1]).parse_args(words[2:])
