@@ -94,9 +94,16 @@ def _candidates(arranged: Sequence[int], first: int, shift: int) -> Iterator[int
 def _check_numbers(partitions: int, replication_factor: int, brokers: int) -> None:
     if partitions < 1:
         raise InvalidPartitionsException(f"{partitions} partitions: a topic has 1 or more")
-    if not 1 <= replication_factor <= brokers:
+    if replication_factor < 1:
+        raise InvalidReplicationFactorException(f"replication factor {replication_factor}: it must be 1 or more")
+    if brokers == 0:
         raise InvalidReplicationFactorException(
-            f"replication factor {replication_factor}: it must be 1 or more, and there are {brokers} brokers"
+            f"replication factor {replication_factor}, but no broker is alive: start brokers with `lakelog broker`"
+        )
+    if replication_factor > brokers:
+        available = f"{brokers} available broker" + ("s" if brokers > 1 else "")
+        raise InvalidReplicationFactorException(
+            f"replication factor {replication_factor} is larger than the {available}"
         )
 
 

@@ -80,8 +80,21 @@ def test_tm_01_leaders_are_even():
     [
         (0, 1, FIVE, InvalidPartitionsException, "0 partitions"),
         (1, 0, FIVE, InvalidReplicationFactorException, "factor 0"),
-        (1, 6, FIVE, InvalidReplicationFactorException, "factor 6.* 5 brokers"),
-        (1, 1, {}, InvalidReplicationFactorException, "0 brokers"),
+        (1, 6, FIVE, InvalidReplicationFactorException, "replication factor 6 is larger than the 5 available brokers$"),
+        (
+            1,
+            3,
+            {1: None},
+            InvalidReplicationFactorException,
+            "replication factor 3 is larger than the 1 available broker$",
+        ),
+        (
+            1,
+            1,
+            {},
+            InvalidReplicationFactorException,
+            "factor 1, but no broker is alive: start brokers with `lakelog b",
+        ),
     ],
 )
 def test_assign_replicas_refuses(partitions, replication_factor, brokers, error, text):

@@ -115,7 +115,7 @@ def test_tm_02_what_is_generated_can_be_executed(on_t: Run, admin: AdminClient, 
     ("brokers_given", "error"),
     [
         ("1,9", "BrokerNotAvailableException: --broker-list: broker 9 has not registered; there are: 1, 2, 3\n"),
-        ("1", "InvalidReplicationFactorException: replication factor 2: it must be 1 or more, and there are 1 brokers"),
+        ("1", "InvalidReplicationFactorException: replication factor 2 is larger than the 1 available broker\n"),
     ],
 )
 def test_tm_02_brokers_that_are_unknown_or_too_few_are_refused(
