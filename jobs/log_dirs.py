@@ -8,7 +8,7 @@ stale.
 from lakelog.jobs.admin.log_dirs_command import describe
 from lakelog.jobs.cli.console import add_all, run
 from lakelog.jobs.cli.numbers import whole_numbers
-from lakelog.jobs.cli.options import add_actions, admin_parser
+from lakelog.jobs.cli.options import admin_parser
 from lakelog.jobs.cli.verb_parser import VerbParser
 
 
@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
 def make_parser() -> VerbParser:
     """The arguments."""
     parser = admin_parser("log-dirs", __doc__)
-    add_actions(parser, {"describe": "show the replicas"})
+    parser.add_argument("--describe", action="store_true", required=True, help="show the replicas; always needed")
     add_all(parser)
     parser.add_argument(
         "--verify",

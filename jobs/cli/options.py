@@ -50,9 +50,8 @@ def add_log_level(parser: argparse.ArgumentParser) -> None:
 
 def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, str]) -> None:
     """One of these has to be given; `args.action` names it. The values are their help."""
-    group = parser.add_argument_group("actions, of which exactly one is given").add_mutually_exclusive_group(
-        required=True
-    )
+    title = "actions, of which exactly one is given"
+    group = parser.add_argument_group(title).add_mutually_exclusive_group(required=True)
     for name, words in actions.items():
         group.add_argument(f"--{name}", dest="action", action="store_const", const=name, help=words)
 
