@@ -10,7 +10,7 @@ from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import add_command_config
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of, root_uri
-from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
+from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
 
 
 def main(argv: list[str]) -> int:
@@ -48,7 +48,6 @@ def _format_cluster(args: argparse.Namespace) -> str:
 
 def _format_broker(args: argparse.Namespace) -> str:
     cluster = Cluster.open(args.cluster, settings(args.command_config))
-    root = cluster.storage_of(args.broker_id, args.root)
-    format_broker(root, cluster.cluster_id, args.broker_id)
+    root = cluster.format_broker(args.broker_id, args.root)
     say(f"{root.uri} is the root of broker {args.broker_id}")
     return cluster.cluster_id

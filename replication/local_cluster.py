@@ -17,10 +17,9 @@ from lakelog.replication.errors import error_named
 from lakelog.replication.server.broker import Broker
 from lakelog.replication.server.id_watch import IdWatch
 from lakelog.replication.server.spark_check import check_spark
-from lakelog.replication.storage.cluster import CLUSTER_ROOT, Cluster, format_broker, format_cluster, read_identity
-from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.schemas import CLUSTER
+from lakelog.replication.storage.root_identity import CLUSTER_ROOT, is_formatted, read_identity
 
 
 class LocalCluster:
@@ -78,7 +77,7 @@ class LocalCluster:
 
     def _format_cluster(self) -> str:
         root = StorageRoot.of(self.cluster_uri)
-        if last_version(root.child(CLUSTER.name)) < 0:
+        if not is_formatted(root):
             return format_cluster(root, self._config(CLUSTER_ROOT))
         return str(read_identity(root)["cluster_id"])
 

@@ -19,7 +19,8 @@ from lakelog.jobs.cli.settings import settings
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
-from lakelog.replication.storage.cluster import Cluster, check_identity
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.root_identity import check_identity
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 

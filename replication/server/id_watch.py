@@ -13,7 +13,7 @@ from collections.abc import Callable
 from lakelog.replication.errors import DuplicateBrokerRegistrationException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.root_probe import is_formatted, prepare_root
+from lakelog.replication.storage.delta.root_probe import prepare_root, seems_formatted
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 
 # A live process moves its heartbeat at each interval. The newcomer fences a slower one, as usual. Started again, that
@@ -82,7 +82,7 @@ def prepare_start(cluster: Cluster, broker_id: int, root_uri: str, take_over: bo
     another process with this id is running, and what `prepare_root` raises.
     """
     watch = IdWatch(cluster, broker_id, root_uri, take_over)
-    if not (watch.is_registered_here and is_formatted(cluster.storage_of(broker_id, root_uri))):
+    if not (watch.is_registered_here and seems_formatted(cluster.storage_of(broker_id, root_uri))):
         watch.wait()
     prepare_root(cluster, broker_id, root_uri)
     return watch

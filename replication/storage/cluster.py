@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.errors import (
@@ -14,10 +13,17 @@ from lakelog.replication.errors import (
     KafkaStorageException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.storage.delta.commit_reader import last_version
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.root_identity import (
+    CLUSTER_ROOT,
+    check_apart,
+    check_identity,
+    check_new,
+    is_formatted,
+    read_identity,
+)
 from lakelog.replication.storage.tables.admin_table import AdminTable
 from lakelog.replication.storage.tables.broker_directory import BrokerDirectory
 from lakelog.replication.storage.tables.config_table import ConfigTable
@@ -29,8 +35,6 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.replication.storage.tables.topic_table import TopicTable
 from lakelog.schemas import CLUSTER, FORMAT_VERSION, LOG
-
-CLUSTER_ROOT = -1
 
 
 class Cluster:
@@ -112,37 +116,19 @@ class Cluster:
         """A broker's root with the credentials that the configuration has for it."""
         return storage_root(uri, broker_id, self.config)
 
+    def format_broker(self, broker_id: int, uri: str) -> StorageRoot:
+        """Makes the root of a broker, as `format_broker` does, apart from the roots of the cluster and its brokers."""
+        root = self.storage_of(broker_id, uri)
+        if not is_formatted(root):
+            others = {f"broker {broker}": r.root for broker, r in self.refresh_brokers().items() if broker != broker_id}
+            check_apart(root, {"the cluster": self.root.uri, **others})
+        format_broker(root, self.cluster_id, broker_id)
+        return root
+
 
 def storage_root(uri: str, owner: Owner, config: Config) -> StorageRoot:
     """A root with what the configuration has for it, and for all: credentials, deadlines, whether files are synced."""
     return StorageRoot.of(uri, config.storage_options(owner), config.storage_fsync, config.lakelog_storage_timeout_ms)
-
-
-def read_identity(root: StorageRoot) -> dict[str, Any]:
-    """Which cluster and broker a root belongs to.
-
-    Raises InconsistentClusterIdException if it is not formatted, or in another format than that of this code,
-    KafkaStorageException if it cannot be read.
-    """
-    try:
-        rows = StateTable.open(root.child(CLUSTER.name), CLUSTER).rows
-    except InconsistentClusterIdException as error:
-        raise InconsistentClusterIdException(_why_no_root(root)) from error
-    if not rows:
-        raise InconsistentClusterIdException(f"{root.uri}: formatting was not finished; empty the folder, format again")
-    if rows[0]["format_version"] != FORMAT_VERSION:
-        raise InconsistentClusterIdException(
-            f"{root.uri}: has format {rows[0]['format_version']}, this version of Lakelog knows {FORMAT_VERSION} only"
-        )
-    return rows[0]
-
-
-def _why_no_root(root: StorageRoot) -> str:
-    """Only what is empty is to be formatted: anything else is somebody's."""
-    found = root.list()
-    if not found:
-        return f"{root.uri}: is empty, or not there; to make a root of it, run `lakelog format`"
-    return f"{root.uri}: is no root of a cluster or a broker, it holds {', '.join(found[:5])}"
 
 
 def format_cluster(root: StorageRoot, config: Config) -> str:
@@ -150,7 +136,8 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
 
     The identity is written last: a root whose formatting was cut short is no root.
     """
-    _check_empty(root)
+    check_new(root)
+    root.create_folder()
     probe_compare_and_set(root)
     MetadataTable.create(root)
     TopicTable.create(root)
@@ -169,26 +156,15 @@ def format_broker(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
 
     Raises InconsistentClusterIdException if it belongs to another or holds something else.
     """
-    if last_version(root.child(CLUSTER.name)) >= 0:
+    if is_formatted(root):
         check_identity(root, cluster_id, broker_id)
         return
-    _check_empty(root)
+    check_new(root)
+    root.create_folder()
     probe_compare_and_set(root)
     ReplicaLog.create(root.child(LOG.name))
     ReplicaTable.create(root)
     _write_identity(root, cluster_id, broker_id, {})
-
-
-def check_identity(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
-    """Raises InconsistentClusterIdException unless the root is that broker's, of that cluster."""
-    identity = read_identity(root)
-    if identity["broker_id"] == CLUSTER_ROOT:
-        raise InconsistentClusterIdException(f"{root.uri}: is the root of a cluster, no root of a broker")
-    if (identity["cluster_id"], identity["broker_id"]) != (cluster_id, broker_id):
-        raise InconsistentClusterIdException(
-            f"{root.uri}: belongs to broker {identity['broker_id']} of cluster {identity['cluster_id']}, "
-            f"not to broker {broker_id} of cluster {cluster_id}"
-        )
 
 
 def _write_identity(root: StorageRoot, cluster_id: str, broker_id: int, configs: Mapping[str, str]) -> None:
@@ -199,15 +175,6 @@ def _write_identity(root: StorageRoot, cluster_id: str, broker_id: int, configs:
         "configs": list(configs.items()),
     }
     StateTable.create(root.child(CLUSTER.name), CLUSTER, [row])
-
-
-def _check_empty(root: StorageRoot) -> None:
-    root.create_folder()
-    found = root.list()
-    if found:
-        raise InconsistentClusterIdException(
-            f"{root.uri}: must be empty to be formatted, it holds {', '.join(found[:5])}"
-        )
 
 
 def probe_compare_and_set(root: StorageRoot) -> None:

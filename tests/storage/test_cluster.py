@@ -14,15 +14,14 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import (
     Cluster,
-    check_identity,
     format_broker,
     format_cluster,
     probe_compare_and_set,
-    read_identity,
 )
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.root_identity import check_identity, read_identity
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
@@ -106,21 +105,80 @@ def test_only_a_folder_that_is_empty_is_to_be_formatted(root, is_there):
     folder = StorageRoot.of(root).child("none")
     if is_there:
         folder.create_folder()
-    with pytest.raises(InconsistentClusterIdException, match=r"none: is empty, or not there; .* run `lakelog format`$"):
+    why = "the folder is empty" if is_there else "nothing is there"
+    match = f"^there is no cluster at {root}/none: {why}; `lakelog format --cluster {root}/none` makes one$"
+    with pytest.raises(InconsistentClusterIdException, match=match):
         Cluster.open(folder.uri)
 
 
 def test_a_folder_that_holds_something_else_is_not_to_be_formatted(root):
     folder = StorageRoot.of(root).child("photos")
     folder.write("summer.jpg", b"")
-    with pytest.raises(InconsistentClusterIdException, match=r"is no root of .* it holds summer\.jpg$"):
+    with pytest.raises(
+        InconsistentClusterIdException, match=r"there is no cluster at .*: the folder holds summer\.jpg$"
+    ):
         Cluster.open(folder.uri)
 
 
 def test_a_file_is_no_root(root):
     StorageRoot.of(root).write("plain", b"")
-    with pytest.raises(KafkaStorageException, match=f"^{root}/plain.*: cannot be read: Not a directory$"):
-        Cluster.open(f"{root}/plain")
+    told = f"^{root}/plain: is a file, and a root is a folder$"
+    for refused in (Cluster.open, lambda uri: format_cluster(StorageRoot.of(uri), Config())):
+        with pytest.raises(KafkaStorageException, match=told):
+            refused(f"{root}/plain")
+
+
+def test_a_broker_without_its_root_is_told_how_to_make_it(root):
+    told = (
+        "^there is no root of broker 2 at .*: nothing is there; `lakelog format --broker-id 2 --root .*/b` makes one$"
+    )
+    with pytest.raises(InconsistentClusterIdException, match=told):
+        check_identity(StorageRoot.of(f"{root}/b"), "c", 2)
+
+
+@pytest.mark.parametrize("place", ["inside", "deep/er/inside"])
+def test_a_root_inside_another_root_is_refused(cluster, broker, place):
+    cluster_id = format_cluster(cluster, Config())
+    format_broker(broker, cluster_id, 1)
+    for outer, owner in ((cluster, f"cluster {cluster_id}"), (broker, f"broker 1 of cluster {cluster_id}")):
+        inner = outer.child(place)
+        told = f"^{inner.uri}: lies in {outer.uri}, the root of {owner}; give each root a folder of its own$"
+        with pytest.raises(InconsistentClusterIdException, match=told):
+            format_cluster(inner, Config())
+        with pytest.raises(InconsistentClusterIdException, match=told):
+            format_broker(inner, cluster_id, 2)
+        assert inner.list() == []
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("/lake/one", "/lake/one: is the root of broker 1; give each root a folder of its own$"),
+        ("/lake/one/more", "/lake/one/more: lies in /lake/one, the root of broker 1; "),
+        ("/lake", "/lake: contains /lake/one, the root of broker 1; "),
+        ("/inside", "/inside: lies in .*/cluster, the root of the cluster; "),
+    ],
+)
+def test_a_root_that_is_not_apart_from_those_that_are_registered_is_refused(cluster, root, place, told):
+    """Also where the other root is not there at the moment."""
+    format_cluster(cluster, Config())
+    at = f"{root}{place}" if place.startswith("/lake") else f"{cluster.uri}{place}"
+    registration = BrokerRegistration(1, f"{root}/lake/one", None, 1, 0, -1, False, None, "log-id", 0)
+    BrokerTable.open_or_create(cluster, 1).register(lambda _: registration)
+    with pytest.raises(InconsistentClusterIdException, match=told.replace("/lake", f"{root}/lake")) as raised:
+        Cluster.open(cluster.uri).format_broker(2, at)
+    assert str(raised.value).startswith(f"{at}: ")
+    assert not Path(f"{root}/lake").exists()
+    assert Cluster.open(cluster.uri).format_broker(2, f"{root}/lake/one-more").uri == f"{root}/lake/one-more"
+
+
+def test_a_root_that_was_formatted_inside_another_one_before_is_left_as_it_is(cluster):
+    """Its broker must still start."""
+    inner = cluster.child("b")
+    format_broker(inner, "c", 1)
+    StateTable.create(cluster.child("cluster"), CLUSTER, [identity(broker_id=-1)])
+    format_broker(inner, "c", 1)
+    check_identity(inner, "c", 1)
 
 
 @pytest.fixture

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException
-from lakelog.replication.storage.cluster import Cluster, check_identity, format_broker
+from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_reader import check_commits, last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.schemas import CLUSTER, LOG, REPLICAS
+from lakelog.replication.storage.root_identity import check_identity, is_formatted
+from lakelog.schemas import LOG, REPLICAS
 
 _NAME, _CONTENT = "storage-probe", b"written to find out whether this root can be written\n"
 
@@ -18,18 +19,17 @@ def prepare_root(cluster: Cluster, broker_id: int, uri: str) -> None:
     InconsistentClusterIdException if the root holds something else, KafkaStorageException if it cannot be read and
     written.
     """
-    root = cluster.storage_of(broker_id, uri)
     try:
-        format_broker(root, cluster.cluster_id, broker_id)
+        cluster.format_broker(broker_id, uri)
     except KafkaStorageException as error:
         if broker_id not in cluster.refresh_brokers():
             raise KafkaStorageException(f"{uri}: cannot be read and written: {error}") from error
 
 
-def is_formatted(root: StorageRoot) -> bool:
+def seems_formatted(root: StorageRoot) -> bool:
     """Whether the root is formatted; False if it cannot be read."""
     try:
-        return last_version(root.child(CLUSTER.name)) >= 0
+        return is_formatted(root)
     except (KafkaStorageException, OSError):
         return False
 

@@ -86,7 +86,7 @@ def test_a_broker_needs_a_cluster_and_the_root_of_a_broker_is_none(lakelog: Run,
     words = ("--broker-id", 2, "--root", tmp_path / "b")
     status, _, err = lakelog(format_verb, "--cluster", tmp_path / "none", *words)
     assert status == 1
-    assert "run `lakelog format`" in err
+    assert f"there is no cluster at {tmp_path}/none: nothing is there; `lakelog format --cluster" in err
     assert not (tmp_path / "b").exists()
     lakelog(format_verb, "--cluster", cluster, *words)
     status, _, err = lakelog(topics_verb, "--cluster", tmp_path / "b", "--list")
@@ -215,7 +215,7 @@ def test_an_unformatted_root_is_refused(lakelog: Run, tmp_path: Path) -> None:
     status, out, err = lakelog(topics_verb, "--cluster", tmp_path, "--list")
     assert (status, out) == (1, "")
     assert err.startswith("lakelog: InconsistentClusterIdException: ")
-    assert err.endswith("run `lakelog format`\n")
+    assert err.endswith(f"the folder is empty; `lakelog format --cluster {tmp_path}` makes one\n")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,131 @@
+"""Whose root a folder is, and where a new root may lie: in an empty folder, apart from every other root."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException, LakelogException
+from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.state_table import StateTable
+from lakelog.schemas import CLUSTER, FORMAT_VERSION
+
+CLUSTER_ROOT = -1
+
+_SHOWN = 5  # names of what a folder holds
+
+
+def is_formatted(root: StorageRoot) -> bool:
+    """Whether the folder has been made a root. Raises KafkaStorageException if it cannot be read."""
+    return last_version(root.child(CLUSTER.name)) >= 0
+
+
+def read_identity(root: StorageRoot, broker_id: int = CLUSTER_ROOT) -> dict[str, Any]:
+    """Which cluster and broker a root belongs to; `broker_id`: the broker whose root it should be.
+
+    Raises InconsistentClusterIdException if it is not formatted, or in another format than that of this code,
+    KafkaStorageException if it cannot be read.
+    """
+    try:
+        rows = StateTable.open(root.child(CLUSTER.name), CLUSTER).rows
+    except InconsistentClusterIdException as error:
+        raise InconsistentClusterIdException(_why_no_root(root, broker_id)) from error
+    if not rows:
+        raise InconsistentClusterIdException(f"{root.uri}: formatting was not finished; empty the folder, format again")
+    if rows[0]["format_version"] != FORMAT_VERSION:
+        raise InconsistentClusterIdException(
+            f"{root.uri}: has format {rows[0]['format_version']}, this version of Lakelog knows {FORMAT_VERSION} only"
+        )
+    return rows[0]
+
+
+def _why_no_root(root: StorageRoot, broker_id: int) -> str:
+    """With the command that makes one where nothing is in the way: anything else is somebody's."""
+    what, flags = f"root of broker {broker_id}", f"--broker-id {broker_id} --root"
+    if broker_id == CLUSTER_ROOT:
+        what, flags = "cluster", "--cluster"
+    check_is_folder(root)
+    found = root.list()
+    if found:
+        return f"there is no {what} at {root.uri}: the folder holds {_names(found)}"
+    why = "the folder is empty" if root.is_local and os.path.isdir(root.uri) else "nothing is there"
+    return f"there is no {what} at {root.uri}: {why}; `lakelog format {flags} {root.uri}` makes one"
+
+
+def check_identity(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
+    """Raises InconsistentClusterIdException unless the root is that broker's, of that cluster."""
+    identity = read_identity(root, broker_id)
+    if identity["broker_id"] == CLUSTER_ROOT:
+        raise InconsistentClusterIdException(f"{root.uri}: is the root of a cluster, no root of a broker")
+    if (identity["cluster_id"], identity["broker_id"]) != (cluster_id, broker_id):
+        raise InconsistentClusterIdException(
+            f"{root.uri}: belongs to broker {identity['broker_id']} of cluster {identity['cluster_id']}, "
+            f"not to broker {broker_id} of cluster {cluster_id}"
+        )
+
+
+def check_is_folder(root: StorageRoot) -> None:
+    """Raises KafkaStorageException if there is a file of this name."""
+    if root.is_local and os.path.isfile(root.uri):
+        raise KafkaStorageException(f"{root.uri}: is a file, and a root is a folder")
+
+
+def check_new(root: StorageRoot) -> None:
+    """Raises InconsistentClusterIdException if a folder holds anything, or lies in a root: then none is made of it."""
+    check_is_folder(root)
+    found = root.list()
+    if found:
+        raise InconsistentClusterIdException(f"{root.uri}: must be empty to be formatted, it holds {_names(found)}")
+    for parent in _parents(root):
+        owner = _owner(parent)
+        if owner is not None:
+            check_apart(root, {owner: parent.uri})
+
+
+def check_apart(root: StorageRoot, others: Mapping[str, str]) -> None:
+    """Raises InconsistentClusterIdException if the root is one of the others, or one of both lies in the other.
+
+    `others`: the URI of each root, by whose it is.
+    """
+    here = _comparable(root.uri)
+    for owner, uri in others.items():
+        there = _comparable(uri)
+        if here.startswith(there) or there.startswith(here):
+            place = "is" if here == there else f"lies in {uri}," if len(there) < len(here) else f"contains {uri},"
+            raise InconsistentClusterIdException(
+                f"{root.uri}: {place} the root of {owner}; give each root a folder of its own"
+            )
+
+
+def _comparable(uri: str) -> str:
+    """A text that begins with that of each folder around it. Hadoop has another name for S3."""
+    return uri.replace("s3a://", "s3://", 1) + "/"
+
+
+def _parents(root: StorageRoot) -> Iterator[StorageRoot]:
+    """The folders around a root, the nearest first, the last one a bucket or a folder below `/`."""
+    scheme, slashes, path = root.uri.rpartition("://")
+    names = path.split("/")
+    for length in range(len(names) - 1, 0, -1):
+        folder = "/".join(names[:length])
+        if folder:
+            yield replace(root, uri=f"{scheme}{slashes}{folder}")
+
+
+def _owner(folder: StorageRoot) -> str | None:
+    """Whose root a folder is; None if it is nobody's, or may not be read."""
+    try:
+        identity = read_identity(folder) if is_formatted(folder) else None
+    except LakelogException:
+        return None
+    if identity is None:
+        return None
+    broker = "" if identity["broker_id"] == CLUSTER_ROOT else f"broker {identity['broker_id']} of "
+    return f"{broker}cluster {identity['cluster_id']}"
+
+
+def _names(found: list[str]) -> str:
+    return ", ".join(found[:_SHOWN])
