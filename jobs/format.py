@@ -1,15 +1,18 @@
 """Makes the root of a cluster, or the root of a broker of that cluster, and prints the id of the cluster.
 
-The root of a cluster must be empty. A root that belongs to another cluster or broker is refused.
+A root must be empty, and may not lie in another root. A root that belongs to another cluster or broker is refused, and
+so is a second root for a broker that is at work.
 """
 
 import argparse
 
+from lakelog.jobs.admin.heartbeats import ALIVE, observe_brokers
 from lakelog.jobs.cli.console import OK, run, say
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import add_command_config
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of, root_uri
+from lakelog.replication.errors import DuplicateBrokerRegistrationException
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
 
 
@@ -48,6 +51,22 @@ def _format_cluster(args: argparse.Namespace) -> str:
 
 def _format_broker(args: argparse.Namespace) -> str:
     cluster = Cluster.open(args.cluster, settings(args.command_config))
+    _check_is_not_at_work(cluster, args.broker_id, args.root)
     root = cluster.format_broker(args.broker_id, args.root)
     say(f"{root.uri} is the root of broker {args.broker_id}")
     return cluster.cluster_id
+
+
+def _check_is_not_at_work(cluster: Cluster, broker_id: int, uri: str) -> None:
+    """A broker may get a new root when it is down, or when its root fails; one that works has a root.
+
+    Raises DuplicateBrokerRegistrationException.
+    """
+    registered, root = cluster.refresh_brokers().get(broker_id), cluster.storage_of(broker_id, uri)
+    if registered is None or registered.root == root.uri:
+        return
+    if observe_brokers(cluster, only=[broker_id])[broker_id].state == ALIVE:
+        raise DuplicateBrokerRegistrationException(
+            f"{root.uri}: broker {broker_id} is at work at {registered.root}; stop it before you make another root for "
+            "it, or use another id"
+        )

@@ -9,7 +9,7 @@ takes those of its own settings.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from lakelog.jobs.cli.console import say
@@ -69,9 +69,13 @@ def observe(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> tuple
     return _seen(cluster, found), SeenController(lease, controller_state(lease, pulse.is_live), pulse.age)
 
 
-def observe_brokers(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> dict[int, SeenBroker]:
-    """All brokers that have registered. Waits only if one of them looks dead."""
-    return _seen(cluster, pulses(_of_brokers(cluster), wait))
+def observe_brokers(
+    cluster: Cluster, wait: Callable[[float], None] = let_pass, *, only: Collection[int] | None = None
+) -> dict[int, SeenBroker]:
+    """All brokers that have registered, or some of them. Waits only if one of them looks dead."""
+    names = None if only is None else set(map(_name, only))
+    tables = {name: table for name, table in _of_brokers(cluster).items() if names is None or name in names}
+    return _seen(cluster, pulses(tables, wait))
 
 
 def _of_brokers(cluster: Cluster) -> dict[str, Heartbeats]:

@@ -13,6 +13,7 @@ from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
+from tests.jobs.admin.seen import beat
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 
@@ -47,7 +48,7 @@ def test_the_settings_of_the_cluster_come_from_the_file(lakelog: Run, tmp_path: 
 
 
 def test_a_broker_root_may_be_formatted_again_for_the_same_broker(lakelog: Run, cluster: str, tmp_path: Path) -> None:
-    words = ("--cluster", cluster, "--broker-id", 2, "--root", tmp_path / "b")
+    words = ("--cluster", cluster, "--broker-id", 4, "--root", tmp_path / "b")
     first, again = lakelog(format_verb, *words), lakelog(format_verb, *words)
     assert first == again
     assert first[:2] == (0, Cluster.open(cluster).cluster_id + "\n")
@@ -55,15 +56,15 @@ def test_a_broker_root_may_be_formatted_again_for_the_same_broker(lakelog: Run, 
 
 def test_a_root_of_another_broker_or_cluster_is_refused(lakelog: Run, cluster: str, tmp_path: Path) -> None:
     root = tmp_path / "b"
-    lakelog(format_verb, "--cluster", cluster, "--broker-id", 2, "--root", root)
-    status, out, err = lakelog(format_verb, "--cluster", cluster, "--broker-id", 3, "--root", root)
+    lakelog(format_verb, "--cluster", cluster, "--broker-id", 4, "--root", root)
+    status, out, err = lakelog(format_verb, "--cluster", cluster, "--broker-id", 5, "--root", root)
     assert (status, out) == (1, "")
-    assert err.startswith(f"lakelog: InconsistentClusterIdException: {root}: belongs to broker 2 of cluster ")
+    assert err.startswith(f"lakelog: InconsistentClusterIdException: {root}: belongs to broker 4 of cluster ")
     assert err.count("\n") == 1
     lakelog(format_verb, "--cluster", tmp_path / "other")
-    status, _, err = lakelog(format_verb, "--cluster", tmp_path / "other", "--broker-id", 2, "--root", root)
+    status, _, err = lakelog(format_verb, "--cluster", tmp_path / "other", "--broker-id", 4, "--root", root)
     assert status == 1
-    assert "belongs to broker 2 of cluster" in err
+    assert "belongs to broker 4 of cluster" in err
 
 
 def test_a_root_that_holds_something_else_is_refused_and_left_alone(lakelog: Run, tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_a_root_that_is_a_file_is_refused(lakelog: Run, tmp_path: Path) -> None:
 
 
 def test_a_broker_needs_a_cluster_and_the_root_of_a_broker_is_none(lakelog: Run, cluster: str, tmp_path: Path) -> None:
-    words = ("--broker-id", 2, "--root", tmp_path / "b")
+    words = ("--broker-id", 4, "--root", tmp_path / "b")
     status, _, err = lakelog(format_verb, "--cluster", tmp_path / "none", *words)
     assert status == 1
     assert f"there is no cluster at {tmp_path}/none: nothing is there; `lakelog format --cluster" in err
@@ -91,14 +92,41 @@ def test_a_broker_needs_a_cluster_and_the_root_of_a_broker_is_none(lakelog: Run,
     lakelog(format_verb, "--cluster", cluster, *words)
     status, _, err = lakelog(topics_verb, "--cluster", tmp_path / "b", "--list")
     assert status == 1
-    assert "is the root of broker 2, no cluster" in err
+    assert "is the root of broker 4, no cluster" in err
 
 
-@pytest.mark.parametrize("words", [["--broker-id", "2"], ["--root", "b"], ["--broker-id", "-1", "--root", "b"]])
+@pytest.mark.parametrize("words", [["--broker-id", "4"], ["--root", "b"], ["--broker-id", "-1", "--root", "b"]])
 def test_half_a_broker_is_wrong_usage(lakelog: Run, cluster: str, words: list[str]) -> None:
     status, out, err = lakelog(format_verb, "--cluster", cluster, *words)
     assert (status, out) == (2, "")
     assert "lakelog format --help` lists the options" in err
+
+
+@pytest.mark.usefixtures("waits")
+def test_bc_01_a_broker_that_is_at_work_gets_no_second_root(lakelog: Run, cluster: str, tmp_path: Path) -> None:
+    beat(cluster, 2, 1.0)
+    status, out, err = lakelog(format_verb, "--cluster", cluster, "--broker-id", 2, "--root", tmp_path / "b")
+    assert (status, out) == (1, "")
+    assert err == (
+        f"lakelog: DuplicateBrokerRegistrationException: {tmp_path}/b: broker 2 is at work at /nowhere/2; stop it "
+        "before you make another root for it, or use another id\n"
+    )
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("ago", "fields"),
+    [(60.0, {}), (1.0, {"shutting_down": True}), (1.0, {"storage_error": "KafkaStorageException: disk full"})],
+    ids=["dead", "stopping", "its root fails"],
+)
+@pytest.mark.usefixtures("waits")
+def test_bc_01_a_broker_that_is_down_or_has_lost_its_root_gets_a_new_one(
+    lakelog: Run, cluster: str, tmp_path: Path, ago: float, fields: dict[str, Any]
+) -> None:
+    beat(cluster, 2, ago, **fields)
+    root = tmp_path / "b"
+    status, _, err = lakelog(format_verb, "--cluster", cluster, "--broker-id", 2, "--root", root)
+    assert (status, err.splitlines()[-1]) == (0, f"{root} is the root of broker 2")
 
 
 # --- topics ---
