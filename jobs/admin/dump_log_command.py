@@ -12,12 +12,14 @@ from lakelog.jobs.admin.log_files import InspectedFile, LogRows, gaps, log_files
 from lakelog.jobs.cli.console import FAILED, OK, say
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.settings import settings
-from lakelog.replication.errors import UnknownTopicOrPartitionException
+from lakelog.replication.errors import InconsistentClusterIdException, UnknownTopicOrPartitionException
 from lakelog.replication.protocol.producer_state import increment_sequence
 from lakelog.replication.protocol.record_batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.producer_snapshot import RememberedProducer
 from lakelog.replication.storage.log.segment import rows_of
+from lakelog.replication.storage.root_identity import CLUSTER_ROOT, read_identity
+from lakelog.replication.storage.tables.broker_directory import BrokerDirectory
 from lakelog.schemas import LOG
 
 Object = dict[str, Any]
@@ -45,8 +47,13 @@ def dump(args: argparse.Namespace) -> int:
     """Shows the files of a log; FAILED if anything is found to be broken."""
     config = settings(args.command_config)
     options = {} if args.broker_id is None else config.storage_options(args.broker_id)
-    log = StorageRoot.of(args.root, options).child(LOG.name)
-    files = log_files(log)
+    root = StorageRoot.of(args.root, options)
+    log = root.child(LOG.name)
+    try:
+        files = log_files(log)
+    except InconsistentClusterIdException:
+        _check_is_of_a_broker(root)
+        raise
     _check_asked(files, args)
     objects, broken = [], 0
     for found in _objects(log, files, args):
@@ -63,6 +70,18 @@ def dump(args: argparse.Namespace) -> int:
     if args.verify:
         say(f"files: {len(files)}, broken: {broken}, gaps between batches: {len(holes)}")
     return FAILED if broken or holes else OK
+
+
+def _check_is_of_a_broker(root: StorageRoot) -> None:
+    """Raises InconsistentClusterIdException if the root is not a broker's; that of a cluster knows where those are."""
+    if read_identity(root, None)["broker_id"] != CLUSTER_ROOT:
+        return
+    brokers = BrokerDirectory(root)
+    brokers.refresh()
+    roots = ", ".join(registration.root for registration in brokers.registrations.values()) or "none so far"
+    raise InconsistentClusterIdException(
+        f"{root.uri}: is the root of a cluster; give the root of one of its brokers: {roots}"
+    )
 
 
 def _check_asked(files: list[InspectedFile], args: argparse.Namespace) -> None:

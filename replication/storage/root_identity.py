@@ -23,8 +23,8 @@ def is_formatted(root: StorageRoot) -> bool:
     return last_version(root.child(CLUSTER.name)) >= 0
 
 
-def read_identity(root: StorageRoot, broker_id: int = CLUSTER_ROOT) -> dict[str, Any]:
-    """Which cluster and broker a root belongs to; `broker_id`: the broker whose root it should be.
+def read_identity(root: StorageRoot, broker_id: int | None = CLUSTER_ROOT) -> dict[str, Any]:
+    """Which cluster and broker a root belongs to; `broker_id`: the broker whose root it should be, None for any.
 
     Raises InconsistentClusterIdException if it is not formatted, or in another format than that of this code,
     KafkaStorageException if it cannot be read.
@@ -42,17 +42,20 @@ def read_identity(root: StorageRoot, broker_id: int = CLUSTER_ROOT) -> dict[str,
     return rows[0]
 
 
-def _why_no_root(root: StorageRoot, broker_id: int) -> str:
+def _why_no_root(root: StorageRoot, broker_id: int | None) -> str:
     """With the command that makes one where nothing is in the way: anything else is somebody's."""
-    what, flags = f"root of broker {broker_id}", f"--broker-id {broker_id} --root"
+    what, makes = "root of a broker", ""
     if broker_id == CLUSTER_ROOT:
-        what, flags = "cluster", "--cluster"
+        what, makes = "cluster", f"; `lakelog format --cluster {root.uri}` makes one"
+    elif broker_id is not None:
+        flags = f"--broker-id {broker_id} --root {root.uri}"
+        what, makes = f"root of broker {broker_id}", f"; `lakelog format {flags}` makes one"
     check_is_folder(root)
     found = root.list()
     if found:
         return f"there is no {what} at {root.uri}: the folder holds {_names(found)}"
     why = "the folder is empty" if root.is_local and os.path.isdir(root.uri) else "nothing is there"
-    return f"there is no {what} at {root.uri}: {why}; `lakelog format {flags} {root.uri}` makes one"
+    return f"there is no {what} at {root.uri}: {why}{makes}"
 
 
 def check_identity(root: StorageRoot, cluster_id: str, broker_id: int) -> None:

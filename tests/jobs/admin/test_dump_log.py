@@ -366,7 +366,14 @@ def test_a_root_has_the_credentials_of_its_broker(dump: Run, monkeypatch: pytest
 def test_a_folder_without_a_log_is_refused(lakelog: Run, tmp_path: Path) -> None:
     status, out, err = lakelog(dump_log, "--root", tmp_path / "none")
     assert (status, out) == (1, "")
-    assert err.startswith(f"lakelog: InconsistentClusterIdException: {tmp_path}/none/log: there is no Lakelog table")
+    assert err.startswith(f"lakelog: InconsistentClusterIdException: there is no root of a broker at {tmp_path}/none: ")
+
+
+def test_the_root_of_a_cluster_is_refused_and_names_those_of_its_brokers(lakelog: Run, cluster: str) -> None:
+    status, out, err = lakelog(dump_log, "--root", cluster)
+    assert (status, out) == (1, "")
+    roots = "/nowhere/1, /nowhere/2, /nowhere/3"
+    assert err.endswith(f": {cluster}: is the root of a cluster; give the root of one of its brokers: {roots}\n")
 
 
 @pytest.mark.parametrize("words", [["--offsets", "5"], ["--offsets", "a:b"], ["--partition", "x"], ["-o", "table"]])
