@@ -8,11 +8,9 @@ import argparse
 import sys
 
 from lakelog.jobs.admin.controller_command import cancel_request, describe, run_controller, show_requests
-from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.console import add_all, run
 from lakelog.jobs.cli.options import FORMS, add_command_config, add_log_level
-from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
-from lakelog.replication.clients.admin import AdminClient
 
 
 def main(argv: list[str]) -> int:
@@ -31,17 +29,19 @@ def make_parser() -> VerbParser:
     instead.add_argument("--describe", action="store_true", help="show the active controller")
     instead.add_argument("--requests", action="store_true", help="show the requests of commands, and their outcomes")
     instead.add_argument("--cancel-request", metavar="ID", help="cancel a request that no controller has decided")
+    add_all(parser)
     parser.add_argument("-o", "--output", choices=FORMS, help="for --describe and --requests; default: table")
     return parser
 
 
 def _controller(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
-    if args.output and not (args.describe or args.requests):
-        return parser.error("-o goes with --describe, --requests only")
+    for name, given in (("-o", args.output), ("--all", args.all)):
+        if given and not (args.describe or args.requests):
+            return parser.error(f"{name} goes with --describe, --requests only")
     if args.describe:
-        return describe(AdminClient(args.cluster, settings(args.command_config)), args.output)
+        return describe(args)
     if args.requests:
-        return show_requests(AdminClient(args.cluster, settings(args.command_config)), args.output)
+        return show_requests(args)
     if args.cancel_request is not None:
         return cancel_request(args)
     return run_controller(args)

@@ -6,32 +6,53 @@ import socket
 import uuid
 
 from lakelog.jobs.admin.controller_view import lease_row, request_rows
-from lakelog.jobs.cli.console import OK, TABLE, log_to_stderr, say, show
+from lakelog.jobs.admin.heartbeats import observe_controller
+from lakelog.jobs.cli.console import JSON, OK, TABLE, log_to_stderr, say, show
 from lakelog.jobs.cli.options import admin_client_of
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.controller.controller import Controller
+from lakelog.replication.errors import InvalidRequestException
 from lakelog.replication.storage.cluster import Cluster
 
+_LEASE_COLUMNS = ("controller", "controller_epoch", "state", "lease_age_s")
+_REQUEST_COLUMNS = ("request", "kind", "state", "of", "error")
+_SHORT = 8  # characters of a request's id, which name it well enough
 
-def describe(admin: AdminClient, output: str | None) -> int:
+
+def describe(args: argparse.Namespace) -> int:
     """Shows who is active."""
-    show([lease_row(admin)], output or TABLE)
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    show([lease_row(observe_controller(cluster))], args.output or TABLE, () if args.all else _LEASE_COLUMNS)
     return OK
 
 
-def show_requests(admin: AdminClient, output: str | None) -> int:
-    """Shows the requests with their outcomes."""
-    show(request_rows(admin), output or TABLE)
+def show_requests(args: argparse.Namespace) -> int:
+    """Shows the requests with their outcomes; in a table that has not all columns, their ids are short."""
+    rows = request_rows(AdminClient(args.cluster, settings(args.command_config)))
+    if args.output == JSON or args.all:
+        show(rows, args.output or TABLE)
+    else:
+        show([{**row, "request": str(row["request"])[:_SHORT]} for row in rows], columns=_REQUEST_COLUMNS)
     return OK
 
 
 def cancel_request(args: argparse.Namespace) -> int:
-    """Cancels a request that waits, whoever has asked."""
-    request = admin_client_of(args.cluster, args.command_config, "controller").cancel_request(args.cancel_request)
+    """Cancels a request that waits, whoever has asked; the first characters of its id will do."""
+    admin = admin_client_of(args.cluster, args.command_config, "controller")
+    request = admin.cancel_request(_full_id(admin, args.cancel_request))
     say(f"Cancelled request {request.request_id}: {request.kind} by {request.requested_by or 'somebody'}.")
     return OK
+
+
+def _full_id(admin: AdminClient, text: str) -> str:
+    """The id that begins like this; the text itself if none does. Raises InvalidRequestException if several do."""
+    ids = [request.request_id for request in admin.list_requests()]
+    found = [text] if text in ids else [name for name in ids if text and name.startswith(text)]
+    if len(found) > 1:
+        raise InvalidRequestException(f"several requests begin with {text}: {', '.join(found)}")
+    return found[0] if found else text
 
 
 def run_controller(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from lakelog.jobs.admin.heartbeats import SeenController
 from lakelog.jobs.cli.console import Row
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.errors import ControllerNotAvailableException
@@ -11,17 +12,22 @@ _WAITING = Outcome(None, "no controller has decided it yet")
 _NOTHING = Outcome(None, "nothing needed to be done")
 
 
-def lease_row(admin: AdminClient) -> Row:
-    """Who controls the cluster. Raises ControllerNotAvailableException if nobody ever did."""
-    lease = admin.describe_controller()
-    if lease is None:
-        raise ControllerNotAvailableException("no controller was ever elected; run `lakelog controller`")
+def controller_row(seen: SeenController) -> Row:
+    """Who controls the cluster, or did last."""
+    lease = seen.lease
     return {
-        "controller": lease.controller_id,
-        "controller_epoch": lease.controller_epoch,
-        "lease": lease.lease,
-        "resigned": lease.resigned,
+        "controller": None if lease is None else lease.controller_id,
+        "controller_epoch": None if lease is None else lease.controller_epoch,
+        "state": seen.state,
+        "lease_age_s": None if lease is None else round(seen.age, 1),
     }
+
+
+def lease_row(seen: SeenController) -> Row:
+    """As `controller_row`, with the lease. Raises ControllerNotAvailableException if nobody was ever elected."""
+    if seen.lease is None:
+        raise ControllerNotAvailableException("no controller was ever elected; run `lakelog controller`")
+    return {**controller_row(seen), "lease": seen.lease.lease, "resigned": seen.lease.resigned}
 
 
 def request_rows(admin: AdminClient) -> list[Row]:

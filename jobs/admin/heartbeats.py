@@ -59,14 +59,13 @@ class SeenController(NamedTuple):
 
 def observe(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> tuple[dict[int, SeenBroker], SeenController]:
     """All brokers, and the controller. Waits only if one of them looks dead."""
-    timeout = cluster.config.controller_session_timeout_ms / 1000
-    tables = _of_brokers(cluster)
-    lease = cluster.lease.read()
-    if lease is not None and not lease.resigned:
-        tables[_CONTROLLER] = Heartbeats(cluster.root.child(CONTROLLER.name), timeout)
-    found = pulses(tables, wait)
-    lease, pulse = cluster.lease.read(), found.get(_CONTROLLER, Pulse(False, 0.0))
-    return _seen(cluster, found), SeenController(lease, controller_state(lease, pulse.is_live), pulse.age)
+    found = pulses({**_of_brokers(cluster), **_of_controller(cluster)}, wait)
+    return _seen(cluster, found), _seen_controller(cluster, found)
+
+
+def observe_controller(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> SeenController:
+    """The controller that was elected last. Waits only if it looks dead."""
+    return _seen_controller(cluster, pulses(_of_controller(cluster), wait))
 
 
 def observe_brokers(
@@ -82,6 +81,21 @@ def _of_brokers(cluster: Cluster) -> dict[str, Heartbeats]:
     timeout = cluster.config.broker_session_timeout_ms / 1000
     folder = cluster.root.child(BROKERS.name)
     return {_name(broker): Heartbeats(folder.child(str(broker)), timeout) for broker in cluster.refresh_brokers()}
+
+
+def _of_controller(cluster: Cluster) -> dict[str, Heartbeats]:
+    """Nothing if nobody was elected, or the last one has resigned."""
+    lease = cluster.lease.read()
+    if lease is None or lease.resigned:
+        return {}
+    timeout = cluster.config.controller_session_timeout_ms / 1000
+    return {_CONTROLLER: Heartbeats(cluster.root.child(CONTROLLER.name), timeout)}
+
+
+def _seen_controller(cluster: Cluster, found: Mapping[str, Pulse]) -> SeenController:
+    """With the lease as it is after the last look."""
+    lease, pulse = cluster.lease.read(), found.get(_CONTROLLER, Pulse(False, 0.0))
+    return SeenController(lease, controller_state(lease, pulse.is_live), pulse.age)
 
 
 def _seen(cluster: Cluster, found: Mapping[str, Pulse]) -> dict[int, SeenBroker]:

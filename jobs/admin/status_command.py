@@ -13,6 +13,7 @@ from lakelog.jobs.admin.cluster_status import (
     problems,
     summary,
 )
+from lakelog.jobs.admin.controller_view import controller_row
 from lakelog.jobs.admin.heartbeats import DEAD, STOPPED, SeenBroker, observe
 from lakelog.jobs.cli.console import FAILED, JSON, OK, show
 from lakelog.jobs.cli.settings import settings
@@ -67,16 +68,10 @@ def _rows(cluster: Cluster, seen: SeenBroker) -> Mapping[TopicIdPartition, Repli
 
 def _object(cluster: Cluster, state: ClusterState, found: list[Problem]) -> dict[str, object]:
     """All of it, with the names of all partitions."""
-    lease = state.controller.lease
     return {
         "ok": not found,
         "cluster": cluster.root.uri,
-        "controller": {
-            "controller": None if lease is None else lease.controller_id,
-            "controller_epoch": None if lease is None else lease.controller_epoch,
-            "state": state.controller.state,
-            "lease_age_s": None if lease is None else round(state.controller.age, 1),
-        },
+        "controller": controller_row(state.controller),
         "brokers": [figures._asdict() for figures in broker_figures(state)],
         "partitions": len(state.partitions),
         "problems": [problem._asdict() for problem in found],

@@ -20,7 +20,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Start a controller; start a second one to stand by", f"lakelog controller {_LAKE}"),
         ("Show the active controller", f"lakelog controller {_LAKE} --describe"),
         ("Show the requests of all commands, and their outcomes", f"lakelog controller {_LAKE} --requests"),
-        ("Cancel a request", f"lakelog controller {_LAKE} --cancel-request 3f6c0a57d1e94c0c8a8f6a4a2d1f9b7e"),
+        ("Cancel a request", f"lakelog controller {_LAKE} --cancel-request 3f6c0a57"),
     ),
     "status": (
         ("Show what is wrong with a cluster", f"lakelog status {_LAKE}"),

@@ -2,15 +2,12 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakelog.jobs import brokers, configs, controller, leader_election, reassign_partitions, topics
 from lakelog.replication.clients.admin import AdminClient
-from lakelog.replication.errors import TimeoutException
-from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.storage.cluster import Cluster
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
@@ -167,54 +164,6 @@ def test_settings_are_altered_and_described(on_t: Run) -> None:
     assert rows == [{"topic": "t", "key": "min.insync.replicas", "value": "2"}]
     status, _, err = on_t(configs, *of_t, "--alter", "--add-config", "min.insync.replicas=0")
     assert (status, "min.insync.replicas is '0'" in err) == (1, True)
-
-
-def test_ce_02_who_controls_is_shown(lakelog: Run, controlled: str) -> None:
-    (row,) = json.loads(lakelog(controller, "--cluster", controlled, "--describe", "-o", "json")[1])
-    assert (row["controller"], row["controller_epoch"], row["resigned"]) == ("test", 1, False)
-
-
-def test_ce_02_nobody_controls_a_new_cluster(lakelog: Run, cluster: str) -> None:
-    status, out, err = lakelog(controller, "--cluster", cluster, "--describe")
-    assert (status, out) == (1, "")
-    assert err.startswith("lakelog: ControllerNotAvailableException: ")
-
-
-def test_the_outcome_of_a_request_is_stored_and_shown(on_t: Run) -> None:
-    on_t(topics, "--alter", "--topic", "t", "--partitions", 1)
-    rows = json.loads(on_t(controller, "--requests", "-o", "json")[1])
-    assert [(r["kind"], r["of"], r["error"], r["controller_epoch"]) for r in rows] == [
-        ("create_topic", "t", None, 1),
-        ("create_partitions", "t", "InvalidPartitionsException", 1),
-    ]
-    assert rows[1]["requested_by"].startswith("lakelog topics on ")
-
-
-def test_a_request_whose_client_has_given_up_is_shown_as_withdrawn(lakelog: Run, cluster: str, tmp_path: Path) -> None:
-    (tmp_path / "client").write_text("request.timeout.ms=1\n")
-    words = ("--create", "--topic", "t", "--command-config", tmp_path / "client")
-    status, out, err = lakelog(topics, "--cluster", cluster, *words)
-    waits, failed = err.splitlines()
-    assert waits.startswith("lakelog: no controller is active, and none ever was: start one with `lakelog controller`")
-    assert (status, out, failed.split(":")[1].strip()) == (1, "", TimeoutException.__name__)
-    (row,) = json.loads(lakelog(controller, "--cluster", cluster, "--requests", "-o", "json")[1])
-    assert (row["kind"], row["error"], row["state"]) == ("create_topic", TimeoutException.__name__, "Decided")
-    assert row["request"] in err
-
-
-def test_a_request_that_waits_is_shown_and_cancelled(lakelog: Run, cluster: str) -> None:
-    Cluster.open(cluster).admin.add(AdminRequest("r1", "delete_topic", {"topic": "t"}, requested_by="me"))
-    words = (controller, "--cluster", cluster)
-    (row,) = json.loads(lakelog(*words, "--requests", "-o", "json")[1])
-    assert (row["message"], row["state"]) == ("no controller has decided it yet", "Pending")
-    assert lakelog(*words, "--cancel-request", "r1") == (0, "", "Cancelled request r1: delete_topic by me.\n")
-    (row,) = json.loads(lakelog(*words, "--requests", "-o", "json")[1])
-    assert (row["error"], row["message"].startswith("cancelled by lakelog controller on ")) == (
-        "RequestCancelledException", True,
-    )  # fmt: skip
-    for request_id, message in (("r1", "request r1 is decided"), ("r2", "no request r2; undecided are: none")):
-        status, _, err = lakelog(*words, "--cancel-request", request_id)
-        assert (status, err.startswith(f"lakelog: InvalidRequestException: {message}")) == (1, True)
 
 
 def test_ev_05_a_topic_that_is_too_large_is_refused_before_it_is_asked_for(lakelog: Run, cluster: str) -> None:
