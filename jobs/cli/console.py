@@ -40,17 +40,18 @@ def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], in
     except KeyboardInterrupt:
         return INTERRUPTED
     except LakelogException as error:
-        return _failed(error.name, error, args)
+        return _failed(error.name, str(error), args)
     except OSError as error:
-        return _failed(type(error).__name__, error, args)
+        words = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        return _failed(type(error).__name__, words, args)
     return status
 
 
-def _failed(name: str, error: Exception, args: argparse.Namespace) -> int:
+def _failed(name: str, words: str, args: argparse.Namespace) -> int:
     """Verbs print their JSON when they are done, so that the error is the only object on stdout."""
-    say(f"lakelog: {name}: {error}")
+    say(f"lakelog: {name}: {words}")
     if getattr(args, "output", None) == JSON:
-        print(json.dumps({"error": {"code": name, "message": str(error)}}, indent=2), flush=True)
+        print(json.dumps({"error": {"code": name, "message": words}}, indent=2), flush=True)
     return FAILED
 
 

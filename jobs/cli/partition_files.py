@@ -66,6 +66,8 @@ def _items(path: str, key: str) -> list[dict[str, Any]]:
         found = json.loads(Path(path).read_text("utf-8"))
     except OSError as error:
         raise ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ArgumentTypeError(f"{path} cannot be read: it is not UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise ArgumentTypeError(f"{path} cannot be read: {error}") from None
     items = found.get(key) if isinstance(found, dict) else None

@@ -160,12 +160,17 @@ def _worker_path() -> list[str]:
 
 def _master(options: Options) -> str:
     """The master that spark-submit will arrive at."""
-    named = _values(options, "--master")
-    return named[-1] if named else _master_of_properties(options) or "local[*]"
+    found = re.search(r"^\s*spark\.master[\s=:]+(\S+)", _properties(options), re.MULTILINE)
+    return [found[1] if found else "local[*]", *_values(options, "--master")][-1]
 
 
-def _master_of_properties(options: Options) -> str | None:
+def _properties(options: Options) -> str:
+    """The text of the properties file that spark-submit will read. Raises ValueError if that is not there."""
+    given = _values(options, "--properties-file")
     defaults = Path(os.environ.get("SPARK_CONF_DIR", spark_home() / "conf")) / "spark-defaults.conf"
-    path = Path([str(defaults), *_values(options, "--properties-file")][-1])
-    found = re.search(r"^\s*spark\.master[\s=:]+(\S+)", path.read_text(), re.MULTILINE) if path.exists() else None
-    return found[1] if found else None
+    if not given and not defaults.exists():
+        return ""
+    try:
+        return Path(given[-1] if given else defaults).read_text("utf-8", "replace")
+    except OSError as error:
+        raise ValueError(f"--properties-file: {error.filename} cannot be read: {error.strerror}") from None

@@ -46,8 +46,10 @@ def read_script(path: str) -> Script:
     """Reads the script in a file. Raises ScriptError if it is not valid."""
     try:
         return _Reader(path, Path(path).read_text("utf-8")).script()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScriptError(f"{path}: cannot be read: {error}; it must be a YAML file") from None
+    except OSError as error:
+        raise ScriptError(f"{path}: cannot be read: {error.strerror}; name a script, which is a YAML file") from None
+    except UnicodeDecodeError:
+        raise ScriptError(f"{path}: cannot be read: it is not UTF-8; a script is a YAML file") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         why = getattr(error, "problem", None) or str(error).splitlines()[0]

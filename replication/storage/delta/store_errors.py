@@ -30,7 +30,7 @@ _OWNER = "the owner is `cluster` or the id of the broker"
 def reason(error: Exception) -> str:
     """The text of an error of Python, pyarrow or delta-rs in one line, and the settings that may end it. delta-rs uses
     several lines with colours."""
-    if isinstance(error, OSError) and error.errno and not isinstance(error, FileNotFoundError):
+    if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     words = " ".join(_COLOURS_AND_ARROWS.sub("", str(error)).split())
     if _NO_CREDENTIALS.search(words):

@@ -77,6 +77,7 @@ def test_bad_input_is_one_sentence_and_changes_nothing(
     out, err = capsys.readouterr()
     assert fault in err + out
     assert "Traceback" not in err
+    assert "[Errno " not in err
     told = [line for line in (out + err).splitlines() if "Exception: " in line or line.startswith("lakelog")]
     assert len(told) == 1
     assert lie_in(there) == before

@@ -1,11 +1,13 @@
-"""Tables in a pipe, on 80 columns, and with chosen columns."""
+"""Tables in a pipe, on 80 columns, and with chosen columns; and an error of the system."""
 
+import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakelog.jobs.cli.console import show
+from lakelog.jobs.cli.console import run, show
 
 ROWS: list[dict[str, Any]] = [
     {"broker": 1, "root": "/lake/" + "a" * 100, "is_alive": True, "isr": [1, 2], "error": None},
@@ -48,3 +50,11 @@ def test_a_table_has_the_columns_that_it_is_told_in_that_order(shown: Any) -> No
 
 def test_json_has_them_all(shown: Any) -> None:
     assert json.loads("\n".join(shown("20", "json", ("broker",)))) == ROWS
+
+
+def test_an_error_of_the_system_names_the_file_and_has_no_number(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    missing = tmp_path / "missing"
+    assert run(argparse.ArgumentParser(), lambda _: len(missing.read_text()), []) == 1
+    assert capsys.readouterr().err == f"lakelog: FileNotFoundError: {missing}: No such file or directory\n"

@@ -108,6 +108,11 @@ def test_a_master_may_come_from_a_properties_file(tmp_path: Path) -> None:
         (["xyz"], "no verb 'xyz'; the verbs are quickstart, broker, "),
         (["topics", "--master", "local[2]"], "topics starts no Spark"),
         (["broker", "--master"], "--master needs a value"),
+        (
+            ["broker", "--properties-file", "/none"],
+            "--properties-file: /none cannot be read: No such file",
+        ),
+        (["broker", "--properties-file", "/"], "--properties-file: / cannot be read: Is a directory"),
         (["broker", "--deploy-mode", "cluster"], "use spark-submit itself"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
 
 KEY, SECRET = "LAKELOG_STORAGE_<OWNER>_AWS_ACCESS_KEY_ID", "storage.<owner>.aws.secret.access.key"
@@ -69,3 +70,9 @@ def test_a_store_that_cannot_be_reached_names_the_endpoint() -> None:
 
 def test_other_errors_are_told_as_they_are() -> None:
     assert reason(OSError("Kernel error\n \x1b[31m↳\x1b[0m disk on fire")) == "Kernel error disk on fire"
+
+
+def test_a_file_that_is_gone_has_no_error_number(root: str) -> None:
+    with pytest.raises(KafkaStorageException) as raised:
+        StorageRoot.of(f"{root}/none").put("file", b"x")
+    assert str(raised.value) == f"{root}/none/file: cannot be written: No such file or directory"
