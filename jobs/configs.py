@@ -6,7 +6,7 @@ the cluster: name that file with --command-config, and --all counts them in.
 
 import argparse
 
-from lakelog.jobs.admin.config_command import ACTIONS, ENTITY_TYPES, config_pairs
+from lakelog.jobs.admin.config_command import ACTIONS, ENTITY_TYPES, check_entity, config_pairs
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -55,12 +55,5 @@ def _configs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     check_options(parser, args, _GOES_WITH, _NEEDS)
     if args.action == "alter" and not (args.add_config or args.delete_config):
         parser.error("--alter needs --add-config or --delete-config")
-    if args.entity_type == "topics" and args.entity_name == DEFAULT:
-        parser.error("--entity-default goes with --entity-type brokers only")
-    if args.entity_type == "brokers" and not _is_broker(args.entity_name):
-        parser.error(f"--entity-name {args.entity_name!r} is not the id of a broker")
+    check_entity(parser, args.entity_type, args.entity_name)
     return ACTIONS[args.action](admin_client(args, "configs"), args)
-
-
-def _is_broker(name: str | None) -> bool:
-    return name is None or name == DEFAULT or (name.isascii() and name.isdigit())

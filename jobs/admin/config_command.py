@@ -35,6 +35,14 @@ def config_pairs(text: str) -> dict[str, str]:
     return {key: re.sub(r"^\[(.*)\]$", r"\1", value) for key, value in pairs}
 
 
+def check_entity(parser: argparse.ArgumentParser, kind: str, name: str | None) -> None:
+    """Ends the process as one that was called wrongly if no topic or broker can have the name."""
+    if kind == TOPICS and name == DEFAULT:
+        parser.error("--entity-default goes with --entity-type brokers only")
+    if kind == BROKERS and name not in (None, DEFAULT) and not re.fullmatch("[0-9]+", str(name)):
+        parser.error(f"--entity-name {name!r} is not the id of a broker")
+
+
 def _describe(admin: AdminClient, args: argparse.Namespace) -> int:
     if args.all:
         if not args.command_config:

@@ -1,0 +1,42 @@
+"""What `lakelog format` does. Kafka: `StorageTool`."""
+
+import argparse
+
+from lakelog.jobs.admin.heartbeats import ALIVE, observe_brokers
+from lakelog.jobs.cli.console import say
+from lakelog.jobs.cli.settings import settings
+from lakelog.replication.errors import DuplicateBrokerRegistrationException
+from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
+
+
+def make_cluster(args: argparse.Namespace) -> str:
+    """Makes the root of a cluster; its id."""
+    config = settings(args.command_config)
+    root = storage_root(args.cluster, "cluster", config)
+    cluster_id = format_cluster(root, config)
+    say(f"{root.uri} is the root of a new cluster")
+    return cluster_id
+
+
+def make_broker(args: argparse.Namespace) -> str:
+    """Makes the root of a broker; the id of its cluster. Raises DuplicateBrokerRegistrationException."""
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    _check_is_not_at_work(cluster, args.broker_id, args.root)
+    root = cluster.format_broker(args.broker_id, args.root)
+    say(f"{root.uri} is the root of broker {args.broker_id}")
+    return cluster.cluster_id
+
+
+def _check_is_not_at_work(cluster: Cluster, broker_id: int, uri: str) -> None:
+    """A broker may get a new root when it is down, or when its root fails; one that works has a root.
+
+    Raises DuplicateBrokerRegistrationException.
+    """
+    registered, root = cluster.refresh_brokers().get(broker_id), cluster.storage_of(broker_id, uri)
+    if registered is None or registered.root == root.uri:
+        return
+    if observe_brokers(cluster, only=[broker_id])[broker_id].state == ALIVE:
+        raise DuplicateBrokerRegistrationException(
+            f"{root.uri}: broker {broker_id} is at work at {registered.root}; stop it before you make another root for "
+            "it, or use another id"
+        )
