@@ -9,8 +9,6 @@ from lakelog.replication.errors import InvalidConfigurationException
 
 def properties_file(text: str) -> str:
     """A type of argparse: the path of a properties file that can be read and has valid settings."""
-    if not text:
-        raise argparse.ArgumentTypeError("'' is not the name of a file")
     try:
         load_properties(text)
     except InvalidConfigurationException as error:

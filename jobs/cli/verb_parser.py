@@ -6,6 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from difflib import get_close_matches
+from itertools import zip_longest
 from typing import NoReturn
 
 from lakelog.jobs.cli.examples import EXAMPLES
@@ -13,6 +14,7 @@ from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 CLUSTER_VARIABLE = "LAKELOG_CLUSTER"
+_CLUSTER = "--cluster"
 
 _COLUMNS = 100
 _WRONG_USAGE = 2
@@ -25,7 +27,8 @@ _INSTEAD = dict.fromkeys(
 
 
 class VerbParser(argparse.ArgumentParser):
-    """Takes no abbreviations: those of today are ambiguous tomorrow."""
+    """Takes no abbreviations: those of today are ambiguous tomorrow. Nor empty values, such as those of a shell's
+    variable that is not set."""
 
     def error(self, message: str) -> NoReturn:
         """Says what is wrong in one line, and where the options are listed."""
@@ -47,15 +50,18 @@ class VerbParser(argparse.ArgumentParser):
 
     def _check_options(self, words: Sequence[str]) -> None:
         known = [name for name in self._option_string_actions if name.startswith("--")]
-        for word in words:
-            name = word.partition("=")[0]
+        for word, following in zip_longest(words, words[1:]):
+            name, equals, value = word.partition("=")
             if name == "--":
                 return
             if name.startswith("--") and name not in known:
                 self.error(f"there is no option {name}; {self._hint(name, known)}")
+            takes_a_value = name in known and self._option_string_actions[name].nargs != 0
+            if takes_a_value and name != _CLUSTER and (value if equals else following) == "":
+                self.error(f"{name} is empty: give it a value, or leave it out")
 
     def _hint(self, name: str, known: Sequence[str]) -> str:
-        if name in _INSTEAD and "--cluster" in known:
+        if name in _INSTEAD and _CLUSTER in known:
             return _INSTEAD[name]
         close = get_close_matches(name, known, n=1)
         return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
@@ -71,7 +77,7 @@ def parser_of(verb: str, description: str | None) -> VerbParser:
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Adds --cluster, whose default is in the environment."""
     parser.add_argument(
-        "--cluster", type=_cluster_uri, default=os.environ.get(CLUSTER_VARIABLE), metavar="URI",
+        _CLUSTER, type=_cluster_uri, default=os.environ.get(CLUSTER_VARIABLE), metavar="URI",
         help=f"root of the cluster, such as /lake/cluster or s3://bucket/cluster; default: {CLUSTER_VARIABLE} of the "
         "environment",
     )  # fmt: skip

@@ -14,9 +14,9 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 CASES = [line for line in (Path(__file__).parent / "bad_input.txt").read_text().splitlines() if line[:1] in ("1", "2")]
 UNANSWERED = [
-    "topics --create --topic ''",
+    "topics --create --topic a/b",
     "topics --create --topic t --replica-assignment 1",
-    "configs --alter --entity-type topics --entity-name t --delete-config ''",
+    "configs --alter --entity-type topics --entity-name t --delete-config x",
     "configs --alter --entity-type topics --entity-name t --add-config min.insync.replicas=0",
     "configs --alter --entity-type brokers --entity-name 9 --add-config x=1",
     "reassign-partitions --execute --reassignment-json-file big.json",
