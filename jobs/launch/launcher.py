@@ -67,10 +67,7 @@ def launch(argv: list[str]) -> int:
     os.environ.setdefault("RUST_LOG", "error")  # delta-rs warns of steps that fail on the way to an error of ours
     try:
         options, words = split_arguments(argv)
-        if not words:
-            print(usage(), file=sys.stderr)
-            return 2
-        if words[0] in (*_HELP, "help"):
+        if not words or words[0] in (*_HELP, "help"):
             print(usage())
             return 0
         if words[0] == "--version":
