@@ -12,11 +12,13 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.config import Config
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -25,16 +27,19 @@ from lakelog.replication.server.fetcher.backoff import backoff_ms
 from lakelog.replication.server.fetcher.error_line import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.offset_log import OffsetLog
+from lakelog.replication.server.fetcher.start_turn import StartTurn
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
+from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.header_source import read_headers
 from lakelog.replication.storage.log.header_stream import HeaderStream
+from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
-_BEGIN_SECONDS, _LOOK_SECONDS = 30.0, 0.1
+_BEGIN_SECONDS, _LOOK_SECONDS = 30.0, 0.1  # the longest wait for a query's first micro-batch, and between two looks
 
 
 def fetcher_name(key: BrokerIdAndFetcherId) -> str:
@@ -64,7 +69,9 @@ class ReplicaFetcher:
         self._query: StreamingQuery | None = None
         self._wakes = 0
         self._failures, self._restart_at = 0, 0.0  # the query's failures in a row; when it may start again
+        self._turn, self._turn_ends_at = StartTurn(), 0.0
         self._begun = threading.Event()  # the query has run its first micro-batch
+        self._log, self._log_version = KnownCommits(source.child(LOG.name)), -1
         self._thread = PeriodicTask(
             f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, pause_point, self.keep_running
         )
@@ -118,6 +125,7 @@ class ReplicaFetcher:
         with self._round_lock:  # a round under way would undo the marks that are set here
             if not self._begun.is_set():
                 self._begun.set()
+                self._turn.give_back()
                 self._states.fell_behind(self._states.all())  # the stream lacks everything before its start
             self._fetch(headers if self._offsets.has_headers(batch_id) else None)
             self._failures = 0
@@ -137,23 +145,42 @@ class ReplicaFetcher:
         if self._query is None or not self._query.isActive:
             self._restart(self._query)
         elif not self._begun.is_set():
-            self._fetch(None)  # a query takes seconds to begin, and the follower would leave the ISR meanwhile
+            if time.monotonic() >= self._turn_ends_at:
+                self._turn.give_back()  # it hangs, and others may start
+            self._fetch_without_stream()
         elif self._states.has_due():
             self.wake()
+
+    def _fetch_without_stream(self) -> None:
+        """A query takes seconds to begin, and the follower would leave the ISR meanwhile."""
+        with suppress(KafkaStorageException):  # the fetch itself tells why the leader cannot be read
+            version = self._log.newest(self._log_version)
+            if version != self._log_version:
+                self._log_version = version
+                self._states.fell_behind(self._states.all())
+        self._fetch(None)
 
     def _restart(self, query: StreamingQuery | None) -> None:
         if query is not None:
             self._query = None
             self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
         elif time.monotonic() >= self._restart_at:
-            self._states.fell_behind(self._states.all())
-            try:
-                self._start_query()
-            except Exception as error:  # from Spark, from its workers or from the checkpoint's folder
-                self._has_failed(f"its query does not start: {error_line(error)}")
+            if self._turn.take():
+                self._start_in_turn()
+            else:
+                self._fetch_without_stream()
+
+    def _start_in_turn(self) -> None:
+        self._turn_ends_at = time.monotonic() + _BEGIN_SECONDS
+        self._states.fell_behind(self._states.all())
+        try:
+            self._start_query()
+        except Exception as error:  # from Spark, from its workers or from the checkpoint's folder
+            self._has_failed(f"its query does not start: {error_line(error)}")
 
     def _has_failed(self, why: str) -> None:
         """Logs the failure, delays all partitions, and puts off the next start: longer after each failure in a row."""
+        self._turn.give_back()
         self._failures += 1
         wait = backoff_ms(self._config.replica_fetch_backoff_ms, self._failures, random.random()) / 1000
         self._restart_at = time.monotonic() + wait
@@ -183,6 +210,8 @@ class ReplicaFetcher:
                 self._query.stop()
         except Exception:  # Spark's errors too: no caller would receive them
             logger.exception("%s: error while its query was stopped", self.name)
+        finally:
+            self._turn.give_back()
 
     def _wait_until_begun(self, query: StreamingQuery) -> None:
         """Lets a query begin before it is stopped. Spark interrupts a query that is stopped. If it still waits for the

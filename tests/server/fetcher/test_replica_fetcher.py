@@ -9,9 +9,10 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.fetch_state import FollowerState
+from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
-from lakelog.replication.server.fetcher import replica_fetcher
+from lakelog.replication.server.fetcher import replica_fetcher, start_turn
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
@@ -177,6 +178,7 @@ def fetcher(root, monkeypatch):
     """A fetcher with the test's query and without a running thread."""
     home, writer, work, states = StorageRoot.of(root), Writer(), Round(), SharedFetchStates(Clock())
     monkeypatch.setattr(replica_fetcher, "read_headers", lambda _spark, _stream: writer)
+    monkeypatch.setattr(start_turn, "_turns", threading.BoundedSemaphore(1))
     time = Elapsed()
     monkeypatch.setattr(replica_fetcher, "time", time)
     monkeypatch.setattr(replica_fetcher, "random", SimpleNamespace(random=lambda: 0.5))
@@ -318,6 +320,41 @@ def test_ft_01_before_its_stream_has_begun_a_fetcher_fetches_by_itself(fetcher):
     fetcher.writer.process("headers", 0)
     fetcher.it.keep_running()
     assert fetcher.work.runs == [None, "headers"], "from its first micro-batch on the stream does it"
+
+
+def test_ft_01_what_the_leader_commits_before_the_stream_has_begun_is_fetched_from_its_snapshot(fetcher, root):
+    leader = new_log(StorageRoot.of(root).child("log"))
+    fetcher.it.add_partitions({P0: InitialFetchState("flights", 1, 0, 0)})
+    fetcher.states.truncated(P0, 0)
+    for commits in range(2):
+        leader.become({P0: Role(commits, LEADER)}, "test")
+        fetcher.it.keep_running()
+        assert fetcher.it.fetch_state(P0).lagging
+        fetcher.states.caught_up(P0)
+    fetcher.it.keep_running()
+    assert not fetcher.it.fetch_state(P0).lagging, "the leader's log has not moved"
+
+
+@pytest.mark.parametrize("end", ["begins", "fails", "is shut down", "hangs"])
+def test_ft_01_queries_start_in_turn_and_a_fetcher_that_waits_fetches_by_itself(fetcher, root, end):
+    """More Python processes than cores start so slowly that Spark gives all of them up."""
+    work = Round()
+    other = fetcher_of(root, SharedFetchStates(Clock()), work)
+    for _ in range(2):
+        other.keep_running()
+    assert (len(fetcher.writer.queries), work.runs) == (1, [None, None])
+    match end:
+        case "begins":
+            fetcher.writer.process(None, 0)
+        case "is shut down":
+            fetcher.writer.queries[0].isActive = False
+            fetcher.it.shutdown()
+        case _:
+            fetcher.writer.queries[0].isActive = end == "hangs"
+            fetcher.time.now += 30 if end == "hangs" else 0
+            fetcher.it.keep_running()
+    other.keep_running()
+    assert len(fetcher.writer.queries) == 2
 
 
 def test_ft_10_what_came_before_the_stream_began_is_read_from_the_snapshot(fetcher):
