@@ -180,6 +180,7 @@ class BrokerSession:
             if self._context.cache.refresh():
                 self._apply()  # closes the partitions that it no longer leads to producers, before the broker is gone
                 self._tell_applied()
+            self.fetcher_manager.let_queries_begin()
             self.fetcher_manager.close_all_fetchers()
             self.replica_manager.publish("shutdown")
             self._identify_log()

@@ -6,6 +6,7 @@ Kafka: `AbstractFetcherManager`, `ReplicaFetcherManager`. [FM-01 to FM-09]
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ from lakelog.replication.protocol.rounds.steps import InitialFetchState
 
 # How long a broker waits for a fetcher to end before it goes on: the fetcher's source may hang.
 _SHUTDOWN_SECONDS = 1.0
+_BEGIN_SECONDS = 10.0
 
 
 class BrokerIdAndFetcherId(NamedTuple):
@@ -49,6 +51,9 @@ class FetcherThread(Protocol):
 
     def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
         """The fetch state of a partition; None if this fetcher does not have it."""
+
+    def let_begin(self, deadline: float) -> None:
+        """Waits until its query has begun, at most until `deadline` in seconds of the monotonic clock."""
 
     def shutdown(self, seconds: float | None = None) -> None:
         """Ends fetching for good; nothing more is appended. Waits for the end at most `seconds`, by default as long as
@@ -129,6 +134,12 @@ class ReplicaFetcherManager:
         """The fetch state of a followed partition; None if no fetcher has it."""
         states = (fetcher.fetch_state(partition) for fetcher in self.fetchers().values())
         return next((state for state in states if state is not None), None)
+
+    def let_queries_begin(self) -> None:
+        """Before a stop in order: waits some seconds for queries that are starting, all together. [BR-04]"""
+        deadline = time.monotonic() + _BEGIN_SECONDS
+        for fetcher in self.fetchers().values():
+            fetcher.let_begin(deadline)
 
     def close_all_fetchers(self) -> None:
         """Stops every fetcher. [BR-04]"""

@@ -39,7 +39,8 @@ from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
-_BEGIN_SECONDS, _LOOK_SECONDS = 30.0, 0.1  # the longest wait for a query's first micro-batch, and between two looks
+_TURN_SECONDS = 30.0  # a query that has not begun by then hangs
+_LOOK_SECONDS = 0.1
 
 
 def fetcher_name(key: BrokerIdAndFetcherId) -> str:
@@ -69,7 +70,7 @@ class ReplicaFetcher:
         self._query: StreamingQuery | None = None
         self._wakes = 0
         self._failures, self._restart_at = 0, 0.0  # the query's failures in a row; when it may start again
-        self._turn, self._turn_ends_at = StartTurn(), 0.0
+        self._turn, self._turn_ends_at, self._may_start = StartTurn(), 0.0, True
         self._begun = threading.Event()  # the query has run its first micro-batch
         self._log, self._log_version = KnownCommits(source.child(LOG.name)), -1
         self._thread = PeriodicTask(
@@ -165,13 +166,13 @@ class ReplicaFetcher:
             self._query = None
             self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
         elif time.monotonic() >= self._restart_at:
-            if self._turn.take():
+            if self._may_start and self._turn.take():
                 self._start_in_turn()
             else:
                 self._fetch_without_stream()
 
     def _start_in_turn(self) -> None:
-        self._turn_ends_at = time.monotonic() + _BEGIN_SECONDS
+        self._turn_ends_at = time.monotonic() + _TURN_SECONDS
         self._states.fell_behind(self._states.all())
         try:
             self._start_query()
@@ -187,6 +188,13 @@ class ReplicaFetcher:
         logger.error("%s: %s; the next start is in %.1f s", self.name, why, wait)
         with self._round_lock:
             self._round.delay_all(why)
+
+    def let_begin(self, deadline: float) -> None:
+        """Starts no query any more, and lets one that is starting begin, until `deadline` in seconds of the monotonic
+        clock. If Spark stops a query earlier, the Python process of its source prints a stack trace. [BR-04]"""
+        self._may_start = False
+        while self._query is not None and time.monotonic() < deadline and not self._begun.wait(_LOOK_SECONDS):
+            pass
 
     def shutdown(self, seconds: float | None = None) -> None:
         """Ends the query after the running micro-batch. [BR-04]
@@ -206,16 +214,8 @@ class ReplicaFetcher:
         try:
             self._thread.stop()
             if self._query is not None:
-                self._wait_until_begun(self._query)
                 self._query.stop()
         except Exception:  # Spark's errors too: no caller would receive them
             logger.exception("%s: error while its query was stopped", self.name)
         finally:
             self._turn.give_back()
-
-    def _wait_until_begun(self, query: StreamingQuery) -> None:
-        """Lets a query begin before it is stopped. Spark interrupts a query that is stopped. If it still waits for the
-        Python process of its source then, that process prints a stack trace."""
-        for _ in range(int(_BEGIN_SECONDS / _LOOK_SECONDS)):
-            if self._begun.wait(_LOOK_SECONDS) or not query.isActive:
-                return

@@ -108,13 +108,12 @@ def test_fm_07_br_04_a_source_that_hangs_does_not_keep_a_broker_from_stopping_to
 class Query:
     """A streaming query that a test ends."""
 
-    isActive, stops = True, 0  # noqa: N815
+    isActive = True  # noqa: N815
 
     def exception(self):
         return "it ended"
 
     def stop(self):
-        self.stops += 1
         self.isActive = False
 
 
@@ -221,18 +220,26 @@ def test_ft_01_a_query_that_begins_fetches_from_the_snapshot_also_after_a_round_
     assert fetcher.states.get(P0).lagging
 
 
-@pytest.mark.parametrize("end", ["begins", "fails"])
-def test_br_04_a_query_is_stopped_only_after_it_has_begun_or_failed(fetcher, end):
-    """Spark would interrupt the start of its source's Python process, which then prints a stack trace."""
-    fetcher.it.shutdown(0.2)
-    query = fetcher.writer.queries[0]
-    assert query.stops == 0
-    if end == "begins":
-        fetcher.writer.process(None, 0)
-    else:
-        query.isActive = False
-    fetcher.it.shutdown(30)
-    assert query.stops == 1
+@pytest.mark.parametrize("end", ["begins", "fails", "hangs"])
+def test_br_04_a_query_that_is_starting_may_begin_before_a_stop_in_order(fetcher, end):
+    """If it is stopped earlier, Spark interrupts the start of its source's Python process, which prints a trace."""
+    waiting = in_background(lambda: fetcher.it.let_begin(fetcher.time.now + 10))
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    match end:
+        case "begins":
+            fetcher.writer.process(None, 0)
+        case "fails":
+            fetcher.writer.queries[0].isActive = False
+            fetcher.it.keep_running()
+        case "hangs":
+            fetcher.time.now += 10
+    assert ends(waiting)
+    fetcher.writer.queries[0].isActive = False
+    for _ in range(3):
+        fetcher.it.keep_running()
+        fetcher.time.now += 10
+    assert len(fetcher.writer.queries) == 1, "none is started any more"
 
 
 def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again(fetcher, caplog):
@@ -307,7 +314,6 @@ def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fe
     wait_until(lambda: fetcher.work.delayed, "the end of the query is found")
     fetcher.time.now += 10
     wait_until(lambda: len(fetcher.writer.queries) == 2, "the query is started again")
-    fetcher.writer.process(None, 0)
     fetcher.it.shutdown()
     assert [query.isActive for query in fetcher.writer.queries] == [False, False]
     assert not [t for t in threading.enumerate() if t.name == "broker-2-ReplicaFetcherThread-0-1"]
@@ -369,7 +375,6 @@ def test_ft_10_what_came_before_the_stream_began_is_read_from_the_snapshot(fetch
 def test_br_04_a_query_that_hangs_is_waited_for_no_longer_than_it_is_said(fetcher, caplog):
     stop = Hanging()
     fetcher.writer.queries[0].stop = stop
-    fetcher.writer.process(None, 0)
     assert ends(in_background(lambda: fetcher.it.shutdown(0.05)))
     assert "does not wait any longer for the end of its micro-batch" in caplog.text
     stop.let_go()
@@ -378,6 +383,5 @@ def test_br_04_a_query_that_hangs_is_waited_for_no_longer_than_it_is_said(fetche
 
 def test_br_04_an_error_of_a_query_that_is_ended_is_told(fetcher, caplog):
     fetcher.writer.queries[0].stop = lambda: 1 / 0
-    fetcher.writer.process(None, 0)
     fetcher.it.shutdown()
     assert "ZeroDivisionError" in caplog.text
