@@ -78,7 +78,7 @@ def test_what_can_be_refused_is_refused_before_a_jvm_starts(
     assert "must be empty to be formatted, it holds thesis.tex" in capsys.readouterr().err
     assert main(["--cluster", cluster.root.uri, "--broker-id", "2", "--root", str(foreign / "thesis.tex")]) == 1
     assert "lakelog: KafkaStorageException: " in capsys.readouterr().err
-    assert main(["--cluster", cluster.root.uri, "--root", str(tmp_path / "b")]) == 1
+    assert main(["--cluster", cluster.root.uri, "--root", str(tmp_path / "b")]) == 2
     assert "which broker is this?" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -103,6 +103,6 @@ def test_a_file_and_the_command_line_may_not_name_two_brokers(
     properties = tmp_path / "server.properties"
     properties.write_text("broker.id=3\n")
     words = ["--cluster", cluster.root.uri, "--root", str(tmp_path / "b"), "--command-config", str(properties)]
-    assert main([*words, "--broker-id", "2"]) == 1
+    assert main([*words, "--broker-id", "2"]) == 2
     assert f"--broker-id is 2, but {properties} has broker.id=3" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
