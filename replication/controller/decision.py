@@ -46,8 +46,9 @@ class StateChange(NamedTuple):
 class Decision:
     """The changes of one event. Each change builds on the earlier ones; the context itself is not changed.
 
-    Each step calls `keep_office`, which renews the lease and raises DecisionInterrupted. So a decision on many
-    partitions does not lose the lease, and does not delay a stop.
+    Each step calls `keep_office`, which renews the lease. It raises DecisionInterrupted if the lease cannot be renewed
+    or the controller is told to stop. So a decision on many partitions does not lose the lease, and does not delay a
+    stop.
     """
 
     def __init__(self, context: ControllerContext, why: str, keep_office: Callable[[], None] = uninterrupted) -> None:

@@ -100,9 +100,9 @@ class ChangeMetadata(NamedTuple):
     """One compare-and-set on `metadata`, with all changes of an event. The commit names `request` and its outcomes.
 
     Each attempt calls `choose`, because leaders may have changed ISRs meanwhile. Its arguments are the partitions and,
-    if an earlier attempt has landed, the outcomes of that attempt, else None. Answered with the last chosen decision,
-    the version of its commit (or that it was decided on, if it changes nothing), and whether an earlier attempt has
-    landed.
+    if an earlier attempt has landed, the outcomes of that attempt, else None. The answer: (1) the last decision chosen;
+    (2) the version of its commit or, if nothing changes, the version it was decided on; (3) whether an earlier attempt
+    has landed.
     """
 
     choose: Callable[[Partitions, Mapping[str, Outcome] | None], Decision]

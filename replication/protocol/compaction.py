@@ -1,9 +1,9 @@
 """Plans compactions: which small segments of a log to merge, and into which larger ones.
 
-Each size class is eight times as large as the one below. Small files of several partitions are merged into files of one
-partition each, together with that partition's files in the classes that the result reaches. So each record is rewritten
-once for each class, and each partition ends with at most one file in each class. Files of at least half the segment
-size are left alone. Kafka writes large segments from the beginning; LSM trees merge in this way.
+Each size class is eight times as large as the one below. A compaction merges small files of several partitions into
+files of one partition each. A result also takes in that partition's own files of the result's size class and below. So
+a record is rewritten about once a class, and a partition usually ends with at most one file in each class. Files of at
+least half the segment size are left alone. Kafka writes large segments from the beginning; LSM trees merge in this way.
 
 All sizes are file sizes in bytes; a batch counts as its share of its file. Records in memory may be many times larger.
 If results were split by that measure, they would be as small as their sources and be merged for ever.

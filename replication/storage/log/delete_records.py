@@ -65,9 +65,9 @@ def follow_log_starts(log: ReplicaLog, starts: Mapping[TopicIdPartition, tuple[i
 def delete_old_segments(log: ReplicaLog, forget_before_us: int, who: str) -> int | None:
     """Removes the segments that no longer hold readable records, in one commit. Returns its version, None without any.
 
-    It rewrites a segment if less than half of its records remain, and also a segment with earlier batches of the same
-    partitions, because a partition's batches must go in order. It keeps the state of producers that sent a record since
-    `forget_before_us` (µs since the epoch). Raises KafkaStorageException.
+    It rewrites a segment once less than half of its records remain. Batches of a partition are removed in order, so it
+    also rewrites the segments with that partition's earlier batches. It keeps the state of producers that sent a record
+    since `forget_before_us` (µs since the epoch). Raises KafkaStorageException.
     """
 
     def plan(state: LogState) -> Removal | None:

@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 def truncate_logs(log: ReplicaLog, truncations: Mapping[TopicIdPartition, Truncation], who: str) -> int | None:
-    """Carries out the truncations of a follower, in one commit; those whose role has changed meanwhile are left out,
-    and so are those of partitions that a broken segment may hold records of."""
+    """Truncates a follower's logs in one commit. Skips a partition whose role has changed, or whose records may lie in
+    a broken segment."""
 
     def plan(state: LogState) -> Removal | None:
         allowed = {p: truncation for p, truncation in truncations.items() if _is_allowed(state, p, truncation)}
