@@ -28,9 +28,9 @@ need() { # WHAT IS NEEDED, PACKAGE
 
 base_python() {
     local base="${PYTHON:-python3}"
-    command -v "$base" >/dev/null || need "Python 3.10 or newer" python3
-    "$base" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
-        die "needs Python 3.10 or newer, but $base is $("$base" -V 2>&1); name another with PYTHON=/path/to/python3"
+    command -v "$base" >/dev/null || need "Python 3.11 or newer" python3
+    "$base" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        die "needs Python 3.11 or newer, but $base is $("$base" -V 2>&1); name another with PYTHON=/path/to/python3"
     # Debian ships python3 without these two.
     "$base" -c 'import ensurepip, venv' 2>/dev/null || need "Python's venv module" python3-venv
     command -v "$base"

@@ -83,7 +83,7 @@ def test_hw_03_followers_hear_of_the_high_watermark(cluster, topic):
 
 
 def test_records_keep_key_timestamp_headers_and_nulls(spark, cluster, topic):
-    noon = dt.datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=dt.timezone.utc)
+    noon = dt.datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=dt.UTC)
     headers = pa.array([[{"key": "a", "value": b"\x00"}, {"key": "a", "value": None}], []],
                        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))  # fmt: skip
     sent = table(

@@ -39,7 +39,7 @@ class SmallCommits:
 
     def make(self, files: int = 1) -> float:
         """Writes `files` segments and commits them. Returns the seconds that it took."""
-        now = dt.datetime.now(dt.timezone.utc)  # retention would delete older records
+        now = dt.datetime.now(dt.UTC)  # retention would delete older records
         row = {"key": b"key", "value": str(self._made).encode() * 10, "timestamp": now, "headers": None}
         table = pa.Table.from_pylist([row] * self._each, _COLUMNS)
         started = time.perf_counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import formatdate
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -125,7 +125,7 @@ def _listed(stored: Stored) -> str:
     key = escape(stored.key)
     if stored.size is None:
         return f"<CommonPrefixes><Prefix>{key}</Prefix></CommonPrefixes>"
-    modified = datetime.fromtimestamp(stored.modified, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    modified = datetime.fromtimestamp(stored.modified, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     told = f"<ETag>{escape(stored.etag)}</ETag><Size>{stored.size}</Size><StorageClass>STANDARD</StorageClass>"
     return f"<Contents><Key>{key}</Key><LastModified>{modified}</LastModified>{told}</Contents>"
 

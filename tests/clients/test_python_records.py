@@ -14,7 +14,7 @@ from lakelog.replication.clients.records import check_columns, to_records
 from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
 
 Pair = namedtuple("Pair", ["key", "value"])
-NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from lakelog.schemas import LOG
 
 TOPIC, TOPIC_ID = "flights", "flights-id"
 P0, P1, P2 = (TopicIdPartition(TOPIC_ID, number) for number in range(3))
-NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 PRODUCER = 7
 COLUMNS = pa.schema([LOG.arrow.field(name) for name in ("key", "value", "timestamp", "headers")])
 

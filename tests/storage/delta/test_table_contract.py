@@ -1,7 +1,7 @@
 """The contract of a table handle, for delta-rs and in memory. delta-rs is the reference."""
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -268,7 +268,7 @@ def test_statistics_are_told_as_values_of_the_columns(table):
     commit(handle, add("with", 5, json.dumps(stats)), add("without", 6), add("some", 7, '{"numRecords": 0}'))
     handle.update_incremental()
     told, *others = add_actions(handle, True).to_pylist()
-    moment = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=timezone.utc)
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
     fixed = {"path": "with", "size_bytes": 5, "modification_time": 1700000000123, "num_records": 3}
     assert {name: value for name, value in told.items() if value is not None} == {
         **fixed, **{f"min.{name}": value for name, value in ends.items()},

@@ -84,7 +84,7 @@ def test_statistics_have_all_four_parts_with_timestamps_in_ms_utc(segment):
     [
         (NOON + 1999 * US, "2026-01-01T12:00:00.001Z"),
         (NOON.astimezone(dt.timezone(dt.timedelta(hours=-5))), "2026-01-01T12:00:00.000Z"),
-        (dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=dt.timezone.utc), "1969-12-31T23:59:59.000Z"),
+        (dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=dt.UTC), "1969-12-31T23:59:59.000Z"),
     ],
 )
 def test_a_timestamp_of_statistics(time, text):
