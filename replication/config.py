@@ -132,13 +132,17 @@ DYNAMIC_KEYS = _keys("dynamic")
 
 def load_properties(path: str | os.PathLike[str]) -> Config:
     """Reads a properties file in UTF-8. Raises InvalidConfigurationException for a wrong or unreadable file."""
+    return Config.from_properties(read_properties(path), os.fspath(path))
+
+
+def read_properties(path: str | os.PathLike[str]) -> str:
+    """The text of a properties file in UTF-8. Raises InvalidConfigurationException if it cannot be read."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidConfigurationException(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InvalidConfigurationException(f"{os.fspath(path)} cannot be read: it is not UTF-8") from error
-    return Config.from_properties(text, os.fspath(path))
 
 
 def topic_configs(configs: Mapping[str, object], source_name: str = "topic") -> dict[str, str]:

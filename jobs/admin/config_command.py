@@ -9,14 +9,13 @@ from lakelog.jobs.admin.effective_configs import (
     BROKER,
     EffectiveConfig,
     broker_settings,
-    given_settings,
     topic_settings,
 )
 from lakelog.jobs.admin.topic_command import config_pair, least_replicas, warn_of_min_isr
 from lakelog.jobs.cli.console import OK, Row, say, show
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.outcomes import show_outcomes
-from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.settings import given_settings, settings
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.errors import BrokerNotAvailableException
 from lakelog.replication.protocol.admin_request import Outcome

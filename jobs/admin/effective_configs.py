@@ -5,11 +5,10 @@ before the built-in default. The settings that a whole cluster shares lie in its
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from lakelog.replication.config import CLUSTER_KEYS, KEYS, TOPIC_KEYS, Config
-from lakelog.replication.properties import Setting, parse_properties, text_of
+from lakelog.replication.properties import Setting, text_of
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.settings import ConfigKey
 
@@ -24,11 +23,6 @@ class EffectiveConfig(NamedTuple):
     key: str
     value: str
     source: str
-
-
-def given_settings(path: str | None) -> Mapping[str, Setting]:
-    """The settings that a properties file has, which is valid."""
-    return parse_properties(Path(path).read_text("utf-8"), path)[0] if path else {}
 
 
 def topic_settings(configs: Mapping[str, str], given: Mapping[str, Setting]) -> Iterator[EffectiveConfig]:

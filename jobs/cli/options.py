@@ -5,7 +5,7 @@ import socket
 from collections.abc import Collection, Mapping
 
 from lakelog.jobs.cli.console import JSON, TABLE, say
-from lakelog.jobs.cli.settings import properties_file, settings
+from lakelog.jobs.cli.settings import PropertiesFile, properties_file, settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import exit_when_told
 from lakelog.replication.clients.admin import AdminClient
@@ -81,11 +81,11 @@ def admin_client(args: argparse.Namespace, verb: str) -> AdminClient:
     return admin_client_of(args.cluster, args.command_config, verb)
 
 
-def admin_client_of(cluster_uri: str, config: str | None, verb: str) -> AdminClient:
+def admin_client_of(cluster_uri: str, file: PropertiesFile | None, verb: str) -> AdminClient:
     """The client of a verb that has other options. A signal that ends the verb withdraws its request."""
     exit_when_told()
     who = f"lakelog {verb} on {socket.gethostname()}"
-    return AdminClient(cluster_uri, settings(config), who, report=lambda words: say(f"lakelog: {words}"))
+    return AdminClient(cluster_uri, settings(file), who, report=lambda words: say(f"lakelog: {words}"))
 
 
 def _flag(name: str) -> str:

@@ -15,6 +15,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 CLUSTER_VARIABLE = "LAKELOG_CLUSTER"
 _CLUSTER = "--cluster"
+_MAY_BE_EMPTY = (_CLUSTER, "--command-config", "--rack")
 
 _COLUMNS = 100
 _WRONG_USAGE = 2
@@ -28,7 +29,7 @@ _INSTEAD = dict.fromkeys(
 
 class VerbParser(argparse.ArgumentParser):
     """Takes no abbreviations: those of today are ambiguous tomorrow. Nor empty values, such as those of a shell's
-    variable that is not set."""
+    variable that is not set, except where empty means that the option is not given."""
 
     def error(self, message: str) -> NoReturn:
         """Says what is wrong in one line, and where the options are listed."""
@@ -57,7 +58,7 @@ class VerbParser(argparse.ArgumentParser):
             if name.startswith("--") and name not in known:
                 self.error(f"there is no option {name}; {self._hint(name, known)}")
             takes_a_value = name in known and self._option_string_actions[name].nargs != 0
-            if takes_a_value and name != _CLUSTER and (value if equals else following) == "":
+            if takes_a_value and name not in _MAY_BE_EMPTY and (value if equals else following) == "":
                 self.error(f"{name} is empty: give it a value, or leave it out")
 
     def _hint(self, name: str, known: Sequence[str]) -> str:
