@@ -7,6 +7,7 @@ from lakelog.jobs.cli.console import say
 from lakelog.jobs.cli.settings import settings
 from lakelog.replication.errors import DuplicateBrokerRegistrationException
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
+from lakelog.replication.storage.root_identity import is_formatted
 
 
 def make_cluster(args: argparse.Namespace) -> str:
@@ -28,11 +29,13 @@ def make_broker(args: argparse.Namespace) -> str:
 
 
 def _check_is_not_at_work(cluster: Cluster, broker_id: int, uri: str) -> None:
-    """A broker may get a new root when it is down, or when its root fails; one that works has a root.
+    """A broker may get a new root when it is down, or when its root fails; one that works has a root. A folder that is
+    a root already, also by another name such as a link, gets none: whose it is decides.
 
     Raises DuplicateBrokerRegistrationException.
     """
-    registered, root = cluster.refresh_brokers().get(broker_id), cluster.storage_of(broker_id, uri)
+    root = cluster.storage_of(broker_id, uri)
+    registered = None if is_formatted(root) else cluster.refresh_brokers().get(broker_id)
     if registered is None or registered.root == root.uri:
         return
     if observe_brokers(cluster, only=[broker_id])[broker_id].state == ALIVE:

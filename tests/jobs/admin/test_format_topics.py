@@ -114,6 +114,18 @@ def test_bc_01_a_broker_that_is_at_work_gets_no_second_root(lakelog: Run, cluste
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.usefixtures("waits")
+def test_bc_01_the_root_of_a_broker_that_is_at_work_may_be_named_by_a_link(
+    lakelog: Run, cluster: str, tmp_path: Path
+) -> None:
+    words = ("--cluster", cluster, "--broker-id", 2, "--root")
+    assert lakelog(format_verb, *words, tmp_path / "b")[0] == 0
+    (tmp_path / "link").symlink_to(tmp_path / "b")
+    beat(cluster, 2, 1.0)
+    status, _, err = lakelog(format_verb, *words, tmp_path / "link")
+    assert (status, err) == (0, f"{tmp_path}/link is the root of broker 2\n")
+
+
 @pytest.mark.parametrize(
     ("ago", "fields"),
     [(60.0, {}), (1.0, {"shutting_down": True}), (1.0, {"storage_error": "KafkaStorageException: disk full"})],
