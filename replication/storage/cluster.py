@@ -11,6 +11,7 @@ from lakelog.replication.errors import (
     BrokerNotAvailableException,
     InconsistentClusterIdException,
     KafkaStorageException,
+    LakelogException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
@@ -117,13 +118,39 @@ class Cluster:
         return storage_root(uri, broker_id, self.config)
 
     def format_broker(self, broker_id: int, uri: str) -> StorageRoot:
-        """Makes the root of a broker, as `format_broker` does, apart from the roots of the cluster and its brokers."""
+        """Makes the root of a broker, as `format_broker` does, apart from the roots of the cluster and its brokers.
+
+        A broker that is registered at this very root may stay there: older versions let roots lie in one another.
+        """
         root = self.storage_of(broker_id, uri)
-        if not is_formatted(root):
-            others = {f"broker {broker}": r.root for broker, r in self.refresh_brokers().items() if broker != broker_id}
-            check_apart(root, {"the cluster": self.root.uri, **others})
-        format_broker(root, self.cluster_id, broker_id)
+        if is_formatted(root):
+            check_identity(root, self.cluster_id, broker_id)
+            return root
+        registered = self.refresh_brokers().get(broker_id)
+        is_registered_here = registered is not None and registered.root == root.uri
+        if not is_registered_here:
+            self._check_apart(root, broker_id)
+        format_broker(root, self.cluster_id, broker_id, may_be_nested=is_registered_here)
         return root
+
+    def _check_apart(self, root: StorageRoot, broker_id: int) -> None:
+        check_apart(root, self.root.uri, "the cluster")
+        for other, registration in self.brokers.items():
+            way_out = f", or first shut broker {other} down and delete its root, or start it at another root"
+            try:
+                if other != broker_id:
+                    check_apart(root, registration.root, f"broker {other}", way_out)
+            except InconsistentClusterIdException:
+                if self._may_be_in_use(registration):
+                    raise
+
+    def _may_be_in_use(self, registration: BrokerRegistration) -> bool:
+        """A broker that has shut down in order needs its root while there is one. One that cannot be read counts."""
+        try:
+            root = self.storage_of(registration.broker_id, registration.root)
+            return not registration.shutting_down or is_formatted(root)
+        except LakelogException:
+            return True
 
 
 def storage_root(uri: str, owner: Owner, config: Config) -> StorageRoot:
@@ -151,15 +178,16 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     return cluster_id
 
 
-def format_broker(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
+def format_broker(root: StorageRoot, cluster_id: str, broker_id: int, may_be_nested: bool = False) -> None:
     """Makes an empty broker root. A root that belongs to this cluster and broker already is left as it is.
 
-    Raises InconsistentClusterIdException if it belongs to another or holds something else.
+    Raises InconsistentClusterIdException if it belongs to another, holds something else or, unless `may_be_nested`,
+    lies in another root.
     """
     if is_formatted(root):
         check_identity(root, cluster_id, broker_id)
         return
-    check_new(root)
+    check_new(root, may_be_nested)
     root.create_folder()
     probe_compare_and_set(root)
     ReplicaLog.create(root.child(LOG.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from lakelog.schemas import CLUSTER, FORMAT_VERSION
 CLUSTER_ROOT = -1
 
 _SHOWN = 5  # names of what a folder holds
+_SCHEMES = {"s3a": "s3", "abfss": "abfs"}  # Hadoop's name for S3, and Azure's with TLS
 
 
 def is_formatted(root: StorageRoot) -> bool:
@@ -48,7 +49,7 @@ def _why_no_root(root: StorageRoot, broker_id: int | None) -> str:
     if broker_id == CLUSTER_ROOT:
         what, makes = "cluster", f"; `lakelog format --cluster {root.uri}` makes one"
     elif broker_id is not None:
-        flags = f"--broker-id {broker_id} --root {root.uri}"
+        flags = f"--cluster URI --broker-id {broker_id} --root {root.uri}"
         what, makes = f"root of broker {broker_id}", f"; `lakelog format {flags}` makes one"
     check_is_folder(root)
     found = root.list()
@@ -76,52 +77,55 @@ def check_is_folder(root: StorageRoot) -> None:
         raise KafkaStorageException(f"{root.uri}: is a file, and a root is a folder")
 
 
-def check_new(root: StorageRoot) -> None:
+def check_new(root: StorageRoot, may_be_nested: bool = False) -> None:
     """Raises InconsistentClusterIdException if a folder holds anything, or lies in a root: then none is made of it."""
     check_is_folder(root)
     found = root.list()
     if found:
         raise InconsistentClusterIdException(f"{root.uri}: must be empty to be formatted, it holds {_names(found)}")
-    for parent in _parents(root):
+    for parent in () if may_be_nested else _parents(root):
         owner = _owner(parent)
         if owner is not None:
-            check_apart(root, {owner: parent.uri})
+            check_apart(root, parent.uri, owner)
 
 
-def check_apart(root: StorageRoot, others: Mapping[str, str]) -> None:
-    """Raises InconsistentClusterIdException if the root is one of the others, or one of both lies in the other.
+def check_apart(root: StorageRoot, other: str, owner: str, way_out: str = "") -> None:
+    """Raises InconsistentClusterIdException if the root is the other one, or one of both lies in the other.
 
-    `others`: the URI of each root, by whose it is.
+    `other`: the URI of the owner's root. `way_out`: what else can be done about it.
     """
-    here = _comparable(root.uri)
-    for owner, uri in others.items():
-        there = _comparable(uri)
-        if here.startswith(there) or there.startswith(here):
-            place = "is" if here == there else f"lies in {uri}," if len(there) < len(here) else f"contains {uri},"
-            raise InconsistentClusterIdException(
-                f"{root.uri}: {place} the root of {owner}; give each root a folder of its own"
-            )
+    here, there = _comparable(root.uri), _comparable(other)
+    if here.startswith(there) or there.startswith(here):
+        place = "is" if here == there else f"lies in {other}," if len(there) < len(here) else f"contains {other},"
+        raise InconsistentClusterIdException(
+            f"{root.uri}: {place} the root of {owner}; give each root a folder of its own{way_out}"
+        )
 
 
 def _comparable(uri: str) -> str:
-    """A text that begins with that of each folder around it. Hadoop has another name for S3."""
-    return uri.replace("s3a://", "s3://", 1) + "/"
+    """A text that begins with that of each folder around it, without links. Two names of a store are one."""
+    if uri.startswith("/"):
+        return os.path.realpath(uri).rstrip("/") + "/"
+    scheme, slashes, path = uri.partition("://")
+    return f"{_SCHEMES.get(scheme, scheme)}{slashes}{path}/"
 
 
 def _parents(root: StorageRoot) -> Iterator[StorageRoot]:
-    """The folders around a root, the nearest first, the last one a bucket or a folder below `/`."""
-    scheme, slashes, path = root.uri.rpartition("://")
+    """The folders around a root without links, the nearest first, the last one a bucket or `/`."""
+    scheme, slashes, path = (os.path.realpath(root.uri) if root.is_local else root.uri).rpartition("://")
     names = path.split("/")
     for length in range(len(names) - 1, 0, -1):
         folder = "/".join(names[:length])
-        if folder:
-            yield replace(root, uri=f"{scheme}{slashes}{folder}")
+        if folder or root.is_local:
+            yield replace(root, uri=f"{scheme}{slashes}{folder}" or "/")
 
 
 def _owner(folder: StorageRoot) -> str | None:
     """Whose root a folder is; None if it is nobody's, or may not be read."""
     try:
         identity = read_identity(folder) if is_formatted(folder) else None
+    except InconsistentClusterIdException as error:
+        return f"a cluster or a broker ({str(error).removeprefix(f'{folder.uri}: ')})"
     except LakelogException:
         return None
     if identity is None:

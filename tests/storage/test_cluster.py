@@ -12,6 +12,7 @@ from lakelog.replication.errors import (
     KafkaStorageException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage import cluster as cluster_module
 from lakelog.replication.storage.cluster import (
     Cluster,
     format_broker,
@@ -21,7 +22,7 @@ from lakelog.replication.storage.cluster import (
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.root_identity import check_identity, read_identity
+from lakelog.replication.storage.root_identity import check_apart, check_identity, read_identity
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
@@ -40,6 +41,11 @@ def broker(root):
 
 def identity(cluster_id="c", broker_id=1, version=FORMAT_VERSION):
     return {"cluster_id": cluster_id, "broker_id": broker_id, "format_version": version, "configs": []}
+
+
+def register(cluster, broker_id, uri, shutting_down=False):
+    row = BrokerRegistration(broker_id, uri, None, 1, 0, -1, shutting_down, None, "log-id", 0)
+    BrokerTable.open_or_create(cluster, broker_id).register(lambda _: row)
 
 
 def test_a_cluster_root_has_its_tables_and_settings(cluster):
@@ -129,9 +135,8 @@ def test_a_file_is_no_root(root):
 
 
 def test_a_broker_without_its_root_is_told_how_to_make_it(root):
-    told = (
-        "^there is no root of broker 2 at .*: nothing is there; `lakelog format --broker-id 2 --root .*/b` makes one$"
-    )
+    makes = "`lakelog format --cluster URI --broker-id 2 --root .*/b` makes one"
+    told = f"^there is no root of broker 2 at .*: nothing is there; {makes}$"
     with pytest.raises(InconsistentClusterIdException, match=told):
         check_identity(StorageRoot.of(f"{root}/b"), "c", 2)
 
@@ -153,7 +158,11 @@ def test_a_root_inside_another_root_is_refused(cluster, broker, place):
 @pytest.mark.parametrize(
     ("place", "told"),
     [
-        ("/lake/one", "/lake/one: is the root of broker 1; give each root a folder of its own$"),
+        (
+            "/lake/one",
+            "/lake/one: is the root of broker 1; give each root a folder of its own, or first shut broker 1 down and "
+            "delete its root, or start it at another root$",
+        ),
         ("/lake/one/more", "/lake/one/more: lies in /lake/one, the root of broker 1; "),
         ("/lake", "/lake: contains /lake/one, the root of broker 1; "),
         ("/inside", "/inside: lies in .*/cluster, the root of the cluster; "),
@@ -163,13 +172,99 @@ def test_a_root_that_is_not_apart_from_those_that_are_registered_is_refused(clus
     """Also where the other root is not there at the moment."""
     format_cluster(cluster, Config())
     at = f"{root}{place}" if place.startswith("/lake") else f"{cluster.uri}{place}"
-    registration = BrokerRegistration(1, f"{root}/lake/one", None, 1, 0, -1, False, None, "log-id", 0)
-    BrokerTable.open_or_create(cluster, 1).register(lambda _: registration)
+    register(cluster, 1, f"{root}/lake/one")
     with pytest.raises(InconsistentClusterIdException, match=told.replace("/lake", f"{root}/lake")) as raised:
         Cluster.open(cluster.uri).format_broker(2, at)
     assert str(raised.value).startswith(f"{at}: ")
     assert not Path(f"{root}/lake").exists()
     assert Cluster.open(cluster.uri).format_broker(2, f"{root}/lake/one-more").uri == f"{root}/lake/one-more"
+
+
+def test_a_broker_that_has_shut_down_leaves_its_place_when_its_root_is_gone(cluster, broker):
+    format_cluster(cluster, Config())
+    opened = Cluster.open(cluster.uri)
+    opened.format_broker(1, broker.uri)
+    register(cluster, 1, broker.uri, shutting_down=True)
+    with pytest.raises(InconsistentClusterIdException, match=r"belongs to broker 1 of"):
+        opened.format_broker(2, broker.uri)
+    with pytest.raises(InconsistentClusterIdException, match=r"the root of broker 1; .* first shut broker 1 down"):
+        opened.format_broker(2, broker.child("inside").uri)
+    broker.delete_folder()
+    assert opened.format_broker(2, broker.uri) == broker
+    check_identity(broker, opened.cluster_id, 2)
+
+
+def test_a_root_that_cannot_be_read_keeps_its_place(cluster, broker, monkeypatch):
+    format_cluster(cluster, Config())
+    register(cluster, 1, broker.uri, shutting_down=True)
+    real = cluster_module.is_formatted
+
+    def fails(root):
+        if root == broker:
+            raise KafkaStorageException("no route to the store")
+        return real(root)
+
+    monkeypatch.setattr(cluster_module, "is_formatted", fails)
+    with pytest.raises(InconsistentClusterIdException, match=r"lies in .*, the root of broker 1"):
+        Cluster.open(cluster.uri).format_broker(2, broker.child("inside").uri)
+
+
+def test_a_broker_stays_where_it_is_registered_also_inside_another_root(cluster):
+    """Older versions let roots lie in one another, and its disk may have been replaced."""
+    format_cluster(cluster, Config())
+    place = cluster.child("broker-1")
+    register(cluster, 1, place.uri)
+    opened = Cluster.open(cluster.uri)
+    with pytest.raises(InconsistentClusterIdException, match=r"lies in .*, the root of the cluster"):
+        opened.format_broker(2, cluster.child("broker-2").uri)
+    assert opened.format_broker(1, place.uri) == place
+    check_identity(place, opened.cluster_id, 1)
+
+
+def test_a_root_inside_another_root_is_refused_through_a_link(cluster, root):
+    format_cluster(cluster, Config())
+    register(cluster, 1, f"{root}/one")
+    cluster.child("deep").create_folder()
+    links = {f"{root}/a": cluster.uri, f"{root}/b": cluster.child("deep").uri, f"{root}/c": f"{root}/one"}
+    for link, target in links.items():
+        os.symlink(target, link)
+    for link, owner in zip(links, ("the cluster", "the cluster", "broker 1"), strict=True):
+        with pytest.raises(InconsistentClusterIdException, match=f"^{link}/in: lies in .*, the root of {owner}; "):
+            Cluster.open(cluster.uri).format_broker(2, f"{link}/in")
+    with pytest.raises(InconsistentClusterIdException, match=f"^{root}/b/in: lies in {cluster.uri}, the root of clus"):
+        format_broker(StorageRoot.of(f"{root}/b/in"), "c", 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([identity(version=FORMAT_VERSION + 1)], rf"has format {FORMAT_VERSION + 1}, this version .* only"),
+        ([], "formatting was not finished; empty the folder, format again"),
+    ],
+)
+def test_a_root_inside_a_root_of_another_format_or_a_half_formatted_one_is_refused(broker, rows, told):
+    StateTable.create(broker.child("cluster"), CLUSTER, rows)
+    inner = broker.child("in")
+    match = rf"^{inner.uri}: lies in {broker.uri}, the root of a cluster or a broker \({told}\); give each root"
+    with pytest.raises(InconsistentClusterIdException, match=match):
+        format_broker(inner, "c", 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "place"),
+    [
+        ("s3://bucket/a/b", "s3a://bucket/a", "lies in s3a://bucket/a,"),
+        ("abfss://box@account/a", "abfs://box@account/a/b", "contains abfs://box@account/a/b,"),
+        ("abfs://box@account/a", "abfss://box@account/a", "is"),
+        ("/lake/one", "/", "lies in /,"),
+        ("/", "/lake/one", "contains /lake/one,"),
+    ],
+)
+def test_roots_are_compared_by_where_they_are(one, other, place):
+    with pytest.raises(InconsistentClusterIdException, match=f"^{one}: {place} the root of x; "):
+        check_apart(StorageRoot.of(one), other, "x")
+    check_apart(StorageRoot.of("s3://bucket/ab"), "s3a://bucket/a", "x")
+    check_apart(StorageRoot.of("/lake/ones"), "/lake/one", "x")
 
 
 def test_a_root_that_was_formatted_inside_another_one_before_is_left_as_it_is(cluster):
