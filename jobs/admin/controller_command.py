@@ -18,7 +18,7 @@ from lakelog.replication.storage.cluster import Cluster
 
 _LEASE_COLUMNS = ("controller", "controller_epoch", "state", "lease_age_s")
 _REQUEST_COLUMNS = ("request", "kind", "state", "of", "error")
-_SHORT = 8  # characters of a request's id, which name it well enough
+_SHORT = 8  # characters of a request's id, which are shown, and name it well enough
 
 
 def describe(args: argparse.Namespace) -> int:
@@ -39,7 +39,7 @@ def show_requests(args: argparse.Namespace) -> int:
 
 
 def cancel_request(args: argparse.Namespace) -> int:
-    """Cancels a request that waits, whoever has asked; the first characters of its id will do."""
+    """Cancels a request that waits, whoever has asked; the first 8 characters of its id will do."""
     admin = admin_client_of(args.cluster, args.command_config, "controller")
     request = admin.cancel_request(_full_id(admin, args.cancel_request))
     say(f"Cancelled request {request.request_id}: {request.kind} by {request.requested_by or 'somebody'}.")
@@ -47,12 +47,20 @@ def cancel_request(args: argparse.Namespace) -> int:
 
 
 def _full_id(admin: AdminClient, text: str) -> str:
-    """The id that begins like this; the text itself if none does. Raises InvalidRequestException if several do."""
-    ids = [request.request_id for request in admin.list_requests()]
-    found = [text] if text in ids else [name for name in ids if text and name.startswith(text)]
+    """The id that begins like this, of a request that waits if there is one; the text itself if none does.
+
+    Raises InvalidRequestException if several do, or if the text is too short to be a beginning.
+    """
+    requests = [request for request in admin.list_requests() if request.request_id.startswith(text)]
+    waiting = [request for request in requests if request.outcomes is None]
+    found = [request.request_id for request in waiting or requests]
+    if not found or text in (request.request_id for request in requests):
+        return text
+    if len(text) < _SHORT:
+        raise InvalidRequestException(f"{text!r} is too short: give {_SHORT} or more characters of the request's id")
     if len(found) > 1:
         raise InvalidRequestException(f"several requests begin with {text}: {', '.join(found)}")
-    return found[0] if found else text
+    return found[0]
 
 
 def run_controller(args: argparse.Namespace) -> int:

@@ -95,9 +95,14 @@ def test_requests_fit_on_80_characters_and_all_columns_come_on_demand(
 
 
 def test_a_request_is_cancelled_by_the_beginning_of_its_id(lakelog: Run, cluster: str) -> None:
-    for name in ("abc1", "abd2"):
+    first, second, third = names = ("abcdefgh1", "abcdefgh2", "x")
+    for name in names:
         Cluster.open(cluster).admin.add(AdminRequest(name, "delete_topic", {"topic": "t"}, requested_by="me"))
-    words = (controller, "--cluster", cluster, "--cancel-request")
-    error = "lakelog: InvalidRequestException: several requests begin with ab: abc1, abd2\n"
-    assert lakelog(*words, "ab") == (1, "", error)
-    assert lakelog(*words, "abc") == (0, "", "Cancelled request abc1: delete_topic by me.\n")
+    words, refused = (controller, "--cluster", cluster, "--cancel-request"), "lakelog: InvalidRequestException: "
+    error = f"{refused}several requests begin with abcdefgh: {first}, {second}\n"
+    assert lakelog(*words, "abcdefgh") == (1, "", error)
+    error = f"{refused}'abcdefg' is too short: give 8 or more characters of the request's id\n"
+    assert lakelog(*words, "abcdefg") == (1, "", error)
+    for words_of, cancelled in ((first, first), ("abcdefgh", second), (third, third)):
+        assert lakelog(*words, words_of) == (0, "", f"Cancelled request {cancelled}: delete_topic by me.\n")
+    assert lakelog(*words, "abcdefgh2")[2].startswith(f"{refused}request {second} is decided")
