@@ -17,9 +17,10 @@ def cpu_seconds() -> float:
 def _process(folder: Path) -> tuple[int, tuple[int, int]] | None:
     """A process's id, its parent and its clock ticks; None if it has ended meanwhile."""
     try:
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()  # the name before ")" may have spaces
+        text = (folder / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
+    fields = text.rpartition(")")[2].split()  # the name before ")" may have spaces, and any bytes
     return int(folder.name), (int(fields[1]), sum(map(int, fields[11:15])))
 
 

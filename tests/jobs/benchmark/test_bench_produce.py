@@ -3,9 +3,10 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakelog.jobs.benchmark.cpu import cpu_seconds
+from lakelog.jobs.benchmark.cpu import _process, cpu_seconds
 from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.idle import Idle, idle_figures, idle_rows
 from lakelog.jobs.benchmark.produce import FIRST, IN_A_ROW, QUICK, SMALL, Produced, Sends, measure_produce
@@ -54,6 +55,14 @@ def test_cpu_time_of_a_child_counts_while_it_runs_and_after_its_end() -> None:
         assert cpu_seconds() - before >= 0.4
         child.communicate(b"\n")
     wait_until(lambda: cpu_seconds() - before >= 0.4, f"the time of a child of {os.getpid()} that has ended")
+
+
+def test_the_name_of_a_process_may_have_any_bytes(tmp_path: Path) -> None:
+    folder = tmp_path / "7"
+    folder.mkdir()
+    numbers = " ".join(map(str, range(20)))
+    (folder / "stat").write_bytes(b"7 (caf\xe9 ) x) S 1 " + numbers.encode())
+    assert _process(folder) == (7, (1, 9 + 10 + 11 + 12))
 
 
 def test_what_was_sent_is_committed(spark: "SparkSession") -> None:
