@@ -50,8 +50,8 @@ def read_committed(
     Raises InvalidConfigurationException (a session without Delta), UnknownTopicOrPartitionException,
     InvalidPartitionsException (no such partition), LeaderNotAvailableException, NotLeaderOrFollowerException (a leader
     changed meanwhile), OffsetOutOfRangeException, CorruptRecordException (a data file is missing or short),
-    KafkaStorageException, and OffsetNotAvailableException (a new leader does not know its HW within
-    `request.timeout.ms`, KIP-207).
+    KafkaStorageException, InconsistentClusterIdException (an emptied root), BrokerNotAvailableException, and
+    OffsetNotAvailableException (a new leader does not know its HW within `request.timeout.ms`, KIP-207).
     """
     check_delta(spark)
     view = TopicView(Cluster.open(cluster_uri, config))

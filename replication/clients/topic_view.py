@@ -54,8 +54,9 @@ class TopicView:
     def log(self, broker_id: int) -> ReplicaLog:
         """A handle on a broker's log. It is opened again when a new process of the broker has registered.
 
-        Raises KafkaStorageException, and LeaderNotAvailableException while the log is not the one that the broker has
-        registered: an append to it could reuse offsets of records that other replicas have. [LI-04]
+        Raises KafkaStorageException, InconsistentClusterIdException (an emptied root), BrokerNotAvailableException, and
+        LeaderNotAvailableException while the log is not the one that the broker has registered: an append to it could
+        reuse offsets of records that other replicas have. [LI-04]
         """
         process = self._process(broker_id)
         known = self._logs.get(broker_id)
@@ -74,7 +75,7 @@ class TopicView:
 
     def replicas(self, broker_id: int) -> Mapping[TopicIdPartition, Replica]:
         """Reads a broker's replica rows. Its table is opened again when a new process of the broker has registered.
-        Raises KafkaStorageException."""
+        Raises KafkaStorageException, InconsistentClusterIdException (an emptied root), BrokerNotAvailableException."""
         process = self._process(broker_id)
         known = self._replicas.get(broker_id)
         if known is None or known[0] != process:

@@ -98,7 +98,7 @@ def _check_numbers(partitions: int, replication_factor: int, brokers: int) -> No
         raise InvalidReplicationFactorException(f"replication factor {replication_factor}: it must be 1 or more")
     if brokers == 0:
         raise InvalidReplicationFactorException(
-            f"replication factor {replication_factor}, but no broker is alive: start brokers with `lakelog broker`"
+            f"replication factor {replication_factor}, but no broker is available: start brokers with `lakelog broker`"
         )
     if replication_factor > brokers:
         available = f"{brokers} available broker" + ("s" if brokers > 1 else "")

@@ -44,8 +44,8 @@ class LeaderInputs:
 
     `log`: the leader's own log. `rows`: its followers' rows. `broker_epochs`: of all registered brokers. `eligible`:
     the broker epochs of brokers that may join the ISR. `now` and `replica_lag_time_max`: in seconds, of the leader's
-    monotonic clock. `min_isr`: from `effective_min_isr`. `may_shrink`: whether this look may shrink the ISR; every look
-    after half the lag time may.
+    monotonic clock. `min_isr`: from `effective_min_isr`. `may_shrink`: whether this look may shrink the ISR; one look
+    in each half of the lag time may.
     """
 
     log: PartitionLog

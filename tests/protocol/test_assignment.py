@@ -93,7 +93,7 @@ def test_tm_01_leaders_are_even():
             1,
             {},
             InvalidReplicationFactorException,
-            "factor 1, but no broker is alive: start brokers with `lakelog b",
+            "factor 1, but no broker is available: start brokers with `lakelog b",
         ),
     ],
 )

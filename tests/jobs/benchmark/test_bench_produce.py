@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from lakelog.jobs.benchmark import produce
 from lakelog.jobs.benchmark.cpu import _process, cpu_seconds
 from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.idle import Idle, idle_figures, idle_rows
-from lakelog.jobs.benchmark.produce import FIRST, IN_A_ROW, QUICK, SMALL, Produced, Sends, measure_produce
+from lakelog.jobs.benchmark.produce import FIRST, IN_A_ROW, QUICK, SMALL, Produced, Sends, _Run, measure_produce
 from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
 from tests.processes import wait_until
 
@@ -55,6 +58,25 @@ def test_cpu_time_of_a_child_counts_while_it_runs_and_after_its_end() -> None:
         assert cpu_seconds() - before >= 0.4
         child.communicate(b"\n")
     wait_until(lambda: cpu_seconds() - before >= 0.4, f"the time of a child of {os.getpid()} that has ended")
+
+
+class _Acknowledges:
+    def send(self, *_: object, **__: object) -> dict[int, object]:
+        return {}
+
+
+def test_cpu_time_is_that_of_the_sends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tables of a kind are built before."""
+    built: list[int] = []
+
+    def seen() -> float:
+        built.append(len(list((tmp_path / "sent").iterdir())))
+        return float(len(built))
+
+    monkeypatch.setattr(produce, "cpu_seconds", seen)
+    sends = _Run(tmp_path, _Acknowledges(), lambda: None).small(QUICK)  # type: ignore[arg-type]
+    assert built == [1, 1, 2, 2, 4, 4]
+    assert [each.core_seconds for each in sends] == [1.0, 1.0]
 
 
 def test_the_name_of_a_process_may_have_any_bytes(tmp_path: Path) -> None:
