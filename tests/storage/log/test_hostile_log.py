@@ -98,7 +98,7 @@ def nonsense(base=3, last=4, epoch=0, **changes):
         pytest.param(nonsense(leader_epoch=-1), "leader_epoch -1", id="an epoch below zero"),
         pytest.param(nonsense(partition="0"), "partition '0'", id="a partition that is a text"),
         pytest.param(nonsense(last_offset=2**70), "last_offset", id="an offset that is none"),
-        pytest.param(nonsense(last_offset=1002), "describe 1000 records, but it has 2 rows", id="more records than rows"),
+        pytest.param(nonsense(last_offset=1002), "1000 records, but it has 2 rows", id="more records than rows"),
         pytest.param(nonsense(base_offset=9, last_offset=4), "offsets 9 to 4", id="it ends before it begins"),
         pytest.param(nonsense(base_offset=4, last_offset=5), "statistics have offset from 3 to 4", id="other offsets"),
         pytest.param(nonsense(1000, 1001), "begins at offset 1000, but .* ends before 3", id="a gap"),
