@@ -17,7 +17,7 @@ from lakelog.jobs.cli.waiting import let_pass
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.lease import Lease
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.commit_reader import is_commit
+from lakelog.replication.storage.delta.commit_reader import newest_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import BROKERS, CONTROLLER
 
@@ -130,10 +130,9 @@ def _is_recent(age: float, session_timeout: float) -> bool:
 
 
 def _newest(root: StorageRoot) -> tuple[str, float]:
-    """The newest commit of a table, and the seconds since it was written; by the store's clock, from one listing."""
-    written = {name: at for name, at in root.child("_delta_log").modified().items() if is_commit(name)}
-    newest = max(written, default="")
-    return newest, time.time() - written.get(newest, 0.0)
+    """The newest commit of a table, and the seconds since it was written."""
+    newest, written = newest_commit(root)
+    return newest, time.time() - written
 
 
 def broker_state(registration: BrokerRegistration, is_live: bool) -> str:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from lakelog.replication.clients.controller_watch import ControllerWatch, Report
+from lakelog.replication.clients.controller_watch import ControllerWatch, Report, check_active
 from lakelog.replication.clients.topic_view import pause
 from lakelog.replication.errors import (
     InvalidRequestException,
@@ -41,7 +41,8 @@ class ControllerChannel:
         self._report = report
 
     def ask(self, kind: str, arguments: Mapping[str, Any], *, validate_only: bool) -> AdminRequest:
-        """Returns the decided request. With `validate_only` its row is removed afterwards.
+        """Returns the decided request. With `validate_only` its row is removed afterwards, and without an active
+        controller there is none: ControllerNotAvailableException is raised before.
 
         The client withdraws its request at the time-out and when it is interrupted. Raises InvalidRequestException,
         PolicyViolationException, TimeoutException, KafkaStorageException, and RequestCancelledException if somebody
@@ -50,6 +51,8 @@ class ControllerChannel:
         check_arguments(kind, arguments)
         check_limits(kind, arguments, PartitionLimits.of(self._cluster.config))
         deadline = time.monotonic() + self._cluster.config.request_timeout_ms / 1000
+        if validate_only:
+            check_active(self._cluster, self._report, deadline)
         request = self._request(kind, arguments, validate_only)
         watch = ControllerWatch(self._cluster, self._report) if self._report else None
         try:

@@ -25,6 +25,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.admin_table import AdminTable
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.controllers import controller_of
+from tests.processes import wait_until
 
 
 @pytest.fixture
@@ -39,7 +40,8 @@ def cluster_uri(root):
 
 @pytest.fixture
 def admin(cluster_uri):
-    with controller_of(cluster_uri):
+    with controller_of(cluster_uri) as controller:
+        wait_until(lambda: controller.is_active, "the controller is active")
         yield AdminClient(cluster_uri)
 
 
@@ -150,11 +152,14 @@ IMPATIENT = Config.from_properties({"request.timeout.ms": 100})
 
 @pytest.mark.parametrize("validate_only", [False, True])
 def test_a_request_that_nobody_decides_in_time_is_withdrawn(cluster_uri, validate_only):
+    lease = Cluster.open(cluster_uri).lease
+    slow = lease.elect("slow", None)
     client = AdminClient(cluster_uri, IMPATIENT)
     with pytest.raises(TimeoutException, match=r"no controller has decided request .*; it is withdrawn"):
         client.request("delete_topic", {"topic": "t"}, validate_only=validate_only)
     left = [outcome.error for r in client.list_requests() for outcome in r.outcomes.values()]
     assert left == ([] if validate_only else ["TimeoutException"]), "a dry run leaves nothing behind"
+    lease.resign(slow)
     with controller_of(cluster_uri):
         AdminClient(cluster_uri).create_topic("u")
     assert client.list_topics() == ["u"]
@@ -209,6 +214,7 @@ def test_who_is_interrupted_withdraws_its_request(cluster_uri, monkeypatch):
 
 @pytest.mark.parametrize("validate_only", [False, True])
 def test_who_waits_for_a_request_that_is_cancelled_is_told(cluster_uri, monkeypatch, validate_only):
+    Cluster.open(cluster_uri).lease.elect("slow", None)
     client, other = AdminClient(cluster_uri), AdminClient(cluster_uri, requested_by="somebody")
     monkeypatch.setattr(
         controller_channel, "pause", lambda *_: [other.cancel_request(r.request_id) for r in other.list_requests()]

@@ -1,6 +1,8 @@
 """A waiting client is told why no controller answers, and the state of its request when it gives up."""
 
+import os
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +10,12 @@ import pytest
 from lakelog.replication.clients import controller_channel, controller_watch
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import Config
-from lakelog.replication.errors import KafkaStorageException, RequestCancelledException, TimeoutException
+from lakelog.replication.errors import (
+    ControllerNotAvailableException,
+    KafkaStorageException,
+    RequestCancelledException,
+    TimeoutException,
+)
 from lakelog.replication.protocol.admin_request import APPLYING, DECIDED, Outcome
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -114,6 +121,82 @@ def test_a_lease_that_cannot_be_read_does_not_end_the_wait(cluster_uri, monkeypa
     monkeypatch.setattr(ControllerLease, "read", refuse)
     said, error = said_by(cluster_uri)
     assert (said, error.endswith("it is withdrawn, and nothing of it was done")) == ([], True)
+
+
+# --- dry runs ---
+
+
+def tried(cluster_uri):
+    """The refusal of a dry run, and what it has reported. It must not write."""
+    said, admin = [], Cluster.open(cluster_uri).admin
+    admin.refresh()
+    before = admin.version
+    with pytest.raises(ControllerNotAvailableException) as raised:
+        AdminClient(cluster_uri, report=said.append).delete_topic("t", validate_only=True)
+    admin.refresh()
+    assert admin.version == before
+    return str(raised.value), said
+
+
+def written_long_ago(cluster_uri, seconds=60.0):
+    """Makes the newest commit of the lease this old."""
+    newest = max(Path(cluster_uri, "controller", "_delta_log").glob("*.json"))
+    os.utime(newest, (newest.stat().st_mtime - seconds,) * 2)
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Records the waits of a dry run instead of waiting."""
+    waited = []
+    monkeypatch.setattr(controller_watch, "pause", lambda ms, _: waited.append(ms))
+    return waited
+
+
+@pytest.mark.parametrize("validate", ["an argument", "a method of its own"])
+def test_a_dry_run_without_a_controller_says_so_at_once_and_writes_nothing(cluster_uri, waits, validate):
+    if validate == "an argument":
+        error, said = tried(cluster_uri)
+        assert said == []
+        assert error == (
+            "no controller is active, and none ever was: start one with `lakelog controller`; "
+            "a dry run asks the controller, and nothing was written"
+        )
+    else:
+        with pytest.raises(ControllerNotAvailableException, match="none ever was"):
+            AdminClient(cluster_uri).validate_topic("t")
+    assert waits == []
+
+
+def test_a_dry_run_after_the_last_controller_has_stopped_says_so_at_once(cluster_uri, waits):
+    lease = Cluster.open(cluster_uri).lease
+    lease.resign(lease.elect("c1", None))
+    error, said = tried(cluster_uri)
+    assert error.startswith("no controller is active, the last one has stopped (c1); a dry run")
+    assert (said, waits) == ([], [])
+
+
+def test_a_dry_run_looks_twice_at_a_lease_that_looks_old(cluster_uri, waits):
+    """The clocks of this machine and of the store may differ."""
+    Cluster.open(cluster_uri).lease.elect("c1", None)
+    written_long_ago(cluster_uri)
+    error, said = tried(cluster_uri)
+    assert error.startswith("controller c1 is dead: it does not renew its lease; a dry run")
+    assert (said, waits) == (["controller c1 has not renewed its lease lately: looking again in 3 s"], [3000])
+
+
+@pytest.mark.parametrize("ago", [60.0, -60.0], ids=["old", "from the future"])
+def test_a_dry_run_asks_a_controller_that_renews_its_lease(cluster_uri, monkeypatch, ago):
+    lease = Cluster.open(cluster_uri).lease
+    held = lease.elect("c1", None)
+    written_long_ago(cluster_uri, ago)
+    monkeypatch.setattr(controller_watch, "pause", lambda *_: lease.renew(held))
+
+    def decide(*_):
+        admin = Cluster.open(cluster_uri).admin
+        admin.decide({admin.requests[-1].request_id: {"t": Outcome(None, "would be deleted")}}, 1)
+
+    monkeypatch.setattr(controller_channel, "pause", decide)
+    assert AdminClient(cluster_uri).delete_topic("t", validate_only=True) == "would be deleted"
 
 
 def test_who_is_answered_is_told_nothing(cluster_uri):

@@ -60,6 +60,14 @@ def is_commit(name: str) -> bool:
     return _COMMIT.fullmatch(name) is not None
 
 
+def newest_commit(root: StorageRoot) -> tuple[str, float]:
+    """The name of a table's newest commit and its time of writing by the store's clock, from one listing; "" and 0
+    without any commit."""
+    written = {name: at for name, at in root.child("_delta_log").modified().items() if is_commit(name)}
+    newest = max(written, default="")
+    return newest, written.get(newest, 0.0)
+
+
 def read_commit(root: StorageRoot, version: int) -> Commit:
     """One commit, its files in the order of its actions.
 

@@ -215,6 +215,20 @@ def test_a_dry_run_tells_the_outcome_and_changes_nothing(
     assert versions(cluster) != before
 
 
+@pytest.mark.parametrize("form", [[], ["-o", "json"]], ids=["text", "json"])
+def test_a_dry_run_without_a_controller_is_refused_at_once_and_writes_nothing(
+    lakelog: Run, cluster: str, form: list[str]
+) -> None:
+    admin = Cluster.open(cluster).admin
+    before = admin.version
+    words = ("--create", "--topic", "u", "--dry-run", *form)
+    status, out, err = lakelog(topics, "--cluster", cluster, *words)
+    assert (status, err.count("\n"), bool(out)) == (1, 1, bool(form))
+    assert err.startswith("lakelog: ControllerNotAvailableException: no controller is active, and none ever was")
+    admin.refresh()
+    assert admin.version == before
+
+
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
