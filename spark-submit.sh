@@ -117,4 +117,5 @@ if [ "${1:-}" = pytest ]; then
     cd -- "$home"
     exec "$python" -m "$@"
 fi
-exec "$python" -m lakelog.jobs "$@"
+# Commands that the verb prints begin with this name.
+LAKELOG_PROGRAM="$0" exec "$python" -m lakelog.jobs "$@"

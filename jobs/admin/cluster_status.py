@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lakelog.jobs.admin.heartbeats import ACTIVE, ALIVE, DEAD, STORAGE_ERROR, SeenBroker, SeenController, ago
+from lakelog.jobs.cli.invocation import Invocation
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
@@ -100,48 +101,50 @@ def _lag(rows: Sequence[Replica] | None) -> int | None:
     return None if rows is None or len(known) < len(lags) else sum(known)
 
 
-def problems(state: ClusterState) -> list[Problem]:
-    """All that is wrong, the causes first."""
+def problems(state: ClusterState, invocation: Invocation) -> list[Problem]:
+    """All that is wrong, the causes first. The advice names commands of this `invocation`."""
+    first = f"start one: {invocation.command('broker', '--broker-id', 1, '--root', 'URI')}"
     return [
-        *_of_controller(state.controller),
-        *([] if state.brokers else [Problem("no broker has registered", (), "start one: `lakelog broker`")]),
-        *(problem for seen in state.brokers.values() for problem in _of_broker(seen)),
-        *_of_partitions(state),
-        *(problem for broker in state.rows for problem in _of_replicas(state, broker)),
+        *_of_controller(state.controller, invocation),
+        *([] if state.brokers else [Problem("no broker has registered", (), first)]),
+        *(problem for seen in state.brokers.values() for problem in _of_broker(seen, invocation)),
+        *_of_partitions(state, invocation),
+        *(problem for broker in state.rows for problem in _of_replicas(state, broker, invocation)),
     ]
 
 
-def _of_controller(seen: SeenController) -> list[Problem]:
+def _of_controller(seen: SeenController, invocation: Invocation) -> list[Problem]:
     if seen.state == ACTIVE:
         return []
     said = "no controller was ever elected"
     if seen.lease is not None:
         ended = "has resigned" if seen.lease.resigned else f"renewed its lease {ago(seen.age)} ago"
         said = f"no controller is active: {seen.lease.controller_id} {ended}"
-    do = "start one: `lakelog controller`. Until then nobody elects leaders, and no request is carried out"
-    return [Problem(said, (), do)]
+    start = invocation.command("controller")
+    return [Problem(said, (), f"start one: {start}. Until then nobody elects leaders, and no request is carried out")]
 
 
-def _of_broker(seen: SeenBroker) -> list[Problem]:
+def _of_broker(seen: SeenBroker, invocation: Invocation) -> list[Problem]:
     registration = seen.registration
     broker, root = registration.broker_id, registration.root
     if seen.state == DEAD:
         said = f"broker {broker} is dead: its last heartbeat was {ago(seen.age)} ago"
-        return [Problem(said, (), f"start it again: `lakelog broker --broker-id {broker} --root {root}`")]
+        start = invocation.command("broker", "--broker-id", broker, "--root", root)
+        return [Problem(said, (), f"start it again: {start}")]
     if seen.state == STORAGE_ERROR:
         do = f"make {root} work again; then the broker goes on by itself"
         return [Problem(f"broker {broker}: its storage fails: {registration.storage_error}", (), do)]
     return []
 
 
-def _of_partitions(state: ClusterState) -> list[Problem]:
+def _of_partitions(state: ClusterState, invocation: Invocation) -> list[Problem]:
     partitions = state.partitions
     offline = [p for p in partitions if p.is_offline]
     under_min = [p for p in partitions if p.is_under_min_isr]
     under_replicated = [p for p in partitions if not p.is_offline and p.out_of_sync]
     waiting = [p for p in partitions if _waits_for_its_leader(state, p)]
     found = [
-        (offline, "offline", _advice_if_offline(state, offline)),
+        (offline, "offline", _advice_if_offline(state, offline, invocation)),
         (waiting, "not served by the new leader yet", "this ends in seconds; if not, see the log of the leader"),
         (under_min, "under min ISR", f"they refuse acks=all until {_absent(under_min)} is in sync again"),
         (under_replicated, "under-replicated", f"{_absent(under_replicated)} is not in sync: start it if it is dead"),
@@ -163,11 +166,15 @@ def _waits_for_its_leader(state: ClusterState, partition: Partition) -> bool:
     return row is None or (row.role, row.leader_epoch) != (LEADER_ROLE, registration.leader_epoch)
 
 
-def _advice_if_offline(state: ClusterState, offline: Sequence[Partition]) -> str:
+def _advice_if_offline(state: ClusterState, offline: Sequence[Partition], invocation: Invocation) -> str:
     """Only a replica that was in sync last has all records."""
     last = {broker for p in offline for broker in p.registration.isr}
     silent = {broker for broker in last if broker not in state.rows}
-    unclean = "`lakelog leader-election --election-type unclean` elects another replica, and loses records"
+    chosen: tuple[object, ...] = ("--all-topic-partitions",)
+    if len(offline) == 1:
+        chosen = ("--topic", offline[0].registration.topic, "--partition", offline[0].registration.partition)
+    elect = invocation.command("leader-election", "--election-type", "unclean", *chosen)
+    unclean = f"{elect} elects another replica, and loses records"
     if silent:
         return f"start {_brokers(silent)}: the last in sync. If that is lost for good, {unclean}"
     return (
@@ -175,7 +182,7 @@ def _advice_if_offline(state: ClusterState, offline: Sequence[Partition]) -> str
     )
 
 
-def _of_replicas(state: ClusterState, broker: int) -> list[Problem]:
+def _of_replicas(state: ClusterState, broker: int, invocation: Invocation) -> list[Problem]:
     """The replicas of a broker that fail, by their errors."""
     rows = state.rows[broker]
     if isinstance(rows, str):
@@ -186,14 +193,18 @@ def _of_replicas(state: ClusterState, broker: int) -> list[Problem]:
         if row.error is not None:
             failing.setdefault((row.state, row.error), []).append(row.name)
     return [
-        Problem(f"replicas of broker {broker} are {shown}: {error}", tuple(names), _advice(broker, shown))
+        Problem(
+            f"replicas of broker {broker} are {shown}: {error}", tuple(names), _advice(state, broker, shown, invocation)
+        )
         for (shown, error), names in failing.items()
     ]
 
 
-def _advice(broker: int, state: str) -> str:
-    if state == FollowerState.OFFLINE:
-        return f"broker {broker} fetches a broken file from another replica; `lakelog dump-log --verify` names it"
+def _advice(state: ClusterState, broker: int, shown: str, invocation: Invocation) -> str:
+    if shown == FollowerState.OFFLINE:
+        root = state.brokers[broker].registration.root
+        verify = invocation.command("dump-log", "--root", root, "--verify", on_cluster=False)
+        return f"broker {broker} fetches a broken file from another replica; {verify} names it"
     return f"broker {broker} tries again by itself; see in its log whether it can read the root of its leader"
 
 

@@ -16,6 +16,7 @@ from lakelog.jobs.admin.cluster_status import (
 from lakelog.jobs.admin.controller_view import controller_row
 from lakelog.jobs.admin.heartbeats import DEAD, STOPPED, SeenBroker, observe
 from lakelog.jobs.cli.console import FAILED, JSON, OK, show
+from lakelog.jobs.cli.invocation import Invocation
 from lakelog.jobs.cli.settings import settings
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -29,7 +30,7 @@ def status(args: argparse.Namespace) -> int:
     """Prints the health of the cluster; FAILED if something is wrong. It only reads tables, and asks nobody."""
     cluster = Cluster.open(args.cluster, settings(args.command_config))
     state = _state(cluster)
-    found = problems(state)
+    found = problems(state, Invocation.of(args.cluster, cluster.root.uri))
     if args.output == JSON:
         print(json.dumps(_object(cluster, state, found), indent=2))
     else:

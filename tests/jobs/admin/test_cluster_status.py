@@ -16,6 +16,7 @@ from lakelog.jobs.admin.cluster_status import (
     summary,
 )
 from lakelog.jobs.admin.heartbeats import SeenBroker, SeenController
+from lakelog.jobs.cli.invocation import Invocation
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.lease import Lease
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
@@ -50,7 +51,11 @@ def state_of(
 
 
 def what(state: ClusterState) -> list[str]:
-    return [line_of(problem) for problem in problems(state)]
+    return [line_of(problem) for problem in found_in(state)]
+
+
+def found_in(state: ClusterState) -> list[Problem]:
+    return problems(state, Invocation("lakelog", "/lake/cluster"))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +131,7 @@ CASES = {
 @pytest.mark.parametrize(("state", "lines"), CASES.values(), ids=CASES)
 def test_each_problem_is_a_line_and_has_something_to_do(state: ClusterState, lines: list[str]) -> None:
     assert what(state) == lines
-    assert all(problem.do and not problem.do.endswith(".") for problem in problems(state))
+    assert all(problem.do and not problem.do.endswith(".") for problem in found_in(state))
 
 
 @pytest.mark.parametrize(
@@ -138,17 +143,42 @@ def test_each_problem_is_a_line_and_has_something_to_do(state: ClusterState, lin
     ],
 )
 def test_le_02_only_who_was_in_sync_last_is_to_be_started(brokers: tuple[SeenBroker, ...], do: str) -> None:
-    found = problems(state_of(replace(LED, leader=-1, isr=(2,)), brokers=brokers))
+    found = found_in(state_of(replace(LED, leader=-1, isr=(2,)), brokers=brokers))
     assert [problem.do[: len(do)] for problem in found if "offline" in problem.what] == [do]
 
 
-def test_a_dead_broker_is_named_with_its_command() -> None:
-    (problem,) = problems(state_of(brokers=(broker(1), broker(2, "dead"))))
-    assert problem.do == "start it again: `lakelog broker --broker-id 2 --root /2`"
+ROT = {2: [row(2, state="Offline", error="rot")]}
+OFFLINE = replace(LED, leader=-1)
+COMMANDS = {
+    "no broker": (state_of(brokers=()), "broker --cluster /lake/cluster --broker-id 1 --root URI"),
+    "a dead broker": (
+        state_of(brokers=(broker(1), broker(2, "dead"))), "broker --cluster /lake/cluster --broker-id 2 --root /2"
+    ),
+    "no controller": (state_of(controller=GONE), "controller --cluster /lake/cluster"),
+    "a broken file": (state_of(LED, rows=ROT), "dump-log --root /2 --verify"),
+    "one offline partition": (
+        state_of(OFFLINE),
+        "leader-election --cluster /lake/cluster --election-type unclean --topic t --partition 0",
+    ),
+    "some offline partitions": (
+        state_of(OFFLINE, replace(OFFLINE, partition=1)),
+        "leader-election --cluster /lake/cluster --election-type unclean --all-topic-partitions",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "command"), COMMANDS.values(), ids=COMMANDS)
+def test_a_command_can_be_copied(state: ClusterState, command: str) -> None:
+    (problem,) = found_in(state)
+    assert f"`lakelog {command}`" in problem.do
+    (problem,) = problems(state, Invocation("./spark-submit.sh", "/lake/cluster"))
+    assert f"`./spark-submit.sh {command}`" in problem.do
+    (problem,) = problems(state, Invocation("lakelog", None))
+    assert f"`lakelog {command.replace(' --cluster /lake/cluster', '')}`" in problem.do
 
 
 def test_names_are_all_there_for_programs() -> None:
-    (problem,) = problems(state_of(*(replace(LED, partition=number, isr=(1,)) for number in range(12))))
+    (problem,) = found_in(state_of(*(replace(LED, partition=number, isr=(1,)) for number in range(12))))
     assert problem == Problem(
         "12 partitions are under-replicated", tuple(f"t-{number}" for number in range(12)),
         "broker 2 is not in sync: start it if it is dead",

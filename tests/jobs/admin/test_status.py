@@ -87,6 +87,8 @@ def test_what_is_wrong_is_status_1_and_has_what_to_do(show: Run, world: World, m
         f"- replicas of broker 2 are Delayed: OSError: away: {TOPIC}-1",
     ]
     assert sum(line.startswith("  To do: ") for line in lines(out)) == 6
+    root = world.roots[1].uri
+    assert f"  To do: start it again: `lakelog broker --cluster {world.uri} --broker-id 1 --root {root}`." in lines(out)
     assert "Problems: 6" in lines(out)
 
 
