@@ -25,12 +25,13 @@ class Found(NamedTuple):
 
 
 class Caught(NamedTuple):
-    """The result of a sabotage: the invariant that caught it (None if none did), after how many histories, and the time
-    in seconds."""
+    """The result of a sabotage: the invariant that caught it (None if none did), the seed of its first history, the
+    number of histories, and the time in seconds."""
 
     name: str
     what: str
     invariant: str | None
+    first_seed: int
     histories: int
     seconds: float
 
@@ -68,9 +69,9 @@ def simulate(histories: int, seed: int, tell: Tell = lambda _: None, tier: Tier 
 
 def _sabotages(tier: Tier, seed: int, tell: Tell) -> Iterator[Caught]:
     for name, sabotage in tier.sabotages.items():
-        began = time.perf_counter()
-        invariant, needed = catch(tier, name, seed, tier.sabotage_seeds)
-        yield Caught(name, sabotage.what, invariant, needed, round(time.perf_counter() - began, 1))
+        began, first = time.perf_counter(), tier.first_seed(name, seed)
+        invariant, needed = catch(tier, name, first, tier.sabotage_seeds)
+        yield Caught(name, sabotage.what, invariant, first, needed, round(time.perf_counter() - began, 1))
         tell("sabotages")
 
 

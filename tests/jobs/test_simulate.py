@@ -40,6 +40,7 @@ def test_figures_are_written_and_shown(tmp_path: Path, capsys: pytest.CaptureFix
     assert (found["sabotaged_rules"], found["sabotaged_rules_caught"]) == (2, 2)
     shown = capsys.readouterr().out
     assert SABOTAGES["elects_anybody"].what in shown
+    assert "first seed" in shown
     assert "steps_per_second" in shown
 
 
