@@ -7,7 +7,7 @@ The source's class holds the credentials, and Spark sends the class to its worke
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import count
 from typing import ClassVar
 from weakref import WeakKeyDictionary
@@ -22,8 +22,9 @@ from lakelog.schemas import RECORD_BATCHES
 
 FORMAT = "lakelog_record_batches"
 
-# The sources of each session, by their roots: Spark warns if a source is registered twice.
-_registered: WeakKeyDictionary[SparkSession, dict[frozenset[tuple[object, ...]], str]] = WeakKeyDictionary()
+# The formats of each session by their streams. Spark warns if a format is registered twice. Streams share none, because
+# Spark changes the environment in a registered function while a query starts, and another query may serialize it then.
+_registered: WeakKeyDictionary[SparkSession, dict[HeaderStream, str]] = WeakKeyDictionary()
 _registering = threading.Lock()
 _numbers = count(1)
 
@@ -40,21 +41,20 @@ def read_headers(spark: SparkSession, stream: HeaderStream) -> DataFrame:
         "pollIntervalMs": str(stream.poll_interval_ms),
         "waitMaxMs": str(stream.wait_max_ms),
     }
-    roots = [root for root in (stream.source, stream.cluster, stream.wake) if root]
-    return spark.readStream.format(_format_for(spark, roots)).options(**options).load()
+    return spark.readStream.format(_format_for(spark, stream)).options(**options).load()
 
 
-def _format_for(spark: SparkSession, roots: Sequence[StorageRoot]) -> str:
-    """The name of a source with the credentials and time limits of these roots. It is registered at its first use."""
-    known = {root.uri: root for root in roots if not root.is_local}
-    key = frozenset((root.uri, root.timeout_ms, *sorted(root.options.items())) for root in known.values())
+def _format_for(spark: SparkSession, stream: HeaderStream) -> str:
+    """The format of a stream: a source with the credentials and time limits of its roots, registered at its first
+    use."""
     with _registering:
         formats = _registered.setdefault(spark, {})
-        if key not in formats:
-            name = f"{FORMAT}_{next(_numbers)}" if known else FORMAT
-            spark.dataSource.register(_source_with(name, known))
-            formats[key] = name
-        return formats[key]
+        if stream not in formats:
+            roots = (stream.source, stream.cluster, stream.wake)
+            name = f"{FORMAT}_{next(_numbers)}"
+            spark.dataSource.register(_source_with(name, {r.uri: r for r in roots if r and not r.is_local}))
+            formats[stream] = name
+        return formats[stream]
 
 
 def _source_with(format_name: str, known: Mapping[str, StorageRoot]) -> type[RecordBatchSource]:

@@ -294,7 +294,10 @@ def test_a_source_takes_what_it_knows_of_its_roots_along_to_a_worker(root):
     assert stream.wake is None
 
 
-def test_sources_are_registered_once_for_the_same_roots_and_credentials():
+def test_a_format_is_registered_once_and_shared_by_no_two_streams():
+    """Spark warns of a second one. Queries that share one fail if one of them starts while the other makes its tasks:
+    Spark changes the environment in the registered function then."""
+
     class Session:
         def __init__(self):
             self.names, self.dataSource = [], self
@@ -305,12 +308,14 @@ def test_sources_are_registered_once_for_the_same_roots_and_credentials():
     session, other = Session(), Session()
     disk, bucket = StorageRoot.of("/a"), StorageRoot.of("s3://bucket/b", {"AWS_REGION": "eu"})
     moved = StorageRoot.of("s3://bucket/b", {"AWS_REGION": "us"})
-    wanted = [(session, [disk]), (session, [disk]), (session, [disk, bucket]), (session, [bucket]), (session, [moved])]
-    names = [header_source._format_for(at, roots) for at, roots in [*wanted, (other, [bucket])]]
-    assert names[:2] == [header_source.FORMAT] * 2
-    assert names[2] == names[3]
-    assert len(set(names)) == 4, "sessions share no name for what they know"
-    assert (session.names, other.names) == ([names[0], names[2], names[4]], [names[5]])
+    wakes = [StorageRoot.of("/a/fetcher-1"), StorageRoot.of("/a/fetcher-2")]
+    streams = [HeaderStream(disk, 1, wake=wakes[0]), HeaderStream(disk, 1, wake=wakes[1])]
+    streams += [HeaderStream(bucket, 1), HeaderStream(moved, 1)]
+    names = [header_source._format_for(session, stream) for stream in [*streams, *streams]]
+    assert names[:4] == names[4:] == session.names
+    assert len(set(names)) == 4
+    assert header_source._format_for(other, streams[0]) not in names
+    assert len(other.names) == 1
 
 
 def test_a_role_of_another_partition_is_no_record(log, reader):
