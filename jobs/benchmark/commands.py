@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+
+from pyspark.sql import SparkSession
 
 from lakelog.jobs.benchmark.controller import measure_controller
 from lakelog.jobs.benchmark.controller_report import controller_figures, controller_rows
@@ -18,80 +21,49 @@ from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
 from lakelog.jobs.benchmark.replication import QUICK, Plan
 from lakelog.jobs.benchmark.report import figures, rows
 from lakelog.jobs.benchmark.run import measure
-from lakelog.jobs.cli.console import FAILED, OK, say, show
+from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
 from lakelog.jobs.launch.session import job_session
 
 
 def replication(args: argparse.Namespace) -> int:
     """Measures a follower against a plain stream. Returns the exit status."""
-    spark = job_session("lakelog bench")
-    try:
+    with _session() as spark:
         results = measure(spark, QUICK if args.quick else replace(Plan(), rounds=args.rounds))
-    finally:
-        spark.stop()
     found = figures(results)
-    _keep(args, found)
-    if not found["rows_equal"]:
-        say(f"lakelog: a follower does not have the rows of its leader: {found['rows_differ_in']}")
-        return FAILED
-    show(rows(results))
-    return OK
+    differ = f"a follower does not have the rows of its leader: {found.get('rows_differ_in')}"
+    return _report(args, found, rows(results), None if found["rows_equal"] else differ)
+
+
+def produce(args: argparse.Namespace) -> int:
+    """Measures acknowledged sends. Returns the exit status."""
+    with _session() as spark:
+        found = measure_produce(spark, QUICK_SENDS if args.quick else replace(ProducePlan(), rounds=args.rounds))
+    differ = "the committed records are not the records that were sent"
+    return _report(args, produce_figures(found), produce_rows(found), None if found.rows_equal else differ)
+
+
+def idle(args: argparse.Namespace) -> int:
+    """Measures a cluster that does nothing. Returns the exit status."""
+    with _session() as spark:
+        found = measure_idle(spark, args.seconds)
+    return _report(args, idle_figures(found), idle_rows(found))
 
 
 def controller(args: argparse.Namespace) -> int:
     """Measures the controller alone. Returns the exit status."""
     steps = measure_controller(args.partitions, args.brokers)
     found = controller_figures(steps, args.partitions, args.brokers)
-    _keep(args, found)
-    if not found["outcome_is_right"]:
-        say(f"lakelog: the controller decided wrongly: {found['wrong']}")
-        return FAILED
-    show(controller_rows(steps))
-    return OK
+    wrong = f"the controller decided wrongly: {found.get('wrong')}"
+    return _report(args, found, controller_rows(steps), None if found["outcome_is_right"] else wrong)
 
 
 def maintenance(args: argparse.Namespace) -> int:
     """Measures maintenance of a log: compaction, and the time of commits over thousands of them. Returns the exit
     status."""
-    spark = job_session("lakelog bench")
-    try:
+    with _session() as spark:
         found = measure_maintenance(spark, args.files, args.commits)
-    finally:
-        spark.stop()
-    shown = maintenance_figures(found)
-    _keep(args, shown)
-    if not shown["rows_equal"]:
-        say("lakelog: a log does not have its earlier rows, or the rows of its leader")
-        return FAILED
-    show(maintenance_rows(found))
-    return OK
-
-
-def produce(args: argparse.Namespace) -> int:
-    """Measures acknowledged sends. Returns the exit status."""
-    spark = job_session("lakelog bench")
-    try:
-        found = measure_produce(spark, QUICK_SENDS if args.quick else replace(ProducePlan(), rounds=args.rounds))
-    finally:
-        spark.stop()
-    _keep(args, produce_figures(found))
-    if not found.rows_equal:
-        say("lakelog: the committed records are not the records that were sent")
-        return FAILED
-    show(produce_rows(found))
-    return OK
-
-
-def idle(args: argparse.Namespace) -> int:
-    """Measures a cluster that does nothing. Returns the exit status."""
-    spark = job_session("lakelog bench")
-    try:
-        found = measure_idle(spark, args.seconds)
-    finally:
-        spark.stop()
-    _keep(args, idle_figures(found))
-    show(idle_rows(found))
-    return OK
+    differ = "a log does not have its earlier rows, or the rows of its leader"
+    return _report(args, maintenance_figures(found), maintenance_rows(found), None if found.rows_equal else differ)
 
 
 COMMANDS = {
@@ -103,6 +75,23 @@ COMMANDS = {
 }
 
 
-def _keep(args: argparse.Namespace, found: Mapping[str, object]) -> None:
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    spark = job_session("lakelog bench")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _report(
+    args: argparse.Namespace, found: Mapping[str, object], shown: Sequence[Row], wrong: str | None = None
+) -> int:  # fmt: skip
+    """Writes the figures to the file, and shows them unless something is wrong: then the times mean nothing."""
     if args.out:
         args.out.write_text(json.dumps(found, indent=2) + "\n")
+    if wrong is not None:
+        say(f"lakelog: {wrong}")
+        return FAILED
+    show(shown)
+    return OK

@@ -3,13 +3,12 @@ Spark."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
+from lakelog.jobs.benchmark.folder import bench_folder
 from lakelog.replication.config import Config
 from lakelog.replication.controller.active_controller import ActiveController
 from lakelog.replication.errors import ControllerMovedException
@@ -136,8 +135,5 @@ def first_wrong(before: Partitions, after: Partitions, able: Collection[int]) ->
 
 def measure_controller(partitions: int, brokers: int) -> list[TimedStep]:
     """Measures all steps, on tables in a folder that is deleted afterwards."""
-    folder = tempfile.mkdtemp(prefix="lakelog-bench-")
-    try:
-        return ControllerBench(folder, partitions, brokers).run()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with bench_folder() as folder:
+        return ControllerBench(str(folder), partitions, brokers).run()

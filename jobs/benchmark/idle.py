@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -11,12 +9,12 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from lakelog.jobs.benchmark.cpu import cpu_seconds
+from lakelog.jobs.benchmark.folder import bench_folder
+from lakelog.jobs.benchmark.produce import BROKERS, PARTITIONS, TOPIC
 from lakelog.jobs.benchmark.report import circumstances
 from lakelog.jobs.cli.console import Row
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.local_cluster import LocalCluster
-
-TOPIC, PARTITIONS, BROKERS = "bench", 12, 3
 
 
 @dataclass(frozen=True)
@@ -30,15 +28,11 @@ class Idle:
 
 def measure_idle(spark: SparkSession, seconds: float) -> Idle:
     """Measures each for `seconds`, after as many seconds without a count: a session is busy after each start."""
-    folder = tempfile.mkdtemp(prefix="lakelog-bench-")
-    try:
-        alone = _cores(seconds)
-        with LocalCluster(spark, folder, BROKERS) as cluster:
-            cluster.admin().create_topic(TOPIC, PARTITIONS, BROKERS)
-            raise_first_error(Producer(cluster.cluster_uri).send(TOPIC, ["a record"], timeout_ms=120_000))
-            return Idle(seconds, alone, _cores(seconds))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    alone = _cores(seconds)
+    with bench_folder() as folder, LocalCluster(spark, str(folder), BROKERS) as cluster:
+        cluster.admin().create_topic(TOPIC, PARTITIONS, BROKERS)
+        raise_first_error(Producer(cluster.cluster_uri).send(TOPIC, ["a record"], timeout_ms=120_000))
+        return Idle(seconds, alone, _cores(seconds))
 
 
 def _cores(seconds: float) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -14,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lakelog.jobs.benchmark.folder import bench_folder
 from lakelog.jobs.benchmark.replication import checksum
 from lakelog.jobs.benchmark.small_commits import SmallCommits
 from lakelog.jobs.cli.progress import counting_bar
@@ -56,19 +55,15 @@ class Measured:
 
 def measure_maintenance(spark: SparkSession, files: int, commits: int) -> Measured:
     """Runs both measurements in a folder that is deleted afterwards. Shows a progress bar on stderr."""
-    folder = Path(tempfile.mkdtemp(prefix="lakelog-bench-"))
     measured = Measured(commits=commits)
-    try:
-        with counting_bar() as progress:
-            task = progress.add_task("small files", total=files + commits)
+    with bench_folder() as folder, counting_bar() as progress:
+        task = progress.add_task("small files", total=files + commits)
 
-            def on_step(words: str, done: int) -> None:
-                progress.update(task, advance=done, description=words)
+        def on_step(words: str, done: int) -> None:
+            progress.update(task, advance=done, description=words)
 
-            measure_compaction(folder / "alone", files, measured, on_step)
-            _commits(spark, folder / "cluster", commits, measured, on_step)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        measure_compaction(folder / "alone", files, measured, on_step)
+        _commits(spark, folder / "cluster", commits, measured, on_step)
     return measured
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from lakelog.jobs.benchmark.cpu import cpu_seconds
 from lakelog.jobs.benchmark.data import DataSet
+from lakelog.jobs.benchmark.folder import bench_folder
 from lakelog.jobs.benchmark.replication import checksum
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.replication.clients.producer import Producer, raise_first_error
@@ -75,19 +74,16 @@ class Produced:
 
 def measure_produce(spark: SparkSession, plan: ProducePlan) -> Produced:
     """Runs the plan in a temporary folder, with a progress bar on stderr."""
-    folder = Path(tempfile.mkdtemp(prefix="lakelog-bench-"))
-    try:
-        with LocalCluster(spark, str(folder / "lakelog"), BROKERS) as cluster, counting_bar() as progress:
+    with bench_folder() as folder, LocalCluster(spark, str(folder / "lakelog"), BROKERS) as cluster:
+        cluster.admin().create_topic(TOPIC, PARTITIONS, BROKERS)
+        with counting_bar() as progress:
             task = progress.add_task("sending", total=plan.steps)
-            cluster.admin().create_topic(TOPIC, PARTITIONS, BROKERS)
             run = _Run(folder, Producer(cluster.cluster_uri, acks="all"), lambda: progress.advance(task))
             found = Produced([*run.small(plan), run.in_a_row(plan), *(run.large(plan, each) for each in plan.large)])
-            committed = read_committed(spark, cluster.cluster_uri, TOPIC).select("key", "value")
-            one, other = (checksum(each).collect() for each in (committed, spark.read.parquet(str(run.sent))))
-            found.rows_equal = one == other
+        committed = read_committed(spark, cluster.cluster_uri, TOPIC).select("key", "value")
+        one, other = (checksum(each).collect() for each in (committed, spark.read.parquet(str(run.sent))))
+        found.rows_equal = one == other
         return found
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Run:

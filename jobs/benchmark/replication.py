@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakelog.jobs.benchmark.data import DataSet
+from lakelog.jobs.benchmark.folder import bench_folder
 from lakelog.jobs.benchmark.followers import Follower, LakelogFollower, PlainStream, copy_files
 from lakelog.jobs.benchmark.sources import Sources
 
@@ -95,7 +92,7 @@ class Bench:
 
     def _round(self, data_set: DataSet, tables: Sequence[pa.Table], with_copy: bool) -> Measurement:
         warm_up = [_SMALL.table(-1 - seed) for seed in range(self._plan.warm_up_commits)]
-        with _folder() as folder:
+        with bench_folder() as folder:
             sources = Sources(self._spark, folder, [*warm_up, *tables])
             followers = [LakelogFollower(sources), PlainStream(self._spark, sources)]
             seconds = {follower.name: self._run(follower, sources)[len(warm_up) :] for follower in followers}
@@ -131,12 +128,3 @@ def checksum(records: DataFrame) -> DataFrame:
     """One row: the number of records, and the sum of a hash over all columns; the same for equal rows in any order."""
     hashed = F.xxhash64(*sorted(records.columns)).cast("decimal(38,0)")
     return records.agg(F.count("*").alias("records"), F.sum(hashed).alias("checksum"))
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    folder = tempfile.mkdtemp(prefix="lakelog-bench-")
-    try:
-        yield Path(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

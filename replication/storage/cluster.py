@@ -123,13 +123,12 @@ class Cluster:
         A broker that is registered at this very root may stay there: older versions let roots lie in one another.
         """
         root = self.storage_of(broker_id, uri)
-        if is_formatted(root):
-            check_identity(root, self.cluster_id, broker_id)
-            return root
-        registered = self.refresh_brokers().get(broker_id)
-        is_registered_here = registered is not None and registered.root == root.uri
-        if not is_registered_here:
-            self._check_apart(root, broker_id)
+        is_registered_here = False
+        if not is_formatted(root):
+            registered = self.refresh_brokers().get(broker_id)
+            is_registered_here = registered is not None and registered.root == root.uri
+            if not is_registered_here:
+                self._check_apart(root, broker_id)
         format_broker(root, self.cluster_id, broker_id, may_be_nested=is_registered_here)
         return root
 

@@ -72,7 +72,7 @@ class ReplicaFetcher:
         self._failures, self._restart_at = 0, 0.0  # the query's failures in a row; when it may start again
         self._turn, self._turn_ends_at, self._may_start = StartTurn(), 0.0, True
         self._begun = threading.Event()  # the query has run its first micro-batch
-        self._log, self._log_version = KnownCommits(source.child(LOG.name)), -1
+        self._leader_commits, self._leader_version = KnownCommits(source.child(LOG.name)), -1
         self._thread = PeriodicTask(
             f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, pause_point, self.keep_running
         )
@@ -155,9 +155,9 @@ class ReplicaFetcher:
     def _fetch_without_stream(self) -> None:
         """A query takes seconds to begin, and the follower would leave the ISR meanwhile."""
         with suppress(KafkaStorageException):  # the fetch itself tells why the leader cannot be read
-            version = self._log.newest(self._log_version)
-            if version != self._log_version:
-                self._log_version = version
+            version = self._leader_commits.newest(self._leader_version)
+            if version != self._leader_version:
+                self._leader_version = version
                 self._states.fell_behind(self._states.all())
         self._fetch(None)
 

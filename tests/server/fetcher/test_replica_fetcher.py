@@ -220,20 +220,29 @@ def test_ft_01_a_query_that_begins_fetches_from_the_snapshot_also_after_a_round_
     assert fetcher.states.get(P0).lagging
 
 
-@pytest.mark.parametrize("end", ["begins", "fails", "hangs"])
-def test_br_04_a_query_that_is_starting_may_begin_before_a_stop_in_order(fetcher, end):
-    """If it is stopped earlier, Spark interrupts the start of its source's Python process, which prints a trace."""
-    waiting = in_background(lambda: fetcher.it.let_begin(fetcher.time.now + 10))
-    waiting.join(0.2)
-    assert waiting.is_alive()
+def end_the_start(fetcher, end):
+    """What may become of a query that is starting."""
     match end:
         case "begins":
             fetcher.writer.process(None, 0)
         case "fails":
             fetcher.writer.queries[0].isActive = False
             fetcher.it.keep_running()
+        case "is shut down":
+            fetcher.writer.queries[0].isActive = False
+            fetcher.it.shutdown()
         case "hangs":
-            fetcher.time.now += 10
+            fetcher.time.now += 30
+            fetcher.it.keep_running()
+
+
+@pytest.mark.parametrize("end", ["begins", "fails", "hangs"])
+def test_br_04_a_query_that_is_starting_may_begin_before_a_stop_in_order(fetcher, end):
+    """If it is stopped earlier, Spark interrupts the start of its source's Python process, which prints a trace."""
+    waiting = in_background(lambda: fetcher.it.let_begin(fetcher.time.now + 10))
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    end_the_start(fetcher, end)
     assert ends(waiting)
     fetcher.writer.queries[0].isActive = False
     for _ in range(3):
@@ -349,16 +358,7 @@ def test_ft_01_queries_start_in_turn_and_a_fetcher_that_waits_fetches_by_itself(
     for _ in range(2):
         other.keep_running()
     assert (len(fetcher.writer.queries), work.runs) == (1, [None, None])
-    match end:
-        case "begins":
-            fetcher.writer.process(None, 0)
-        case "is shut down":
-            fetcher.writer.queries[0].isActive = False
-            fetcher.it.shutdown()
-        case _:
-            fetcher.writer.queries[0].isActive = end == "hangs"
-            fetcher.time.now += 30 if end == "hangs" else 0
-            fetcher.it.keep_running()
+    end_the_start(fetcher, end)
     other.keep_running()
     assert len(fetcher.writer.queries) == 2
 
