@@ -78,6 +78,7 @@ class Settings:
     log_cleaner_backoff_ms: int = key(2000, Integer(1))
     log_cleaner_min_files: int = key(64, Integer(2))
     log_cleaner_max_bytes: int = key(268435456, Integer(1))
+    log_cleaner_io_max_bytes_per_second: int = key(2**63 - 1, Integer(1, 2**63 - 1))
     lakelog_scrub_bytes_per_second: int = key(4194304, Integer(0))
     log_segment_delete_delay_ms: int = key(3600000, Integer(0))
     producer_id_expiration_ms: int = key(86400000, Integer(1))

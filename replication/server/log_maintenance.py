@@ -16,6 +16,7 @@ from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.log_retention import retention_offset
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.server.compaction_pace import CompactionPace, LogUse
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
@@ -31,6 +32,10 @@ _SCRUB_ROUNDS = 10  # rounds between two scrubs: a scrub lists the folder, and o
 _COMPACTIONS = 16  # the most in one round
 
 Led = Callable[[], Mapping[TopicIdPartition, HostedPartition]]
+
+
+class _Stopping(Exception):
+    """The broker stops, and a compaction under way is given up."""
 
 
 class LogMaintenance:
@@ -50,6 +55,7 @@ class LogMaintenance:
         self._cleaner = FileCleaner(log.root, config.log_segment_delete_delay_ms / 1000)
         self._digests = DigestScrub(log, config.lakelog_scrub_bytes_per_second)
         self._known = set(log.current().segments)
+        self._is_in_use = LogUse(lambda: log.current().version)
         self._retained_at = float("-inf")
         self._rounds = 0
         self._parts: Mapping[str, Callable[[], None]] = {
@@ -67,7 +73,7 @@ class LogMaintenance:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after the current round, and waits for it. Compaction ends after its current commit."""
+        """Ends the thread after its current part, and waits for it. It gives up a compaction that waits."""
         self._thread.stop()
 
     def run_once(self) -> None:
@@ -135,11 +141,21 @@ class LogMaintenance:
             if self._thread.is_stopping:
                 return
             self._pause_point.pass_through()
-            replaced = compact(self._log, *limits, self._name)
+            pace = CompactionPace(config.log_cleaner_io_max_bytes_per_second, self._is_in_use, self._wait)
+            try:
+                replaced = compact(self._log, *limits, self._name, pace)
+            except _Stopping:
+                return
             self._note_removed()
             if not replaced:
                 return
             logger.info("%s: %d small files were compacted", self._name, replaced)
+
+    def _wait(self, seconds: float) -> None:
+        """Raises _Stopping once the broker stops, and BrokerKilled."""
+        if self._thread.wait(seconds):
+            raise _Stopping
+        self._pause_point.pass_through()
 
     def _note_removed(self) -> None:
         names = set(self._log.refresh().segments)

@@ -60,6 +60,10 @@ class PeriodicTask:
         """Whether `stop` was called. Long work checks this between its parts."""
         return self._stopping.is_set()
 
+    def wait(self, seconds: float) -> bool:
+        """Lets the work pause for some seconds, at most until `stop` is called. Returns `is_stopping`."""
+        return self._stopping.wait(seconds)
+
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()

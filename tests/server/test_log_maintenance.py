@@ -143,6 +143,25 @@ def test_na_04_a_round_ends_however_much_there_is_to_compact(world, monkeypatch)
     assert len(asked) == 16
 
 
+def test_na_04_a_compaction_that_waits_ends_with_its_broker(root, caplog):
+    world = World(root, **{"log.cleaner.io.max.bytes.per.second": 1})
+    thread, waits = world.maintenance._thread, []
+    wait = thread.wait
+    thread.wait = lambda seconds: waits.append(seconds) or wait(seconds)
+    world.maintenance.start()
+    wait_until(lambda: waits, "the compaction waits")
+    world.maintenance.stop()
+    assert (len(world.files()), caplog.text) == (4, "")
+
+
+def test_br_04_a_compaction_that_waits_ends_with_its_killed_broker(world, monkeypatch):
+    monkeypatch.setattr(world.maintenance._thread, "wait", lambda _: world.pause_point.kill())
+    world.maintenance._is_in_use = lambda: True
+    with pytest.raises(BrokerKilled):
+        world.maintenance.run_once()
+    assert len(world.files()) == 4
+
+
 def test_ev_01_it_goes_on_after_an_error_and_ends_with_its_broker(world, monkeypatch, caplog):
     found = []
 

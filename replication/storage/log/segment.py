@@ -177,15 +177,18 @@ def _check_name(root: StorageRoot, name: str) -> None:
         )
 
 
-def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+def read_records(
+    root: StorageRoot, name: str, columns: Sequence[str] | None = None, use_threads: bool = True
+) -> pa.Table:  # fmt: skip
     """The rows of a segment (columns of `schemas.LOG`, or `columns`), with each page's checksum verified.
 
+    Without `use_threads` it takes one core, for work that others must not feel.
     Raises CorruptRecordException, naming the file, and KafkaStorageException if the store does not return the file.
     """
     _check_name(root, name)
     try:
         source = pa.BufferReader(root.read_buffer(name)) if columns is None else root.open(name)
-        return pq.read_table(source, columns=columns, page_checksum_verification=True)
+        return pq.read_table(source, columns=columns, use_threads=use_threads, page_checksum_verification=True)
     except (OSError, pa.ArrowInvalid) as error:
         root.check_is_handed_out(name)
         raise CorruptRecordException(f"{root.path(name)}: {error}") from error

@@ -192,3 +192,26 @@ def test_na_04_a_file_that_another_tool_has_written_is_read_by_its_rows(log, mon
     monkeypatch.setattr(compaction, "_is_batch", lambda *_: False)
     assert merge(log) == 20
     assert content(log) == before
+
+
+def test_na_04_the_pace_hears_of_each_file_that_was_read_or_written(log):
+    read, heard = [s.file.size for s in log.refresh().segments.values()], []
+    assert compact(log, SEGMENT, 4, MANY, "test", heard.append) == 20
+    written = [s.file.size for s in log.current().segments.values()]
+    assert sorted(heard) == sorted([*read, *written])
+
+
+@pytest.mark.parametrize("files", [1, 20, 21, 22])
+def test_na_04_a_compaction_that_is_given_up_leaves_nothing_behind(log, files):
+    class GivenUp(Exception):
+        pass
+
+    def give_up(_, heard=[]):  # noqa: B006
+        heard.append(1)
+        if len(heard) == files:
+            raise GivenUp
+
+    before, names = content(log), set(log.root.list())
+    with pytest.raises(GivenUp):
+        compact(log, SEGMENT, 4, MANY, "test", give_up)
+    assert (content(log), set(log.root.list())) == (before, names)
