@@ -59,7 +59,7 @@ PURE = frozenset(
 )
 
 # Only storage knows that logs are written by delta-rs and where their bytes lie.
-STORAGE_ONLY = ("deltalake", "pyarrow.fs")
+STORAGE_ONLY = ("deltalake", "obstore", "pyarrow.fs")
 
 FUNCTION_LINES, FILE_LINES, TEST_LINES, VERB_LINES = 50, 250, 400, 60
 
@@ -365,7 +365,9 @@ def test_an_impure_import_is_seen(text: str) -> None:
     assert list(impure_imports(Source("replication/protocol/isr.py", text)))
 
 
-@pytest.mark.parametrize("text", ["import deltalake", "from pyarrow import fs", "from pyarrow.fs import S3FileSystem"])
+@pytest.mark.parametrize(
+    "text", ["import deltalake", "import obstore", "from pyarrow import fs", "from pyarrow.fs import S3FileSystem"]
+)
 def test_an_import_of_storage_is_seen(text: str) -> None:
     assert list(storage_imports(Source("replication/server/broker.py", text)))
 

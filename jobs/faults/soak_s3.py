@@ -1,4 +1,4 @@
-"""Carries out S3 requests on the soak's object store: those that delta-rs and pyarrow send."""
+"""Carries out S3 requests on the soak's object store: those that delta-rs and obstore send."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import formatdate
 from typing import NamedTuple
-from urllib.parse import unquote
 from xml.sax.saxutils import escape, unescape
 
 from lakelog.jobs.faults.soak_store import NoSuchKey, ObjectStore, PreconditionFailed, Stored
@@ -80,13 +79,7 @@ def _put(store: ObjectStore, request: Request) -> Response:
     if "uploadId" in query:
         store.put_part(query["uploadId"], int(query["partNumber"]), request.body)
         return Response(200, b"", {"ETag": f'"{query["partNumber"]}"'})
-    if not request.key or request.key.endswith("/"):
-        return Response(200)  # the creation of a bucket or a folder: nothing to do
-    source = request.headers.get("x-amz-copy-source")
-    if source is None:
-        return Response(200, b"", {"ETag": store.put(request.key, request.body, only_new).etag})
-    _, _, key = unquote(source).lstrip("/").partition("/")
-    return _xml("CopyObjectResult", f"<ETag>{store.put(request.key, store.get(key), only_new).etag}</ETag>")
+    return Response(200, b"", {"ETag": store.put(request.key, request.body, only_new).etag})
 
 
 def _post(store: ObjectStore, request: Request) -> Response:
@@ -97,9 +90,10 @@ def _post(store: ObjectStore, request: Request) -> Response:
         stored = store.complete_upload(request.query["uploadId"], request.key, only_new)
         told = f"<Key>{escape(request.key)}</Key><ETag>{stored.etag}</ETag>"
         return _xml("CompleteMultipartUploadResult", told)
-    for key in _KEY.findall(request.body):
-        store.delete(unescape(key.decode()))
-    return _xml("DeleteResult", "")
+    keys = [key.decode() for key in _KEY.findall(request.body)]
+    for key in keys:
+        store.delete(unescape(key))
+    return _xml("DeleteResult", "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys))
 
 
 def _delete(store: ObjectStore, request: Request) -> Response:

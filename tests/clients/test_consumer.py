@@ -244,7 +244,7 @@ def test_fe_01_a_file_that_is_gone_is_an_error_of_its_partition(world):
     consumer = world.consumer()
     consumer.fetch(TOPIC, {0: 0})
     (gone,) = {b.segment for b in world.logs[1].refresh().partition(P0).batches}
-    world.logs[1].root.filesystem.delete_file(world.logs[1].root.path(gone))
+    world.logs[1].root.delete(gone)
     fetched = consumer.fetch(TOPIC, {0: 0, 1: 0})
     assert fetched[0].error.name == "CorruptRecordException"
     assert gone in str(fetched[0].error)

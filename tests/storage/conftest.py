@@ -2,8 +2,8 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from urllib.request import Request, urlopen
 
-import pyarrow.fs as pafs
 import pytest
 from moto.server import ThreadedMotoServer
 
@@ -19,11 +19,8 @@ def s3_options() -> Iterator[dict[str, str]]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    client = pafs.S3FileSystem(
-        access_key="test", secret_key="test", region="us-east-1", scheme="http",
-        endpoint_override=f"{host}:{port}", allow_bucket_creation=True,
-    )  # fmt: skip
-    client.create_dir("bucket")
+    with urlopen(Request(f"http://{host}:{port}/bucket", method="PUT")):
+        pass
     yield {**KEYS, "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ALLOW_HTTP": "true"}
     server.stop()
 

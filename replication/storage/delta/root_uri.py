@@ -4,40 +4,45 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from urllib.parse import unquote, urlsplit
 
 from lakelog.replication.errors import InvalidConfigurationException
 
-_STORES = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs")
+STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 _ADDRESSES = re.compile(r"(?:[A-Za-z_]+://)?[^/,\s]+:\d+(?:,[^/,\s]+:\d+)*/?")
 _EXAMPLES = "such as /data/lakelog or s3://bucket/lakelog"
 
 
-def normal_uri(uri: str) -> str:
+def normal_uri(uri: str, schemes: Collection[str] = STORES) -> str:
     """The one spelling of a root's URI: local paths are absolute, and no URI ends with a slash.
 
-    Raises InvalidConfigurationException if the text names neither a folder nor a store, or if its path has an escape
-    such as `%20`, which delta-rs reads as a space.
+    `schemes` are those of the roots that are not on a disk. Raises InvalidConfigurationException if the text names
+    neither a folder nor a store, or if its path has an escape such as `%20`, which delta-rs reads as a space.
     """
     if not uri.strip():
         raise InvalidConfigurationException(f"{uri!r} is not a storage root: give a folder or a URI, {_EXAMPLES}")
     parts = urlsplit(uri)
-    if parts.scheme not in _STORES and _ADDRESSES.fullmatch(uri):
+    if parts.scheme not in schemes and _ADDRESSES.fullmatch(uri):
         raise InvalidConfigurationException(
             f"{uri} is the address of a server, but Lakelog has no servers: "
             f"give the URI of the cluster's storage root, {_EXAMPLES}"
         )
     if parts.scheme in ("", "file"):
         return _absolute(uri, unquote(parts.path) if parts.scheme else uri)
-    if parts.scheme not in _STORES or not parts.netloc:
-        known = ", ".join(f"{scheme}://" for scheme in ("file", *_STORES))
+    if parts.scheme not in schemes or not parts.netloc:
+        known = ", ".join(f"{scheme}://" for scheme in ("file", *STORES))
         raise InvalidConfigurationException(
             f"{uri} is not a storage root: give a folder, or a URI that begins with one of {known} and a bucket or host"
         )
-    return uri.rstrip("/")
+    return _without_escapes(uri, uri.rstrip("/"))
 
 
 def _absolute(uri: str, path: str) -> str:
+    return os.path.abspath(os.path.expanduser(_without_escapes(uri, path)))
+
+
+def _without_escapes(uri: str, path: str) -> str:
     if unquote(path) != path:
         raise InvalidConfigurationException(f"storage root {uri}: its path must not contain an escape such as %20")
-    return os.path.abspath(os.path.expanduser(path))
+    return path

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from lakelog.replication.errors import KafkaStorageException
 
-_COLOURS_AND_ARROWS = re.compile(r"\x1b\[\d+m|↳")
+_NO_WORDS = re.compile(r"\x1b\[\d+m|↳|\n\nDebug source:.*", re.DOTALL)
 
-# Words of delta-rs and pyarrow, by what a person can do about them. delta-rs asks a server of Amazon's machines, at an
+# Words of delta-rs and obstore, by what a person can do about them. delta-rs asks a server of Amazon's machines, at an
 # address of their own, where it has been given no credentials.
 _NO_CREDENTIALS = re.compile(r"loading credentials|169\.254\.169\.254|\bIMDS\b|NoCredentials")
 _REFUSED = re.compile(
@@ -27,12 +27,16 @@ _CREDENTIALS = (
 _OWNER = "the owner is `cluster` or the id of the broker"
 
 
+def words_of(error: Exception) -> str:
+    """The text of an error in one line. delta-rs uses several with colours; obstore appends its fields."""
+    return " ".join(_NO_WORDS.sub("", str(error)).split())
+
+
 def reason(error: Exception) -> str:
-    """The text of an error of Python, pyarrow or delta-rs in one line, and the settings that may end it. delta-rs uses
-    several lines with colours."""
+    """The text of an error of Python, pyarrow, delta-rs or obstore in one line, and the settings that may end it."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
-    words = " ".join(_COLOURS_AND_ARROWS.sub("", str(error)).split())
+    words = words_of(error)
     if _NO_CREDENTIALS.search(words):
         return f"there are no credentials for it: {_CREDENTIALS}; {_OWNER}"
     if _REFUSED.search(words):

@@ -135,15 +135,15 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
     KafkaStorageException if the store does not return the file, which may be temporary.
     """
     _check_name(root, file.name)
-    fault = size_fault(root, file, root.sizes([file.name])[0])
-    if fault:
-        raise CorruptRecordException(fault)
     try:
-        with root.open(file.name) as source:
+        with root.open(file.name, file.size) as source:
+            if source.size() != file.size:
+                raise OSError("has another size")
             footer = pq.read_metadata(source)
     except (OSError, pa.ArrowException) as error:
         root.check_is_handed_out(file.name)
-        raise CorruptRecordException(f"{root.path(file.name)}: {error}") from error
+        fault = size_fault(root, file, root.sizes([file.name])[0])
+        raise CorruptRecordException(fault or f"{root.path(file.name)}: {error}") from error
     if FOOTER_KEY not in (footer.metadata or {}):
         raise CorruptRecordException(f"{root.path(file.name)}: has no batch headers in its footer: it is not a segment")
     try:

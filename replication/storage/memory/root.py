@@ -3,7 +3,7 @@ other error names the place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -44,26 +44,18 @@ class MemoryRoot(StorageRoot):
         """Creates a Delta table here. Raises DeltaError if one exists, OSError if the store fails."""
         return create_table(self.store, self.uri, schema, name, description, configuration)
 
-    def path(self, name: str = "") -> str:
-        """The name of a file in messages."""
-        return self._named(name)
-
     def _found(self, name: str) -> File:
-        with reading(self._named(name)):
-            self.store.faults.read(self._named(name))
-        found = self.store.find(self._named(name))
+        with reading(self.path(name)):
+            self.store.faults.read(self.path(name))
+        found = self.store.find(self.path(name))
         if found is None:
-            raise FileNotFoundError(f"{self._named(name)}: no such file")
+            raise FileNotFoundError(f"{self.path(name)}: no such file")
         return found
 
-    def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
-        """The size and time of each file, None for a file that does not exist."""
-        return [self._stamp(name) for name in names]
-
     def _stamp(self, name: str) -> Stamp | None:
-        with reading(self._named(name)):
-            self.store.faults.read(self._named(name))
-        found = self.store.find(self._named(name))
+        with reading(self.path(name)):
+            self.store.faults.read(self.path(name))
+        found = self.store.find(self.path(name))
         return found.stamp if found else None
 
     def list(self) -> list[str]:
@@ -71,15 +63,9 @@ class MemoryRoot(StorageRoot):
         self._look()
         return self.store.names(self.uri)
 
-    def sizes_listed(self) -> dict[str, int]:
-        """The files directly below this root and their sizes in bytes."""
+    def _files(self) -> dict[str, tuple[int, float]]:
         self._look()
-        return {name: file.stamp[0] for name, file in self.store.files(self.uri).items()}
-
-    def modified(self) -> dict[str, float]:
-        """The files directly below this root and their times of writing, in seconds since the epoch."""
-        self._look()
-        return {name: file.stamp[1] / 1e9 for name, file in self.store.files(self.uri).items()}
+        return {name: (file.stamp[0], file.stamp[1] / 1e9) for name, file in self.store.files(self.uri).items()}
 
     def _look(self) -> None:
         with reading(self.uri):
@@ -93,8 +79,10 @@ class MemoryRoot(StorageRoot):
         """The content of a file. Raises FileNotFoundError, KafkaStorageException."""
         return self._found(name).content
 
-    def open(self, name: str) -> pa.NativeFile:
-        """Opens a file to read parts of it. Raises OSError."""
+    def open(self, name: str, size: int | None = None) -> pa.NativeFile:
+        """Opens a file to read parts of it. Raises OSError, KafkaStorageException."""
+        if size is not None:
+            self._stamp(name)  # a second request, as for two parts of a file: the store may fail between them
         try:
             return pa.BufferReader(self._found(name).content)
         except KafkaStorageException as error:
@@ -102,7 +90,7 @@ class MemoryRoot(StorageRoot):
 
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
         """Writes a file atomically; on a disk its folder must exist. Raises KafkaStorageException."""
-        uri = self._named(name)
+        uri = self.path(name)
         with writing(uri):
             if self.is_local and self.uri not in self.store.folders:
                 raise FileNotFoundError(f"{self.uri}: no such folder")
@@ -117,7 +105,7 @@ class MemoryRoot(StorageRoot):
 
     def delete(self, name: str) -> None:
         """Deletes a file; a missing file is no error."""
-        uri = self._named(name)
+        uri = self.path(name)
         with writing(uri):
             self.store.faults.write(uri, lambda: self.store.delete(uri))
 

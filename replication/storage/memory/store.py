@@ -10,8 +10,6 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from lakelog.replication.storage.delta.storage_root import Stamp
-
 SCHEME = "memory"
 
 
@@ -19,7 +17,7 @@ class File(NamedTuple):
     """The content of a file and its stamp: size and time of writing. No two files have the same time."""
 
     content: pa.Buffer
-    stamp: Stamp
+    stamp: tuple[int, int]
 
 
 class Faults(Protocol):

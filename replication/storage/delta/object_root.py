@@ -1,0 +1,190 @@
+"""A storage root in an object store: S3, Azure or Google Cloud Storage, by obstore.
+
+Looking up a file is one request, whether it exists or not. obstore takes the options of delta-rs, which writes the
+commits: both use the same library of Rust.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+
+import pyarrow as pa
+from obstore.exceptions import BaseError, UnknownConfigurationKeyError
+from obstore.store import ObjectStore, from_url
+
+from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
+from lakelog.replication.storage.delta.store_errors import reading, words_of, writing
+from lakelog.replication.storage.delta.store_options import client_arguments, delta_options, store_options
+
+_PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
+_LOOK_UPS = ThreadPoolExecutor(8, "lakelog-look-up")
+
+
+@dataclass(frozen=True)
+class ObjectRoot(StorageRoot):
+    """A folder of a bucket. Stores have no folders: one exists as long as there is a file in it."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the root is a folder of this machine."""
+        return False
+
+    @property
+    def spark_uri(self) -> str:
+        """The root's URI for Spark: Hadoop's S3 connector is `s3a`."""
+        return "s3a" + self.uri[2:] if self.uri.startswith("s3://") else self.uri
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """The options of the root for delta-rs, with time limits."""
+        return delta_options(self.options, self.timeout_ms)
+
+    @property
+    def _store(self) -> ObjectStore:
+        scheme, _, rest = self.uri.partition("://")
+        bucket = f"{scheme}://{rest.partition('/')[0]}"
+        try:
+            return _opened(bucket, tuple(sorted(self.options.items())), self.timeout_ms)
+        except (BaseError, ValueError) as error:
+            raise InvalidConfigurationException(f"storage root {self.uri}: {words_of(error)}") from error
+
+    def _key(self, name: str = "") -> str:
+        return self.path(name).partition("://")[2].partition("/")[2]
+
+    def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
+        """What tells each file from another one of its name, None for a file that does not exist."""
+        return [*(_LOOK_UPS.map(self._stamp, names) if len(names) > 1 else map(self._stamp, names))]
+
+    def _stamp(self, name: str) -> Stamp | None:
+        with reading(self.path(name)), suppress(FileNotFoundError), _os_errors():
+            found = self._store.head(self._key(name))
+            return found["size"], found["e_tag"] or str(found["last_modified"])
+        return None
+
+    def list(self) -> list[str]:
+        """Names of the files and folders directly below this root; empty if there are none."""
+        files, folders = self._listed()
+        return sorted([*files, *folders])
+
+    def _files(self) -> dict[str, tuple[int, float]]:
+        return self._listed()[0]
+
+    def _listed(self) -> tuple[dict[str, tuple[int, float]], list[str]]:
+        key = self._key()
+        with reading(self.uri), _os_errors():
+            try:
+                found = self._store.list_with_delimiter(key or None)
+            except FileNotFoundError as error:  # a bucket that is not there is not an empty folder
+                raise OSError(words_of(error)) from error
+        files = [file for file in found["objects"] if file["path"] != key]  # some tools put an object for a folder
+        return (
+            {_base_name(file["path"]): (file["size"], file["last_modified"].timestamp()) for file in files},
+            [_base_name(folder) for folder in found["common_prefixes"]],
+        )
+
+    def read(self, name: str) -> bytes:
+        """The content of a file. Raises FileNotFoundError, KafkaStorageException."""
+        return self.read_buffer(name).to_pybytes()
+
+    def read_buffer(self, name: str) -> pa.Buffer:
+        """The content of a file that may be large. Raises FileNotFoundError, KafkaStorageException."""
+        with reading(self.path(name)), _os_errors():
+            return pa.py_buffer(self._store.get(self._key(name)).bytes())
+
+    def open(self, name: str, size: int | None = None) -> pa.NativeFile:
+        """Opens a file to read parts of it, each by one request. Raises OSError."""
+        with _os_errors():
+            known = self._store.head(self._key(name))["size"] if size is None else size
+        return pa.PythonFile(_ObjectFile(self._store, self._key(name), known), "r")
+
+    def put(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Writes a file atomically. Raises KafkaStorageException."""
+        with writing(self.path(name)), _os_errors():
+            self._store.put(self._key(name), memoryview(content).cast("B"), chunk_size=_PART_BYTES)
+
+    def create_folder(self) -> None:
+        """Does nothing, as there are no folders."""
+
+    def delete(self, name: str) -> None:
+        """Deletes a file; a missing file is no error."""
+        self._delete(self.path(name), [self._key(name)])
+
+    def delete_folder(self) -> None:
+        """Deletes all files below this root; a missing folder is no error."""
+        with writing(self.uri), _os_errors():
+            keys = [file["path"] for files in self._store.list(self._key() or None) for file in files]
+        self._delete(self.uri, keys)
+
+    def _delete(self, where: str, keys: Sequence[str]) -> None:
+        with writing(where), suppress(FileNotFoundError), _os_errors():
+            self._store.delete(keys)
+
+
+class _ObjectFile(io.RawIOBase):
+    """The parts of an object of `size` bytes, for pyarrow, which asks for each part that it needs."""
+
+    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
+        self._store, self._key, self._size, self._at = store, key, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        stop = self._size if size < 0 else min(self._size, self._at + size)
+        if stop <= self._at:
+            return b""
+        with _os_errors():
+            found = self._store.get(self._key, options={"range": (self._at, stop)})
+            if found.meta["size"] != self._size:
+                raise OSError(f"has {found.meta['size']} bytes, not {self._size}")
+            content = bytes(found.bytes())
+        self._at = stop
+        return content
+
+
+@cache
+def _opened(bucket: str, options: tuple[tuple[str, str], ...], timeout_ms: int) -> ObjectStore:
+    """The store of a bucket. All roots in it share its connections."""
+    client, known = client_arguments(dict(options), timeout_ms), store_options(dict(options))
+    config = {name: value for name, value in known.items() if _is_known(bucket, name, value)}
+    return from_url(bucket, config=config, **client)
+
+
+def _is_known(bucket: str, name: str, value: str) -> bool:
+    """Whether obstore's store knows an option. Some are for delta-rs alone, and it ignores those of others, too."""
+    try:
+        from_url(bucket, config={name: value})
+    except UnknownConfigurationKeyError:
+        return False
+    except BaseError:  # opening the store with all options tells what is wrong
+        return True
+    return True
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Turns the errors of obstore into OSError, which those who read Parquet expect. A missing file is one already."""
+    try:
+        yield
+    except BaseError as error:
+        raise OSError(words_of(error)) from error
+
+
+def _base_name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,153 @@
+"""Roots in object stores: how many requests each operation is, and what obstore is told of a store."""
+
+import pickle
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+
+from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
+from lakelog.replication.storage.delta.known_commits import KnownCommits
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.store_options import client_arguments, store_options
+from lakelog.replication.storage.log.segment import read_segment
+from tests.storage.logs import P0, fill, new_log
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The requests that moto has answered, by their method and, of a listing, its kind."""
+    seen: list[str] = []
+    answer = DomainDispatcherApplication.__call__
+
+    def counted(app, environ, start_response):
+        is_listing = "list-type" in environ.get("QUERY_STRING", "")
+        seen.append("LIST" if is_listing else environ["REQUEST_METHOD"])
+        return answer(app, environ, start_response)
+
+    monkeypatch.setattr(DomainDispatcherApplication, "__call__", counted)
+    return seen
+
+
+@pytest.fixture
+def root(s3_options: dict[str, str]) -> Iterator[StorageRoot]:
+    made = StorageRoot.of("s3://bucket/requests", s3_options)
+    made.write("a", b"123")
+    yield made
+    made.delete_folder()
+
+
+@pytest.mark.parametrize(
+    ("operation", "sent"),
+    [
+        pytest.param(lambda root: root.exists("a"), ["HEAD"], id="a file that is there"),
+        pytest.param(lambda root: root.exists("none"), ["HEAD"], id="a file that is not there"),
+        pytest.param(lambda root: root.sizes(["a", "none", "a"]), ["HEAD"] * 3, id="sizes"),
+        pytest.param(lambda root: KnownCommits(root).is_newest(0), ["HEAD"] * 2, id="a table that has not moved"),
+        pytest.param(lambda root: root.list(), ["LIST"], id="list"),
+        pytest.param(lambda root: root.child("none").list(), ["LIST"], id="an empty folder"),
+        pytest.param(lambda root: root.read("a"), ["GET"], id="read"),
+        pytest.param(lambda root: root.write("a", b"1"), ["PUT"], id="write"),
+        pytest.param(lambda root: root.delete("a"), ["DELETE"], id="delete"),
+    ],
+)
+def test_an_operation_is_one_request_a_file(root, requests, operation, sent):
+    requests.clear()
+    operation(root)
+    assert requests == sent
+
+
+def test_the_footer_of_a_segment_is_one_request(s3_options, requests):
+    log = new_log(StorageRoot.of("s3://bucket/footers/log", s3_options), P0)
+    fill(log, P0, 3)
+    (segment,) = log.current().segments.values()
+    requests.clear()
+    assert read_segment(log.root, segment.file) == segment
+    assert requests == ["GET"]
+
+
+def test_a_large_file_is_written_in_parts_and_read_in_one(root, requests):
+    content = bytes(range(256)) * (1 << 16)
+    requests.clear()
+    root.write("large", content + b"more")
+    assert requests == ["POST", "PUT", "PUT", "PUT", "POST"]
+    assert root.read("large") == content + b"more"
+    assert requests[5:] == ["GET"]
+
+
+def test_of_a_file_only_the_parts_that_are_needed_are_read(root, requests):
+    rows = pa.table({"a": range(300_000), "b": [str(n) for n in range(300_000)]})
+    written = pa.BufferOutputStream()
+    pq.write_table(rows, written)
+    root.write("rows", written.getvalue())
+    requests.clear()
+    with root.open("rows", written.getvalue().size) as file:
+        assert pq.read_table(file, columns=["a"]).equals(rows.select(["a"]))
+    assert set(requests) == {"GET"}
+    assert len(requests) <= 3
+
+
+def test_a_file_of_another_size_than_it_is_said_to_have_is_not_read(root):
+    for size in (2, 4, 400):
+        with pytest.raises(OSError, match=r"bytes|range"), root.open("a", size) as file:
+            file.read()
+
+
+def test_an_object_that_stands_for_a_folder_is_no_file(root):
+    """Consoles of stores make one when a person makes a folder."""
+    folder = root.child("made")
+    folder._store.put(f"{folder._key()}/", b"")
+    assert folder.list() == []
+    assert root.list() == ["a", "made"]
+
+
+def test_a_bucket_that_is_not_there_is_no_empty_folder(s3_options):
+    with pytest.raises(KafkaStorageException, match=r"s3://nowhere/root: cannot be read: .*NoSuchBucket"):
+        StorageRoot.of("s3://nowhere/root", s3_options).list()
+
+
+def test_a_root_may_be_a_whole_bucket(s3_options):
+    root = StorageRoot.of("s3://bucket", s3_options)
+    root.write("of the bucket", b"1")
+    assert root.read("of the bucket") == b"1"
+    assert "of the bucket" in root.list()
+    root.delete("of the bucket")
+
+
+def test_a_root_works_in_another_process(root):
+    root.read("a")
+    assert pickle.loads(pickle.dumps(root)).read("a") == b"123"
+
+
+def test_a_store_and_its_client_are_told_their_own_options():
+    """delta-rs takes both in one, and some that obstore does not know."""
+    options = {"AWS_REGION": "eu", "AWS_ALLOW_HTTP": "true", "TIMEOUT": "1s", "azure_proxy_url": "http://p"}
+    assert store_options(options) == {"AWS_REGION": "eu", "aws_disable_bulk_delete": "true"}
+    assert client_arguments(options, 9000) == {
+        "client_options": {
+            "allow_http": "true", "timeout": "1s", "proxy_url": "http://p",
+            "connect_timeout": "4500ms", "read_timeout": "4500ms",
+        },
+        "retry_config": {"retry_timeout": timedelta(milliseconds=4500)},
+    }  # fmt: skip
+
+
+def test_options_that_only_delta_rs_knows_are_no_error(s3_options):
+    options = {**s3_options, "AWS_S3_ALLOW_UNSAFE_RENAME": "true", "MAX_RETRIES": "3"}
+    assert StorageRoot.of("s3://bucket/other", options).list() == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "words"),
+    [
+        ("az://container/a", {}, "Account must be specified"),
+        ("s3://bucket/a", {"AWS_S3_EXPRESS": "maybe"}, 'failed to parse "maybe" as boolean'),
+        ("s3://bucket/a", {"TIMEOUT": "soon"}, "soon"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_a_wrong_setting(uri, options, words):
+    with pytest.raises(InvalidConfigurationException, match=f"^storage root {uri}: .*{words}[^\n]*$"):
+        StorageRoot.of(uri, options).list()
