@@ -17,7 +17,7 @@ from lakelog.replication.errors import error_named
 from lakelog.replication.server.broker import Broker
 from lakelog.replication.server.id_watch import IdWatch
 from lakelog.replication.server.spark_check import check_spark
-from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import CLUSTER_ROOT, is_formatted, read_identity
 
@@ -32,6 +32,9 @@ class LocalCluster:
 
         with LocalCluster(spark, "/tmp/lake", configs={"min.insync.replicas": 2}) as cluster:
             cluster.admin().create_topic("orders", partitions=6, replication_factor=3)
+
+    `root` may be in an object store, such as `s3://bucket/lake`. Its credentials are settings of each root, as for
+    other brokers: `storage.<cluster or broker id>.<option>` in `configs`, or `LAKELOG_STORAGE_…` in the environment.
     """
 
     def __init__(
@@ -61,7 +64,8 @@ class LocalCluster:
 
         Before it changes a broker it raises InvalidConfigurationException (wrong `configs`, or the Spark session cannot
         run a broker) or DuplicateBrokerRegistrationException (another process runs one of the brokers). Raises
-        InconsistentClusterIdException if a root belongs to another cluster or holds other files.
+        InconsistentClusterIdException if a root belongs to another cluster or holds other files, and
+        KafkaStorageException if a root cannot be read or written.
         """
         check_spark(self._spark)
         cluster_id = self._format_cluster()
@@ -69,16 +73,18 @@ class LocalCluster:
         for watch in watches:
             watch.wait()
         for broker_id in self.broker_ids:
-            format_broker(StorageRoot.of(self.broker_uri(broker_id)), cluster_id, broker_id)
+            root = storage_root(self.broker_uri(broker_id), broker_id, self._config(broker_id))
+            format_broker(root, cluster_id, broker_id)
         for broker_id, watch in zip(self.broker_ids, watches, strict=True):
             self._start_broker(broker_id, watch)
         for name in self.controller_names:
             self.start_controller(name)
 
     def _format_cluster(self) -> str:
-        root = StorageRoot.of(self.cluster_uri)
+        config = self._config(CLUSTER_ROOT)
+        root = storage_root(self.cluster_uri, "cluster", config)
         if not is_formatted(root):
-            return format_cluster(root, self._config(CLUSTER_ROOT))
+            return format_cluster(root, config)
         return str(read_identity(root)["cluster_id"])
 
     def _config(self, broker_id: int) -> Config:

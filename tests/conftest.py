@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -24,6 +25,21 @@ def spark() -> Iterator["SparkSession"]:
 def root(tmp_path: Path) -> str:
     """An empty storage root on the local disk."""
     return str(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def s3_options() -> Iterator[dict[str, str]]:
+    """An object store on localhost: how to reach its bucket `bucket`."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    url = "http://{}:{}".format(*server.get_host_and_port())
+    with urlopen(Request(f"{url}/bucket", method="PUT")):
+        pass
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+    yield {**keys, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
+    server.stop()
 
 
 @pytest.fixture

@@ -1,29 +1,13 @@
-"""An object store on localhost for tests with buckets as roots, and a table of each kind."""
+"""Roots and tables of each kind."""
 
 import itertools
 from collections.abc import Callable, Iterator
-from urllib.request import Request, urlopen
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.memory.store import MemoryStore
 from tests.storage.delta.tables import Place, in_memory, on_disk
-
-KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
-
-
-@pytest.fixture(scope="session")
-def s3_options() -> Iterator[dict[str, str]]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with urlopen(Request(f"http://{host}:{port}/bucket", method="PUT")):
-        pass
-    yield {**KEYS, "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ALLOW_HTTP": "true"}
-    server.stop()
-
 
 _folders = itertools.count()
 

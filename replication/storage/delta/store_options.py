@@ -6,6 +6,7 @@ hangs there cannot be stopped.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -38,8 +39,11 @@ def store_options(options: Mapping[str, str]) -> dict[str, str]:
 
 def client_arguments(options: Mapping[str, str], timeout_ms: int) -> dict[str, Any]:
     """The arguments for obstore's HTTP client. An attempt fails if nothing comes for half of `timeout_ms` (ms), and
-    none begins after that half. The root's own options take precedence."""
-    given = {_plain(name): value for name, value in options.items() if _plain(name) in _CLIENT_OPTIONS}
+    none begins after that half. The root's own options take precedence. obstore reads those of its stores from the
+    environment, and not those of its client."""
+    everywhere = {name: value for name, value in os.environ.items() if name.lower().startswith(_PREFIXES)}
+    named = {**everywhere, **options}.items()
+    given = {_plain(name): value for name, value in named if _plain(name) in _CLIENT_OPTIONS}
     half, longest = f"{timeout_ms // 2}ms", f"{timeout_ms * _LONGEST_TRANSFER}ms"
     return {
         "client_options": _with_defaults(given, connect_timeout=half, read_timeout=half, timeout=longest),

@@ -10,10 +10,12 @@ import pytest
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
+from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_options import client_arguments, store_options
 from lakelog.replication.storage.log.segment import read_segment
+from lakelog.schemas import CLUSTER
 from tests.storage.logs import P0, fill, new_log
 
 
@@ -120,6 +122,15 @@ def test_a_root_may_be_a_whole_bucket(s3_options):
 def test_a_root_works_in_another_process(root):
     root.read("a")
     assert pickle.loads(pickle.dumps(root)).read("a") == b"123"
+
+
+def test_options_in_the_environment_apply_to_every_root(s3_options, monkeypatch):
+    """obstore and delta-rs take both those of a store and those of its client from there."""
+    for name, value in s3_options.items():
+        monkeypatch.setenv(name, value)
+    root = StorageRoot.of("s3://bucket/environment", timeout_ms=9999)  # no other test opens a store like this
+    root.write("a", b"1")
+    assert DeltaLog.create(root.child("table"), CLUSTER).root.list() == ["_delta_log"]
 
 
 def test_a_store_and_its_client_are_told_their_own_options():
