@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import pyarrow as pa
 from obstore.exceptions import BaseError, UnknownConfigurationKeyError
@@ -75,7 +76,7 @@ class ObjectRoot(StorageRoot):
     def _files(self) -> dict[str, tuple[int, float]]:
         return self._listed()[0]
 
-    def _listed(self) -> tuple[dict[str, tuple[int, float]], list[str]]:
+    def _listed(self) -> tuple[dict[str, tuple[int, float]], Sequence[str]]:
         key = self._key()
         with reading(self.uri), _os_errors():
             try:
@@ -161,15 +162,15 @@ class _ObjectFile(io.RawIOBase):
 @cache
 def _opened(bucket: str, options: tuple[tuple[str, str], ...], timeout_ms: int) -> ObjectStore:
     """The store of a bucket. All roots in it share its connections."""
-    client, known = client_arguments(dict(options), timeout_ms), store_options(dict(options))
-    config = {name: value for name, value in known.items() if _is_known(bucket, name, value)}
-    return from_url(bucket, config=config, **client)
+    client, given = client_arguments(dict(options), timeout_ms), store_options(dict(options))
+    known: Any = {name: value for name, value in given.items() if _is_known(bucket, {name: value})}
+    return from_url(bucket, config=known, **client)
 
 
-def _is_known(bucket: str, name: str, value: str) -> bool:
+def _is_known(bucket: str, option: Any) -> bool:
     """Whether obstore's store knows an option. Some are for delta-rs alone, and it ignores those of others, too."""
     try:
-        from_url(bucket, config={name: value})
+        from_url(bucket, config=option)
     except UnknownConfigurationKeyError:
         return False
     except BaseError:  # opening the store with all options tells what is wrong
