@@ -82,7 +82,7 @@ class ObjectRoot(StorageRoot):
             try:
                 found = self._store.list_with_delimiter(key or None)
             except FileNotFoundError as error:  # a bucket that is not there is not an empty folder
-                raise OSError(words_of(error)) from error
+                raise OSError(words_of(error)) from None
         files = [file for file in found["objects"] if file["path"] != key]  # some tools put an object for a folder
         return (
             {_base_name(file["path"]): (file["size"], file["last_modified"].timestamp()) for file in files},
@@ -184,7 +184,7 @@ def _os_errors() -> Iterator[None]:
     try:
         yield
     except BaseError as error:
-        raise OSError(words_of(error)) from error
+        raise OSError(words_of(error)) from None  # its text repeats itself over many lines
 
 
 def _base_name(path: str) -> str:
