@@ -24,7 +24,8 @@ from lakelog.replication.storage.delta.store_errors import reading, words_of, wr
 from lakelog.replication.storage.delta.store_options import client_arguments, delta_options, store_options
 
 _PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
-_LOOK_UPS = ThreadPoolExecutor(8, "lakelog-look-up")
+_FEW = 2
+_CONNECTIONS = 8  # look-ups of many files at a time
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,10 @@ class ObjectRoot(StorageRoot):
 
     def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
         """What tells each file from another one of its name, None for a file that does not exist."""
-        return [*(_LOOK_UPS.map(self._stamp, names) if len(names) > 1 else map(self._stamp, names))]
+        if len(names) <= _FEW:  # polls too: Python starts no thread for those that go on while the process ends
+            return [self._stamp(name) for name in names]
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            return [*pool.map(self._stamp, names)]
 
     def _stamp(self, name: str) -> Stamp | None:
         with reading(self.path(name)), suppress(FileNotFoundError), _os_errors():
