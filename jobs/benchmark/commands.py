@@ -20,6 +20,8 @@ from lakelog.jobs.benchmark.produce import ProducePlan, measure_produce
 from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
 from lakelog.jobs.benchmark.replication import QUICK, Plan
 from lakelog.jobs.benchmark.report import figures, rows
+from lakelog.jobs.benchmark.requests import RequestsPlan, measure_requests
+from lakelog.jobs.benchmark.requests_report import requests_figures, requests_rows
 from lakelog.jobs.benchmark.run import measure
 from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
 from lakelog.jobs.launch.session import job_session
@@ -49,6 +51,18 @@ def idle(args: argparse.Namespace) -> int:
     return _report(args, idle_figures(found), idle_rows(found))
 
 
+def requests(args: argparse.Namespace) -> int:
+    """Counts the requests of clusters in an object store. Returns the exit status."""
+    interval = args.poll_interval_ms
+    configs = {} if interval is None else {"lakelog.poll.interval.ms": interval}
+    plan = RequestsPlan(args.brokers, args.partitions, args.controllers, args.seconds, args.sends, configs)
+    with _session() as spark:
+        found = measure_requests(spark, plan)
+    differ = "the committed records are not the records that were sent"
+    wrong = None if all(each.rows_equal for each in found) else differ
+    return _report(args, requests_figures(found), requests_rows(found), wrong)
+
+
 def controller(args: argparse.Namespace) -> int:
     """Measures the controller alone. Returns the exit status."""
     steps = measure_controller(args.partitions, args.brokers)
@@ -70,6 +84,7 @@ COMMANDS = {
     "replication": replication,
     "produce": produce,
     "idle": idle,
+    "requests": requests,
     "controller": controller,
     "maintenance": maintenance,
 }

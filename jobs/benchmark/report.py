@@ -13,7 +13,7 @@ from lakelog.jobs.benchmark.followers import LakelogFollower, PlainStream
 from lakelog.jobs.benchmark.replication import FILE_COPY, Measurement
 from lakelog.jobs.cli.console import Row
 
-_PACKAGES = ("lakelog", "pyspark", "delta-spark", "deltalake", "pyarrow")
+_PACKAGES = ("lakelog", "pyspark", "delta-spark", "deltalake", "obstore", "pyarrow")
 _LAKELOG, _PLAIN = LakelogFollower.name, PlainStream.name
 
 

@@ -24,9 +24,11 @@ _PATIENCE = 60.0
 class StoreProcess(ServerProcess):
     """The process of the object store. Its objects are the files of a folder."""
 
+    module = "lakelog.jobs.faults.soak_store_server"
+
     def __init__(self, folder: Path, log: Path) -> None:
         super().__init__("store", (), log)
-        self._command = [sys.executable, "-m", "lakelog.jobs.faults.soak_store_server", str(folder)]
+        self._command = [sys.executable, "-m", self.module, str(folder)]
         self._folder = folder
 
     def await_options(self) -> dict[str, str]:

@@ -113,10 +113,14 @@ def _joined(stream: BufferedIOBase | BytesIO) -> bytes:
     return b"".join(chunks)
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    with StoreServer(folder) as server:
+def serve(kind: type[StoreServer], folder: Path) -> None:
+    """Serves a folder, and writes the port to its file once the server listens. It does not return."""
+    with kind(folder) as server:
         draft = port_file(folder).with_suffix(".draft")
         draft.write_text(str(server.server_port))
         draft.replace(port_file(folder))
         server.serve_forever()
+
+
+if __name__ == "__main__":
+    serve(StoreServer, Path(sys.argv[1]))
