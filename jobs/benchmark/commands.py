@@ -18,6 +18,8 @@ from lakelog.jobs.benchmark.maintenance_report import maintenance_figures, maint
 from lakelog.jobs.benchmark.produce import QUICK as QUICK_SENDS
 from lakelog.jobs.benchmark.produce import ProducePlan, measure_produce
 from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
+from lakelog.jobs.benchmark.profile import QUICK_PROFILE, ProfilePlan, measure_profile
+from lakelog.jobs.benchmark.profile_report import profile_figures, profile_tables
 from lakelog.jobs.benchmark.replication import QUICK, Plan
 from lakelog.jobs.benchmark.report import figures, rows
 from lakelog.jobs.benchmark.requests import RequestsPlan, measure_requests
@@ -33,7 +35,7 @@ def replication(args: argparse.Namespace) -> int:
         results = measure(spark, QUICK if args.quick else replace(Plan(), rounds=args.rounds))
     found = figures(results)
     differ = f"a follower does not have the rows of its leader: {found.get('rows_differ_in')}"
-    return _report(args, found, rows(results), None if found["rows_equal"] else differ)
+    return _report(args, found, rows(results), wrong=None if found["rows_equal"] else differ)
 
 
 def produce(args: argparse.Namespace) -> int:
@@ -41,7 +43,7 @@ def produce(args: argparse.Namespace) -> int:
     with _session() as spark:
         found = measure_produce(spark, QUICK_SENDS if args.quick else replace(ProducePlan(), rounds=args.rounds))
     differ = "the committed records are not the records that were sent"
-    return _report(args, produce_figures(found), produce_rows(found), None if found.rows_equal else differ)
+    return _report(args, produce_figures(found), produce_rows(found), wrong=None if found.rows_equal else differ)
 
 
 def idle(args: argparse.Namespace) -> int:
@@ -68,7 +70,7 @@ def controller(args: argparse.Namespace) -> int:
     steps = measure_controller(args.partitions, args.brokers)
     found = controller_figures(steps, args.partitions, args.brokers)
     wrong = f"the controller decided wrongly: {found.get('wrong')}"
-    return _report(args, found, controller_rows(steps), None if found["outcome_is_right"] else wrong)
+    return _report(args, found, controller_rows(steps), wrong=None if found["outcome_is_right"] else wrong)
 
 
 def maintenance(args: argparse.Namespace) -> int:
@@ -77,7 +79,18 @@ def maintenance(args: argparse.Namespace) -> int:
     with _session() as spark:
         found = measure_maintenance(spark, args.files, args.commits)
     differ = "a log does not have its earlier rows, or the rows of its leader"
-    return _report(args, maintenance_figures(found), maintenance_rows(found), None if found.rows_equal else differ)
+    return _report(
+        args, maintenance_figures(found), maintenance_rows(found), wrong=None if found.rows_equal else differ
+    )
+
+
+def profile(args: argparse.Namespace) -> int:
+    """Measures the parts of an acknowledged send. Returns the exit status."""
+    with _session() as spark:
+        plan = QUICK_PROFILE if args.quick else replace(ProfilePlan(), sends=args.sends)
+        found = measure_profile(spark, plan, args.flame)
+    unknown = "no send could be explained: its followers fetched without their queries"
+    return _report(args, profile_figures(found), *profile_tables(found), wrong=None if found.is_explained else unknown)
 
 
 COMMANDS = {
@@ -87,6 +100,7 @@ COMMANDS = {
     "requests": requests,
     "controller": controller,
     "maintenance": maintenance,
+    "profile": profile,
 }
 
 
@@ -100,7 +114,7 @@ def _session() -> Iterator[SparkSession]:
 
 
 def _report(
-    args: argparse.Namespace, found: Mapping[str, object], shown: Sequence[Row], wrong: str | None = None
+    args: argparse.Namespace, found: Mapping[str, object], *tables: Sequence[Row], wrong: str | None = None
 ) -> int:  # fmt: skip
     """Writes the figures to the file, and shows them unless something is wrong: then the times mean nothing."""
     if args.out:
@@ -108,5 +122,8 @@ def _report(
     if wrong is not None:
         say(f"lakelog: {wrong}")
         return FAILED
-    show(shown)
+    for number, table in enumerate(tables):
+        if number:
+            print()
+        show(table)
     return OK

@@ -10,8 +10,14 @@ _PROC = Path("/proc")
 
 def cpu_seconds() -> float:
     """The CPU time in seconds of this process, its descendants, and those of them that have ended."""
+    return sum(process_tree().values())
+
+
+def process_tree() -> dict[int, float]:
+    """The CPU time in seconds of this process and of each descendant, with that of its children that have ended."""
     found = dict(filter(None, (_process(folder) for folder in _PROC.glob("[0-9]*"))))
-    return _with_descendants(os.getpid(), found) / os.sysconf("SC_CLK_TCK")
+    tick = os.sysconf("SC_CLK_TCK")
+    return {pid: found[pid][1] / tick for pid in _with_descendants(os.getpid(), found)}
 
 
 def _process(folder: Path) -> tuple[int, tuple[int, int]] | None:
@@ -24,6 +30,6 @@ def _process(folder: Path) -> tuple[int, tuple[int, int]] | None:
     return int(folder.name), (int(fields[1]), sum(map(int, fields[11:15])))
 
 
-def _with_descendants(pid: int, processes: dict[int, tuple[int, int]]) -> int:
+def _with_descendants(pid: int, processes: dict[int, tuple[int, int]]) -> list[int]:
     children = [child for child, (parent, _) in processes.items() if parent == pid]
-    return processes[pid][1] + sum(_with_descendants(child, processes) for child in children)
+    return [pid, *(each for child in children for each in _with_descendants(child, processes))]
