@@ -10,15 +10,13 @@ from lakelog.jobs.cli.numbers import whole_number, whole_numbers
 from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 
-Commands: TypeAlias = "argparse._SubParsersAction[VerbParser]"
-
 
 def parser(description: str | None) -> VerbParser:
     """A command for each benchmark."""
     bench = parser_of("bench", description)
     commands = bench.add_subparsers(dest="what", required=True, metavar="WHAT", help="one of the following")
     for name, (words, arguments) in _COMMANDS.items():
-        command = commands.add_parser(name, help=words, allow_abbrev=False)
+        command = commands.add_parser(name, help=words, formatter_class=bench.formatter_class, allow_abbrev=False)
         arguments(command)
         command.add_argument("--out", metavar="FILE", type=out_file, help="write all figures to this file, as JSON")
     return bench

@@ -62,7 +62,7 @@ def requests(args: argparse.Namespace) -> int:
         found = measure_requests(spark, plan)
     differ = "the committed records are not the records that were sent"
     wrong = None if all(each.rows_equal for each in found) else differ
-    return _report(args, requests_figures(found), requests_rows(found), wrong)
+    return _report(args, requests_figures(found), requests_rows(found), wrong=wrong)
 
 
 def controller(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lakelog.jobs.benchmark.cpu import process_tree
 
-# The group of a thread is the first whose pattern its name begins with. Linux cuts names after 15 letters.
+# The group of a thread is the first whose pattern its name begins with. Linux keeps 15 letters of a name.
 JVM_GROUPS = (
     ("JVM: JIT compiler", r"C[12] Comp|Sweeper"),
     ("JVM: garbage collector", r"GC |G1 |VM Thread|VM Periodic"),
