@@ -5,7 +5,6 @@ from lakelog.schemas.brokers import BROKERS
 from lakelog.schemas.cluster import CLUSTER, FORMAT_VERSION
 from lakelog.schemas.configs import CONFIGS
 from lakelog.schemas.controller import CONTROLLER
-from lakelog.schemas.fetch_states import FETCH_STATES
 from lakelog.schemas.groups import GROUPS
 from lakelog.schemas.log import LOG
 from lakelog.schemas.metadata import METADATA
@@ -23,7 +22,6 @@ __all__ = [
     "CLUSTER",
     "CONFIGS",
     "CONTROLLER",
-    "FETCH_STATES",
     "FORMAT_VERSION",
     "GROUPS",
     "LOG",

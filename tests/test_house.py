@@ -302,7 +302,7 @@ def test_verbs_are_short() -> None:
         ("replication/controller/decision.py", "from lakelog.replication.storage.tables.topic_table import TopicTable"),
         ("replication/controller/decision.py", "from lakelog.replication.controller import active_controller"),
         ("replication/protocol/isr.py", "from ..storage import segment"),
-        ("replication/frames/fetch_plan.py", "from lakelog.replication.protocol.isr import shrink"),
+        ("replication/frames/committed_records.py", "from lakelog.replication.protocol.isr import shrink"),
         ("replication/server/broker.py", "def f():\n    from lakelog.replication.controller import events"),
         ("replication/clients/admin.py", "from lakelog.replication.local_cluster import LocalCluster"),
         ("replication/local_cluster.py", "from lakelog.jobs.launch.session import spark_session"),

@@ -12,33 +12,27 @@ import time
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakelog.replication.frames.fetch_plan import fetch_plan
-from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
-from lakelog.replication.server.fetcher.arrow_tables import fetch_states_table, rows_table
 from lakelog.replication.server.spark_check import check_spark
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.header_source import read_headers
-from lakelog.replication.storage.log.header_stream import HeaderStream, header_row
+from lakelog.replication.storage.log.header_stream import HeaderStream
 
 logger = logging.getLogger(__name__)
 
-_NAME = "warm-up"
 _PATIENCE_SECONDS, _LOOK_SECONDS = 60.0, 0.1
 
 
-def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int, cluster: StorageRoot) -> list[dict[str, object]]:
-    """Plans the fetch of one made-up batch, in a micro-batch of a stream like a follower's. Returns the rows of the
-    plan; none if the micro-batch did not run within a minute.
+def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int, cluster: StorageRoot) -> bool:
+    """Runs a micro-batch of a stream like a follower's. Returns whether it ran within a minute.
 
     Raises InvalidConfigurationException if the session cannot run a broker. It only logs other errors, because the
     first real fetch reports them.
     """
     check_spark(spark)
-    planned: list[dict[str, object]] = []
     done = threading.Event()
 
     def process(headers: DataFrame, _: int) -> None:
-        planned.extend(_plan(headers))
+        headers.toArrow()
         done.set()
 
     with tempfile.TemporaryDirectory(prefix="lakelog-warm-up-", ignore_cleanup_errors=True) as checkpoint:
@@ -51,12 +45,4 @@ def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int, cluster: Sto
             query.stop()
         except Exception:  # Spark's errors too
             logger.warning("broker %d: the warm-up has failed", broker_id, exc_info=True)
-    return planned
-
-
-def _plan(headers: DataFrame) -> list[dict[str, object]]:
-    batch = rows_table([header_row(0, _NAME, 1, BatchHeader(_NAME, _NAME, 0, 0, 0, 0, 0, 0))])
-    states = fetch_states_table({TopicIdPartition(_NAME, 0): LogEnd(0, "")})
-    spark = headers.sparkSession
-    plan = fetch_plan(headers.unionByName(spark.createDataFrame(batch)), spark.createDataFrame(states))
-    return list(plan.toArrow().to_pylist())
+    return done.is_set()

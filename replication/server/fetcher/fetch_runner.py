@@ -82,7 +82,7 @@ class FetchRunner:
         self._states = states
         config = context.config
         self._source = context.source.child(LOG.name)
-        self._headers = HeaderFetch(context.name, context.spark, self._source)
+        self._headers = HeaderFetch(context.name, self._source)
         self._copier = SegmentCopier(self._source, context.log.root, context.spark, config.lakelog_executor_copy_bytes)
         self._limits = FetchLimits(
             config.replica_fetch_response_max_bytes, config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms

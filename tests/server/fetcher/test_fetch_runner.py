@@ -16,7 +16,6 @@ from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.replica_rows import replica_row
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher import fetch_runner
-from lakelog.replication.server.fetcher.arrow_tables import rows_table
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.follower_session import follower_session
@@ -31,6 +30,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_name import leader_of
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.hanging import Hanging, ends, in_background
+from tests.server.fetcher.test_header_fetch import headers as header_table
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import (
     P0,
@@ -113,7 +113,7 @@ class World:
         """The headers of the stream since the last call, as Spark passes them; None without any."""
         rows, self._offset = self._reader.read(self._offset)
         rows = list(rows)
-        return self.spark.createDataFrame(rows_table(rows)) if rows else None
+        return self.spark.createDataFrame(header_table(*rows)) if rows else None
 
     def fetch(self):
         return self.round.run(self.stream() if self.spark else None)
