@@ -92,8 +92,8 @@ class BrokerSession:
             FetcherQuotas(self.quotas, key.broker_id),
         )  # fmt: skip
         return ReplicaFetcher(
-            context.spark, context.broker_id, key, source, context.cluster.root, self._checkpoints(), context.config,
-            states, FetchRunner(fetch, states), context.pause_point,
+            context.spark, context.broker_id, key, source, self._checkpoints(), context.config, states,
+            FetchRunner(fetch, states), context.pause_point,
         )  # fmt: skip
 
     def _checkpoints(self) -> StorageRoot:

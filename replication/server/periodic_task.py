@@ -38,7 +38,8 @@ class WhileMoving:
 
 
 class PeriodicTask:
-    """Calls `work` every `interval_ms` until it is stopped, fenced or killed. It logs other errors and goes on.
+    """Calls `work` every `interval_ms`, and when woken, until it is stopped, fenced or killed. It logs other errors and
+    goes on.
 
     Heartbeats have such a thread, so that a broker that takes up many roles does not look dead. So has work that must
     not hold up the broker. Kafka: `BrokerLifecycleManager`, `KafkaScheduler`, `ShutdownableThread`. [BC-01]
@@ -52,7 +53,7 @@ class PeriodicTask:
         self._interval = interval_ms / 1000
         self._pause_point = pause_point
         self._work = work
-        self._stopping = threading.Event()
+        self._stopping, self._woken = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{name}-{what}", daemon=True)
 
     @property
@@ -68,14 +69,25 @@ class PeriodicTask:
         """Starts the thread."""
         self._thread.start()
 
+    def wake(self) -> None:
+        """Calls `work` at once, or once more if a call is under way."""
+        self._woken.set()
+
     def stop(self) -> None:
         """Ends the thread after the current call of `work`, and waits for it."""
         self._stopping.set()
+        self.wake()
         if self._thread.ident is not None:
             self._thread.join()
 
+    def _waits(self) -> bool:
+        """Waits until the next call of `work` is due; False if the thread was stopped."""
+        self._woken.wait(self._interval)
+        self._woken.clear()
+        return not self.is_stopping
+
     def _run(self) -> None:
-        while not self._stopping.wait(self._interval):
+        while self._waits():
             try:
                 self._pause_point.pass_through()
                 self._work()

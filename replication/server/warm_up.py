@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS, _LOOK_SECONDS = 60.0, 0.1
 
 
-def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int, cluster: StorageRoot) -> bool:
+def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int) -> bool:
     """Runs a micro-batch of a stream like a follower's. Returns whether it ran within a minute.
 
     Raises InvalidConfigurationException if the session cannot run a broker. It only logs other errors, because the
@@ -37,7 +37,7 @@ def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int, cluster: Sto
 
     with tempfile.TemporaryDirectory(prefix="lakelog-warm-up-", ignore_cleanup_errors=True) as checkpoint:
         try:
-            stream = read_headers(spark, HeaderStream(root, broker_id, cluster))
+            stream = read_headers(spark, HeaderStream(root, broker_id))
             query = stream.writeStream.foreachBatch(process).option("checkpointLocation", checkpoint).start()
             deadline = time.monotonic() + _PATIENCE_SECONDS
             while query.isActive and time.monotonic() < deadline and not done.wait(_LOOK_SECONDS):

@@ -8,6 +8,7 @@ from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochEx
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask, WhileMoving
 from tests.clock import Clock
+from tests.hanging import Hanging
 from tests.processes import wait_until
 
 
@@ -46,8 +47,8 @@ def start(pause_point):
     """Starts heartbeats that end with the test."""
     started = []
 
-    def begin(beat):
-        heartbeat = PeriodicTask("broker-77", "heartbeat", 1, pause_point, beat)
+    def begin(beat, interval_ms=1):
+        heartbeat = PeriodicTask("broker-77", "heartbeat", interval_ms, pause_point, beat)
         heartbeat.start()
         started.append(heartbeat)
         return heartbeat
@@ -68,6 +69,19 @@ def test_bc_01_it_beats_until_it_is_stopped(start):
     wait_until(lambda: beats.count >= 3, "three beats")
     heartbeat.stop()
     assert threads() == [], "no beat is under way any more"
+
+
+def test_one_that_is_woken_does_not_wait_for_its_interval_also_while_it_works(start):
+    beat = Hanging()
+    counted = []
+    heartbeat = start(lambda: (beat(), counted.append(1)), interval_ms=3_600_000)
+    heartbeat.wake()
+    assert beat.is_entered.wait(10)
+    heartbeat.wake()
+    beat.let_go()
+    wait_until(lambda: len(counted) == 2, "a beat for each wake")
+    heartbeat.stop()
+    assert (len(counted), threads()) == (2, []), "a stop does not wait for the interval either"
 
 
 def test_bc_01_an_error_that_may_pass_does_not_end_it(start, caplog):

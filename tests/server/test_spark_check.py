@@ -155,7 +155,7 @@ def test_a_session_with_delta_is_not_refused(catalog):
     check_delta(without_delta(True, {**WHOLE, CATALOG: catalog}))
 
 
-@pytest.mark.parametrize("start", [follower_session, lambda spark: warm_up(spark, None, 1, None)])
+@pytest.mark.parametrize("start", [follower_session, lambda spark: warm_up(spark, None, 1)])
 def test_a_broker_asks_before_it_does_anything_else(workers, start):
     workers(IMPORT)
     with pytest.raises(InvalidConfigurationException, match="cannot run Lakelog"):

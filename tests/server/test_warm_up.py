@@ -18,7 +18,7 @@ def cluster(root):
 def test_a_follower_of_nothing_runs_a_micro_batch(spark, root, cluster):
     storage = StorageRoot.of(root).child("broker-2")
     format_broker(storage, cluster.cluster_id, 2)
-    assert warm_up(spark, storage, 2, cluster.root)
+    assert warm_up(spark, storage, 2)
     assert not spark.streams.active
 
 
@@ -27,7 +27,7 @@ def test_a_root_that_does_not_work_keeps_nobody_from_starting(spark, root, clust
         raise OSError("no such device")
 
     monkeypatch.setattr("lakelog.replication.server.warm_up.read_headers", fails)
-    assert not warm_up(spark, StorageRoot.of(root).child("gone"), 2, cluster.root)
+    assert not warm_up(spark, StorageRoot.of(root).child("gone"), 2)
     assert "broker 2: the warm-up has failed" in caplog.text
 
 
@@ -35,5 +35,5 @@ def test_a_stream_that_brings_nothing_is_not_waited_for_forever(spark, root, clu
     monkeypatch.setattr("lakelog.replication.server.warm_up._PATIENCE_SECONDS", 0)
     storage = StorageRoot.of(root).child("broker-2")
     format_broker(storage, cluster.cluster_id, 2)
-    warm_up(spark, storage, 2, cluster.root)
+    warm_up(spark, storage, 2)
     assert not spark.streams.active

@@ -37,6 +37,7 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
 from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
 from lakelog.replication.server.fetcher.error_line import error_line
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
+from lakelog.replication.server.fetcher.leader_row_watch import LeaderRowWatch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas
@@ -87,6 +88,7 @@ class FetchRunner:
         self._limits = FetchLimits(
             config.replica_fetch_response_max_bytes, config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms
         )
+        self._watch = LeaderRowWatch(config.replica_fetch_wait_max_ms / 1000)
         self._streamed: DataFrame | None = None
         self._copied: tuple[Segment, ...] = ()
         self._handlers = self._made_handlers()
@@ -123,6 +125,17 @@ class FetchRunner:
             self._streamed, self._copied = None, ()
             self._log_delays(before)
 
+    def has_news(self) -> bool:
+        """Whether the leader has published rows that call for a round: see `LeaderRowWatch`. If they cannot be read, a
+        round delays the partitions and tells why."""
+        followed = self._states.all()
+        if not followed:
+            return False
+        try:
+            return self._watch.has_news(self._refreshed_rows(), followed)
+        except (LakelogException, OSError):
+            return any(state.delayed_until is None for state in followed.values())
+
     @contextmanager
     def _deciding(self) -> Iterator[None]:
         """Raises BrokerKilled if the broker was killed. That may happen between any two steps."""
@@ -154,6 +167,11 @@ class FetchRunner:
             logger.log(level, "%s: %s %s delayed: %s", self._context.name, first_names(names), verb, error_line(error))
 
     def _leader_rows(self, _: ReadLeaderRows) -> Mapping[TopicIdPartition, Replica]:
+        rows = self._refreshed_rows()
+        self._watch.was_read(rows)
+        return rows
+
+    def _refreshed_rows(self) -> Mapping[TopicIdPartition, Replica]:
         table = self._context.leader_replicas()
         table.refresh()
         return table.replicas

@@ -1,4 +1,5 @@
-"""A follower's query: streams a leader's headers and hands each micro-batch to `FetchRunner`.
+"""A follower's query: streams a leader's headers and hands each micro-batch to `FetchRunner`. A thread beside it runs
+the rounds that need no headers.
 
 Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth, and the streaming
 checkpoint is not: every start deletes it. [FT-01, FM-06]
@@ -18,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.config import Config
-from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -26,7 +27,6 @@ from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher.backoff import backoff_ms
 from lakelog.replication.server.fetcher.error_line import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
-from lakelog.replication.server.fetcher.offset_log import OffsetLog
 from lakelog.replication.server.fetcher.start_turn import StartTurn
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 _TURN_SECONDS = 30.0  # a query that has not begun by then hangs
 _LOOK_SECONDS = 0.1
+_QUERY_LOOK_SECONDS = 1.0  # a look at the query is a call of the JVM, and costs more than one at a table
 
 
 def fetcher_name(key: BrokerIdAndFetcherId) -> str:
@@ -52,7 +53,7 @@ class ReplicaFetcher:
     """One streaming query, from one source broker, for the partitions of one fetcher id."""
 
     def __init__(
-        self, spark: SparkSession, broker_id: int, key: BrokerIdAndFetcherId, source: StorageRoot, cluster: StorageRoot,
+        self, spark: SparkSession, broker_id: int, key: BrokerIdAndFetcherId, source: StorageRoot,
         checkpoints: StorageRoot, config: Config, states: FetchStates, work: FetchRunner, pause_point: PausePoint,
     ) -> None:  # fmt: skip
         self.name = f"broker-{broker_id}:{fetcher_name(key)}"
@@ -62,14 +63,14 @@ class ReplicaFetcher:
         self._round = work
         self._folder = checkpoints.child(fetcher_name(key))
         self._stream = HeaderStream(
-            source, key.broker_id, cluster, self._folder, "wake",
-            config.replica_fetch_response_max_bytes, config.lakelog_poll_interval_ms, config.replica_fetch_wait_max_ms,
-        )  # fmt: skip
-        self._round_lock, self._folder_lock = threading.RLock(), threading.RLock()
+            source, key.broker_id, self.name, config.replica_fetch_response_max_bytes, config.lakelog_poll_interval_ms
+        )
+        self._round_lock = threading.RLock()
+        self._is_asked = threading.Event()
         self._ending: threading.Thread | None = None
         self._query: StreamingQuery | None = None
-        self._wakes = 0
         self._failures, self._restart_at = 0, 0.0  # the query's failures in a row; when it may start again
+        self._query_looked_at = float("-inf")
         self._turn, self._turn_ends_at, self._may_start = StartTurn(), 0.0, True
         self._begun = threading.Event()  # the query has run its first micro-batch
         self._leader_commits, self._leader_version = KnownCommits(source.child(LOG.name)), -1
@@ -83,24 +84,15 @@ class ReplicaFetcher:
 
     def _start_query(self) -> None:
         """Starts the query with a new checkpoint, and deletes the older ones."""
-        self._begun.clear()
-        with self._folder_lock:
-            self._delete_checkpoint()
-            self.wake()
-        checkpoint = self._folder.child(uuid.uuid4().hex)
-        self._offsets = OffsetLog(checkpoint)
-        writer = read_headers(self._spark, self._stream).writeStream.queryName(self.name)
-        self._query = writer.foreachBatch(self._process).option("checkpointLocation", checkpoint.spark_uri).start()
-
-    def _delete_checkpoint(self) -> None:
         if self._folder.list():
             self._folder.delete_folder()
-        self._folder.create_folder()
+        writer = read_headers(self._spark, self._stream).writeStream.queryName(self.name).foreachBatch(self._process)
+        self._query = writer.option("checkpointLocation", self._folder.child(uuid.uuid4().hex).spark_uri).start()
 
     def add_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
         """Adds partitions to fetch. A partition that it has under the same leader epoch stays as it is. [FS-02]"""
         if self._states.assign(partitions):
-            self.wake()
+            self._ask()
 
     def remove_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Stops fetching partitions, after a running append to them. It does not wait for a hanging source. [FM-07]"""
@@ -114,70 +106,89 @@ class ReplicaFetcher:
         """The fetch state of a partition; None if this fetcher does not have it."""
         return self._states.get(partition)
 
-    def wake(self) -> None:
-        """Triggers a micro-batch. By itself the stream moves only when its tables do."""
-        with self._folder_lock:
-            self._wakes += 1
-            self._folder.write("wake", str(self._wakes).encode())
+    def _ask(self) -> None:
+        """Asks for a round without headers: the fetcher's thread runs it at once."""
+        self._is_asked.set()
+        self._thread.wake()
 
-    def _process(self, headers: DataFrame, batch_id: int) -> None:
+    def _process(self, headers: DataFrame, _: int) -> None:
         """Runs a micro-batch. A failed fetch delays its partitions [FT-06]. An unexpected error ends the query, and
         `keep_running` starts it again."""
         with self._round_lock:  # a round under way would undo the marks that are set here
-            if not self._begun.is_set():
+            if self._begun.is_set():
+                self._fetch(headers)
+            else:
                 self._begun.set()
                 self._turn.give_back()
-                self._states.fell_behind(self._states.all())  # the stream lacks everything before its start
-            self._fetch(headers if self._offsets.has_headers(batch_id) else None)
+                # The stream lacks everything before its start. The snapshot has the headers of this micro-batch too.
+                self._states.fell_behind(self._states.all())
+                self._fetch(None)
             self._failures = 0
 
     def _fetch(self, headers: DataFrame | None) -> None:
+        """Runs a round, and asks for another one if more can be fetched at once."""
         with self._round_lock:
+            self._is_asked.clear()  # this round does what was asked for until now
             try:
                 again = self._round.run(headers)
             except BrokerKilled:
                 return
         if again:
-            self.wake()
+            self._ask()
 
     def keep_running(self) -> None:
-        """Starts the query, also again a backoff after it has failed, and wakes it when a partition's delay is over.
-        Until the query's first micro-batch, this thread itself fetches from the leader's snapshot."""
-        if self._query is None or not self._query.isActive:
+        """Starts the query, also again a backoff after it has failed, and runs the rounds for which the stream brings
+        no headers. Until the query's first micro-batch it also fetches what the leader appends, from the snapshot."""
+        if self._query is None or self._has_ended(self._query):
             self._restart(self._query)
-        elif not self._begun.is_set():
-            if time.monotonic() >= self._turn_ends_at:
-                self._turn.give_back()  # it hangs, and others may start
-            self._fetch_without_stream()
-        elif self._states.has_due():
-            self.wake()
+        elif not self._begun.is_set() and time.monotonic() >= self._turn_ends_at:
+            self._turn.give_back()  # it hangs, and others may start
+        if not self._begun.is_set():
+            self._follow_snapshot()
+        if self._round_lock.acquire(blocking=False):  # a micro-batch that is under way serves what was asked before it
+            try:
+                self._fetch_if_due()
+            finally:
+                self._round_lock.release()
 
-    def _fetch_without_stream(self) -> None:
+    def _has_ended(self, query: StreamingQuery) -> bool:
+        if time.monotonic() < self._query_looked_at + _QUERY_LOOK_SECONDS:
+            return False
+        self._query_looked_at = time.monotonic()
+        return not query.isActive
+
+    def _follow_snapshot(self) -> None:
         """A query takes seconds to begin, and the follower would leave the ISR meanwhile."""
         with suppress(KafkaStorageException):  # the fetch itself tells why the leader cannot be read
             version = self._leader_commits.newest(self._leader_version)
             if version != self._leader_version:
                 self._leader_version = version
                 self._states.fell_behind(self._states.all())
-        self._fetch(None)
+                self._is_asked.set()
+
+    def _fetch_if_due(self) -> None:
+        """Runs a round if one was asked for, a delay is over, or the leader's rows have news. An unexpected error
+        delays all partitions, as one in a micro-batch does. [FT-06]"""
+        try:
+            if self._is_asked.is_set() or self._states.has_due() or self._round.has_news():
+                self._fetch(None)
+        except StaleBrokerEpochException:
+            raise
+        except Exception as error:
+            logger.exception("%s: unexpected error", self.name)
+            self._round.delay_all(f"{type(error).__name__}: {error}")
 
     def _restart(self, query: StreamingQuery | None) -> None:
         if query is not None:
             self._query = None
+            self._begun.clear()
             self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
-        elif time.monotonic() >= self._restart_at:
-            if self._may_start and self._turn.take():
-                self._start_in_turn()
-            else:
-                self._fetch_without_stream()
-
-    def _start_in_turn(self) -> None:
-        self._turn_ends_at = time.monotonic() + _TURN_SECONDS
-        self._states.fell_behind(self._states.all())
-        try:
-            self._start_query()
-        except Exception as error:  # from Spark, from its workers or from the checkpoint's folder
-            self._has_failed(f"its query does not start: {error_line(error)}")
+        elif time.monotonic() >= self._restart_at and self._may_start and self._turn.take():
+            self._turn_ends_at = time.monotonic() + _TURN_SECONDS
+            try:
+                self._start_query()
+            except Exception as error:  # from Spark, from its workers or from the checkpoint's folder
+                self._has_failed(f"its query does not start: {error_line(error)}")
 
     def _has_failed(self, why: str) -> None:
         """Logs the failure, delays all partitions, and puts off the next start: longer after each failure in a row."""

@@ -36,9 +36,6 @@ class InlineFetcher(ReplicaFetcher):
     def start(self) -> None:
         """Starts nothing: a step of its broker calls the rounds."""
 
-    def wake(self) -> None:
-        """Does nothing: there is no stream to wake."""
-
     def shutdown(self, seconds: float | None = None) -> None:
         self._states.remove(self._states.all())
 

@@ -1,13 +1,12 @@
-"""The Spark data source of a stream of batch headers, and the storage roots that it knows.
+"""The Spark data source of a stream of batch headers.
 
-Options of a source appear in plans, logs, event logs and Spark's UI, so they name roots by URI and hold no credentials.
-The source's class holds the credentials, and Spark sends the class to its workers as bytes.
+Options of a source appear in plans, logs, event logs and Spark's UI, so they name the root by URI and hold no
+credentials. The source's class holds the credentials, and Spark sends the class to its workers as bytes.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from itertools import count
 from typing import ClassVar
 from weakref import WeakKeyDictionary
@@ -34,32 +33,28 @@ def read_headers(spark: SparkSession, stream: HeaderStream) -> DataFrame:
     options = {
         "source": stream.source.uri,
         "leader": str(stream.leader),
-        "cluster": stream.cluster.uri if stream.cluster else "",
-        "wake": stream.wake.uri if stream.wake else "",
-        "wakeName": stream.wake_name,
+        "reader": stream.reader,
         "maxBytes": str(stream.max_bytes),
         "pollIntervalMs": str(stream.poll_interval_ms),
-        "waitMaxMs": str(stream.wait_max_ms),
     }
     return spark.readStream.format(_format_for(spark, stream)).options(**options).load()
 
 
 def _format_for(spark: SparkSession, stream: HeaderStream) -> str:
-    """The format of a stream: a source with the credentials and time limits of its roots, registered at its first
+    """The format of a stream: a source with the credentials and time limits of its root, registered at its first
     use."""
     with _registering:
         formats = _registered.setdefault(spark, {})
         if stream not in formats:
-            roots = (stream.source, stream.cluster, stream.wake)
             name = f"{FORMAT}_{next(_numbers)}"
-            spark.dataSource.register(_source_with(name, {r.uri: r for r in roots if r and not r.is_local}))
+            spark.dataSource.register(_source_with(name, None if stream.source.is_local else stream.source))
             formats[stream] = name
         return formats[stream]
 
 
-def _source_with(format_name: str, known: Mapping[str, StorageRoot]) -> type[RecordBatchSource]:
+def _source_with(format_name: str, known: StorageRoot | None) -> type[RecordBatchSource]:
     class Source(RecordBatchSource):  # a local class, so that Spark pickles its content and not its name
-        roots = known
+        root = known
 
         @classmethod
         def name(cls) -> str:
@@ -69,10 +64,10 @@ def _source_with(format_name: str, known: Mapping[str, StorageRoot]) -> type[Rec
 
 
 class RecordBatchSource(DataSource):
-    """`spark.readStream.format("lakelog_record_batches")`. Options: source, leader, cluster, wake, wakeName, maxBytes
-    (bytes), pollIntervalMs, waitMaxMs (ms). `source`, `cluster` and `wake` are URIs; `roots` has their options."""
+    """`spark.readStream.format("lakelog_record_batches")`. Options: source (URI), leader, reader, maxBytes (bytes),
+    pollIntervalMs (ms). `root` has the options of the source's root; None if it has none."""
 
-    roots: ClassVar[Mapping[str, StorageRoot]] = {}
+    root: ClassVar[StorageRoot | None] = None
 
     @classmethod
     def name(cls) -> str:
@@ -88,17 +83,10 @@ class RecordBatchSource(DataSource):
         options = self.options
         return RecordBatchReader(
             HeaderStream(
-                self._root(options["source"]),
+                self.root or StorageRoot.of(options["source"]),
                 int(options["leader"]),
-                self._root(options["cluster"]) if options.get("cluster") else None,
-                self._root(options["wake"]) if options.get("wake") else None,
-                options.get("wakeName", ""),
+                options.get("reader", ""),
                 int(options.get("maxBytes", UNBOUNDED)),
                 int(options.get("pollIntervalMs", 0)),
-                int(options.get("waitMaxMs", 0)),
             )
         )
-
-    def _root(self, uri: str) -> StorageRoot:
-        found = StorageRoot.of(uri)
-        return self.roots.get(found.uri, found)

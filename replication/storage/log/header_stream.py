@@ -1,14 +1,13 @@
 """Streams batch headers from the newest commits of a leader's log.
 
-Kafka: a fetch request and its response, without the records [FT-05]. The offset has the stream's position in the
-leader's log, and the versions of `metadata`, of the leader's `replicas` and of a wake file. An idle stream makes no
-calls, so every change that a follower must react to has to move the offset.
+Kafka: a fetch request and its response, without the records [FT-05]. The offset is the stream's position in the
+leader's log. It moves only for headers, so each micro-batch but the first has some.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,31 +18,26 @@ from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.leader_row_watch import LeaderRowWatch
 from lakelog.replication.storage.log.segment import read_segment
 from lakelog.replication.storage.log.segment_name import leader_of
-from lakelog.schemas import LOG, METADATA, REPLICAS
+from lakelog.schemas import LOG
 
 UNBOUNDED = 2**62
 
 
 @dataclass(frozen=True)
 class HeaderStream:
-    """The input of a header stream: a leader's root, and the tables whose changes wake the reader.
+    """The input of a header stream: a leader's root.
 
-    `wake` is the root of the follower's file with a counter. `max_bytes` limits the segments of a micro-batch in bytes;
-    it has at least one. The stream checks the tables at most every `poll_interval_ms`. A new high watermark alone waits
-    up to `wait_max_ms` for records, as Kafka's fetch response does [FT-05].
+    `reader` names the query that reads it. `max_bytes` limits the segments of a micro-batch in bytes; it has at least
+    one. The stream looks at the log at most every `poll_interval_ms`.
     """
 
     source: StorageRoot
     leader: int
-    cluster: StorageRoot | None = None
-    wake: StorageRoot | None = None
-    wake_name: str = ""
+    reader: str = ""
     max_bytes: int = UNBOUNDED
     poll_interval_ms: int = 0
-    wait_max_ms: int = 0
 
 
 Offset = dict[str, int]
@@ -57,32 +51,30 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         self._stream = stream
         self._log = stream.source.child(LOG.name)
         self._commits = KnownCommits(self._log)
-        self._metadata = KnownCommits(stream.cluster.child(METADATA.name)) if stream.cluster else None
-        self._replicas = LeaderRowWatch(stream.source.child(REPLICAS.name), stream.wait_max_ms / 1000)
-        self._target: Offset | None = None
+        self._target: int | None = None
         self._polled_at = float("-inf")
         # The last commit that was read without a header for us. Commits that the leader itself fetched must start no
         # micro-batch.
         self._scanned: Offset = {"log": -1, "files": 0}
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
-        """The newest commit. Versions of the other tables are unknown (-1), so the first micro-batch starts at once."""
-        return {"log": last_version(self._log), "files": 0, "metadata": -1, "replicas": -1, "wake": -1}
+        """The newest commit."""
+        return {"log": last_version(self._log), "files": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
         """Reads everything up to now, and then ends."""
-        self._target = {**self._movements(self.initialOffset()), "log": last_version(self._log)}
+        self._target = last_version(self._log)
 
     def read(self, start: Offset) -> tuple[Iterator[tuple[Any, ...]], Offset]:
         """The headers after `start`, at most `max_bytes` of segments, and the offset after them."""
         if self._target is None and not self._is_due():
             return iter(()), start
         begin = self._scanned if self._scanned["log"] > start["log"] else start
-        newest = self._target["log"] if self._target else self._commits.newest(begin["log"])
+        newest = self._commits.newest(begin["log"]) if self._target is None else self._target
         rows, end = self._headers(begin, newest, self._stream.max_bytes)
         if not rows and self._target is None:
-            self._scanned, end = end, {"log": start["log"], "files": start["files"]}
-        return iter(rows), {**(self._target or self._movements(start, bool(rows))), **end}
+            self._scanned, end = end, start
+        return iter(rows), end
 
     def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[tuple[Any, ...]]:  # noqa: N802 (Spark's name)
         """Reads the same headers again after a restart."""
@@ -96,15 +88,6 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
             return False
         self._polled_at = now
         return True
-
-    def _movements(self, start: Mapping[str, int], has_rows: bool = True) -> Offset:
-        stream, moved = self._stream, dict(start)
-        if self._metadata:
-            moved["metadata"] = self._metadata.newest(start["metadata"])
-            moved["replicas"] = self._replicas.changed_at(start["replicas"], has_rows)
-        if stream.wake:
-            moved["wake"] = read_counter(stream.wake, stream.wake_name)
-        return moved
 
     def _headers(
         self, start: Offset, newest: int, max_bytes: int, last_files: int | None = None
@@ -156,11 +139,3 @@ def header_row(version: int, name: str, size: int, header: Any) -> tuple[Any, ..
 
 def _gap_row(version: int, reason: str) -> tuple[Any, ...]:
     return (version, *[None] * 11, reason)
-
-
-def read_counter(root: StorageRoot, name: str) -> int:
-    """The number in a wake file, 0 if the file does not exist yet. Raises KafkaStorageException."""
-    try:
-        return int(root.read(name) or b"0")
-    except FileNotFoundError:
-        return 0

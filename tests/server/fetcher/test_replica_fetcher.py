@@ -12,18 +12,16 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
-from lakelog.replication.server.fetcher import replica_fetcher, start_turn
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
-from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
-from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
+from tests.server.fetcher.streams import Round, fetcher_of
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
 
@@ -105,104 +103,6 @@ def test_fm_07_br_04_a_source_that_hangs_does_not_keep_a_broker_from_stopping_to
     assert (fetch.log.refresh().version, fetch.published) == (0, [])
 
 
-class Query:
-    """A streaming query that a test ends."""
-
-    isActive = True  # noqa: N815
-
-    def exception(self):
-        return "it ended"
-
-    def stop(self):
-        self.isActive = False
-
-
-class Writer:
-    """Spark's stream writer: records the queries and the function that each calls for a micro-batch."""
-
-    def __init__(self):
-        self.queries, self.process, self.writeStream, self.error = [], None, self, None
-
-    def queryName(self, name):  # noqa: N802
-        self.name = name
-        return self
-
-    def foreachBatch(self, process):  # noqa: N802
-        self.process = process
-        return self
-
-    def option(self, *_):
-        return self
-
-    def start(self):
-        if self.error:
-            raise self.error
-        self.queries.append(Query())
-        return self.queries[-1]
-
-
-class Round:
-    """A round that returns or raises the values that the test gives."""
-
-    def __init__(self):
-        self.answer, self.runs, self.delayed = False, [], []
-
-    def delay_all(self, error):
-        self.delayed.append(error)
-
-    def run(self, headers):
-        self.runs.append(headers)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
-class Elapsed:
-    """Replaces the module `time`. The test moves it."""
-
-    now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-
-def fetcher_of(root, states, work, config=None):
-    home = StorageRoot.of(root)
-    key, checkpoints = BrokerIdAndFetcherId(1, 0), home.child("checkpoints")
-    return ReplicaFetcher(None, 2, key, home, home, checkpoints, config or Config(), states, work, PausePoint())
-
-
-@pytest.fixture
-def fetcher(root, monkeypatch):
-    """A fetcher with the test's query and without a running thread."""
-    home, writer, work, states = StorageRoot.of(root), Writer(), Round(), SharedFetchStates(Clock())
-    monkeypatch.setattr(replica_fetcher, "read_headers", lambda _spark, _stream: writer)
-    monkeypatch.setattr(start_turn, "_turns", threading.BoundedSemaphore(1))
-    time = Elapsed()
-    monkeypatch.setattr(replica_fetcher, "time", time)
-    monkeypatch.setattr(replica_fetcher, "random", SimpleNamespace(random=lambda: 0.5))
-    made = fetcher_of(root, states, work)
-    made.keep_running()
-    wakes = home.child("checkpoints", "ReplicaFetcherThread-0-1")
-    return SimpleNamespace(
-        it=made, writer=writer, work=work, states=states, time=time, wakes=lambda: int(wakes.read("wake"))
-    )
-
-
-@pytest.mark.parametrize(("again", "wakes"), [(False, 0), (True, 1)])
-def test_ft_01_micro_batches_go_on_and_where_there_is_more_the_next_one_is_called_for(fetcher, again, wakes):
-    before = fetcher.wakes()
-    fetcher.work.answer = again
-    fetcher.writer.process(None, 0)
-    assert fetcher.wakes() == before + wakes
-
-
-def test_ft_01_who_was_killed_wakes_nobody(fetcher):
-    before, fetcher.work.answer = fetcher.wakes(), BrokerKilled()
-    fetcher.writer.process(None, 0)
-    assert fetcher.wakes() == before
-
-
 def test_ft_01_a_query_that_begins_fetches_from_the_snapshot_also_after_a_round_that_was_under_way(fetcher):
     """The round would else say that the snapshot has been read, of which the stream has not what came since."""
     fetcher.it.add_partitions({P0: InitialFetchState("flights", 1, 0, 0)})
@@ -226,10 +126,11 @@ def end_the_start(fetcher, end):
         case "begins":
             fetcher.writer.process(None, 0)
         case "fails":
-            fetcher.writer.queries[0].isActive = False
+            fetcher.writer.queries[0].end()
+            fetcher.time.now += 1
             fetcher.it.keep_running()
         case "is shut down":
-            fetcher.writer.queries[0].isActive = False
+            fetcher.writer.queries[0].end()
             fetcher.it.shutdown()
         case "hangs":
             fetcher.time.now += 30
@@ -244,7 +145,7 @@ def test_br_04_a_query_that_is_starting_may_begin_before_a_stop_in_order(fetcher
     assert waiting.is_alive()
     end_the_start(fetcher, end)
     assert ends(waiting)
-    fetcher.writer.queries[0].isActive = False
+    fetcher.writer.queries[0].end()
     for _ in range(3):
         fetcher.it.keep_running()
         fetcher.time.now += 10
@@ -255,7 +156,8 @@ def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again
     fetcher.work.answer = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError):
         fetcher.writer.process(None, 0)
-    fetcher.writer.queries[0].isActive = False
+    fetcher.writer.queries[0].end()
+    fetcher.time.now += 1
     for _ in range(2):
         fetcher.it.keep_running()
         assert len(fetcher.writer.queries) == 1, "first a backoff"
@@ -271,7 +173,9 @@ def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again
 
 
 def test_ft_01_ft_15_a_query_that_does_not_start_is_tried_again_later_each_time_and_the_rows_say_why(fetcher, caplog):
-    fetcher.writer.queries[0].isActive, fetcher.writer.error = False, ZeroDivisionError("no worker\nat java.lang")
+    fetcher.writer.queries[0].end()
+    fetcher.writer.error = ZeroDivisionError("no worker\nat java.lang")
+    fetcher.time.now += 1
     waits, began = [], fetcher.time.now
     for _ in range(180):
         fetcher.it.keep_running()
@@ -290,7 +194,8 @@ def test_ft_01_ft_15_a_query_that_does_not_start_is_tried_again_later_each_time_
 
 def test_ft_01_a_query_that_has_run_begins_with_the_first_backoff_again(fetcher, caplog):
     for number in range(3):
-        fetcher.writer.queries[-1].isActive = False
+        fetcher.writer.queries[-1].end()
+        fetcher.time.now += 1
         fetcher.it.keep_running()
         fetcher.time.now += 10
         fetcher.it.keep_running()
@@ -319,7 +224,8 @@ def test_ft_15_a_row_that_cannot_be_published_now_ends_nothing(fetch):
 def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fetcher):
     """Its broker has to lead, and does not wait for a query."""
     fetcher.it.start()
-    fetcher.writer.queries[0].isActive = False
+    fetcher.writer.queries[0].end()
+    fetcher.time.now += 1
     wait_until(lambda: fetcher.work.delayed, "the end of the query is found")
     fetcher.time.now += 10
     wait_until(lambda: len(fetcher.writer.queries) == 2, "the query is started again")
@@ -328,13 +234,18 @@ def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fe
     assert not [t for t in threading.enumerate() if t.name == "broker-2-ReplicaFetcherThread-0-1"]
 
 
-def test_ft_01_before_its_stream_has_begun_a_fetcher_fetches_by_itself(fetcher):
+def test_ft_01_before_its_stream_has_begun_a_fetcher_fetches_by_itself(fetcher, root):
     """A query takes seconds to begin; meanwhile its partitions would fall out of the ISR."""
+    leader = new_log(StorageRoot.of(root).child("log"))
     fetcher.it.keep_running()
     assert fetcher.work.runs == [None]
-    fetcher.writer.process("headers", 0)
+    fetcher.writer.process("first headers", 0)
+    assert fetcher.work.runs == [None, None], "the snapshot has the first headers too"
+    fetcher.work.runs.clear()
+    leader.become({P0: Role(1, LEADER)}, "test")
     fetcher.it.keep_running()
-    assert fetcher.work.runs == [None, "headers"], "from its first micro-batch on the stream does it"
+    fetcher.writer.process("headers", 1)
+    assert fetcher.work.runs == ["headers"], "from its first micro-batch on the stream does it"
 
 
 def test_ft_01_what_the_leader_commits_before_the_stream_has_begun_is_fetched_from_its_snapshot(fetcher, root):
@@ -350,12 +261,37 @@ def test_ft_01_what_the_leader_commits_before_the_stream_has_begun_is_fetched_fr
     assert not fetcher.it.fetch_state(P0).lagging, "the leader's log has not moved"
 
 
+def test_ft_01_while_its_query_is_down_a_fetcher_fetches_by_itself_again(fetcher, root):
+    """A backoff takes seconds, and so does the next start."""
+    leader = new_log(StorageRoot.of(root).child("log"))
+    fetcher.it.keep_running()
+    fetcher.writer.process("first headers", 0)
+    fetcher.writer.queries[0].end()
+    fetcher.time.now += 1
+    fetcher.it.keep_running()
+    for epoch in range(2):
+        fetcher.work.runs.clear()
+        leader.become({P0: Role(epoch, LEADER)}, "test")
+        fetcher.it.keep_running()
+        assert fetcher.work.runs == [None]
+        fetcher.time.now += 10
+
+
+def test_ft_01_a_query_is_looked_at_once_a_second(fetcher):
+    """Each look is a call of the JVM."""
+    for _ in range(30):
+        fetcher.it.keep_running()
+        fetcher.time.now += 0.1
+    assert fetcher.writer.queries[0].looks == 3
+
+
 @pytest.mark.parametrize("end", ["begins", "fails", "is shut down", "hangs"])
 def test_ft_01_queries_start_in_turn_and_a_fetcher_that_waits_fetches_by_itself(fetcher, root, end):
     """More Python processes than cores start so slowly that Spark gives all of them up."""
-    work = Round()
+    work, leader = Round(), new_log(StorageRoot.of(root).child("log"))
     other = fetcher_of(root, SharedFetchStates(Clock()), work)
-    for _ in range(2):
+    for epoch in range(2):
+        leader.become({P0: Role(epoch, LEADER)}, "test")
         other.keep_running()
     assert (len(fetcher.writer.queries), work.runs) == (1, [None, None])
     end_the_start(fetcher, end)

@@ -12,7 +12,6 @@ from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments, replica_log
 from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
-from lakelog.replication.storage.log.leader_row_watch import LeaderRowWatch
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.storage.log.test_replay import fails_once
 from tests.storage.logs import P0, P1, facts, fill, lead, leo, new_log
@@ -87,14 +86,6 @@ def test_a_commit_that_was_passed_on_the_way_is_known_too(log):
     assert known.newest(first) == first + 2
     leave_behind(log, first + 2)
     assert known.newest(first + 2) == log.current().version
-
-
-def test_a_leader_s_facts_are_of_the_newest_version(log):
-    facts_of_leader = LeaderRowWatch(log.root, 0)
-    version = log.current().version
-    assert facts_of_leader.changed_at(version, True) == version
-    leave_behind(log, version)
-    assert facts_of_leader.changed_at(version, True) == log.current().version
 
 
 def test_a_late_commit_after_a_ghost_is_not_believed(log, monkeypatch):

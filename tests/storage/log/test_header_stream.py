@@ -1,4 +1,4 @@
-"""The reader of the header stream, without Spark: the headers between two offsets, and what moves its offset."""
+"""The reader of the header stream, without Spark: the headers between two offsets."""
 
 from types import SimpleNamespace
 
@@ -8,19 +8,16 @@ from pyspark import cloudpickle
 from lakelog.replication.protocol.partition_log import Role
 from lakelog.replication.storage.delta.commit_reader import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log import header_source, header_stream, leader_row_watch
+from lakelog.replication.storage.log import header_source, header_stream
 from lakelog.replication.storage.log.header_source import RecordBatchSource
-from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader, read_counter
+from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
 from lakelog.replication.storage.log.replica_log import LogChange
 from lakelog.replication.storage.log.segment import write_segment
-from lakelog.replication.storage.tables.metadata_table import MetadataTable
-from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import RECORD_BATCHES
 from tests.storage.log.test_replay import clean_up
 from tests.storage.logs import P0, P1, P2, fill, header, lead, log_rows, new_log, request, send, truncate
-from tests.storage.tables.test_state_tables import PARTITION, REPLICA
 
-START = {"log": 1, "files": 0, "metadata": -1, "replicas": -1, "wake": -1}
+START = {"log": 1, "files": 0}
 
 
 @pytest.fixture
@@ -47,8 +44,8 @@ def batches(rows):
     return [(row["version"], row["partition"], row["base_offset"], row["last_offset"]) for row in rows]
 
 
-def at(log, files=0, start=START):
-    return {**start, "log": log, "files": files}
+def at(log, files=0):
+    return {"log": log, "files": files}
 
 
 def follow_commit(log, count=1, first=0):
@@ -189,72 +186,7 @@ def test_what_was_truncated_and_rewritten_is_not_streamed_again(log, reader):
     assert batches(read(reader, START)[0]) == [(2, 0, 0, 3), (2, 1, 0, 3)]
 
 
-@pytest.fixture
-def watching(log):
-    """A reader that also watches metadata, the leader's replicas and a wake file; its first offset; the tables."""
-    storage = broker_root(log)
-    metadata, replicas, wake = MetadataTable.create(storage), ReplicaTable.create(storage), storage.child("wakes")
-    reader = RecordBatchReader(HeaderStream(storage, 1, storage, wake, "wake", wait_max_ms=500))
-    _, offset = read(reader, START)
-    assert offset == {"log": 1, "files": 0, "metadata": 0, "replicas": 0, "wake": 0}
-    return SimpleNamespace(reader=reader, offset=offset, metadata=metadata, replicas=replicas, wake=wake)
-
-
-def test_an_idle_stream_stands_still(watching):
-    for _ in range(2):
-        assert read(watching.reader, watching.offset) == ([], watching.offset)
-
-
-def test_metadata_and_wakes_start_an_empty_micro_batch(watching):
-    watching.metadata.put([PARTITION], {"why": "test"})
-    assert read(watching.reader, watching.offset) == ([], {**watching.offset, "metadata": 1})
-    watching.wake.write("wake", b"3")
-    assert read(watching.reader, watching.offset) == ([], {**watching.offset, "metadata": 1, "wake": 3})
-
-
-def leader(**changes):
-    return type(REPLICA)(**{**{f: getattr(REPLICA, f) for f in REPLICA.__slots__}, "role": "leader", **changes})
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "is_told"),
-    [
-        pytest.param(leader(), leader(leader_epoch=9), True, id="a new epoch"),
-        pytest.param(leader(), leader(epochs=()), True, id="another lineage"),
-        pytest.param(leader(), leader(log_start_offset=4), True, id="another log start"),
-        pytest.param(leader(), REPLICA, True, id="it leads no more"),
-        pytest.param(REPLICA, leader(), True, id="it leads now"),
-        pytest.param(leader(), leader(log_end_offset=99), False, id="a new LEO: the records themselves tell of it"),
-        pytest.param(REPLICA, leader(role="follower", high_watermark=8, leader_epoch=9), False, id="what it follows"),
-        pytest.param(leader(), leader(high_watermark=8), False, id="a new HW alone: it waits for records"),
-    ],
-)
-def test_hw_02_what_a_leader_says_of_what_it_leads_starts_a_micro_batch(watching, first, second, is_told):
-    watching.replicas.publish([first], "test")
-    _, offset = read(watching.reader, watching.offset)
-    watching.replicas.publish([second], "test")
-    rows, end = read(watching.reader, offset)
-    assert rows == []
-    assert end == {**offset, "replicas": 2 if is_told else offset["replicas"]}
-
-
-def test_ft_05_a_new_hw_travels_with_records_or_when_it_has_waited(watching, log, monkeypatch):
-    clock = [100.0]
-    monkeypatch.setattr(leader_row_watch, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    watching.replicas.publish([leader()], "test")
-    _, offset = read(watching.reader, watching.offset)
-    watching.replicas.publish([leader(high_watermark=8)], "test")
-    assert read(watching.reader, offset) == ([], offset)
-    fill(log, P0, 1)
-    _, offset = read(watching.reader, offset)
-    assert (offset["log"], offset["replicas"]) == (2, 2), "with records"
-    watching.replicas.publish([leader(high_watermark=9)], "test")
-    assert read(watching.reader, offset)[1]["replicas"] == 2
-    clock[0] += 0.6
-    assert read(watching.reader, offset)[1]["replicas"] == 3, "after 500 ms"
-
-
-def test_tables_are_looked_at_once_a_poll_interval(root, log, monkeypatch):
+def test_a_log_is_looked_at_once_a_poll_interval(root, log, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(header_stream, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     reader = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1, poll_interval_ms=200))
@@ -281,17 +213,37 @@ def test_a_reader_is_made_of_options(root):
     assert stream == HeaderStream(StorageRoot.of(f"{root}/a"), 3)
 
 
-def test_a_source_takes_what_it_knows_of_its_roots_along_to_a_worker(root):
+def test_the_options_of_a_stream_make_the_same_stream(root):
+    class Session:
+        """Spark's session, and its reader of streams: records the options."""
+
+        def __init__(self):
+            self.dataSource = self.readStream = self
+
+        def register(self, _):
+            pass
+
+        def format(self, _):
+            return self
+
+        def options(self, **given):
+            self.given = given
+            return self
+
+        def load(self):
+            return RecordBatchSource(self.given).simpleStreamReader(None)._stream
+
+    stream = HeaderStream(StorageRoot.of(f"{root}/a"), 3, "broker-2:ReplicaFetcherThread-0-3", 100, 50)
+    assert header_source.read_headers(Session(), stream) == stream
+
+
+def test_a_source_takes_what_it_knows_of_its_root_along_to_a_worker():
     """Options have the URI alone; a class that is pickled by its name would have nothing else."""
     known = StorageRoot.of("s3://bucket/broker-3", {"AWS_SECRET_ACCESS_KEY": "secret"}, timeout_ms=2000)
-    source = cloudpickle.loads(cloudpickle.dumps(header_source._source_with("a_format", {known.uri: known})))
+    source = cloudpickle.loads(cloudpickle.dumps(header_source._source_with("a_format", known)))
     assert source.name() == "a_format"
-    options = {"source": known.uri, "cluster": f"{root}/cluster", "wake": "", "leader": "3"}
-    stream = source(options).simpleStreamReader(None)._stream
-    assert (stream.source, stream.source.options, stream.cluster) == (
-        known, {"AWS_SECRET_ACCESS_KEY": "secret"}, StorageRoot.of(f"{root}/cluster"),
-    )  # fmt: skip
-    assert stream.wake is None
+    stream = source({"source": known.uri, "leader": "3"}).simpleStreamReader(None)._stream
+    assert (stream.source, stream.source.options) == (known, {"AWS_SECRET_ACCESS_KEY": "secret"})
 
 
 def test_a_format_is_registered_once_and_shared_by_no_two_streams():
@@ -308,8 +260,7 @@ def test_a_format_is_registered_once_and_shared_by_no_two_streams():
     session, other = Session(), Session()
     disk, bucket = StorageRoot.of("/a"), StorageRoot.of("s3://bucket/b", {"AWS_REGION": "eu"})
     moved = StorageRoot.of("s3://bucket/b", {"AWS_REGION": "us"})
-    wakes = [StorageRoot.of("/a/fetcher-1"), StorageRoot.of("/a/fetcher-2")]
-    streams = [HeaderStream(disk, 1, wake=wakes[0]), HeaderStream(disk, 1, wake=wakes[1])]
+    streams = [HeaderStream(disk, 1, "fetcher 0"), HeaderStream(disk, 1, "fetcher 1")]
     streams += [HeaderStream(bucket, 1), HeaderStream(moved, 1)]
     names = [header_source._format_for(session, stream) for stream in [*streams, *streams]]
     assert names[:4] == names[4:] == session.names
@@ -321,11 +272,3 @@ def test_a_format_is_registered_once_and_shared_by_no_two_streams():
 def test_a_role_of_another_partition_is_no_record(log, reader):
     log.become({P2: Role(3, 1)}, "test")
     assert read(reader, START)[0] == []
-
-
-@pytest.mark.parametrize(("content", "number"), [(None, 0), (b"", 0), (b"12", 12)])
-def test_a_wake_file_holds_a_counter(root, content, number):
-    storage = StorageRoot.of(root)
-    if content is not None:
-        storage.write("wake", content)
-    assert read_counter(storage, "wake") == number

@@ -1,0 +1,26 @@
+"""A fetcher for the tests of its query and of its thread."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from lakelog.replication.server.fetcher import replica_fetcher, start_turn
+from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
+from tests.clock import Clock
+from tests.server.fetcher.streams import Elapsed, Round, Writer, fetcher_of
+
+
+@pytest.fixture
+def fetcher(root, monkeypatch):
+    """A fetcher with the test's query and without a running thread."""
+    writer, work, states = Writer(), Round(), SharedFetchStates(Clock())
+    monkeypatch.setattr(replica_fetcher, "read_headers", lambda _spark, _stream: writer)
+    monkeypatch.setattr(start_turn, "_turns", threading.BoundedSemaphore(1))
+    time = Elapsed()
+    monkeypatch.setattr(replica_fetcher, "time", time)
+    monkeypatch.setattr(replica_fetcher, "random", SimpleNamespace(random=lambda: 0.5))
+    made = fetcher_of(root, states, work)
+    made.keep_running()
+    work.runs.clear()
+    return SimpleNamespace(it=made, writer=writer, work=work, states=states, time=time)

@@ -1,0 +1,86 @@
+"""A fetcher's streaming query and rounds, as a test wants them."""
+
+from lakelog.replication.config import Config
+from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
+from lakelog.replication.server.pause_point import PausePoint
+from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+
+
+class Query:
+    """A streaming query that a test ends. `looks` counts how often it was asked whether it runs."""
+
+    def __init__(self):
+        self._is_active, self.looks = True, 0
+
+    @property
+    def isActive(self):  # noqa: N802
+        self.looks += 1
+        return self._is_active
+
+    def end(self):
+        self._is_active = False
+
+    def exception(self):
+        return "it ended"
+
+    def stop(self):
+        self.end()
+
+
+class Writer:
+    """Spark's stream writer: records the queries and the function that each calls for a micro-batch."""
+
+    def __init__(self):
+        self.queries, self.process, self.writeStream, self.error = [], None, self, None
+
+    def queryName(self, name):  # noqa: N802
+        self.name = name
+        return self
+
+    def foreachBatch(self, process):  # noqa: N802
+        self.process = process
+        return self
+
+    def option(self, *_):
+        return self
+
+    def start(self):
+        if self.error:
+            raise self.error
+        self.queries.append(Query())
+        return self.queries[-1]
+
+
+class Round:
+    """A round that returns or raises the values that the test gives."""
+
+    def __init__(self):
+        self.answer, self.runs, self.delayed, self.news = False, [], [], False
+
+    def has_news(self):
+        return self.news
+
+    def delay_all(self, error):
+        self.delayed.append(error)
+
+    def run(self, headers):
+        self.runs.append(headers)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Elapsed:
+    """Replaces the module `time`. The test moves it."""
+
+    now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+def fetcher_of(root, states, work, config=None):
+    home = StorageRoot.of(root)
+    key, checkpoints = BrokerIdAndFetcherId(1, 0), home.child("checkpoints")
+    return ReplicaFetcher(None, 2, key, home, checkpoints, config or Config(), states, work, PausePoint())

@@ -1,0 +1,160 @@
+"""The rounds that a fetcher's thread runs because no micro-batch brings headers for them."""
+
+import pytest
+
+from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
+from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.server.pause_point import BrokerKilled
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from tests.hanging import Hanging, ends, in_background, raises
+from tests.server.fetcher.test_fetch_runner import World
+from tests.storage.logs import P0, P1
+
+
+@pytest.fixture
+def begun(fetcher):
+    """The same, and its stream has begun."""
+    fetcher.writer.process("first headers", 0)
+    fetcher.work.runs.clear()
+    return fetcher
+
+
+def assign(fetcher):
+    """Gives the fetcher P0, which is Fetching and has read the snapshot; no round is asked for any more."""
+    fetcher.it.add_partitions({P0: InitialFetchState("flights", 1, 0, 0)})
+    fetcher.states.truncated(P0, 0)
+    fetcher.states.caught_up(P0)
+    fetcher.it.keep_running()
+    fetcher.work.runs.clear()
+
+
+def test_ft_01_an_idle_fetcher_runs_no_round(begun):
+    assign(begun)
+    for _ in range(3):
+        begun.it.keep_running()
+        begun.time.now += 1
+    assert begun.work.runs == []
+
+
+def is_given_a_partition(fetcher):
+    fetcher.it.add_partitions({P1: InitialFetchState("flights", 1, 0, 0)})
+
+
+def has_a_delay_that_is_over(fetcher):
+    fetcher.states.delay(P0, None, 0)
+
+
+def has_more_to_fetch(fetcher):
+    fetcher.work.answer = True
+    fetcher.writer.process("headers", 1)
+    fetcher.work.answer = False
+    assert fetcher.work.runs.pop() == "headers"
+
+
+def sees_news_of_its_leader(fetcher):
+    fetcher.work.news = True
+
+
+@pytest.mark.parametrize(
+    "event", [is_given_a_partition, has_a_delay_that_is_over, has_more_to_fetch, sees_news_of_its_leader]
+)
+def test_ft_01_a_round_without_headers_needs_no_micro_batch(begun, event):
+    """A micro-batch costs a job of Spark."""
+    assign(begun)
+    event(begun)
+    begun.it.keep_running()
+    assert begun.work.runs == [None]
+
+
+@pytest.mark.parametrize("event", [is_given_a_partition, has_more_to_fetch])
+def test_ft_01_who_asks_for_a_round_does_not_wait_for_a_poll(begun, event):
+    assign(begun)
+    begun.it._thread._woken.clear()
+    event(begun)
+    assert begun.it._thread._woken.is_set()
+
+
+def test_ft_01_a_round_serves_what_was_asked_before_it_and_nothing_that_was_asked_since(begun):
+    assign(begun)
+    is_given_a_partition(begun)
+    begun.writer.process("headers", 1)
+    begun.it.keep_running()
+    assert begun.work.runs == ["headers"]
+    begun.work.run, run = lambda headers: begun.it._ask() or run(headers), begun.work.run
+    begun.writer.process("headers", 2)
+    begun.work.run = run
+    begun.it.keep_running()
+    assert begun.work.runs == ["headers", "headers", None]
+
+
+def test_ft_01_the_thread_does_not_wait_for_a_micro_batch_and_comes_back_after_it(begun):
+    """Otherwise a micro-batch that hangs would keep the thread from the query, and the broker from stopping."""
+    assign(begun)
+    begun.work.run, run = Hanging(begun.work.run), begun.work.run
+    under_way = in_background(lambda: begun.writer.process("headers", 1))
+    assert begun.work.run.is_entered.wait(30)
+    is_given_a_partition(begun)
+    assert ends(in_background(begun.it.keep_running))
+    assert begun.work.runs == []
+    begun.work.run.let_go()
+    assert ends(under_way)
+    begun.work.run = run
+    begun.it.keep_running()
+    assert begun.work.runs == ["headers", None]
+
+
+def test_ft_06_an_unexpected_error_of_a_round_without_headers_delays_all_partitions(begun, caplog):
+    """The thread would else come back at each poll, with a stack trace each time."""
+    assign(begun)
+    begun.work.answer, begun.work.news = ZeroDivisionError("a bug"), True
+    begun.it.keep_running()
+    assert begun.work.delayed == ["ZeroDivisionError: a bug"]
+    assert "broker-2:ReplicaFetcherThread-0-1: unexpected error" in caplog.text
+
+
+def test_a_fenced_broker_fetches_no_more(begun):
+    """Its own thread finds out by itself."""
+    assign(begun)
+    begun.work.answer, begun.work.news = StaleBrokerEpochException("fenced"), True
+    with pytest.raises(StaleBrokerEpochException):
+        begun.it.keep_running()
+    assert begun.work.delayed == []
+
+
+@pytest.mark.parametrize("runs", [lambda fetcher: fetcher.writer.process("headers", 1), lambda f: f.it.keep_running()])
+def test_ft_01_who_was_killed_asks_for_nothing(begun, runs):
+    assign(begun)
+    begun.work.answer, begun.work.news = BrokerKilled(), True
+    runs(begun)
+    assert (begun.work.delayed, begun.it._is_asked.is_set()) == ([], False)
+
+
+@pytest.fixture
+def world(root):
+    """A leader and a follower whose rounds read the leader's log."""
+    world = World(None, root, [P0])
+    world.fetch()
+    return world
+
+
+def test_hw_02_a_leader_s_rows_call_for_one_round(world):
+    assert not world.round.has_news(), "the round has read them"
+    world.publish(epoch=1)
+    assert world.round.has_news()
+    world.fetch()
+    assert not world.round.has_news()
+
+
+def test_ft_03_a_fetcher_without_partitions_looks_at_no_rows(world):
+    world.publish(epoch=1)
+    world.states.remove([P0])
+    world.round._context = None
+    assert not world.round.has_news()
+
+
+def test_ft_06_rows_that_cannot_be_read_call_for_a_round_that_says_so_and_for_no_more(world, monkeypatch):
+    monkeypatch.setattr(ReplicaTable, "refresh", raises(KafkaStorageException("503 Slow Down")))
+    assert world.round.has_news()
+    world.fetch()
+    assert "503 Slow Down" in world.states.get(P0).error
+    assert not world.round.has_news(), "until the delay is over"
