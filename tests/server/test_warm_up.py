@@ -22,7 +22,7 @@ def test_a_follower_of_nothing_runs_a_micro_batch(spark, root, cluster):
     assert not spark.streams.active
 
 
-def test_a_root_that_does_not_work_keeps_nobody_from_starting(spark, root, cluster, monkeypatch, caplog):
+def test_a_root_that_does_not_work_keeps_nobody_from_starting(spark, root, monkeypatch, caplog):
     def fails(*_):
         raise OSError("no such device")
 

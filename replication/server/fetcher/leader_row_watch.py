@@ -56,4 +56,4 @@ def _led(rows: LeaderRows, partition: TopicIdPartition) -> Replica | None:
 
 
 def _urgent(row: Replica | None) -> tuple[object, ...] | None:
-    return row and (row.state, row.leader_epoch, row.log_start_offset, row.epochs)
+    return None if row is None else (row.state, row.leader_epoch, row.log_start_offset, row.epochs)

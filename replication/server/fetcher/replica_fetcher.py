@@ -167,16 +167,19 @@ class ReplicaFetcher:
                 self._is_asked.set()
 
     def _fetch_if_due(self) -> None:
-        """Runs a round if one was asked for, a delay is over, or the leader's rows have news. An unexpected error
-        delays all partitions, as one in a micro-batch does. [FT-06]"""
+        """Runs a round if one is due. As in a micro-batch, an unexpected error delays all partitions. [FT-06]"""
         try:
-            if self._is_asked.is_set() or self._states.has_due() or self._round.has_news():
+            if self._is_due():
                 self._fetch(None)
         except StaleBrokerEpochException:
             raise
         except Exception as error:
             logger.exception("%s: unexpected error", self.name)
             self._round.delay_all(f"{type(error).__name__}: {error}")
+
+    def _is_due(self) -> bool:
+        """Whether a round was asked for, a delay is over, or the leader's rows have news."""
+        return self._is_asked.is_set() or self._states.has_due() or self._round.has_news()
 
     def _restart(self, query: StreamingQuery | None) -> None:
         if query is not None:

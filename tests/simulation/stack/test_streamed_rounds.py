@@ -1,0 +1,90 @@
+"""Histories in which followers read the shipped header stream, and run only the rounds that something calls for.
+
+Elsewhere in this tier a follower runs a round at each of its steps, and reads its leader's snapshot. That would hide a
+round that nobody has asked for, and a header that nobody has kept.
+"""
+
+import dataclasses
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
+from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
+from lakelog.replication.simulation.stack.history import run
+from lakelog.replication.simulation.stack.one_thread import InlineFetcher
+from lakelog.replication.storage.log.header_stream import RecordBatchReader
+from tests.server.fetcher.test_header_fetch import headers
+
+NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxsize}
+
+
+class Streamed:
+    """Stands for the query and the thread of a fetcher: each step is a look at the log, and a look at what is due."""
+
+    def __init__(self):
+        self.micro_batches, self.rounds, self.idle = 0, 0, 0
+        self._streams = {}
+
+    def step(self, fetcher, all_of_it=False):
+        limits = fetcher._round._limits
+        fetcher._round._limits = limits._replace(**NO_BOUNDS) if all_of_it else limits
+        fetcher.is_fetching = True
+        try:
+            self._micro_batch(fetcher)
+            self._round(fetcher)
+        finally:
+            fetcher.is_fetching = False
+            fetcher._round._limits = limits
+
+    def _micro_batch(self, fetcher):
+        if fetcher not in self._streams:
+            return self._begin(fetcher)
+        reader, offset = self._streams[fetcher]
+        try:
+            rows, end = reader.read(offset)
+            found = list(rows)
+        except LakelogException:
+            del self._streams[fetcher]
+            fetcher._begun.clear()
+            return fetcher._round.delay_all("its query has ended")
+        if found:
+            self.micro_batches += 1
+            self._streams[fetcher] = reader, end
+            fetcher._process(SimpleNamespace(toArrow=lambda: headers(*found)), 1)
+        return None
+
+    def _begin(self, fetcher):
+        reader = RecordBatchReader(dataclasses.replace(fetcher._stream, poll_interval_ms=0))
+        self._streams[fetcher] = reader, reader.initialOffset()
+        fetcher._process(None, 0)
+
+    def _round(self, fetcher):
+        if fetcher._is_due():
+            self.rounds += 1
+            fetcher._fetch(None)
+        else:
+            self.idle += 1
+
+
+@pytest.fixture
+def streamed(monkeypatch):
+    followers = Streamed()
+    monkeypatch.setattr(InlineFetcher, "fetch_once", lambda *given: followers.step(*given))
+    return followers
+
+
+def test_ft_01_rounds_that_are_called_for_are_enough(streamed):
+    assert [violation for seed in range(1, 5) if (violation := run(seed).violation)] == []
+    assert min(streamed.micro_batches, streamed.rounds, streamed.idle) > 0
+
+
+@pytest.mark.usefixtures("streamed")
+@pytest.mark.parametrize(
+    ("of", "name", "answer"), [(FetchRunner, "has_news", False), (ReplicaFetcher, "_ask", None)], ids=["news", "asked"]
+)
+def test_ft_01_each_call_for_a_round_is_needed(monkeypatch, of, name, answer):
+    monkeypatch.setattr(of, name, lambda _: answer)
+    assert next((seed for seed in range(1, 60) if run(seed).violation), None)
