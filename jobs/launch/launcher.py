@@ -8,19 +8,21 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lakelog.jobs.launch.installed import check_installed
-from lakelog.jobs.launch.spark_submit import Options, spark_environment, split_arguments
+from lakelog.jobs.launch.spark_submit import Options, spark_environment, split_arguments, with_java_options
 from lakelog.jobs.launch.version import version
 
 
 class Verb(NamedTuple):
     """A module with `main(argv: list[str]) -> int`. It needs no Spark where it is called with one of `sparkless`: its
-    first word, or an option and its value. With Spark it needs the packages of `extras`."""
+    first word, or an option and its value. With Spark it needs the packages of `extras`. `java_options`: the defaults
+    for its JVM."""
 
     module: str
     needs_spark: bool
     help: str
     sparkless: tuple[str, ...] = ()
     extras: tuple[str, ...] = ("spark",)
+    java_options: str = ""
 
     def starts_spark(self, arguments: list[str]) -> bool:
         """Whether it needs Spark for what it is called with."""
@@ -31,6 +33,9 @@ class Verb(NamedTuple):
 
 _HELP = {"-h", "--help"}
 
+# C1 alone: the plans of a broker are small, and optimizing their code takes more CPU time than it ever saves.
+_FOR_SMALL_PLANS = "-XX:TieredStopAtLevel=1"
+
 VERBS = {
     "quickstart": Verb(
         "lakelog.jobs.quickstart",
@@ -38,7 +43,7 @@ VERBS = {
         "replicate 336,776 flights over three brokers, and check every record",
         extras=("spark", "demo"),
     ),
-    "broker": Verb("lakelog.jobs.broker", True, "run a broker"),
+    "broker": Verb("lakelog.jobs.broker", True, "run a broker", java_options=_FOR_SMALL_PLANS),
     "controller": Verb("lakelog.jobs.controller", False, "run a controller; show the active one, and its requests"),
     "format": Verb("lakelog.jobs.format", False, "make the root of a cluster or of a broker"),
     "topics": Verb("lakelog.jobs.topics", False, "create, list, describe, alter or delete topics"),
@@ -106,7 +111,7 @@ def _start(name: str, arguments: list[str], options: Options) -> int:
         raise ValueError(f"there is no verb {name!r}; {hint}")
     if verb.starts_spark(arguments):
         check_installed(verb.extras, options)
-        _become(verb.module, arguments, spark_environment(options))
+        _become(verb.module, arguments, spark_environment(with_java_options(options, verb.java_options)))
     if options and not _HELP & set(arguments):
         raise ValueError(f"{options[0][0]} is an option of spark-submit, and {name} starts no Spark")
     status: int = importlib.import_module(verb.module).main(arguments)

@@ -35,6 +35,12 @@ CONFS = {
     "spark.submit.pyFiles": "--py-files",
 }
 
+# Spark puts these before the options that a user gives the driver's JVM, which win therefore.
+_JAVA_DEFAULTS = "spark.driver.defaultJavaOptions"
+
+# The JVM reads these before its command line, whose options would win over them.
+_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+
 Options = list[tuple[str, str]]
 
 _SHELL = "pyspark-shell"  # the last word of PYSPARK_SUBMIT_ARGS: the driver is not started by spark-submit
@@ -54,6 +60,15 @@ def split_arguments(words: list[str]) -> tuple[Options, list[str]]:
         else:
             rest.append(word)
     return options, rest
+
+
+def with_java_options(options: Options, wanted: str) -> Options:
+    """`options`, with `wanted` as the default options of the driver's JVM, unless the user has set defaults of their
+    own or chosen a compiler in the environment."""
+    is_set = any(name == "--conf" and value.partition("=")[0] == _JAVA_DEFAULTS for name, value in options)
+    is_set |= re.search(rf"^\s*{re.escape(_JAVA_DEFAULTS)}[\s=:]", _properties(options), re.MULTILINE) is not None
+    is_chosen = any("Tiered" in os.environ.get(name, "") for name in _JAVA_VARIABLES)
+    return [*options, ("--conf", f"{_JAVA_DEFAULTS}={wanted}")] if wanted and not (is_set or is_chosen) else options
 
 
 def session_environment(settings: Mapping[str, str]) -> dict[str, str]:

@@ -37,6 +37,52 @@ def test_a_value_may_hold_spaces_and_equals_signs() -> None:
     assert value(words_of(options), "--conf") == "spark.driver.extraJavaOptions=-Da=b -Dc=d"
 
 
+DEFAULTS = "spark.driver.defaultJavaOptions"
+
+
+def java_options_of(*words: str) -> str | None:
+    """The default options of the JVM that a verb is started with."""
+
+    def become(_module: str, _words: list[str], variables: dict[str, str]) -> None:
+        raise SystemExit(variables["PYSPARK_SUBMIT_ARGS"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(installed, "find_spec", lambda _: object())
+        patch.setattr(launcher, "_become", become)
+        with pytest.raises(SystemExit) as started:
+            launch(list(words))
+    confs = [word for word in shlex.split(str(started.value.code)) if word.startswith(DEFAULTS)]
+    return confs[-1].partition("=")[2] if confs else None
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["broker", "--broker-id", "1"], "-XX:TieredStopAtLevel=1"),
+        (["broker", "--driver-java-options", "-Da=b"], "-XX:TieredStopAtLevel=1"),
+        (["broker", "--conf", f"{DEFAULTS}=-Da=b"], "-Da=b"),
+        (["quickstart"], None),
+    ],
+)
+def test_a_broker_s_jvm_compiles_quickly_unless_the_user_has_set_defaults(
+    words: list[str], expected: str | None
+) -> None:
+    """Spark reads a user's --driver-java-options after the defaults, so they win."""
+    assert java_options_of(*words) == expected
+
+
+def test_defaults_for_the_jvm_in_a_properties_file_stay(tmp_path: Path) -> None:
+    properties = tmp_path / "spark.conf"
+    properties.write_text(f"spark.ui.enabled false\n  {DEFAULTS}  -Da=b\n")
+    assert java_options_of("broker", "--properties-file", str(properties)) is None
+
+
+@pytest.mark.parametrize("name", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"])
+def test_a_compiler_that_is_chosen_in_the_environment_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "-XX:TieredStopAtLevel=4")
+    assert java_options_of("broker") is None
+
+
 def test_after_two_dashes_everything_is_the_verbs() -> None:
     assert split_arguments(["bench", "--", "--master", "x"]) == ([], ["bench", "--master", "x"])
 
