@@ -150,6 +150,10 @@ class DuplicateBrokerRegistrationException(LakelogException):
     """Another process with this broker id is alive."""
 
 
+class IllegalStateException(LakelogException):
+    """A client is used after it was closed, or waits for itself."""
+
+
 class InvalidRequestException(LakelogException):
     """A request has a wrong argument, or names something that does not exist."""
 

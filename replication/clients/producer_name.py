@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 
-from lakelog.replication.protocol.producer_identity import ProducerIdentity
+from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
 from lakelog.replication.storage.cluster import Cluster
 
 
@@ -30,14 +30,14 @@ class ProducerName:
         of day may be set back, so the longer of the two times counts."""
         return any(now - used_at >= self._seconds for now, used_at in zip(_now(), self._used_at, strict=True))
 
-    def new_identity(self, deadline: float) -> ProducerIdentity:
+    def new_identity(self, deadline: float) -> ProducerIdAndEpoch:
         """The next identity. Raises ProducerFencedException if another producer has started under the name, and
         TimeoutException at the `deadline` (s, monotonic clock)."""
         used_at = _now()
         take = self._producers.renew if self._has_started else self._producers.init_producer
         given = take(self._name, self._owner, deadline)
         self._has_started, self._used_at = True, used_at
-        return ProducerIdentity(given, None)
+        return given
 
 
 def _now() -> tuple[float, float]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from lakelog.replication.clients.record_set import RecordSet
 from lakelog.replication.clients.topic_view import TopicView, pause
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.append import Appended
 from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.carry_out import Handler, Result, carry_out
 from lakelog.replication.protocol.rounds.send_round import SendOptions
@@ -21,6 +23,8 @@ from lakelog.replication.protocol.rounds.send_steps import (
     ReadReplicas,
     ReadTopic,
     Round,
+    SendStep,
+    TakeIdentity,
     TopicSeen,
 )
 from lakelog.replication.storage.log.append import Positions, append
@@ -30,13 +34,17 @@ from lakelog.replication.storage.log.segment import Segment
 class Sender:
     """Carries out the rounds of one send."""
 
-    def __init__(self, view: TopicView, topic: str, given: RecordSet, options: SendOptions) -> None:
+    def __init__(
+        self, view: TopicView, topic: str, given: RecordSet, options: SendOptions,
+        take_identity: Callable[[float], ProducerIdAndEpoch] | None = None,
+    ) -> None:  # fmt: skip
         self._view = view
         self._topic = topic
         self._given = given
         self._options = options
         self._handlers: dict[type, Handler] = {
             ReadTopic: lambda step: TopicSeen(view.partitions(step.topic), self._min_insync_replicas()),
+            TakeIdentity: lambda step: take_identity(step.deadline) if take_identity else None,
             AppendToLeader: self._append,
             ReadLeaderships: lambda step: LeadershipsSeen(
                 view.leaderships(step.topic, step.partitions), self._min_insync_replicas()
@@ -49,6 +57,10 @@ class Sender:
     def run(self, work: Round[Result]) -> Result:
         """Carries out a round and returns its result."""
         return carry_out(work, self._handlers)
+
+    def carry_out(self, step: SendStep) -> Any:
+        """Carries out one step and returns its answer."""
+        return self._handlers[type(step)](step)
 
     def _min_insync_replicas(self) -> int:
         return self._view.config(self._topic).min_insync_replicas

@@ -25,10 +25,12 @@ Process: TypeAlias = tuple[str, int]  # a broker's root and broker epoch
 
 
 class TopicView:
-    """Keeps a client's handles on the tables of a cluster open between requests. Kafka: the client's `Metadata`."""
+    """Keeps a client's handles on the tables of a cluster open between requests. Threads may share it. Kafka: the
+    client's `Metadata`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self._lock = threading.RLock()
         self._logs: dict[int, tuple[Process, ReplicaLog]] = {}
         self._replicas: dict[int, tuple[Process, ReplicaTable]] = {}
         self._in_sync: dict[int, int] = {}  # the newest broker epoch of each broker in the ISRs of the metadata
@@ -40,12 +42,13 @@ class TopicView:
         str, KafkaStorageException.
         """
         check_is_text(topic)
-        self.cluster.topics.refresh()
-        self.cluster.metadata.refresh()
-        partitions = partitions_of(topic, self.cluster.topics.topics, self.cluster.metadata.partitions)
-        for member, epoch in (pair for r in partitions.values() for pair in r.isr_epochs.items()):
-            self._in_sync[member] = max(epoch, self._in_sync.get(member, NO_EPOCH))
-        return partitions
+        with self._lock:
+            self.cluster.topics.refresh()
+            self.cluster.metadata.refresh()
+            partitions = partitions_of(topic, self.cluster.topics.topics, self.cluster.metadata.partitions)
+            for member, epoch in (pair for r in partitions.values() for pair in r.isr_epochs.items()):
+                self._in_sync[member] = max(epoch, self._in_sync.get(member, NO_EPOCH))
+            return partitions
 
     def config(self, topic: str) -> TopicConfig:
         """The topic's settings. A setting that the topic does not have is that of this client."""
@@ -130,7 +133,8 @@ class TopicWatch:
         return {number for number in self._partitions if self.seen.get(number) != before.get(number)}
 
 
-def pause(milliseconds: int, deadline: float) -> None:
-    """Waits `milliseconds` between two reads of a table, but not beyond `deadline` (s, monotonic clock)."""
+def pause(milliseconds: int, deadline: float, woken: threading.Event | None = None) -> bool:
+    """Waits `milliseconds` between two reads of a table, but not beyond `deadline` (s, monotonic clock). Returns
+    whether `woken` was set."""
     left = deadline - time.monotonic()
-    threading.Event().wait(max(0.0, min(milliseconds / 1000, left)))
+    return (woken or threading.Event()).wait(max(0.0, min(milliseconds / 1000, left)))

@@ -9,6 +9,7 @@ from lakelog.replication.errors import (
     InvalidRequiredAcksException,
     NotEnoughReplicasException,
     NotLeaderOrFollowerException,
+    OutOfOrderSequenceException,
 )
 from lakelog.replication.protocol.fencing import check_leader_epoch
 from lakelog.replication.protocol.leader_epoch import epoch_at
@@ -24,7 +25,8 @@ _ACKS = {"0": 0, "1": 1, "all": ALL, "-1": ALL}
 class PartitionAppend(OfPartition):
     """A producer's request to append `records` records to one partition, under a leader epoch and a first sequence.
 
-    `replicas` decides which segment the records go to: all partitions in a segment have the same replicas.
+    `replicas` decides which segment the records go to: all partitions in a segment have the same replicas. `follows`:
+    earlier records of the producer are not acknowledged yet, so the log must have them before these.
     """
 
     topic: str
@@ -36,6 +38,7 @@ class PartitionAppend(OfPartition):
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    follows: bool = False
 
 
 class Appended(NamedTuple):
@@ -79,11 +82,17 @@ def place(log: PartitionLog, request: PartitionAppend) -> Appended:
 
     Raises:
         FencedLeaderEpochException, UnknownLeaderEpochException, NotLeaderOrFollowerException: see `check_append`.
-        ProducerFencedException, OutOfOrderSequenceException: see `producer_state.check_sequence`.
+        ProducerFencedException, OutOfOrderSequenceException: see `producer_state.check_sequence`. Out of order is also
+            a request that follows others, if the log does not know its producer.
     """
     check_append(log.role, request.leader_epoch, request.name)
+    entry = log.producers.get(request.producer_id)
+    if entry is None and request.follows:
+        raise OutOfOrderSequenceException(
+            f"{request.name}: the log does not know producer {request.producer_id}, whose earlier records come first"
+        )
     known = check_sequence(
-        log.producers.get(request.producer_id), request.producer_id, request.producer_epoch, request.base_sequence,
+        entry, request.producer_id, request.producer_epoch, request.base_sequence,
         request.records,
     )  # fmt: skip
     if known is None:

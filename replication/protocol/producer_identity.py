@@ -1,15 +1,18 @@
-"""A producer's id, epoch and sequence numbers, by which a log recognises duplicates.
+"""A producer's id, epoch and sequence numbers, by which a log recognises duplicates, and its sends in flight.
 
-Kafka: `TransactionManager`. KIP-98, KIP-360. [AP-06]
+Kafka: `TransactionManager`, `TxnPartitionEntry`. KIP-98, KIP-360, KAFKA-5494. [AP-06]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from enum import Enum, auto
+from typing import NamedTuple, TypeAlias
 
 from lakelog.replication.protocol.producer_state import increment_sequence
 from lakelog.replication.protocol.record_batch import TopicIdPartition
+
+_Place: TypeAlias = tuple[str, int]  # a topic's name and a partition: a topic that is made again has another id
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -19,50 +22,147 @@ class ProducerIdAndEpoch(NamedTuple):
     producer_epoch: int
 
 
-class ProducerIdentity:
-    """A producer's id and epoch, with the next sequence number of each partition.
+class Turn(Enum):
+    """Whether a send may send its records of a partition now."""
 
-    Within one send a partition keeps its first sequence number, however often the records are sent. After a failed or
-    interrupted send nobody knows whether its sequences are in use. Then the identity must not be used again, because a
-    log would take new records under the same sequences for duplicates. `new_id`: creates another id; None for a
-    producer with a name.
+    NOW = auto()
+    LATER = auto()
+    NEEDS_IDENTITY = auto()
+
+
+class ProducerIdentity:
+    """A producer's id and epoch, and for each partition its sends in flight, in the order in which they began.
+
+    A partition of a send keeps its first sequence number, however often the records are sent. After a failed or
+    interrupted send nobody knows whether its sequences are in use. Then the partition uses up the identity: a log would
+    take new records under the same sequences for duplicates. The partition takes a new identity when none of its sends
+    that a log may hold is in flight: a log orders records by sequence, but only those of one identity.
     """
 
-    def __init__(self, given: ProducerIdAndEpoch, new_id: Callable[[], int] | None) -> None:
-        self.producer_id = given.producer_id
-        self._given = given
-        self._new_id = new_id
-        self._renewed: dict[TopicIdPartition, ProducerIdAndEpoch] = {}
-        self._next: dict[TopicIdPartition, int] = {}
-        self._bases: dict[TopicIdPartition, int] = {}
-        self._written: set[TopicIdPartition] = set()
+    def __init__(self, given: ProducerIdAndEpoch) -> None:
+        self.given = given
+        self._is_used_up = False
+        self._partitions: dict[_Place, _PartitionSends] = {}
 
-    def begin_send(self) -> None:
-        """Begins another send: from now on each partition uses its next sequence."""
-        self._bases, self._written = {}, set()
+    def begin_send(self, topic: str, partitions: Iterable[int]) -> SendSequences:
+        """Begins another send. In each of its partitions it comes after the sends that are in flight there."""
+        places = {n: self._partitions.setdefault((topic, n), _PartitionSends(self.given)) for n in partitions}
+        send = SendSequences(self, places)
+        for sends in places.values():
+            sends.in_flight.append(send)
+        return send
+
+    def use_up(self) -> None:
+        """No partition may begin to use the present identity from now on."""
+        self._is_used_up = True
+
+    def renew(self, given: ProducerIdAndEpoch) -> None:
+        """Sets a new identity, for partitions that have used up theirs, or have nothing in flight."""
+        self.given, self._is_used_up = given, False
+
+    def needs_renewal(self, sends: _PartitionSends) -> bool:
+        """Whether the present identity is of no use to this partition."""
+        return self._is_used_up or (sends.is_used_up and sends.who == self.given)
+
+
+class _PartitionSends:
+    """A partition's sends in flight, the identity that they use, and the next sequence under each topic id."""
+
+    def __init__(self, who: ProducerIdAndEpoch) -> None:
+        self.who = who
+        self.is_used_up = False
+        self.next: dict[TopicIdPartition, int] = {}
+        self.in_flight: list[SendSequences] = []
+
+    def before(self, send: SendSequences) -> list[SendSequences]:
+        """The sends in flight that began earlier."""
+        return self.in_flight[: self.in_flight.index(send)] if send in self.in_flight else []
+
+    def take(self, who: ProducerIdAndEpoch) -> None:
+        """Begins at sequence 0 under another identity."""
+        self.who, self.is_used_up, self.next = who, False, {}
+
+
+class SendSequences:
+    """The sequence numbers of one send, and its place among the sends in flight."""
+
+    def __init__(self, identity: ProducerIdentity, places: dict[int, _PartitionSends]) -> None:
+        self._identity = identity
+        self._places = places
+        self._bases: dict[TopicIdPartition, tuple[ProducerIdAndEpoch, int]] = {}
+        self._appended: set[TopicIdPartition] = set()
+        self._written: set[int] = set()
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a log may hold records of this send."""
+        return bool(self._written)
+
+    def turn(self, partition: TopicIdPartition) -> Turn:
+        """Whether the send may send its records of this partition now.
+
+        All earlier sends must have been appended to it. An identity that is used up is followed by a new one, once the
+        partition has no earlier send in flight. Until then records that no log may hold wait.
+        """
+        sends = self._places[partition.partition]
+        before = sends.before(self)
+        if any(partition not in send._appended for send in before):
+            return Turn.LATER
+        if partition.partition in self._written:
+            return Turn.NOW
+        if before:
+            return Turn.LATER if sends.is_used_up else Turn.NOW
+        if self._identity.needs_renewal(sends):
+            return Turn.NEEDS_IDENTITY
+        if sends.is_used_up or sends.who != self._identity.given:
+            sends.take(self._identity.given)
+        return Turn.NOW
+
+    def renew(self, given: ProducerIdAndEpoch) -> None:
+        """Sets the producer's new identity."""
+        self._identity.renew(given)
 
     def sequence(self, partition: TopicIdPartition) -> tuple[int, int, int]:
-        """The producer id, the producer epoch, and the sequence of the send's first record in the partition."""
-        base = self._bases.setdefault(partition, self._next.get(partition, 0))
-        return (*self._renewed.get(partition, self._given), base)
+        """The producer id, the producer epoch, and the sequence of the send's first record. Ask `turn` before."""
+        sends = self._places[partition.partition]
+        known = self._bases.get(partition)
+        if known is None or known[0] != sends.who:
+            known = self._bases[partition] = sends.who, sends.next.get(partition, 0)
+        return (*known[0], known[1])
+
+    def follows(self, partition: TopicIdPartition) -> bool:
+        """Whether a log must have the producer's records before these: an earlier send is still in flight."""
+        return bool(self._places[partition.partition].before(self))
 
     def writes(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Notes that a log may now hold the send's records of these partitions, whatever the answer is."""
-        self._written.update(partitions)
+        self._written.update(partition.partition for partition in partitions)
 
     def appended(self, partition: TopicIdPartition, records: int) -> None:
-        """Notes that a log has the send's records of the partition."""
-        self._next[partition] = increment_sequence(self._bases[partition], records)
+        """Notes that a log has the send's records of the partition. Later sends may have gone further since."""
+        if partition not in self._appended:
+            self._appended.add(partition)
+            sends = self._places[partition.partition]
+            sends.next[partition] = increment_sequence(self._bases[partition][1], records)
 
-    def begin_anew(self, partition: TopicIdPartition) -> bool:
-        """Restarts the partition's sequence at 0 under a new id; returns whether that was possible.
+    def comes_later(self, partition: TopicIdPartition) -> bool:
+        """Whether a send that a leader has refused as out of order is to be repeated.
 
-        It is needed after an unclean election, when the leader lacks records of earlier sends. Refused once a log may
-        hold records of this send, because a new id would append them again. Refused for a producer with a name, because
-        a new epoch would fence a newer producer of that name. KIP-360.
+        It is if an earlier send is in flight: the leader lacks its records, and they are sent again first. After an
+        unclean election the leader may lack records that were acknowledged. Then the partition begins at sequence 0
+        under a new identity, but not once a log may hold records of this send: it would append them again. KIP-360.
         """
-        if self._new_id is None or partition in self._written:
+        if self.follows(partition):
+            return True
+        if partition.partition in self._written:
             return False
-        self._renewed[partition] = ProducerIdAndEpoch(self._new_id(), 0)
-        self._bases[partition] = 0
+        self._places[partition.partition].is_used_up = True
         return True
+
+    def settle(self, succeeded: Collection[int]) -> None:
+        """Ends the send. Each partition that has not succeeded has used up its identity, if it had begun."""
+        begun = {partition.partition for partition in self._bases}
+        for number, sends in self._places.items():
+            if self in sends.in_flight:
+                sends.in_flight.remove(self)
+                sends.is_used_up = sends.is_used_up or (number in begun and number not in succeeded)

@@ -33,6 +33,7 @@ class SimulatedProducer(Actor):
         self._seen: dict[TopicIdPartition, Leadership] = {}
         self._handlers: dict[type, Handler] = {
             send_steps.ReadTopic: self._topic,
+            send_steps.TakeIdentity: self._take_identity,
             send_steps.AppendToLeader: self._append,
             send_steps.ReadLeaderships: self._leaderships,
             send_steps.ReadLeaderLogs: self._logs,
@@ -41,7 +42,7 @@ class SimulatedProducer(Actor):
         }
 
     def _new_identity(self) -> ProducerIdentity:
-        return ProducerIdentity(ProducerIdAndEpoch(self.world.number(), 0), self.world.number)
+        return ProducerIdentity(ProducerIdAndEpoch(self.world.number(), 0))
 
     def work(self) -> Work:
         while True:
@@ -78,6 +79,10 @@ class SimulatedProducer(Actor):
     def _topic(self, _: send_steps.ReadTopic) -> Outcoming:
         yield
         return send_steps.TopicSeen(self._partitions(), self.world.setting.min_insync_replicas)
+
+    def _take_identity(self, _: send_steps.TakeIdentity) -> Outcoming:
+        yield from ()  # takes no time
+        return ProducerIdAndEpoch(self.world.number(), 0)
 
     def _partitions(self) -> dict[int, PartitionRegistration]:
         topics = self.look(self.world.topics)[1].topics

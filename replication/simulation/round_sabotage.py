@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any, NamedTuple
 
 from lakelog.replication.controller import steps
@@ -15,7 +16,7 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
 from lakelog.replication.protocol.append_plan import AppendPlan
 from lakelog.replication.protocol.fetch_states import FetchStates
-from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
+from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity, SendSequences
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
@@ -105,15 +106,22 @@ class _FollowsTheTailOverGaps(FetchRound):
 class _AnotherIdEachTime(ProducerIdentity):
     """Uses another producer id each time, so no log recognises a repeated batch."""
 
-    def sequence(self, partition: TopicIdPartition) -> tuple[int, int, int]:
-        assert self._new_id is not None
-        self._given = ProducerIdAndEpoch(self._new_id(), 0)
-        self._bases[partition] = 0
-        return super().sequence(partition)
+    def begin_send(self, topic: str, partitions: Iterable[int]) -> SendSequences:
+        send = super().begin_send(topic, partitions)
+        given, ids = send.sequence, count(1_000_000 * self.given.producer_id)
+
+        def sequence(partition: TopicIdPartition) -> tuple[int, int, int]:
+            given(partition)
+            return next(ids), 0, 0
+
+        send.sequence = sequence  # type: ignore[method-assign]
+        return send
 
 
 def _sends_as_another(topic: str, counts: Mapping[int, int], identity: ProducerIdentity, *given: Any) -> Any:
-    return produce(topic, counts, _AnotherIdEachTime(identity._given, identity._new_id), *given)
+    another = ProducerIdAndEpoch(identity.given.producer_id + 1, 0)
+    identity.renew(another)
+    return produce(topic, counts, _AnotherIdEachTime(another), *given)
 
 
 BROKEN_ROUNDS: dict[str, BrokenRound] = {

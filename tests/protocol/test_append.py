@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import pytest
@@ -113,6 +114,17 @@ def test_ap_06_a_leader_appends_at_its_leo_or_finds_what_was_sent_before(
     log, records, sequence, producer_epoch, placed
 ):
     assert place(log, request(records, sequence, producer_epoch)) == placed
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_ap_06_records_behind_others_in_flight_need_a_log_that_knows_their_producer(log, follows):
+    """A new leader may lack all earlier records. They are sent again first."""
+    unknown = dataclasses.replace(request(1, sequence=4), producer_id=99, follows=follows)
+    if not follows:
+        assert place(log, unknown) == Appended(8, 8)
+        return
+    with pytest.raises(OutOfOrderSequenceException, match="the log does not know producer 99, whose earlier records"):
+        place(log, unknown)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from lakelog.replication.protocol.rounds.send_steps import (
     Round,
 )
 
-SendAgain: TypeAlias = Callable[[int], Round[RecordMetadata]]
+SendAgain: TypeAlias = Callable[[int], Round[RecordMetadata | None]]
 
 
 class Settled(NamedTuple):
@@ -48,7 +48,8 @@ class Settled(NamedTuple):
 class AcknowledgeRound:
     """Waits until appended records are acknowledged.
 
-    `send_again`: sends a partition's records again, under the same sequences; None if nothing may be sent again.
+    `send_again`: sends a partition's records again, under the same sequences, and returns None while earlier sends come
+    first. It is None if nothing may be sent again.
     `clock`: monotonic, in seconds.
     """
 
@@ -151,6 +152,8 @@ class AcknowledgeRound:
     def _retry(self, partition: int, send_again: SendAgain) -> Round[Settled | None]:
         """Sends again. Only an error that is not retriable settles the partition; otherwise the next looks decide."""
         answer = yield from send_again(partition)
+        if answer is None:
+            return None
         if answer.error is None:
             self._records[partition] = answer
         return None if answer.error is None or is_retriable(answer.error) else Settled(answer.error)
@@ -210,15 +213,30 @@ def produce(
     topic: str, counts: Mapping[int, int], identity: ProducerIdentity, options: SendOptions,
     clock: Callable[[], float], rules: SendRules = SEND_RULES,
 ) -> Round[dict[int, RecordMetadata]]:  # fmt: skip
-    """One send, with its acknowledgement if acks is all; returns the offsets or the error of each partition."""
-    send = SendRound(topic, counts, identity, options, clock, rules)
+    """One send, with its acknowledgement if acks is all; returns the offsets or the error of each partition.
+
+    It is in flight from its first step to its end, also if it ends by an error or is closed in the middle of a step.
+    """
+    sequences = identity.begin_send(topic, counts)
+    answers: dict[int, RecordMetadata] = {}
+    try:
+        send = SendRound(topic, counts, sequences, options, clock, rules)
+        answers = yield from _produce(send, topic, options, clock, rules)
+        return answers
+    finally:
+        sequences.settle([partition for partition, answer in answers.items() if answer.error is None])
+
+
+def _produce(
+    send: SendRound, topic: str, options: SendOptions, clock: Callable[[], float], rules: SendRules
+) -> Round[dict[int, RecordMetadata]]:  # fmt: skip
     answers = yield from send.run()
     if options.acks != ALL:
         return answers
 
-    def send_again(partition: int) -> Round[RecordMetadata]:
-        (answer,) = yield from send.append([partition])
-        return answer
+    def send_again(partition: int) -> Round[RecordMetadata | None]:
+        found = yield from send.append([partition])
+        return found[0] if found else None
 
     again = send_again if options.retries else None
     acknowledged = yield from AcknowledgeRound(topic, answers, options, clock, again, rules).run()

@@ -24,10 +24,17 @@ from lakelog.replication.protocol.high_watermark import effective_min_isr
 from lakelog.replication.protocol.partition_leader import no_leader
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from lakelog.replication.protocol.producer_identity import ProducerIdentity
+from lakelog.replication.protocol.producer_identity import SendSequences, Turn
 from lakelog.replication.protocol.record_batch import OfPartition
 from lakelog.replication.protocol.replica import Replica
-from lakelog.replication.protocol.rounds.send_steps import AppendToLeader, Pause, ReadTopic, Round, TopicSeen
+from lakelog.replication.protocol.rounds.send_steps import (
+    AppendToLeader,
+    Pause,
+    ReadTopic,
+    Round,
+    TakeIdentity,
+    TopicSeen,
+)
 
 
 @dataclass(frozen=True)
@@ -82,64 +89,86 @@ class SendRound:
     """Appends the records of one send. `counts`: records of each partition. `clock`: monotonic, in seconds."""
 
     def __init__(
-        self, topic: str, counts: Mapping[int, int], identity: ProducerIdentity, options: SendOptions,
+        self, topic: str, counts: Mapping[int, int], sequences: SendSequences, options: SendOptions,
         clock: Callable[[], float], rules: SendRules = SEND_RULES,
     ) -> None:  # fmt: skip
         self._topic = topic
         self._counts = counts
-        self._identity = identity
+        self._sequences = sequences
         self._options = options
         self._clock = clock
         self._rules = rules
-        self._begun_anew: set[int] = set()
+        self._refusals: dict[int, LakelogException] = {}  # the last error of each partition that was out of order
 
     def run(self) -> Round[dict[int, RecordMetadata]]:
         """Appends, and retries until every partition has a final answer or the time is over; returns the answers.
 
-        To wait for a leader is no retry, because nothing is sent meanwhile. Kafka: `RecordAccumulator.ready`,
-        unknownLeaderTopics.
+        To wait for a leader, or for earlier sends, is no retry, because nothing is sent meanwhile. Kafka:
+        `RecordAccumulator.ready`, unknownLeaderTopics. Raises the error of taking a new identity before anything is
+        sent.
         """
-        self._identity.begin_send()
         answers: dict[int, RecordMetadata] = {}
         pending, retries = set(self._counts), self._options.retries
         while True:
             for answer in (yield from self.append(pending)):
                 answers[answer.partition] = answer
-            pending = {p for p in pending if is_retriable(answers[p].error) or p in self._begun_anew}
-            self._begun_anew.clear()
-            unsent = {p for p in pending if isinstance(answers[p].error, LeaderNotAvailableException)}
+            pending = {p for p in pending if p not in answers or is_retriable(answers[p].error)}
+            unsent = {
+                p for p in pending if p not in answers or isinstance(answers[p].error, LeaderNotAvailableException)
+            }
             if not retries:
                 pending = unsent
             if not pending:
                 return answers
             if self._clock() >= self._options.deadline:
-                return {p: self._expired(answer) for p, answer in answers.items()}
+                late = {p: self._waits(p) for p in pending if p not in answers}
+                return {p: self._expired(answer) for p, answer in {**answers, **late}.items()}
             if pending != unsent:
                 retries -= 1
             yield Pause(self._options.deadline)
 
     def append(self, partitions: Collection[int]) -> Round[list[RecordMetadata]]:
-        """Sends the records of these partitions to their leaders, once. Raises nothing: errors are in the answers."""
+        """Sends the records of these partitions to their leaders, once. Errors are in the answers. A partition whose
+        turn has not come gets no answer."""
         try:
             seen: TopicSeen = yield ReadTopic(self._topic)
         except LakelogException as error:  # the metadata may be readable again before the time is over
             return [self._refused(partition, error) for partition in partitions]
         answers: list[RecordMetadata] = []
-        by_leader: dict[int, list[PartitionRegistration]] = {}
+        found: list[PartitionRegistration] = []
         for partition in sorted(partitions):
             try:
-                registration = self._check(seen, partition)
-                by_leader.setdefault(registration.leader, []).append(registration)
+                found.append(self._check(seen, partition))
             except LakelogException as error:
                 answers.append(self._refused(partition, error))
+        try:
+            ready = yield from self._whose_turn_it_is(found)
+        except LakelogException as error:
+            if not self._sequences.is_written:
+                raise
+            return [*answers, *(self._refused(registration.partition, error) for registration in found)]
+        by_leader: dict[int, list[PartitionRegistration]] = {}
+        for registration in ready:
+            by_leader.setdefault(registration.leader, []).append(registration)
         for leader, led in by_leader.items():
             answers += yield from self._append_to(leader, led)
         return answers
 
+    def _whose_turn_it_is(self, found: Sequence[PartitionRegistration]) -> Round[list[PartitionRegistration]]:
+        turns = [self._sequences.turn(registration.topic_id_partition) for registration in found]
+        if Turn.NEEDS_IDENTITY in turns:
+            self._sequences.renew((yield TakeIdentity(self._options.deadline)))
+            turns = [self._sequences.turn(registration.topic_id_partition) for registration in found]
+        return [registration for registration, turn in zip(found, turns, strict=True) if turn is Turn.NOW]
+
+    def _waits(self, partition: int) -> RecordMetadata:
+        earlier = LeaderNotAvailableException("earlier sends of this producer to the partition come first")
+        return self._refused(partition, self._refusals.get(partition, earlier))
+
     def _expired(self, answer: RecordMetadata) -> RecordMetadata:
         """Turns an error without a leader into a timeout; other errors say more. Kafka: `ProducerBatch`."""
         error = answer.error
-        if not isinstance(error, LeaderNotAvailableException):
+        if not isinstance(error, LeaderNotAvailableException | OutOfOrderSequenceException):
             return answer
         expired = TimeoutException(
             f"{answer.name}: {answer.records} records were not appended within {self._options.timeout_ms} ms; the last "
@@ -165,30 +194,33 @@ class SendRound:
         requests = tuple(self._request(registration) for registration in led)
         outcomes: Mapping[object, Appended | LakelogException]
         try:
-            outcomes = yield AppendToLeader(leader, requests, self._identity.writes)
+            outcomes = yield AppendToLeader(leader, requests, self._sequences.writes)
         except LakelogException as error:
             outcomes = dict.fromkeys((request.topic_id_partition for request in requests), error)
-        return [self._answer(request, outcomes[request.topic_id_partition]) for request in requests]
+        answers = [self._answer(request, outcomes[request.topic_id_partition]) for request in requests]
+        return [answer for answer in answers if answer is not None]
 
     def _request(self, registration: PartitionRegistration) -> PartitionAppend:
-        producer_id, producer_epoch, base_sequence = self._identity.sequence(registration.topic_id_partition)
+        partition = registration.topic_id_partition
+        producer_id, producer_epoch, base_sequence = self._sequences.sequence(partition)
         return PartitionAppend(
             registration.topic, registration.topic_id, registration.partition, registration.replicas,
             registration.leader_epoch, self._counts[registration.partition], producer_id, producer_epoch,
-            base_sequence,
+            base_sequence, self._sequences.follows(partition),
         )  # fmt: skip
 
-    def _answer(self, request: PartitionAppend, outcome: Appended | LakelogException) -> RecordMetadata:
+    def _answer(self, request: PartitionAppend, outcome: Appended | LakelogException) -> RecordMetadata | None:
         answer = RecordMetadata(
             request.topic, request.partition, request.records, leader_epoch=request.leader_epoch,
             topic_id=request.topic_id,
         )  # fmt: skip
         if isinstance(outcome, LakelogException):
             is_out_of_order = isinstance(outcome, OutOfOrderSequenceException)
-            if is_out_of_order and self._identity.begin_anew(request.topic_id_partition):
-                self._begun_anew.add(request.partition)
+            if is_out_of_order and self._sequences.comes_later(request.topic_id_partition):
+                self._refusals[request.partition] = outcome
+                return None
             return replace(answer, error=outcome)
-        self._identity.appended(request.topic_id_partition, request.records)
+        self._sequences.appended(request.topic_id_partition, request.records)
         epoch = request.leader_epoch if outcome.leader_epoch is None else outcome.leader_epoch
         return replace(
             answer, base_offset=outcome.base_offset, last_offset=outcome.last_offset, leader_epoch=epoch,

@@ -38,6 +38,13 @@ class AppendToLeader(NamedTuple):
     writes: Callable[[Iterable[TopicIdPartition]], None]
 
 
+class TakeIdentity(NamedTuple):
+    """Takes a new id or epoch for the producer, until the deadline on the monotonic clock, in seconds. Answer:
+    `ProducerIdAndEpoch`."""
+
+    deadline: float
+
+
 class ReadLeaderships(NamedTuple):
     """Reads the metadata, then the leaders' rows. Answer: `LeadershipsSeen`."""
 
@@ -72,7 +79,7 @@ class Pause(NamedTuple):
 
 
 SendStep: TypeAlias = (
-    ReadTopic | AppendToLeader | ReadLeaderships | ReadLeaderLogs | ReadReplicas | Pause
+    ReadTopic | TakeIdentity | AppendToLeader | ReadLeaderships | ReadLeaderLogs | ReadReplicas | Pause
 )  # fmt: skip
 
 Round: TypeAlias = carry_out.Round[SendStep, Result]

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-from lakelog.replication.clients.producer import Producer
 from lakelog.replication.protocol.append import Appended, PartitionAppend, place
 from lakelog.replication.protocol.compaction import Compaction, LogFile, size_class
 from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.producer_identity import SendSequences
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.protocol.replica_rows import replica_row
 from lakelog.replication.protocol.rounds.broker_rounds import BrokerRules
@@ -20,17 +20,12 @@ from lakelog.replication.simulation.stack.breaks import StackSabotage, at
 from lakelog.replication.simulation.stack.one_thread import InlineFetcher
 from lakelog.replication.simulation.stack.schedules import rare
 
-_send, _place, _publish = Producer.send, place, ReplicaManager.publish
+_settle, _place, _publish = SendSequences.settle, place, ReplicaManager.publish
 
 
-def _keeps_its_identity(producer: Producer, *args: Any, **options: Any) -> Any:
+def _succeeds(send: SendSequences, _succeeded: Collection[int]) -> None:
     """After a send that raised, the next send uses the same producer id and sequence numbers."""
-    identity = producer._identity
-    try:
-        return _send(producer, *args, **options)
-    except BaseException:
-        producer._identity = identity
-        raise
+    _settle(send, send._places)
 
 
 def _leads_on(_broker: int, _epoch: int, metadata: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -98,7 +93,10 @@ FETCHER_GOES_ON = at(("server.replica_manager.ReplicaManager.publish", _is_overt
 CRITICALS: dict[str, StackSabotage] = {
     "a_send_keeps_its_identity": StackSabotage(
         "after a send that raised, the next one uses the same sequence numbers",
-        at(("clients.producer.Producer.send", _keeps_its_identity)), rare.interrupted_send,
+        at(
+            ("protocol.producer_identity.SendSequences.settle", _succeeds),
+            ("clients.producer.Producer._forget_sequences", lambda _: None),
+        ), rare.interrupted_send,
     ),
     "a_new_process_leads_on": StackSabotage(
         "a process leads where an older one was elected, with a log that has lost its end",

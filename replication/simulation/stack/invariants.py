@@ -95,6 +95,7 @@ def _check_high_watermarks(world: StackWorld, partition: TopicIdPartition, log: 
 
 def check_that_it_goes_on(world: StackWorld) -> None:
     """Sends records and checks again. Raises Violation, also if they cannot be sent."""
+    world.clients[0].send_what_is_left()
     if not world.clients[0].send(dict.fromkeys(range(PARTITIONS), 1)):
         raise Violation("the_cluster_heals", "nothing can be sent afterwards")
     world.calm()

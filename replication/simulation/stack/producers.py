@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -49,6 +52,7 @@ class StackProducer:
     is_dead: bool = False
     keeps_records: bool = False
     padding: bytes = b""
+    in_flight: int = 1
     is_sending: bool = False
     sent: list[Sent] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**9)))
@@ -63,31 +67,73 @@ class StackProducer:
         raise Interrupted
 
     def step(self, rng: random.Random) -> None:
-        """One send to one partition or both. After an error the same producer goes on with other records."""
+        """One send to one partition or both, or several in flight. After an error the same producer goes on with other
+        records."""
         if self.is_sending:
             return
+        sends = [self._drawn(rng) for _ in range(self.in_flight)]
+        if len(sends) == 1:
+            self.send(*sends[0])
+        else:
+            self.send_together(sends)
+
+    def _drawn(self, rng: random.Random) -> tuple[dict[int, int], int]:
         counts = [rng.randrange(4) for _ in range(PARTITIONS)]
-        self.send({number: count for number, count in enumerate(counts) if count}, rng.choice([1000, 4000, 12_000]))
+        return {number: count for number, count in enumerate(counts) if count}, rng.choice([1000, 4000, 12_000])
 
     def send(self, counts: dict[int, int], timeout_ms: int = 30_000) -> bool:
         """Sends `counts` records, by partition. Returns whether all were acknowledged."""
+        batches, records = self._records(counts)
+        with self._sending():
+            answers = self._open().send(TOPIC, records, timeout_ms) if batches else {}
+            for batch in batches:
+                batch.answer = answers[batch.partition]
+        return all(batch.is_acknowledged for batch in batches)
+
+    def send_together(self, sends: Sequence[tuple[dict[int, int], int]]) -> None:
+        """Begins all sends, each with its records by partition and its time-out in ms, and waits until none is left.
+
+        After an interruption some may be left, which go on with the next send.
+        """
+        with self._sending():
+            for counts, timeout_ms in sends:
+                batches, records = self._records(counts)
+                future = self._open().send_async(TOPIC, records, timeout_ms)
+                future.add_done_callback(partial(_note, batches))
+            self._open().flush()
+
+    def send_what_is_left(self) -> None:
+        """Waits for the sends that an interruption has left. If one fails, the leader may refuse those behind it."""
+        with self._sending():
+            self._open().flush()
+
+    def _records(self, counts: Mapping[int, int]) -> tuple[list[Sent], pa.Table]:
         batches = [Sent(p, tuple(self._value() for _ in range(count))) for p, count in counts.items()]
         self.sent += batches
-        records = {
-            "value": [value for batch in batches for value in batch.values],
-            "partition": [batch.partition for batch in batches for _ in batch.values],
-        }
+        values = [value for batch in batches for value in batch.values]
+        partitions = pa.array([batch.partition for batch in batches for _ in batch.values], pa.int32())
+        return batches, pa.table({"value": pa.array(values, pa.binary()), "partition": partitions})
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
         self.is_sending = True
         try:
-            self._producer = self._producer or Producer(self.cluster, "all", config=PRODUCER)
-            answers = self._producer.send(TOPIC, pa.table(records), timeout_ms) if batches else {}
+            yield
         except (LakelogException, Interrupted):
-            return False
+            pass
         finally:
             self.is_sending = False
-        for batch in batches:
-            batch.answer = answers[batch.partition]
-        return all(batch.is_acknowledged for batch in batches)
+
+    def _open(self) -> Producer:
+        self._producer = self._producer or Producer(self.cluster, "all", config=PRODUCER)
+        return self._producer
 
     def _value(self) -> bytes:
         return f"{self.name}-{next(self._numbers)}-".encode() + self.padding
+
+
+def _note(batches: Sequence[Sent], future: Future[dict[int, RecordMetadata]]) -> None:
+    """Keeps the answers of a send, unless it raised."""
+    if future.exception() is None:
+        for batch in batches:
+            batch.answer = future.result()[batch.partition]

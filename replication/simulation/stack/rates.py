@@ -32,7 +32,8 @@ class Rates:
     `interrupted`. For each step of a broker: `maintains` (it maintains its log).
 
     `skew`: the largest error of a process's wall clock, in seconds. `checkpoint_commits`: the number of commits after
-    which a table's log is cleaned up. `padding`: bytes added to each record.
+    which a table's log is cleaned up. `padding`: bytes added to each record. `in_flight`: the sends that a producer
+    begins before it waits for them.
     """
 
     commits: Mapping[str, float] = field(default_factory=lambda: dict(_COMMITS))
@@ -46,6 +47,7 @@ class Rates:
     slow: float = 0.002
     skew: float = 3600.0
     checkpoint_commits: int = 100
+    in_flight: int = 1
     padding: int = 900  # each record becomes a batch and a segment, so a leader may die between two
 
 
@@ -67,4 +69,5 @@ def drawn(seed: int) -> Rates:
         slow=usual.slow * rng.choice(_FACTORS),
         skew=rng.choice((0, 3600, 200_000)),
         checkpoint_commits=rng.choice((6, 20, 100)),
+        in_flight=rng.choice((1, 1, 1, 3)),
     )

@@ -70,7 +70,7 @@ class StackWorld:
         self.clients = [StackProducer(f"producer-{number}", self.cluster.root.uri) for number in (1, 2)]
         self._skews = {actor.name: self.rng.uniform(-1, 1) * self.rates.skew for actor in self._all()}
         for client in self.clients:
-            client.padding = b"." * self.rates.padding
+            client.padding, client.in_flight = b"." * self.rates.padding, self.rates.in_flight
 
     def _actor(self) -> Process | None:
         return self._stack[-1] if self._stack else None
@@ -104,7 +104,7 @@ class StackWorld:
         self.cluster.metadata.put(joined, {"who": "world"})
         self._seen = self.partitions()
 
-    def _pause(self, milliseconds: int, deadline: float) -> None:
+    def _pause(self, milliseconds: int, deadline: float, *_: object) -> None:
         self.clock.now += max(0.0, min(0.5, deadline - self.clock.now))
         if self.faults.has_faults and self.rng.random() < self.rates.interrupted:
             raise Interrupted

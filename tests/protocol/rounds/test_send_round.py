@@ -32,6 +32,7 @@ from lakelog.replication.protocol.rounds.send_steps import (
     ReadLeaderships,
     ReadReplicas,
     ReadTopic,
+    TakeIdentity,
     TopicSeen,
 )
 from tests.clock import Clock
@@ -55,7 +56,7 @@ class World:
         self.unreadable, self.logs = [], {}
         self.counts = dict.fromkeys(partitions, 2)
         self.options = SendOptions("a test", acks, retries, 10_000, self.clock.now + SECONDS)
-        self.identity = ProducerIdentity(ProducerIdAndEpoch(7, 0), lambda: 8)
+        self.identity = ProducerIdentity(ProducerIdAndEpoch(7, 0))
 
     @property
     def steps(self):
@@ -73,6 +74,8 @@ class World:
         if self.fails.get(type(step)):
             raise self.fails[type(step)].pop(0)
         match step:
+            case TakeIdentity():
+                return ProducerIdAndEpoch(8, 0)
             case ReadTopic():
                 return TopicSeen(self.registrations, self.min_isr)
             case AppendToLeader():
@@ -178,7 +181,7 @@ def test_ap_06_a_sequence_that_a_leader_does_not_know_starts_over_at_once_under_
     world = World(retries=9)
     world.outcomes = [OutOfOrderSequenceException("4 after 2")]
     assert world.send()[0].error is None
-    assert world.steps == [*SENT, Pause, *SENT, *LOOK]
+    assert world.steps == [*SENT, Pause, ReadTopic, TakeIdentity, AppendToLeader, *LOOK]
     assert [(r.producer_id, r.base_sequence) for r in world.requests] == [(7, 0), (8, 0)]
 
 

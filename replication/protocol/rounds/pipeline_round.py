@@ -1,0 +1,116 @@
+"""The sends of a producer in flight: each goes on in its own round, in the order in which they began.
+
+Kafka: `Sender.runOnce`, `RecordAccumulator`, max.in.flight.requests.per.connection. KIP-98, KAFKA-5494. [AP-06]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from lakelog.replication.protocol.rounds import carry_out
+from lakelog.replication.protocol.rounds.carry_out import Result
+from lakelog.replication.protocol.rounds.send_round import RecordMetadata
+from lakelog.replication.protocol.rounds.send_steps import Pause, SendStep
+from lakelog.replication.protocol.rounds.send_steps import Round as SendSteps
+
+Answers: TypeAlias = Mapping[int, RecordMetadata]
+
+
+@dataclass(eq=False)
+class Sending:
+    """A send and its round. `owner` carries out its steps, and `done` takes its answers, or the error that it raised.
+
+    `deadline`: on the monotonic clock, in seconds.
+    """
+
+    work: SendSteps[Answers]
+    deadline: float
+    owner: Any
+    done: Callable[[Answers | None, BaseException | None], None]
+
+
+class StepOf(NamedTuple):
+    """A step of one send: its owner carries it out. Answer: that of the step."""
+
+    owner: Any
+    step: SendStep
+
+
+Round: TypeAlias = carry_out.Round[StepOf | Pause, Result]
+
+
+class PipelineRound:
+    """Advances the sends in flight, and begins others while fewer than `max_in_flight` are there.
+
+    A send that begins appends at once, after those before it. While sends wait, all of them look at the tables once in
+    `seconds`. `next_send`: the next send, or None. `clock`: monotonic, in seconds.
+    """
+
+    def __init__(
+        self, next_send: Callable[[], Sending | None], max_in_flight: int, clock: Callable[[], float], seconds: float
+    ) -> None:
+        self._next_send = next_send
+        self._max_in_flight = max_in_flight
+        self._clock = clock
+        self._seconds = seconds
+        self._look_at = 0.0
+        self._in_flight: list[Sending] = []
+
+    @property
+    def in_flight(self) -> int:
+        """The number of sends in flight."""
+        return len(self._in_flight)
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> Round[None]:
+        """Goes on until nothing is left to send and to wait for, or until `until` says so.
+
+        A pause whose answer is true was cut short, because there is something to begin.
+        """
+        while not until():
+            begun = self._next_send() if len(self._in_flight) < self._max_in_flight else None
+            if begun is not None:
+                if not self._in_flight:
+                    self._look_at = self._clock() + self._seconds
+                self._in_flight.append(begun)
+                yield from self._advance(begun)
+            elif not self._in_flight:
+                return
+            if begun is None or self._clock() >= self._look_at:
+                yield from self._look(begun)
+
+    def _look(self, begun: Sending | None) -> Round[None]:
+        """Lets all sends go on that have paused, in their order; before that, it waits if nothing has begun."""
+        if begun is None and (yield Pause(min(sending.deadline for sending in self._in_flight))):
+            return
+        self._look_at = self._clock() + self._seconds
+        for sending in list(self._in_flight):
+            if sending is not begun:
+                yield from self._advance(sending)
+
+    def _advance(self, sending: Sending) -> Round[None]:
+        """Carries out the steps of a send until it pauses or ends. Its errors end this send only."""
+        try:
+            step = next(sending.work)
+            while not isinstance(step, Pause):
+                try:
+                    answer = yield StepOf(sending.owner, step)
+                except Exception as error:
+                    step = sending.work.throw(error)
+                else:
+                    step = sending.work.send(answer)
+        except StopIteration as end:
+            self._end(sending, end.value, None)
+        except Exception as error:
+            self._end(sending, None, error)
+
+    def _end(self, sending: Sending, answers: Answers | None, error: BaseException | None) -> None:
+        self._in_flight.remove(sending)
+        sending.done(answers, error)
+
+    def abort(self, error: BaseException) -> None:
+        """Ends all sends in flight with an error; nobody knows whether their records are in a log."""
+        for sending in list(self._in_flight):
+            sending.work.close()
+            self._end(sending, None, error)

@@ -1,0 +1,214 @@
+"""Several sends in flight on real tables: futures, order, flush and close."""
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from lakelog.replication.clients.producer import Producer
+from lakelog.replication.clients.sends_in_flight import SendsInFlight
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.errors import (
+    IllegalStateException,
+    InvalidConfigurationException,
+    InvalidRecordException,
+    KafkaStorageException,
+    TimeoutException,
+)
+from lakelog.replication.storage.delta.delta_log import DeltaLog
+from tests.clients.world import LONG, World
+from tests.processes import wait_until
+from tests.storage.delta.answers import lose_an_answer
+from tests.storage.logs import P0, P1, TOPIC, follow, values
+
+
+@pytest.fixture
+def world(root):
+    made = World(root)
+    made.say(0)
+    made.say(0, P1)
+    return made
+
+
+def record(value, partition=0):
+    return pa.table({"value": [value], "partition": [partition]})
+
+
+def end(world, partition=P0):
+    return world.logs[1].refresh().partition(partition).log_end_offset
+
+
+def is_append(_, cause):
+    return cause.get("why") == "append"
+
+
+def test_ap_06_sends_are_appended_in_order_while_none_is_acknowledged(world):
+    with Producer(world.uri) as producer:
+        futures = [producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b", b"c")]
+        wait_until(lambda: end(world) == 3, "the records in the leader's log")
+        assert not any(future.done() for future in futures)
+        world.say(2)
+        assert [future.result()[0].base_offset for future in futures[:2]] == [0, 1]
+        assert not futures[2].done()
+        world.say(3)
+    assert [future.result()[0].error for future in futures] == [None] * 3
+    assert values(world.logs[1]) == [b"a", b"b", b"c"]
+
+
+def test_ap_07_sends_that_wait_share_each_look(world, monkeypatch, while_waiting):
+    """In each pause one look follows, whatever the number of sends in flight."""
+    looks, leaderships = [], TopicView.leaderships
+
+    def counted(*given):
+        looks.append(given)
+        return leaderships(*given)
+
+    monkeypatch.setattr(TopicView, "leaderships", counted)
+    monkeypatch.setattr(SendsInFlight, "start", lambda _: None)
+    producer = Producer(world.uri)
+    futures = [producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b", b"c")]
+    while_waiting(looks.clear, lambda: None, lambda: world.say(3))
+    producer.flush()
+    assert [future.result()[0].error for future in futures] == [None] * 3
+    assert len(looks) == 3
+
+
+def test_ap_06_no_more_than_allowed_are_in_flight(world):
+    producer = Producer(world.uri, max_in_flight_requests_per_connection=2)
+    futures = [producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b", b"c")]
+    wait_until(lambda: end(world) == 2, "two records in the leader's log")
+    assert futures[2].cancel()
+    world.say(2)
+    producer.flush()
+    assert values(world.logs[1]) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("most", [0, 6, "5", None])
+def test_ap_06_idempotence_allows_one_to_five_sends_in_flight(world, most):
+    with pytest.raises(InvalidConfigurationException, match=f"per_connection is {most!r}, .* from 1 to 5"):
+        Producer(world.uri, max_in_flight_requests_per_connection=most)
+
+
+def test_ap_06_a_send_waits_behind_those_in_flight(world):
+    producer = Producer(world.uri)
+    first = producer.send_async(TOPIC, record(b"a"), LONG)
+    wait_until(lambda: end(world) == 1, "the first record")
+    world.say(2)
+    assert producer.send(TOPIC, record(b"b"))[0].base_offset == 1
+    assert first.result()[0].base_offset == 0
+
+
+def test_ap_06_an_unknown_outcome_holds_up_the_next_send_of_the_partition(world, monkeypatch):
+    """The first append lands without an answer, and is found when it is repeated."""
+    lose_an_answer(monkeypatch, is_append, error=KafkaStorageException("no answer"))
+    with Producer(world.uri, acks=1) as producer:
+        futures = [producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b")]
+    assert [future.result()[0].base_offset for future in futures] == [0, 1]
+    assert values(world.logs[1]) == [b"a", b"b"]
+
+
+def test_ap_06_a_partition_that_cannot_be_sent_to_holds_up_no_other(world):
+    follow(world.logs[1], P1, epoch=1)
+    producer = Producer(world.uri, acks=1)
+    stuck = producer.send_async(TOPIC, record(b"stuck", 1), LONG)
+    assert producer.send_async(TOPIC, record(b"a"), LONG).result()[0].error is None
+    assert not stuck.done()
+    producer.close(timeout=0)
+    assert isinstance(stuck.exception(), IllegalStateException)
+
+
+def test_ap_06_after_a_failure_the_next_send_has_a_new_identity(world):
+    producer = Producer(world.uri)
+    first = producer.send_async(TOPIC, record(b"a"), 50)
+    assert isinstance(first.result()[0].error, TimeoutException)
+    second = producer.send_async(TOPIC, record(b"b"), LONG)
+    wait_until(lambda: end(world) == 2, "both records")
+    world.say(2)
+    assert second.result()[0].error is None
+    one, other = (batch.header for batch in world.logs[1].refresh().partition(P0).batches)
+    assert (one.producer_id == other.producer_id, other.base_sequence) == (False, 0)
+
+
+def test_ap_06_a_send_whose_time_is_over_before_it_begins_is_not_sent(world):
+    producer = Producer(world.uri, max_in_flight_requests_per_connection=1)
+    first, second = (producer.send_async(TOPIC, record(value), ms) for value, ms in ((b"a", 100), (b"b", 50)))
+    assert isinstance(first.result()[0].error, TimeoutException)
+    with pytest.raises(TimeoutException, match="flights: 1 records waited for earlier sends, and were not sent within"):
+        second.result()
+    assert values(world.logs[1]) == [b"a"]
+
+
+def test_ap_02_a_send_that_is_wrong_is_refused_at_once(world):
+    with pytest.raises(InvalidRecordException):
+        Producer(world.uri).send_async(TOPIC, pa.table({"key": [b"k"]}))
+
+
+def test_ap_02_flush_waits_for_all_and_times_out(world):
+    producer = Producer(world.uri)
+    future = producer.send_async(TOPIC, record(b"a"), LONG)
+    with pytest.raises(TimeoutException, match=r"1 sends are not settled after 0\.01 s"):
+        producer.flush(timeout=0.01)
+    wait_until(lambda: end(world) == 1, "the record")
+    world.say(1)
+    producer.flush()
+    assert future.done()
+
+
+def test_ap_02_a_closed_producer_sends_nothing(world):
+    producer = Producer(world.uri, acks=1)
+    producer.close()
+    for send in (producer.send, producer.send_async):
+        with pytest.raises(IllegalStateException, match="the producer is closed"):
+            send(TOPIC, record(b"a"))
+    producer.close()
+    assert values(world.logs[1]) == []
+
+
+def test_ap_02_close_ends_what_is_not_settled_in_time(world, monkeypatch):
+    """One send hangs in its commit and one waits. The first ends when the store answers."""
+    goes_on, commit = threading.Event(), DeltaLog.commit
+
+    def hangs(log, cause, *args, **options):
+        if is_append(log, cause):
+            goes_on.wait(60)
+        return commit(log, cause, *args, **options)
+
+    monkeypatch.setattr(DeltaLog, "commit", hangs)
+    producer = Producer(world.uri, max_in_flight_requests_per_connection=1)
+    first, second = (producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b"))
+    producer.close(timeout=0.01)
+    assert isinstance(second.exception(timeout=0), IllegalStateException)
+    goes_on.set()
+    assert isinstance(first.exception(), IllegalStateException)
+    assert values(world.logs[1]) == [b"a"]
+
+
+def test_ap_02_in_a_callback_nothing_can_be_waited_for(world):
+    """The thread that calls it is the one that would have to do the work."""
+    producer, told = Producer(world.uri, acks=1), []
+
+    def waits(_):
+        for call in (producer.flush, producer.close, lambda: producer.send(TOPIC, record(b"b"))):
+            with pytest.raises(IllegalStateException, match="a callback must not wait"):
+                call()
+        told.append(producer.send_async(TOPIC, record(b"c")))
+
+    producer.send_async(TOPIC, record(b"a")).add_done_callback(waits)
+    wait_until(lambda: told, "the callback")
+    assert told[0].result()[0].base_offset == 1
+
+
+def test_ap_06_threads_share_a_producer(world):
+    producer, answers = Producer(world.uri, acks=1), []
+
+    def send(name):
+        answers.extend(producer.send(TOPIC, record(f"{name}{n}".encode()))[0] for n in range(5))
+
+    threads = [threading.Thread(target=send, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(answer.base_offset for answer in answers) == list(range(10))
+    got = values(world.logs[1])
+    assert [v for v in got if v.startswith(b"a")] == [b"a%d" % n for n in range(5)]

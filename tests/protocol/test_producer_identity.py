@@ -1,0 +1,101 @@
+"""The sequence numbers of sends in flight: whose turn it is, under which identity and with which first sequence."""
+
+import pytest
+
+from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity, Turn
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+
+P, AGAIN = TopicIdPartition("id", 0), TopicIdPartition("made again", 0)
+FIRST, SECOND = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(7, 1)
+
+
+class Sends:
+    """Three sends of two records to one partition. An event is a send's number and its progress."""
+
+    def __init__(self):
+        self.identity = ProducerIdentity(FIRST)
+        self.sends = [self.identity.begin_send("t", [0]) for _ in range(3)]
+
+    def happen(self, number, what):
+        send = self.sends[number]
+        match what:
+            case "tried":
+                send.sequence(P)
+            case "written":
+                send.sequence(P)
+                send.writes([P])
+            case "appended" | "appended again":
+                partition = P if what == "appended" else AGAIN
+                send.sequence(partition)
+                send.writes([partition])
+                send.appended(partition, 2)
+            case "succeeds" | "fails":
+                send.settle([0] if what == "succeeds" else [])
+            case "out of order":
+                assert send.comes_later(P)
+            case "renewed":
+                send.renew(SECOND)
+
+    def turns(self):
+        """The turn of each send, and the sequence if it is its turn."""
+        turns = [send.turn(P) for send in self.sends]
+        return [
+            send.sequence(P) if turn is Turn.NOW else turn.name for send, turn in zip(self.sends, turns, strict=True)
+        ]
+
+
+LATER, NEW = "LATER", "NEEDS_IDENTITY"
+TURNS = [
+    ("the first one", [], [(7, 0, 0), LATER, LATER]),
+    ("appended, so the next", [(0, "appended")], [(7, 0, 0), (7, 0, 2), LATER]),
+    ("an unknown outcome holds up the next", [(0, "written")], [(7, 0, 0), LATER, LATER]),
+    ("sent again, later ones went further", [(0, "appended"), (1, "appended"), (0, "appended")],
+     [(7, 0, 0), (7, 0, 2), (7, 0, 4)]),
+    ("to a topic made again in order", [(0, "appended"), (1, "appended again")], [(7, 0, 0), (7, 0, 2), LATER]),
+    ("acknowledged", [(0, "appended"), (0, "succeeds")], [None, (7, 0, 2), LATER]),
+    ("a failure without an attempt", [(0, "fails")], [None, (7, 0, 0), LATER]),
+    ("a failure", [(0, "written"), (0, "fails")], [None, NEW, LATER]),
+    ("a failure, renewed", [(0, "written"), (0, "fails"), (1, "renewed")], [None, (7, 1, 0), LATER]),
+    ("those in flight go on after a failure", [(0, "appended"), (1, "appended"), (0, "fails")],
+     [None, (7, 0, 2), LATER]),
+    ("then the next is renewed", [(0, "appended"), (1, "appended"), (0, "fails"), (1, "succeeds")], [None, None, NEW]),
+    ("an attempt is made anew", [(0, "appended"), (1, "tried"), (0, "fails"), (1, "renewed")],
+     [None, (7, 1, 0), LATER]),
+    ("out of order without a write", [(0, "tried"), (0, "out of order")], [NEW, LATER, LATER]),
+    ("out of order behind another", [(0, "appended"), (1, "written"), (1, "out of order")],
+     [(7, 0, 0), (7, 0, 2), LATER]),
+    ("renewed between, others first", [(0, "appended"), (0, "renewed")], [(7, 0, 0), (7, 0, 2), LATER]),
+    ("renewed between, then nothing in flight", [(0, "appended"), (0, "renewed"), (0, "succeeds")],
+     [None, (7, 1, 0), LATER]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("events", "wanted"), [case[1:] for case in TURNS], ids=[case[0] for case in TURNS])
+def test_ap_06_whose_turn_it_is(events, wanted):
+    sends = Sends()
+    for number, what in events:
+        sends.happen(number, what)
+    ended = {number for number, what in events if what in ("succeeds", "fails")}
+    assert [None if n in ended else turn for n, turn in enumerate(sends.turns())] == wanted
+
+
+def test_ap_06_a_send_that_a_log_may_hold_is_refused_when_it_is_out_of_order():
+    sends = Sends()
+    sends.happen(0, "written")
+    assert not sends.sends[0].comes_later(P)
+
+
+def test_ap_06_an_identity_that_is_used_up_is_of_no_use_to_any_partition():
+    identity = ProducerIdentity(FIRST)
+    busy = identity.begin_send("t", [0])
+    busy.sequence(P)
+    identity.use_up()
+    other = TopicIdPartition("id", 1)
+    assert identity.begin_send("t", [1]).turn(other) is Turn.NEEDS_IDENTITY
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_ap_06_a_log_must_know_the_producer_of_records_that_follow(is_first):
+    sends = Sends()
+    sends.happen(0, "appended")
+    assert sends.sends[0 if is_first else 1].follows(P) is not is_first
