@@ -129,7 +129,7 @@ def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: in
 
 def split(records: pa.Table, partitions: pa.ChunkedArray) -> Mapping[int, pa.Table]:
     """The records of each partition, in their original order."""
-    placed = pa.table({"partition": partitions, "place": pa.array(range(len(partitions)), pa.int64())})
+    placed = pa.table({"partition": partitions, "place": pa.arange(0, len(partitions))})
     order = pc.sort_indices(placed, [("partition", "ascending"), ("place", "ascending")])
     ordered, numbers = records.take(order), partitions.take(order)
     counts = sorted((row["values"], row["counts"]) for row in pc.value_counts(numbers).to_pylist())

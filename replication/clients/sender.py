@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
 
 from lakelog.replication.clients.record_set import RecordSet
 from lakelog.replication.clients.topic_view import TopicView, pause
@@ -16,6 +17,7 @@ from lakelog.replication.protocol.rounds.carry_out import Handler, Result, carry
 from lakelog.replication.protocol.rounds.send_round import SendOptions
 from lakelog.replication.protocol.rounds.send_steps import (
     AppendToLeader,
+    AppendToLeaders,
     LeadershipsSeen,
     Pause,
     ReadLeaderLogs,
@@ -28,7 +30,10 @@ from lakelog.replication.protocol.rounds.send_steps import (
     TopicSeen,
 )
 from lakelog.replication.storage.log.append import Positions, append
+from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
+
+Outcomes: TypeAlias = Mapping[TopicIdPartition, Appended | LakelogException]
 
 
 class Sender:
@@ -46,6 +51,7 @@ class Sender:
             ReadTopic: lambda step: TopicSeen(view.partitions(step.topic), self._min_insync_replicas()),
             TakeIdentity: lambda step: take_identity(step.deadline) if take_identity else None,
             AppendToLeader: self._append,
+            AppendToLeaders: self._append_to_all,
             ReadLeaderships: lambda step: LeadershipsSeen(
                 view.leaderships(step.topic, step.partitions), self._min_insync_replicas()
             ),
@@ -65,8 +71,10 @@ class Sender:
     def _min_insync_replicas(self) -> int:
         return self._view.config(self._topic).min_insync_replicas
 
-    def _append(self, step: AppendToLeader) -> Mapping[TopicIdPartition, Appended | LakelogException]:
-        log = self._view.log(step.leader)
+    def _append(self, step: AppendToLeader) -> Outcomes:
+        return self._append_at(self._view.log(step.leader), step)
+
+    def _append_at(self, log: ReplicaLog, step: AppendToLeader) -> Outcomes:
         write = self._given.writer(log.root, step.leader, step.requests)
 
         def noted(positions: Positions) -> Sequence[Segment]:
@@ -74,6 +82,16 @@ class Sender:
             return write(positions)
 
         return append(log, step.requests, noted, self._options.who, self._options.deadline)
+
+    def _append_to_all(self, step: AppendToLeaders) -> list[Outcomes | LakelogException]:
+        """One thread a leader. Their logs are opened before, by this thread."""
+        logs = [error_or(self._view.log, each.leader) for each in step.appends]
+        with ThreadPoolExecutor(len(logs)) as pool:
+            return list(pool.map(self._append_in_thread, list(zip(logs, step.appends, strict=True))))
+
+    def _append_in_thread(self, given: tuple[ReplicaLog | LakelogException, AppendToLeader]) -> Any:
+        log, step = given
+        return log if isinstance(log, LakelogException) else error_or(self._append_at, log, step)
 
     def _logs(self, step: ReadLeaderLogs) -> dict[TopicIdPartition, PartitionLog | LakelogException]:
         state = self._view.log(step.leader).refresh()
@@ -84,3 +102,11 @@ class Sender:
             except LakelogException as error:
                 found[partition] = error
         return found
+
+
+def error_or(call: Callable[..., Any], *given: object) -> Any:
+    """The result of a call, or the LakelogException that it raised."""
+    try:
+        return call(*given)
+    except LakelogException as error:
+        return error

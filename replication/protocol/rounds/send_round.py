@@ -25,10 +25,11 @@ from lakelog.replication.protocol.partition_leader import no_leader
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import SendSequences, Turn
-from lakelog.replication.protocol.record_batch import OfPartition
+from lakelog.replication.protocol.record_batch import OfPartition, TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.rounds.send_steps import (
     AppendToLeader,
+    AppendToLeaders,
     Pause,
     ReadTopic,
     Round,
@@ -150,9 +151,7 @@ class SendRound:
         by_leader: dict[int, list[PartitionRegistration]] = {}
         for registration in ready:
             by_leader.setdefault(registration.leader, []).append(registration)
-        for leader, led in by_leader.items():
-            answers += yield from self._append_to(leader, led)
-        return answers
+        return [*answers, *(yield from self._append_to(by_leader))]
 
     def _whose_turn_it_is(self, found: Sequence[PartitionRegistration]) -> Round[list[PartitionRegistration]]:
         turns = [self._sequences.turn(registration.topic_id_partition) for registration in found]
@@ -190,14 +189,25 @@ class SendRound:
         self._rules.check_min_isr(self._options.acks, len(registration.isr), needed, self._topic, partition)
         return registration
 
-    def _append_to(self, leader: int, led: Sequence[PartitionRegistration]) -> Round[list[RecordMetadata]]:
-        requests = tuple(self._request(registration) for registration in led)
-        outcomes: Mapping[object, Appended | LakelogException]
-        try:
-            outcomes = yield AppendToLeader(leader, requests, self._sequences.writes)
-        except LakelogException as error:
-            outcomes = dict.fromkeys((request.topic_id_partition for request in requests), error)
-        answers = [self._answer(request, outcomes[request.topic_id_partition]) for request in requests]
+    def _append_to(self, led: Mapping[int, Sequence[PartitionRegistration]]) -> Round[list[RecordMetadata]]:
+        """Appends to all leaders at the same time."""
+        steps = tuple(
+            AppendToLeader(leader, tuple(self._request(each) for each in registrations), self._sequences.writes)
+            for leader, registrations in led.items()
+        )
+        outcomes: Sequence[Mapping[TopicIdPartition, Appended | LakelogException] | LakelogException]
+        if len(steps) == 1:
+            try:
+                outcomes = [(yield steps[0])]
+            except LakelogException as error:
+                outcomes = [error]
+        else:
+            outcomes = (yield AppendToLeaders(steps)) if steps else []
+        answers = [
+            self._answer(request, found if isinstance(found, LakelogException) else found[request.topic_id_partition])
+            for step, found in zip(steps, outcomes, strict=True)
+            for request in step.requests
+        ]
         return [answer for answer in answers if answer is not None]
 
     def _request(self, registration: PartitionRegistration) -> PartitionAppend:

@@ -38,6 +38,12 @@ class AppendToLeader(NamedTuple):
     writes: Callable[[Iterable[TopicIdPartition]], None]
 
 
+class AppendToLeaders(NamedTuple):
+    """Appends to several leaders at the same time. Answer: that of each append, or its error, in their order."""
+
+    appends: tuple[AppendToLeader, ...]
+
+
 class TakeIdentity(NamedTuple):
     """Takes a new id or epoch for the producer, until the deadline on the monotonic clock, in seconds. Answer:
     `ProducerIdAndEpoch`."""
@@ -79,7 +85,8 @@ class Pause(NamedTuple):
 
 
 SendStep: TypeAlias = (
-    ReadTopic | TakeIdentity | AppendToLeader | ReadLeaderships | ReadLeaderLogs | ReadReplicas | Pause
+    ReadTopic | TakeIdentity | AppendToLeader | AppendToLeaders | ReadLeaderships | ReadLeaderLogs | ReadReplicas
+    | Pause
 )  # fmt: skip
 
 Round: TypeAlias = carry_out.Round[SendStep, Result]

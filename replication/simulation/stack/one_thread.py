@@ -166,6 +166,8 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     for place in (
         "server.fetcher.segment_copier",
         "storage.log.broken_segments",
+        "storage.log.append",
+        "clients.sender",
     ):
         changes.change(place, "ThreadPoolExecutor", InOrder)
     changes.change(SendsInFlight, "start", lambda _: None)  # `flush` carries out what was sent before

@@ -5,7 +5,10 @@ Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.appendAsLeader`, `Producer
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import groupby
 
 import pyarrow as pa
@@ -142,7 +145,8 @@ def arrow_writer(
         ]
         by_replicas = groupby(placed, key=lambda item: sorted(item[0]))
         packs = [pack for _, group in by_replicas for pack in packs_of((batch for _, batch in group), segment_bytes)]
-        return [_write_pack(root, leader, pack) for pack in packs]
+        with ThreadPoolExecutor(max(1, min(len(packs), os.cpu_count() or 1))) as pool:
+            return list(pool.map(partial(_write_pack, root, leader), packs))
 
     return write
 
@@ -193,7 +197,7 @@ def _log_rows(request: PartitionAppend, part: pa.Table, base: int) -> pa.Table:
     columns = {
         name: pa.repeat(pa.scalar(value, LOG.arrow.field(name).type), count) for name, value in constants.items()
     }
-    columns["offset"] = pa.array(range(base, base + count), pa.int64())
+    columns["offset"] = pa.arange(base, base + count)
     columns.update({name: part[name] for name in ("key", "value", "timestamp", "headers")})
     return pa.table({name: columns[name] for name in LOG.names})
 

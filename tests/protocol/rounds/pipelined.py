@@ -19,6 +19,7 @@ from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, Se
 from lakelog.replication.protocol.rounds.send_round import SendOptions
 from lakelog.replication.protocol.rounds.send_steps import (
     AppendToLeader,
+    AppendToLeaders,
     LeadershipsSeen,
     Pause,
     ReadLeaderLogs,
@@ -142,7 +143,7 @@ class World:
         self.most_in_flight = max(self.most_in_flight, self.pipeline.in_flight)
         if self.rng.random() < self.faults / 20:
             raise Interrupted
-        if type(step.step) not in (AppendToLeader, TakeIdentity) and self.rng.random() < self.faults / 2:
+        if type(step.step) not in (AppendToLeader, AppendToLeaders, TakeIdentity) and self.rng.random() < self.faults / 2:
             raise LOST
         match step.step:
             case ReadTopic():
@@ -152,12 +153,20 @@ class World:
                 return ProducerIdAndEpoch(self.ids, 0)
             case AppendToLeader():
                 return self.append(step.owner, step.step)
+            case AppendToLeaders(appends):
+                return [self.append_or_error(step.owner, each) for each in appends]
             case ReadLeaderships(_, partitions):
                 return LeadershipsSeen({p: self.leadership(p) for p in partitions}, 2)
             case ReadLeaderLogs(leader, partitions):
                 return {p: self.logs[leader, p.partition].copy() for p in partitions}
             case ReadReplicas():
                 return {}
+
+    def append_or_error(self, sent, step):
+        try:
+            return self.append(sent, step)
+        except LakelogException as error:
+            return error
 
     def append(self, sent, step):
         """One commit. It may be refused, or land without an answer; a role may change just before."""
