@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _SCRUB_ROUNDS = 10  # rounds between two scrubs: a scrub lists the folder, and object stores charge for that
 _COMPACTIONS = 16  # the most in one round
+_COMPACTION_SECONDS = 60  # none begins after that in one round, and none is larger than its rate allows in that time
 
 Led = Callable[[], Mapping[TopicIdPartition, HostedPartition]]
 
@@ -136,12 +137,14 @@ class LogMaintenance:
     def _compact(self) -> None:
         """Runs a limited number of compactions, so that the other parts need not wait long. The next round goes on."""
         config = self._config
-        limits = config.log_segment_bytes, config.log_cleaner_min_files, config.log_cleaner_max_bytes
+        rate, ends_at = config.log_cleaner_io_max_bytes_per_second, time.monotonic() + _COMPACTION_SECONDS
+        most = min(config.log_cleaner_max_bytes, rate * _COMPACTION_SECONDS)
+        limits = config.log_segment_bytes, config.log_cleaner_min_files, most
         for _ in range(_COMPACTIONS if config.log_cleaner_enable else 0):
-            if self._thread.is_stopping:
+            if self._thread.is_stopping or time.monotonic() >= ends_at:
                 return
             self._pause_point.pass_through()
-            pace = CompactionPace(config.log_cleaner_io_max_bytes_per_second, self._is_in_use, self._wait)
+            pace = CompactionPace(rate, self._is_in_use, self._wait)
             try:
                 replaced = compact(self._log, *limits, self._name, pace)
             except _Stopping:

@@ -1,5 +1,6 @@
 """A broker maintains its log in rounds, without delaying its other work."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -143,8 +144,31 @@ def test_na_04_a_round_ends_however_much_there_is_to_compact(world, monkeypatch)
     assert len(asked) == 16
 
 
+@pytest.mark.parametrize(("rate", "most"), [(1000, 60_000), (2**63 - 1, 5_000_000)])
+def test_na_04_a_compaction_is_no_larger_than_its_rate_allows_in_a_minute(root, monkeypatch, rate, most):
+    limits = {"log.cleaner.io.max.bytes.per.second": rate, "log.cleaner.max.bytes": 5_000_000}
+    asked = []
+    monkeypatch.setattr(log_maintenance, "compact", lambda _log, _size, _files, found, *_: asked.append(found) or 0)
+    World(root, **limits).maintenance.run_once()
+    assert asked == [most]
+
+
+def test_na_04_no_compaction_begins_after_a_minute(world, monkeypatch):
+    asked, now = [], [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def slow(*_):
+        asked.append(1)
+        now[0] += 25.0
+        return 8
+
+    monkeypatch.setattr(log_maintenance, "compact", slow)
+    world.maintenance._compact()
+    assert len(asked) == 3
+
+
 def test_na_04_a_compaction_that_waits_ends_with_its_broker(root, caplog):
-    world = World(root, **{"log.cleaner.io.max.bytes.per.second": 1})
+    world = World(root, **{"log.cleaner.io.max.bytes.per.second": 200})
     thread, waits = world.maintenance._thread, []
     wait = thread.wait
     thread.wait = lambda seconds: waits.append(seconds) or wait(seconds)
