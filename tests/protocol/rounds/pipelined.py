@@ -143,7 +143,10 @@ class World:
         self.most_in_flight = max(self.most_in_flight, self.pipeline.in_flight)
         if self.rng.random() < self.faults / 20:
             raise Interrupted
-        if type(step.step) not in (AppendToLeader, AppendToLeaders, TakeIdentity) and self.rng.random() < self.faults / 2:
+        if (
+            type(step.step) not in (AppendToLeader, AppendToLeaders, TakeIdentity)
+            and self.rng.random() < self.faults / 2
+        ):
             raise LOST
         match step.step:
             case ReadTopic():

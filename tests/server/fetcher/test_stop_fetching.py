@@ -47,7 +47,7 @@ def world(root):
     home, states = StorageRoot.of(root), SharedFetchStates(Clock())
     work = Appending(states)
     fetcher = ReplicaFetcher(
-        None, 2, BrokerIdAndFetcherId(1, 0), home, home, home.child("checkpoints"), Config(), states, work, PausePoint()
+        None, 2, BrokerIdAndFetcherId(1, 0), home, home.child("checkpoints"), Config(), states, work, PausePoint()
     )  # fmt: skip
     fetcher.start = lambda: None
     manager = ReplicaFetcherManager(1, lambda _key, _uri: fetcher, lambda _broker: SourceBroker(home.uri, 1))
