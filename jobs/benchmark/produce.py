@@ -24,12 +24,13 @@ from lakelog.replication.local_cluster import LocalCluster
 TOPIC, PARTITIONS, BROKERS = "bench", 12, 3
 _TIMEOUT_MS = 120_000
 _TWENTY_MB = DataSet(20_000, 1000)
-FIRST, SMALL, IN_A_ROW = "first send", "small sends", "sends in a row"
+FIRST, SMALL, IN_A_ROW, IN_FLIGHT = "first send", "small sends", "sends in a row", "sends in flight"
 
 
 @dataclass(frozen=True)
 class ProducePlan:
-    """The sends and their numbers. One large send of each kind, and some small ones, warm up and are not counted."""
+    """The sends and their numbers. One large send of each kind, some small ones, and one round of sends in flight warm up
+    and are not counted."""
 
     rounds: int = 5
     large: tuple[DataSet, ...] = (DataSet(1_000_000, 100), DataSet(200_000, 1000))
@@ -42,7 +43,8 @@ class ProducePlan:
     def steps(self) -> int:
         """The number of sends."""
         large = (self.rounds + 1) * len(self.large)
-        return 1 + self.warm_up_sends + self.small_sends + self.sends_in_a_row + large
+        in_flight = (self.rounds + 1) * self.sends_in_a_row
+        return 1 + self.warm_up_sends + self.small_sends + self.sends_in_a_row + in_flight + large
 
 
 # Checks that the benchmark works. Its figures mean nothing.
@@ -79,7 +81,8 @@ def measure_produce(spark: SparkSession, plan: ProducePlan) -> Produced:
         with counting_bar() as progress:
             task = progress.add_task("sending", total=plan.steps)
             run = _Run(folder, Producer(cluster.cluster_uri, acks="all"), lambda: progress.advance(task))
-            found = Produced([*run.small(plan), run.in_a_row(plan), *(run.large(plan, each) for each in plan.large)])
+            rows = [run.in_a_row(plan), run.in_flight(plan)]
+            found = Produced([*run.small(plan), *rows, *(run.large(plan, each) for each in plan.large)])
         committed = read_committed(spark, cluster.cluster_uri, TOPIC).select("key", "value")
         one, other = (checksum(each).collect() for each in (committed, spark.read.parquet(str(run.sent))))
         found.rows_equal = one == other
@@ -120,6 +123,23 @@ class _Run:
             self._send(sends, table)
         for table in tables:
             self._append_plainly(sends, table)
+        return sends
+
+    def in_flight(self, plan: ProducePlan) -> Sends:
+        """The same sends, five in flight. The time of a send is that of its round by the number of sends."""
+        sends, warm_up = Sends(IN_FLIGHT, plan.in_a_row), Sends("warm-up", plan.in_a_row)
+        for each in [warm_up, *[sends] * plan.rounds]:
+            tables = [self._table(each.data_set) for _ in range(plan.sends_in_a_row)]
+            started = time.perf_counter()
+            futures = [self._producer.send_async(TOPIC, table, timeout_ms=_TIMEOUT_MS) for table in tables]
+            for future in futures:
+                raise_first_error(future.result())
+                self._on_step()
+            each.seconds.append((time.perf_counter() - started) / len(tables))
+            plain = Sends("plain", plan.in_a_row)
+            for table in tables:
+                self._append_plainly(plain, table)
+            each.plain_seconds.append(sum(plain.plain_seconds) / len(tables))
         return sends
 
     def large(self, plan: ProducePlan, data_set: DataSet) -> Sends:

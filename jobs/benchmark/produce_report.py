@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from lakelog.jobs.benchmark.produce import FIRST, IN_A_ROW, SMALL, Produced, Sends
+from lakelog.jobs.benchmark.produce import FIRST, IN_A_ROW, IN_FLIGHT, SMALL, Produced, Sends
 from lakelog.jobs.benchmark.report import circumstances, summary
 from lakelog.jobs.cli.console import Row
 
@@ -14,13 +14,14 @@ def produce_figures(found: Produced) -> dict[str, object]:
     if not found.rows_equal:
         return {"rows_equal": False, **circumstances()}
     named = {sends.name: sends for sends in found.sends}
-    large = [sends for sends in found.sends if sends.name not in (FIRST, SMALL, IN_A_ROW)]
+    large = [sends for sends in found.sends if sends.name not in (FIRST, SMALL, IN_A_ROW, IN_FLIGHT)]
     return {
         "rows_equal": True,
         "first_send_ms": _ms(named[FIRST].seconds),
         "small_send_ms": _ms(named[SMALL].seconds),
         "small_send_core_seconds": round(named[SMALL].core_seconds / len(named[SMALL].seconds), 3),
         "in_a_row_mb_per_s": _mb_per_s(named[IN_A_ROW]),
+        "in_flight_mb_per_s": _mb_per_s(named[IN_FLIGHT]),
         **{f"arrow_mb_per_s_{_size(sends)}": _mb_per_s(sends) for sends in large},
         **{f"arrow_records_per_s_{_size(sends)}": _records_per_s(sends) for sends in large},
         "sends": [_figures(sends) for sends in found.sends],

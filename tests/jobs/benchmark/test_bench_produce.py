@@ -12,7 +12,7 @@ from lakelog.jobs.benchmark import produce
 from lakelog.jobs.benchmark.cpu import _process, cpu_seconds
 from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.idle import Idle, idle_figures, idle_rows
-from lakelog.jobs.benchmark.produce import FIRST, IN_A_ROW, QUICK, SMALL, Produced, Sends, _Run, measure_produce
+from lakelog.jobs.benchmark.produce import FIRST, IN_A_ROW, IN_FLIGHT, QUICK, SMALL, Produced, Sends, _Run, measure_produce
 from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
 from tests.processes import wait_until
 
@@ -23,6 +23,7 @@ KINDS = [
     Sends(FIRST, DataSet(12, 100), [3.0], [0.1], 4.0),
     Sends(SMALL, DataSet(12, 100), [0.1, 0.3, 0.2], [0.1, 0.1, 0.1], 0.6),
     Sends(IN_A_ROW, DataSet(20_000, 1000), [0.5, 0.4], [0.2, 0.2]),
+    Sends(IN_FLIGHT, DataSet(20_000, 1000), [0.2, 0.1, 0.3], [0.2, 0.2, 0.2]),
     Sends("large sends", DataSet(1_000_000, 100), [2.0], [1.0]),
     Sends("large sends", DataSet(200_000, 1000), [2.0, 1.0, 4.0], [1.0, 1.0, 1.0]),
 ]
@@ -36,13 +37,14 @@ def test_the_figures_are_medians() -> None:
         "small_send_ms": 200.0,
         "small_send_core_seconds": 0.2,
         "in_a_row_mb_per_s": 44.4,
+        "in_flight_mb_per_s": 100.0,
         "arrow_mb_per_s_100b": 50.0,
         "arrow_mb_per_s_1kb": 100.0,
         "arrow_records_per_s_100b": 500_000,
         "arrow_records_per_s_1kb": 100_000,
         "cores": found["cores"],
     }
-    assert [row["median_ms"] for row in produce_rows(Produced(KINDS, rows_equal=True))] == [3000, 200, 450, 2000, 2000]
+    assert [row["median_ms"] for row in produce_rows(Produced(KINDS, rows_equal=True))] == [3000, 200, 450, 200, 2000, 2000]
 
 
 def test_records_that_differ_leave_no_time() -> None:
@@ -90,7 +92,7 @@ def test_the_name_of_a_process_may_have_any_bytes(tmp_path: Path) -> None:
 def test_what_was_sent_is_committed(spark: "SparkSession") -> None:
     found = measure_produce(spark, QUICK)
     assert found.rows_equal
-    assert [len(sends.seconds) for sends in found.sends] == [1, 2, 2, 1, 1]
+    assert [len(sends.seconds) for sends in found.sends] == [1, 2, 2, 1, 1, 1]
     assert all(len(sends.seconds) == len(sends.plain_seconds) for sends in found.sends)
 
 
