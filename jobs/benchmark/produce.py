@@ -29,8 +29,8 @@ FIRST, SMALL, IN_A_ROW, IN_FLIGHT = "first send", "small sends", "sends in a row
 
 @dataclass(frozen=True)
 class ProducePlan:
-    """The sends and their numbers. One large send of each kind, some small ones, and one round of sends in flight warm up
-    and are not counted."""
+    """The sends and their numbers. One large send of each kind, some small ones, and one round of sends in flight
+    warm up and are not counted."""
 
     rounds: int = 5
     large: tuple[DataSet, ...] = (DataSet(1_000_000, 100), DataSet(200_000, 1000))

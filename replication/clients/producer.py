@@ -6,16 +6,19 @@ Kafka: `KafkaProducer`, `ReplicaManager.appendRecords`. [AP-02, AP-06]
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
+from typing import cast
 
+from lakelog.replication.clients.producer_config import ProducerConfig
 from lakelog.replication.clients.producer_name import ProducerName
-from lakelog.replication.clients.record_set import Records, RecordSet, record_set
+from lakelog.replication.clients.record_set import ArrowRecordSet, Records, record_set
 from lakelog.replication.clients.sender import Sender
 from lakelog.replication.clients.sends_in_flight import SendsInFlight
 from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.clients.waiting_send import Send, answers_of
 from lakelog.replication.config import Config
-from lakelog.replication.errors import InvalidConfigurationException, TimeoutException
 from lakelog.replication.protocol.append import parse_acks
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
@@ -27,7 +30,7 @@ from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.producer_table import new_producer_id
 
 _RETRIES = 2**31 - 1
-_MOST_IN_FLIGHT = 5  # a log remembers the last five runs of sequences of each producer
+_DEFAULT = ProducerConfig()
 
 
 class Producer:
@@ -36,8 +39,8 @@ class Producer:
     `acks`: "all" waits until every in-sync replica has the records, 1 until the leader has them, 0 does not wait.
     `name`: fences older producers of the same name in every partition that this one writes to, as `transactional.id`
     does. A name expires if it is not used for `transactional.id.expiration.ms`. `retries`: the number of retries in one
-    send; by default only the time-out of the send limits them. `max_in_flight_requests_per_connection`: how many sends
-    of `send_async` are on their way at the same time, 1 to 5.
+    send; by default only the time-out of the send limits them. The other settings shape `send_async`, see
+    `ProducerConfig`.
 
     Raises InvalidRequiredAcksException, InvalidConfigurationException, InconsistentClusterIdException if there is no
     cluster at `cluster_uri`, KafkaStorageException, and with a `name` TimeoutException.
@@ -49,21 +52,22 @@ class Producer:
 
     def __init__(
         self, cluster_uri: str, acks: int | str = "all", name: str | None = None, config: Config | None = None,
-        retries: int = _RETRIES, max_in_flight_requests_per_connection: int = _MOST_IN_FLIGHT,
+        retries: int = _RETRIES, *,
+        max_in_flight_requests_per_connection: int = _DEFAULT.max_in_flight_requests_per_connection,
+        linger_ms: int = _DEFAULT.linger_ms, batch_size: int = _DEFAULT.batch_size,
+        buffer_memory: int = _DEFAULT.buffer_memory, max_block_ms: int = _DEFAULT.max_block_ms,
     ) -> None:  # fmt: skip
+        settings = ProducerConfig(
+            max_in_flight_requests_per_connection, linger_ms, batch_size, buffer_memory, max_block_ms
+        )
         self._acks = parse_acks(acks)
         self._retries = retries
         self._name = name
-        most = max_in_flight_requests_per_connection
-        if most not in range(1, _MOST_IN_FLIGHT + 1):
-            raise InvalidConfigurationException(
-                f"max_in_flight_requests_per_connection is {most!r}, it must be an integer from 1 to {_MOST_IN_FLIGHT}"
-            )
         self._view = TopicView(Cluster.open(cluster_uri, config))
         self._named = ProducerName(name, self._view.cluster) if name else None
-        settings = self._view.cluster.config
-        self._identity = ProducerIdentity(self._take_identity(time.monotonic() + settings.request_timeout_ms / 1000))
-        self._sends = SendsInFlight(most, settings.lakelog_poll_interval_ms, self._forget_sequences)
+        own = self._view.cluster.config
+        self._identity = ProducerIdentity(self._take_identity(time.monotonic() + own.request_timeout_ms / 1000))
+        self._sends = SendsInFlight(settings, own.lakelog_poll_interval_ms, self._forget_sequences)
 
     def _take_identity(self, deadline: float) -> ProducerIdAndEpoch:
         return self._named.new_identity(deadline) if self._named else ProducerIdAndEpoch(new_producer_id(), 0)
@@ -94,9 +98,10 @@ class Producer:
     def send_async(self, topic: str, records: Records, timeout_ms: int = 30_000) -> Future[dict[int, RecordMetadata]]:
         """Begins to append records, and returns a future of the answers of `send`, without waiting for them.
 
-        Several sends are on their way at the same time; each partition keeps the order of the calls. `timeout_ms`
-        begins with the call. Errors of the records and of the topic are raised here, as by `send`; the others that
-        `send` raises are raised by the future's `result`. A future can be cancelled until its send begins.
+        Several sends are on their way at the same time; each partition keeps the order of the calls. Small sends to a
+        topic share a commit: a send waits `linger_ms` for others. `timeout_ms` begins with the call. Errors of the
+        records and of the topic are raised here, as by `send`, and TimeoutException if there is no memory in time; the
+        others that `send` raises are raised by the future's `result`. A future can be cancelled until its send begins.
         """
         future = self._put(topic, records, timeout_ms, is_awaited=False)
         self._sends.start()
@@ -130,7 +135,7 @@ class Producer:
         deadline = time.monotonic() + timeout_ms / 1000
         partitions = self._view.partitions(topic)
         given = record_set(topic, records, len(partitions), self._view.cluster.config.log_segment_bytes)
-        send = _Send(self, topic, given, timeout_ms, deadline)
+        send = Send(self._begin, topic, given, timeout_ms, deadline)
         try:
             self._sends.put(send, is_awaited)
         except BaseException:
@@ -138,61 +143,26 @@ class Producer:
             raise
         return send.future
 
-    def _begin(self, send: _Send) -> Sending:
+    def _begin(self, sends: Sequence[Send]) -> Sending:
+        """Begins sends to one topic. They share a commit, and the deadline of the first one."""
         if self._named and self._named.needs_new_identity:
             self._identity.use_up()
+        first = sends[0]
+        sets = [send.given for send in sends]
+        given = ArrowRecordSet.joined(cast(list[ArrowRecordSet], sets)) if len(sends) > 1 else first.given
         who = f"producer {self._name or self._identity.given.producer_id}"
-        options = SendOptions(who, self._acks, self._retries, send.timeout_ms, send.deadline)
-        work = produce(send.topic, send.given.counts, self._identity, options, time.monotonic)
-        return Sending(
-            work, send.deadline, Sender(self._view, send.topic, send.given, options, self._take_identity), send.end
-        )
+        options = SendOptions(who, self._acks, self._retries, first.timeout_ms, first.deadline)
+        work = produce(first.topic, given.counts, self._identity, options, time.monotonic)
+        sender = Sender(self._view, first.topic, given, options, self._take_identity)
+        return Sending(work, first.deadline, sender, partial(self._end, sends))
 
-    def _answers(self, send: _Send, answers: Answers) -> dict[int, RecordMetadata]:
-        if self._acks == 0:
-            return {p: RecordMetadata(send.topic, p, count) for p, count in send.given.counts.items()}
-        return dict(sorted(answers.items()))
-
-
-class _Send:
-    """A send that waits or is in flight, and the future of its answers."""
-
-    def __init__(
-        self, producer: Producer, topic: str, given: RecordSet, timeout_ms: int, deadline: float
-    ) -> None:  # fmt: skip
-        self.future: Future[dict[int, RecordMetadata]] = Future()
-        self.topic, self.given, self.timeout_ms, self.deadline = topic, given, timeout_ms, deadline
-        self.may_expire = False
-        self._producer = producer
-
-    def begin(self) -> Sending | None:
-        """Begins it; None if its future was cancelled, or it `may_expire` and its time is over."""
-        if not self.future.set_running_or_notify_cancel():
-            self.given.__exit__()
-        elif self.may_expire and time.monotonic() >= self.deadline:
-            self.end(None, self._expired())
+    def _end(self, sends: Sequence[Send], answers: Answers | None, error: BaseException | None) -> None:
+        if answers is not None and self._acks == 0:  # nobody waits for the offsets, or for an error
+            each = [{p: RecordMetadata(s.topic, p, count) for p, count in s.given.counts.items()} for s in sends]
         else:
-            return self._producer._begin(self)
-        return None
-
-    def _expired(self) -> TimeoutException:
-        records = sum(self.given.counts.values())
-        return TimeoutException(
-            f"{self.topic}: {records} records waited for earlier sends, and were not sent within {self.timeout_ms} ms"
-        )
-
-    def fail(self, error: BaseException) -> None:
-        """Ends it with an error, unless its future was cancelled. Nothing of it was sent."""
-        if self.future.set_running_or_notify_cancel():
-            self.end(None, error)
-
-    def end(self, answers: Answers | None, error: BaseException | None) -> None:
-        """Ends it: its future gets the answers, or the error that its round has raised."""
-        self.given.__exit__()
-        if answers is None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(self._producer._answers(self, answers))
+            each = answers_of(sends, answers) if answers is not None else []
+        for number, send in enumerate(sends):
+            send.end(each[number] if each else None, error)
 
 
 def raise_first_error(answers: Mapping[int, RecordMetadata]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ class RecordSet(Protocol):
     """Records by partition: their counts, and a writer of segments. Use it in a `with` block."""
 
     counts: Mapping[int, int]
+    nbytes: int  # in the memory of this process
 
     def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
         """Writes the records of these partitions into new segments of the log at `root`."""
@@ -76,6 +78,25 @@ class ArrowRecordSet:
         self._segment_bytes = segment_bytes
         self._parts = split(records, partitions_of(table, records, topic, partitions, sticky))
         self.counts: Mapping[int, int] = {partition: part.num_rows for partition, part in self._parts.items()}
+        self.nbytes = records.nbytes
+
+    @property
+    def partition_bytes(self) -> Mapping[int, int]:
+        """The bytes of each partition's records."""
+        return {partition: part.nbytes for partition, part in self._parts.items()}
+
+    @classmethod
+    def joined(cls, sets: Sequence[ArrowRecordSet]) -> ArrowRecordSet:
+        """The records of several sends, in each partition one after the other."""
+        found = copy(sets[0])
+        parts: dict[int, list[pa.Table]] = {}
+        for part_of in (each._parts for each in sets):
+            for partition, part in part_of.items():
+                parts.setdefault(partition, []).append(part)
+        found._parts = {partition: pa.concat_tables(tables).combine_chunks() for partition, tables in parts.items()}
+        found.counts = {partition: part.num_rows for partition, part in found._parts.items()}
+        found.nbytes = sum(each.nbytes for each in sets)
+        return found
 
     def __enter__(self) -> RecordSet:
         return self

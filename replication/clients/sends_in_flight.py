@@ -5,14 +5,16 @@ Kafka: `RecordAccumulator`, `Sender`. [AP-06]
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Any, Protocol
+from typing import Any
 
 from lakelog.replication.clients import sender
+from lakelog.replication.clients.producer_config import ProducerConfig
+from lakelog.replication.clients.record_accumulator import RecordAccumulator, WaitingSend
 from lakelog.replication.errors import IllegalStateException, TimeoutException
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, Sending, StepOf
@@ -30,19 +32,6 @@ Answers = dict[int, RecordMetadata]
 _READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas
 
 
-class WaitingSend(Protocol):
-    """A send that has not begun."""
-
-    future: Future[Answers]
-    may_expire: bool
-
-    def begin(self) -> Sending | None:
-        """Begins it; None if its future was cancelled, or it `may_expire` and its time is over."""
-
-    def fail(self, error: BaseException) -> None:
-        """Ends it with an error. Nothing of it was sent."""
-
-
 class SendsInFlight:
     """Carries out sends in the order in which they are put.
 
@@ -50,36 +39,58 @@ class SendsInFlight:
     ends when nothing is left. `on_abort` is called after an interruption, which ends all sends in flight.
     """
 
-    def __init__(self, max_in_flight: int, poll_ms: int, on_abort: Callable[[], None]) -> None:
+    def __init__(self, config: ProducerConfig, poll_ms: int, on_abort: Callable[[], None]) -> None:
+        self._config = config
         self._poll_ms = poll_ms
         self._on_abort = on_abort
-        self._lock = threading.RLock()
-        self._waiting: deque[WaitingSend] = deque()
-        self._futures: set[Future[Answers]] = set()
+        self._lock = threading.Condition()  # it is notified when memory becomes free
+        self._waiting = RecordAccumulator(config)
+        self._futures: dict[Future[Answers], int] = {}  # of the sends that are not settled, with their bytes
         self._worker: threading.Thread | None = None
         self._may_begin = threading.Event()
         self._end: BaseException | None = None  # after `close`: the error of sends that come or remain
         self._is_cut_short = False
-        self._max_in_flight = max_in_flight
+        self._max_in_flight = config.max_in_flight_requests_per_connection
         self._seen: dict[SendStep, Any] = {}
-        self._pipeline = PipelineRound(self._next, max_in_flight, time.monotonic, poll_ms / 1000)
+        self._pipeline = PipelineRound(self._next, self._max_in_flight, time.monotonic, poll_ms / 1000)
 
     def put(self, send: WaitingSend, is_awaited: bool) -> None:
-        """Adds a send behind the others. Raises IllegalStateException after `close`. A send that the caller waits for,
-        and that no other comes before, is attempted once whatever its time-out."""
+        """Adds a send behind the others. A send that the caller waits for, and that no other comes before, is attempted
+        once whatever its time-out. Raises IllegalStateException after `close`, and TimeoutException if earlier sends
+        leave no memory for it."""
         with self._lock:
-            if self._end is not None:
-                raise IllegalStateException("the producer is closed: it sends nothing any more")
+            self._wait_for_memory(send.nbytes)
             send.may_expire = not is_awaited or self._has_work()
-            self._futures.add(send.future)
-            self._waiting.append(send)
+            self._futures[send.future] = send.nbytes
+            self._waiting.add(send, is_awaited)
         send.future.add_done_callback(self._forget)
         if self._pipeline.in_flight < self._max_in_flight:
             self._may_begin.set()
 
+    def _wait_for_memory(self, nbytes: int) -> None:
+        """A callback does not wait: its thread frees the memory."""
+        deadline = time.monotonic() + self._config.max_block_ms / 1000
+        while True:
+            if self._end is not None:
+                raise IllegalStateException("the producer is closed: it sends nothing any more")
+            used = sum(self._futures.values())
+            is_free = not used or used + nbytes <= self._config.buffer_memory
+            if is_free or self._worker is threading.current_thread():
+                return
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutException(
+                    f"{nbytes} bytes of records found no memory within max_block_ms ({self._config.max_block_ms}): "
+                    f"earlier sends have {used} of {self._config.buffer_memory} bytes (buffer_memory)"
+                )
+            self._waiting.hurry()
+            self._may_begin.set()
+            self._lock.wait(left)
+
     def _forget(self, future: Future[Answers]) -> None:
         with self._lock:
-            self._futures.discard(future)
+            self._futures.pop(future, None)
+            self._lock.notify_all()
 
     def start(self) -> None:
         """Lets a thread carry out what is left, unless one does."""
@@ -115,9 +126,12 @@ class SendsInFlight:
 
     def _carry_out(self, until: Callable[[], bool]) -> None:
         self._seen.clear()
-        work = self._pipeline.run(lambda: self._is_cut_short or until())
         try:
-            carry_out(work, {StepOf: self._step, Pause: self._pause})
+            while True:
+                work = self._pipeline.run(lambda: self._is_cut_short or until())
+                carry_out(work, {StepOf: self._step, Pause: self._pause})
+                if self._is_cut_short or until() or not self._lingers():
+                    break
         except BaseException as error:
             self._on_abort()
             self._pipeline.abort(error)
@@ -135,6 +149,8 @@ class SendsInFlight:
         self.check_may_wait()
         with self._lock:
             futures = set(self._futures)
+            self._waiting.hurry()
+        self._may_begin.set()
         deadline = None if timeout is None else time.monotonic() + timeout
         self.work(lambda: all(future.done() for future in futures) or _is_over(deadline))
         left = wait(futures, None if deadline is None else max(0.0, deadline - time.monotonic())).not_done
@@ -152,8 +168,7 @@ class SendsInFlight:
         except TimeoutException:
             with self._lock:
                 self._is_cut_short = True
-                unsent = list(self._waiting)
-                self._waiting.clear()
+                unsent = self._waiting.clear()
             for send in unsent:
                 send.fail(self._end)
             self._may_begin.set()
@@ -161,12 +176,21 @@ class SendsInFlight:
     def _next(self) -> Sending | None:
         while True:
             with self._lock:
-                send = self._waiting.popleft() if self._waiting else None
-            if send is None:
+                sends = self._waiting.take()
+            if not sends:
                 return None
-            begun = send.begin()
+            begun = sends[0].begin_with(sends[1:])
             if begun is not None:
                 return begun
+
+    def _lingers(self) -> bool:
+        """While nothing is in flight: waits until the first send is ready; False if none waits."""
+        self._may_begin.clear()
+        with self._lock:
+            left = self._waiting.seconds_left()
+        if left:
+            self._may_begin.wait(left)
+        return left is not None
 
     def _step(self, step: StepOf) -> Any:
         """Carries out a step of a send. Sends that look at the same time share what they read, until one writes."""
@@ -178,12 +202,22 @@ class SendsInFlight:
         return self._seen[step.step]
 
     def _pause(self, step: Pause) -> bool:
-        """Waits for the next look. Returns whether a send may begin, and the look must wait."""
+        """Waits for the next look, or until a send may begin. Returns whether one may; then the look must wait."""
         self._seen.clear()
-        self._may_begin.clear()
-        if self._waiting and self._pipeline.in_flight < self._max_in_flight:
-            return True
-        return bool(sender.pause(self._poll_ms, step.deadline, self._may_begin)) and bool(self._waiting)
+        look_at = time.monotonic() + self._poll_ms / 1000
+        while True:
+            self._may_begin.clear()
+            left = self._ready_in() if self._pipeline.in_flight < self._max_in_flight else None
+            if left == 0.0:
+                return True
+            until_look = max(0, math.ceil((look_at - time.monotonic()) * 1000))
+            wait_ms = min(until_look, math.ceil(left * 1000)) if left else until_look
+            if not sender.pause(wait_ms, step.deadline, self._may_begin) and wait_ms == until_look:
+                return False
+
+    def _ready_in(self) -> float | None:
+        with self._lock:
+            return self._waiting.seconds_left()
 
 
 def _is_over(deadline: float | None) -> bool:

@@ -42,6 +42,8 @@ class SparkRecordSet:
     another `run` number. The send fails if it had already written some of the first run.
     """
 
+    nbytes = 0  # Spark keeps them
+
     def __init__(self, topic: str, records: DataFrame, partitions: int, sticky: int, segment_bytes: int) -> None:
         self._topic = topic
         self._segment_bytes = segment_bytes

@@ -125,7 +125,7 @@ class StackProducer:
             self.is_sending = False
 
     def _open(self) -> Producer:
-        self._producer = self._producer or Producer(self.cluster, "all", config=PRODUCER)
+        self._producer = self._producer or Producer(self.cluster, "all", config=PRODUCER, batch_size=0)
         return self._producer
 
     def _value(self) -> bytes:

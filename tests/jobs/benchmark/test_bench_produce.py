@@ -12,7 +12,17 @@ from lakelog.jobs.benchmark import produce
 from lakelog.jobs.benchmark.cpu import _process, cpu_seconds
 from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.idle import Idle, idle_figures, idle_rows
-from lakelog.jobs.benchmark.produce import FIRST, IN_A_ROW, IN_FLIGHT, QUICK, SMALL, Produced, Sends, _Run, measure_produce
+from lakelog.jobs.benchmark.produce import (
+    FIRST,
+    IN_A_ROW,
+    IN_FLIGHT,
+    QUICK,
+    SMALL,
+    Produced,
+    Sends,
+    _Run,
+    measure_produce,
+)
 from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
 from tests.processes import wait_until
 
@@ -44,7 +54,8 @@ def test_the_figures_are_medians() -> None:
         "arrow_records_per_s_1kb": 100_000,
         "cores": found["cores"],
     }
-    assert [row["median_ms"] for row in produce_rows(Produced(KINDS, rows_equal=True))] == [3000, 200, 450, 200, 2000, 2000]
+    medians = [row["median_ms"] for row in produce_rows(Produced(KINDS, rows_equal=True))]
+    assert medians == [3000, 200, 450, 200, 2000, 2000]
 
 
 def test_records_that_differ_leave_no_time() -> None:

@@ -32,6 +32,7 @@ from lakelog.replication.protocol.rounds.send_steps import (
 
 BROKERS, PARTITIONS = (1, 2, 3), (0, 1)
 MOST_SENDS = 30
+READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas
 LOST = KafkaStorageException("no answer")
 
 
@@ -143,10 +144,7 @@ class World:
         self.most_in_flight = max(self.most_in_flight, self.pipeline.in_flight)
         if self.rng.random() < self.faults / 20:
             raise Interrupted
-        if (
-            type(step.step) not in (AppendToLeader, AppendToLeaders, TakeIdentity)
-            and self.rng.random() < self.faults / 2
-        ):
+        if isinstance(step.step, READS) and self.rng.random() < self.faults / 2:
             raise LOST
         match step.step:
             case ReadTopic():

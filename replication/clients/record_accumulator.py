@@ -1,0 +1,105 @@
+"""The sends of a producer that have not begun. Small sends to one topic share a commit.
+
+Kafka: `RecordAccumulator`. [AP-06]
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Protocol
+
+from lakelog.replication.clients.producer_config import ProducerConfig
+from lakelog.replication.protocol.rounds.pipeline_round import Sending
+from lakelog.replication.protocol.rounds.send_round import RecordMetadata
+
+
+class WaitingSend(Protocol):
+    """A send that has not begun. `shares_with`: sends of equal values may share a commit; None if it shares with none.
+    `nbytes`: its bytes in memory. `may_expire`: whether it is not sent once its time is over."""
+
+    future: Future[dict[int, RecordMetadata]]
+    shares_with: object
+    nbytes: int
+    may_expire: bool
+
+    @property
+    def partition_bytes(self) -> Mapping[int, int]:
+        """The bytes of each partition, if it shares with others."""
+
+    def fail(self, error: BaseException) -> None:
+        """Ends it with an error. Nothing of it was sent."""
+
+    def begin_with(self, others: list[WaitingSend]) -> Sending | None:
+        """Begins it together with others; None if all futures were cancelled, or their time is over."""
+
+
+class RecordAccumulator:
+    """Keeps sends in their order. The first one is ready after `linger.ms`, or once a partition has `batch.size` bytes,
+    or when somebody waits for it."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._config = config
+        self._waiting: deque[tuple[WaitingSend, float]] = deque()
+        self._sizes: Counter[tuple[object, int]] = Counter()
+        self._urgent = 0  # so many from the front are ready
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, send: WaitingSend, is_awaited: bool) -> None:
+        """Adds a send behind the others. If the caller waits for it, it is ready, and all before it."""
+        self._waiting.append((send, time.monotonic() + self._config.linger_ms / 1000))
+        self._count(send, 1)
+        limit = self._config.batch_size
+        shares = send.shares_with is not None and limit > 0
+        is_full = any(self._sizes[send.shares_with, p] >= limit for p in send.partition_bytes) if shares else True
+        if is_awaited or is_full:
+            self.hurry()
+
+    def _count(self, send: WaitingSend, sign: int) -> None:
+        if send.shares_with is not None:
+            for partition, size in send.partition_bytes.items():
+                self._sizes[send.shares_with, partition] += sign * size
+
+    def hurry(self) -> None:
+        """All that wait are ready."""
+        self._urgent = len(self._waiting)
+
+    def seconds_left(self) -> float | None:
+        """The seconds until the first send is ready, 0 if it is; None if none waits."""
+        if not self._waiting:
+            return None
+        return 0.0 if self._urgent else max(0.0, self._waiting[0][1] - time.monotonic())
+
+    def take(self) -> list[WaitingSend]:
+        """Removes the first send and those behind it that share its commit; nothing if the first is not ready."""
+        if self.seconds_left() != 0.0:
+            return []
+        group, sizes = [self._pop()], Counter[int]()
+        if group[0].shares_with is not None:
+            sizes.update(group[0].partition_bytes)
+            while self._waiting and self._fits(self._waiting[0][0], group[0], sizes):
+                group.append(self._pop())
+                sizes.update(group[-1].partition_bytes)
+        return group
+
+    def _pop(self) -> WaitingSend:
+        send, _ = self._waiting.popleft()
+        self._count(send, -1)
+        self._urgent = max(0, self._urgent - 1)
+        return send
+
+    def _fits(self, send: WaitingSend, first: WaitingSend, sizes: Mapping[int, int]) -> bool:
+        limit = self._config.batch_size
+        return send.shares_with == first.shares_with and all(
+            sizes.get(partition, 0) + size <= limit for partition, size in send.partition_bytes.items()
+        )
+
+    def clear(self) -> list[WaitingSend]:
+        """Removes all sends, and returns them."""
+        sends = [self._pop() for _ in range(len(self._waiting))]
+        self._sizes.clear()
+        return sends

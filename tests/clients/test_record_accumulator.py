@@ -1,0 +1,185 @@
+"""Small sends share a commit: `linger.ms`, `batch.size` and `buffer.memory`."""
+
+import threading
+from concurrent.futures import Future
+
+import pyarrow as pa
+import pytest
+
+from lakelog.replication.clients import record_accumulator
+from lakelog.replication.clients.producer import Producer
+from lakelog.replication.clients.producer_config import ProducerConfig
+from lakelog.replication.clients.record_accumulator import RecordAccumulator
+from lakelog.replication.clients.waiting_send import answers_of
+from lakelog.replication.errors import InvalidConfigurationException, LakelogException, TimeoutException
+from lakelog.replication.protocol.rounds.send_round import RecordMetadata
+from tests.clients.world import LONG, World
+from tests.processes import wait_until
+from tests.storage.logs import P0, P1, TOPIC, values
+
+HOUR = 3_600_000
+
+
+class Send:
+    """A send of so many bytes to each partition."""
+
+    def __init__(self, name, sizes, shares_with="t"):
+        self.name, self.partition_bytes, self.shares_with = name, sizes, shares_with
+        self.future, self.nbytes = Future(), sum(sizes.values())
+
+
+class Waiting:
+    """An accumulator on a clock that stands still. `linger.ms` is 10, `batch.size` 100."""
+
+    def __init__(self, monkeypatch, **settings):
+        self.now = 50.0
+        monkeypatch.setattr(record_accumulator.time, "monotonic", lambda: self.now)
+        self.sends = RecordAccumulator(ProducerConfig(**{"linger_ms": 10, "batch_size": 100, **settings}))
+
+    def add(self, name, sizes, is_awaited=False, shares_with="t"):
+        self.sends.add(Send(name, sizes, shares_with), is_awaited)
+
+    def take(self):
+        return "".join(send.name for send in self.sends.take())
+
+
+@pytest.fixture
+def waiting(monkeypatch):
+    return Waiting(monkeypatch)
+
+
+def test_ap_06_a_send_waits_for_others_for_linger_ms(waiting):
+    waiting.add("a", {0: 10})
+    waiting.now += 0.004
+    waiting.add("b", {1: 10})
+    assert waiting.take() == ""
+    assert waiting.sends.seconds_left() == pytest.approx(0.006)
+    waiting.now += 0.007
+    assert waiting.take() == "ab"
+    assert (waiting.sends.seconds_left(), len(waiting.sends)) == (None, 0)
+
+
+def test_ap_06_a_full_batch_goes_at_once(waiting):
+    """The size is that of one partition. What no longer fits goes next, and does not wait either."""
+    for name, sizes in (("a", {0: 60, 1: 9}), ("b", {0: 30, 1: 80}), ("c", {0: 11})):
+        assert waiting.take() == ""
+        waiting.add(name, sizes)
+    assert [waiting.take(), waiting.take(), waiting.take()] == ["ab", "c", ""]
+
+
+def test_ap_06_a_send_that_is_awaited_takes_those_before_it_along(waiting):
+    waiting.add("a", {0: 1})
+    waiting.add("b", {0: 1}, is_awaited=True)
+    waiting.add("c", {0: 1}, shares_with="u")
+    assert [waiting.take(), waiting.take()] == ["ab", ""]
+    waiting.sends.hurry()
+    assert waiting.take() == "c"
+
+
+def test_ap_06_sends_to_other_topics_and_of_spark_have_their_own_commit_in_order(waiting):
+    for name, shares_with in (("a", "t"), ("b", "u"), ("c", "u"), ("d", None), ("e", None), ("f", "t")):
+        waiting.add(name, {0: 1}, shares_with=shares_with)
+    waiting.sends.hurry()
+    assert [waiting.take() for _ in range(6)] == ["a", "bc", "d", "e", "f", ""]
+
+
+@pytest.mark.parametrize(("settings", "taken"), [({"batch_size": 0}, "a"), ({"linger_ms": 0}, "ab")])
+def test_ap_06_batch_size_0_shares_nothing_and_linger_0_what_waits_anyway(monkeypatch, settings, taken):
+    waiting = Waiting(monkeypatch, **settings)
+    waiting.add("a", {0: 1})
+    waiting.add("b", {0: 1})
+    assert waiting.take() == taken
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"linger_ms": -1}, "linger_ms is -1, it must be an integer from 0"),
+     ({"batch_size": "16k", "buffer_memory": 0}, "batch_size is '16k'.*; buffer_memory is 0, it must be .* from 1 "),
+     ({"max_block_ms": 1.5}, "max_block_ms is 1.5")],
+)  # fmt: skip
+def test_ap_06_settings_that_are_wrong_are_all_told(settings, message):
+    with pytest.raises(InvalidConfigurationException, match=f"producer: {message}"):
+        ProducerConfig(**settings)
+
+
+class Shared:
+    """Sends of two and three records to partition 0."""
+
+    def __init__(self, records):
+        self.given = self
+        self.counts = {0: records}
+
+
+@pytest.mark.parametrize(
+    ("base", "last", "wanted"),
+    [(7, 11, [(7, 8), (9, 11)]), (7, 20, [(-1, -1), (-1, -1)]), (-1, -1, [(-1, -1), (-1, -1)])],
+    ids=["in a row", "others between them", "not appended"],
+)
+def test_ap_06_each_send_gets_its_own_offsets(base, last, wanted):
+    error = LakelogException("it failed")
+    answers = answers_of([Shared(2), Shared(3)], {0: RecordMetadata("t", 0, 5, base, last, error=error)})
+    assert [(a[0].base_offset, a[0].last_offset) for a in answers] == wanted
+    assert [(a[0].records, a[0].error) for a in answers] == [(2, error), (3, error)]
+
+
+@pytest.fixture
+def world(root):
+    return World(root)
+
+
+def records(*given, partition=0):
+    return pa.table({"value": list(given), "partition": [partition] * len(given)})
+
+
+def test_ap_06_small_sends_are_one_commit(world):
+    producer = Producer(world.uri, acks=1, linger_ms=HOUR)
+    before = world.logs[1].refresh().version
+    sends = [records(b"a"), records(b"x", b"y", partition=1), records(b"b", b"c")]
+    futures = [producer.send_async(TOPIC, each, LONG) for each in sends]
+    cancelled = producer.send_async(TOPIC, records(b"never"), LONG)
+    assert cancelled.cancel()
+    producer.flush()
+    assert world.logs[1].refresh().version == before + 1
+    assert (values(world.logs[1]), values(world.logs[1], P1)) == ([b"a", b"b", b"c"], [b"x", b"y"])
+    answers = [future.result() for future in futures]
+    assert [{p: (a.base_offset, a.last_offset, a.records) for p, a in found.items()} for found in answers] == [
+        {0: (0, 0, 1)}, {1: (0, 1, 2)}, {0: (1, 2, 2)},
+    ]  # fmt: skip
+    (batch,) = world.logs[1].refresh().partition(P0).batches
+    assert batch.header.records == 3
+
+
+def test_ap_06_a_send_that_lingers_goes_when_its_time_has_come(world):
+    with Producer(world.uri, acks=1, linger_ms=1) as producer:
+        assert producer.send_async(TOPIC, records(b"a"), LONG).result()[0].base_offset == 0
+
+
+def test_ap_06_a_send_that_is_waited_for_does_not_linger(world):
+    producer = Producer(world.uri, acks=1, linger_ms=HOUR)
+    first = producer.send_async(TOPIC, records(b"a"), LONG)
+    assert producer.send(TOPIC, records(b"b"), LONG)[0].base_offset == 1
+    assert first.result()[0].base_offset == 0
+
+
+def test_ap_06_sends_that_find_no_memory_wait_for_it(world):
+    """The first may be larger than the memory, because it is alone."""
+    producer = Producer(world.uri, buffer_memory=1, linger_ms=HOUR)
+    first = producer.send_async(TOPIC, records(b"a"), LONG)
+    seconds = []
+    later = threading.Thread(target=lambda: seconds.append(producer.send_async(TOPIC, records(b"b"), LONG)))
+    later.start()
+    wait_until(lambda: world.logs[1].refresh().partition(P0).log_end_offset == 1, "the first, which lingers no longer")
+    assert (first.done(), seconds) == (False, [])
+    world.say(1)
+    later.join(60)
+    assert first.result()[0].error is None
+    assert len(seconds) == 1
+    producer.close(timeout=0)
+
+
+def test_ap_06_without_memory_for_max_block_ms_a_send_is_refused(world):
+    producer = Producer(world.uri, buffer_memory=1, max_block_ms=1)
+    producer.send_async(TOPIC, records(b"a"), LONG)
+    with pytest.raises(TimeoutException, match=r"no memory within max_block_ms \(1\): earlier .* \d+ of 1 bytes"):
+        producer.send_async(TOPIC, records(b"b"), LONG)
+    producer.close(timeout=0)
