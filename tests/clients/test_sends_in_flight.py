@@ -20,7 +20,7 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog
 from tests.clients.world import LONG, World
 from tests.processes import wait_until
 from tests.storage.delta.answers import lose_an_answer
-from tests.storage.logs import P0, P1, TOPIC, follow, values
+from tests.storage.logs import P0, P1, TOPIC, follow, lead, values
 
 Producer = partial(SharingProducer, batch_size=0)  # each send has a commit of its own
 
@@ -118,6 +118,38 @@ def test_ap_06_a_partition_that_cannot_be_sent_to_holds_up_no_other(world):
     assert not stuck.done()
     producer.close(timeout=0)
     assert isinstance(stuck.exception(), IllegalStateException)
+
+
+def test_ap_06_leaders_are_appended_to_at_the_same_time(world, monkeypatch):
+    """Each commit waits until the other one has begun too."""
+    world.change(P1, leader=2, leader_epoch=1)
+    lead(world.logs[2], P1, epoch=1)
+    both, commit = threading.Barrier(2), DeltaLog.commit
+
+    def meets(log, cause, *args, **options):
+        if is_append(log, cause):
+            both.wait(60)
+        return commit(log, cause, *args, **options)
+
+    monkeypatch.setattr(DeltaLog, "commit", meets)
+    answers = Producer(world.uri, acks=1).send(TOPIC, pa.table({"value": [b"a", b"b"], "partition": [0, 1]}), LONG)
+    assert [(answer.base_offset, answer.error) for answer in answers.values()] == [(0, None), (0, None)]
+    assert (values(world.logs[1]), values(world.logs[2], P1)) == ([b"a"], [b"b"])
+
+
+def test_ap_06_a_leader_that_cannot_be_read_holds_up_no_other(world, monkeypatch):
+    world.change(P1, leader=2, leader_epoch=1)
+    log = TopicView.log
+    monkeypatch.setattr(TopicView, "log", lambda view, broker: log_of(log, view, broker))
+    both = pa.table({"value": [b"a", b"b"], "partition": [0, 1]})
+    answers = Producer(world.uri, acks=1).send(TOPIC, both, 0)
+    assert [answer.error and str(answer.error) for answer in answers.values()] == [None, "broker 2 is out of reach"]
+
+
+def log_of(log, view, broker):
+    if broker == 2:
+        raise KafkaStorageException("broker 2 is out of reach")
+    return log(view, broker)
 
 
 def test_ap_06_after_a_failure_the_next_send_has_a_new_identity(world):
