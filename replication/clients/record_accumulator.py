@@ -15,14 +15,21 @@ from lakelog.replication.clients.producer_config import ProducerConfig
 from lakelog.replication.protocol.rounds.pipeline_round import Sending
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
 
+# A commit has the deadline of its first send. The others may have this number of seconds more, which they lose.
+_SECONDS = 1.0
+
 
 class WaitingSend(Protocol):
-    """A send that has not begun. `shares_with`: sends of equal values may share a commit; None if it shares with none.
-    `nbytes`: its bytes in memory. `may_expire`: whether it is not sent once its time is over."""
+    """A send that has not begun.
+
+    `shares_with`: sends of equal values may share a commit; None if it shares with none. `nbytes`: its bytes in memory.
+    `deadline`: on the monotonic clock, in seconds. `may_expire`: whether it is not sent once its time is over.
+    """
 
     future: Future[dict[int, RecordMetadata]]
     shares_with: object
     nbytes: int
+    deadline: float
     may_expire: bool
 
     @property
@@ -94,9 +101,9 @@ class RecordAccumulator:
 
     def _fits(self, send: WaitingSend, first: WaitingSend, sizes: Mapping[int, int]) -> bool:
         limit = self._config.batch_size
-        return send.shares_with == first.shares_with and all(
-            sizes.get(partition, 0) + size <= limit for partition, size in send.partition_bytes.items()
-        )
+        ends_then_too = send.deadline - first.deadline <= _SECONDS
+        is_small = all(sizes.get(p, 0) + size <= limit for p, size in send.partition_bytes.items())
+        return send.shares_with == first.shares_with and ends_then_too and is_small
 
     def clear(self) -> list[WaitingSend]:
         """Removes all sends, and returns them."""

@@ -46,6 +46,7 @@ class SendsInFlight:
         self._lock = threading.Condition()  # it is notified when memory becomes free
         self._waiting = RecordAccumulator(config)
         self._futures: dict[Future[Answers], int] = {}  # of the sends that are not settled, with their bytes
+        self._used_bytes = 0
         self._worker: threading.Thread | None = None
         self._may_begin = threading.Event()
         self._end: BaseException | None = None  # after `close`: the error of sends that come or remain
@@ -62,6 +63,7 @@ class SendsInFlight:
             self._wait_for_memory(send.nbytes)
             send.may_expire = not is_awaited or self._has_work()
             self._futures[send.future] = send.nbytes
+            self._used_bytes += send.nbytes
             self._waiting.add(send, is_awaited)
         send.future.add_done_callback(self._forget)
         if self._pipeline.in_flight < self._max_in_flight:
@@ -73,7 +75,7 @@ class SendsInFlight:
         while True:
             if self._end is not None:
                 raise IllegalStateException("the producer is closed: it sends nothing any more")
-            used = sum(self._futures.values())
+            used = self._used_bytes
             is_free = not used or used + nbytes <= self._config.buffer_memory
             if is_free or self._worker is threading.current_thread():
                 return
@@ -89,7 +91,7 @@ class SendsInFlight:
 
     def _forget(self, future: Future[Answers]) -> None:
         with self._lock:
-            self._futures.pop(future, None)
+            self._used_bytes -= self._futures.pop(future, 0)
             self._lock.notify_all()
 
     def start(self) -> None:

@@ -38,7 +38,12 @@ class Send:
     def begin_with(self, others: Sequence[WaitingSend]) -> Sending | None:
         """Begins it together with others; None if all futures were cancelled, or their time is over."""
         sends = [send for send in (self, *cast(Sequence[Send], others)) if send._goes()]
-        return self._begin(sends) if sends else None
+        try:
+            return self._begin(sends) if sends else None
+        except Exception as error:  # it concerns no other send
+            for send in sends:
+                send.end(None, error)
+            return None
 
     def _goes(self) -> bool:
         if not self.future.set_running_or_notify_cancel():

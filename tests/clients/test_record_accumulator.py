@@ -10,6 +10,7 @@ from lakelog.replication.clients import record_accumulator
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.producer_config import ProducerConfig
 from lakelog.replication.clients.record_accumulator import RecordAccumulator
+from lakelog.replication.clients.record_set import ArrowRecordSet
 from lakelog.replication.clients.waiting_send import answers_of
 from lakelog.replication.errors import InvalidConfigurationException, LakelogException, TimeoutException
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
@@ -23,7 +24,8 @@ HOUR = 3_600_000
 class Send:
     """A send of so many bytes to each partition."""
 
-    def __init__(self, name, sizes, shares_with="t"):
+    def __init__(self, name, sizes, shares_with, deadline):
+        self.deadline = deadline
         self.name, self.partition_bytes, self.shares_with = name, sizes, shares_with
         self.future, self.nbytes = Future(), sum(sizes.values())
 
@@ -37,7 +39,7 @@ class Waiting:
         self.sends = RecordAccumulator(ProducerConfig(**{"linger_ms": 10, "batch_size": 100, **settings}))
 
     def add(self, name, sizes, is_awaited=False, shares_with="t"):
-        self.sends.add(Send(name, sizes, shares_with), is_awaited)
+        self.sends.add(Send(name, sizes, shares_with, self.now + 30), is_awaited)
 
     def take(self):
         return "".join(send.name for send in self.sends.take())
@@ -81,6 +83,16 @@ def test_ap_06_sends_to_other_topics_and_of_spark_have_their_own_commit_in_order
         waiting.add(name, {0: 1}, shares_with=shares_with)
     waiting.sends.hurry()
     assert [waiting.take() for _ in range(6)] == ["a", "bc", "d", "e", "f", ""]
+
+
+def test_ap_06_no_send_loses_much_of_its_time_by_sharing(waiting):
+    """A commit has the deadline of its first send."""
+    for name, later in (("a", 0), ("b", 0.9), ("c", 0.2)):
+        waiting.now += later
+        waiting.add(name, {0: 1})
+    assert [waiting.take(), waiting.take()] == ["ab", ""]
+    waiting.sends.hurry()
+    assert waiting.take() == "c"
 
 
 @pytest.mark.parametrize(("settings", "taken"), [({"batch_size": 0}, "a"), ({"linger_ms": 0}, "ab")])
@@ -147,6 +159,15 @@ def test_ap_06_small_sends_are_one_commit(world):
     ]  # fmt: skip
     (batch,) = world.logs[1].refresh().partition(P0).batches
     assert batch.header.records == 3
+
+
+def test_ap_06_sends_that_cannot_begin_end_with_the_error(world, monkeypatch):
+    producer = Producer(world.uri, acks=1, linger_ms=HOUR)
+    monkeypatch.setattr(ArrowRecordSet, "joined", lambda _: [].pop())
+    futures = [producer.send_async(TOPIC, records(value), LONG) for value in (b"a", b"b")]
+    producer.flush()
+    assert [type(future.exception()) for future in futures] == [IndexError] * 2
+    assert producer.send(TOPIC, records(b"c"))[0].base_offset == 0
 
 
 def test_ap_06_a_send_that_lingers_goes_when_its_time_has_come(world):
