@@ -35,7 +35,9 @@ from lakelog.schemas import Table
 
 # A slower commit may have landed in the gap that a log clean-up left. The retention is at least one hour.
 SLOW_COMMIT_SECONDS = 300.0
-CHECKPOINT_COMMITS = 100
+# A commit of delta-rs gets slower with each commit after the checkpoint that its handle was opened at: after so many
+# commits the table's owner writes a checkpoint, and every handle is opened anew.
+CHECKPOINT_COMMITS, FRESH_COMMITS = 50, 50
 NONCE = "lakelog.commit"
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -55,7 +57,7 @@ class DeltaLog:
         self.root = root
         self._handle = handle
         self._schema = handle.schema()
-        self._checkpointed = self.version
+        self._checkpointed = self._opened = self.version
         self._commits = KnownCommits(root)
         self._commits.arrive(self.version)
 
@@ -117,20 +119,18 @@ class DeltaLog:
         return self._handle
 
     def has_moved(self) -> bool:
-        """Whether there are commits after `version`: two cheap look-ups, no listing.
-
-        If that version is gone, or is another commit now, a clean-up has deleted it: the table has moved on far.
-        """
+        """Whether there are commits after `version`, or that version is gone or another commit now, because a clean-up
+        has deleted it: two cheap look-ups, no listing."""
         return not self._commits.is_newest(self.version)
 
     def move(self) -> None:
-        """Moves the handle to the newest version. Raises KafkaStorageException if a commit on the way is empty or
-        torn."""
+        """Moves the handle to the newest version. Raises KafkaStorageException if a commit on the way is not whole."""
         try:
-            if self._commits.is_there(self.version):
+            if self.version - self._opened < FRESH_COMMITS and self._commits.is_there(self.version):
                 self._handle.update_incremental()
             else:
                 self._handle = self.root.open_table()
+                self._opened = self.version
         except (DeltaError, OSError) as error:
             check_commits(self.root)
             raise KafkaStorageException(f"{self.root.uri}: cannot be read: {reason(error)}") from error

@@ -38,7 +38,21 @@ def test_a_log_gets_a_checkpoint_when_it_is_due_and_reads_the_same(root):
     assert len(checkpoints(log.root)) == 1
     fill(log, P0, 1)
     log.maintain()
-    assert len(checkpoints(log.root)) == 1, "one is enough for a hundred commits"
+    assert len(checkpoints(log.root)) == 1, "one is enough for so many commits"
+    assert facts(ReplicaLog.open(log.root), P0) == facts(log, P0)
+
+
+def test_a_handle_is_opened_anew_after_some_commits_and_reads_the_same(root, monkeypatch):
+    """delta-rs gets slower with each commit after the checkpoint that a handle was opened at."""
+    monkeypatch.setattr(delta_log, "FRESH_COMMITS", 5)
+    log, opened = new_log(root, P0), []
+    reader, original = ReplicaLog.open(log.root), StorageRoot.open_table
+    monkeypatch.setattr(StorageRoot, "open_table", lambda *args: opened.append(args) or original(*args))
+    for count in range(1, 13):
+        fill(log, P0, 1)
+        assert facts(reader, P0) == facts(log, P0)
+        assert leo(log) == count
+    assert len(opened) == 4, "two of the owner and two of the reader in twelve commits"
     assert facts(ReplicaLog.open(log.root), P0) == facts(log, P0)
 
 
