@@ -68,6 +68,11 @@ def _profile(command: ArgumentParser) -> None:
     )
 
 
+def _scale(command: ArgumentParser) -> None:
+    _number(command, "--most", 10, 10_000, "largest number of partitions, topics, brokers, files and commits")
+    _quick(command)
+
+
 def _number(command: ArgumentParser, flag: str, least: int, default: int, words: str) -> None:
     number = whole_number(least)
     command.add_argument(flag, metavar="N", type=number, default=default, help=f"{words}; default: {default}")
@@ -80,5 +85,6 @@ _COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "requests": ("count the requests of a cluster in an object store", _requests),
     "controller": ("time the controller: start, loss of a broker, shutdown of one", _controller),
     "maintenance": ("time compaction of small files, and thousands of commits on one log", _maintenance),
+    "scale": ("show how the time of one change grows with partitions, topics, brokers, files and commits", _scale),
     "profile": ("show where the time of an acknowledged small send goes, part by part", _profile),
 }

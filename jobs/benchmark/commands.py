@@ -25,6 +25,8 @@ from lakelog.jobs.benchmark.report import figures, rows
 from lakelog.jobs.benchmark.requests import RequestsPlan, measure_requests
 from lakelog.jobs.benchmark.requests_report import requests_figures, requests_rows
 from lakelog.jobs.benchmark.run import measure
+from lakelog.jobs.benchmark.scale import QUICK_SCALE, ScalePlan, measure_scale
+from lakelog.jobs.benchmark.scale_report import scale_figures, scale_tables
 from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
 from lakelog.jobs.launch.session import job_session
 
@@ -93,6 +95,12 @@ def profile(args: argparse.Namespace) -> int:
     return _report(args, profile_figures(found), *profile_tables(found), wrong=None if found.is_explained else unknown)
 
 
+def scale(args: argparse.Namespace) -> int:
+    """Measures how times grow. Returns the exit status."""
+    found = measure_scale(QUICK_SCALE if args.quick else ScalePlan().up_to(args.most))
+    return _report(args, scale_figures(found), *scale_tables(found))
+
+
 COMMANDS = {
     "replication": replication,
     "produce": produce,
@@ -100,6 +108,7 @@ COMMANDS = {
     "requests": requests,
     "controller": controller,
     "maintenance": maintenance,
+    "scale": scale,
     "profile": profile,
 }
 
