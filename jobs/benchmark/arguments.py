@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
+from pathlib import Path
 
 from lakelog.jobs.benchmark.controller import REPLICAS
 from lakelog.jobs.cli.numbers import whole_number, whole_numbers
@@ -73,6 +74,25 @@ def _scale(command: ArgumentParser) -> None:
     _quick(command)
 
 
+def _all(command: ArgumentParser) -> None:
+    _quick(command)
+    command.add_argument(
+        "--only", metavar="WHAT,WHAT", type=_suites, default=_suites(), help="these alone; default: all of them"
+    )
+    command.add_argument(
+        "--pictures", metavar="FOLDER", type=Path, help="write latency.svg and growth.svg to this folder"
+    )
+
+
+def _suites(text: str = "") -> list[str]:
+    """Some benchmarks by name; all of them without names."""
+    known = [name for name in _COMMANDS if name != "all"]
+    unknown = [name for name in text.split(",") if text and name not in known]
+    if unknown:
+        raise ArgumentTypeError(f"there is no benchmark {unknown[0]!r}; name some of {', '.join(known)}")
+    return text.split(",") if text else known
+
+
 def _number(command: ArgumentParser, flag: str, least: int, default: int, words: str) -> None:
     number = whole_number(least)
     command.add_argument(flag, metavar="N", type=number, default=default, help=f"{words}; default: {default}")
@@ -86,5 +106,6 @@ _COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "controller": ("time the controller: start, loss of a broker, shutdown of one", _controller),
     "maintenance": ("time compaction of small files, and thousands of commits on one log", _maintenance),
     "scale": ("show how the time of one change grows with partitions, topics, brokers, files and commits", _scale),
+    "all": ("run all benchmarks, and write their figures to one file", _all),
     "profile": ("show where the time of an acknowledged small send goes, part by part", _profile),
 }

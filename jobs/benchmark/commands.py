@@ -15,6 +15,7 @@ from lakelog.jobs.benchmark.controller_report import controller_figures, control
 from lakelog.jobs.benchmark.idle import idle_figures, idle_rows, measure_idle
 from lakelog.jobs.benchmark.maintenance import measure_maintenance
 from lakelog.jobs.benchmark.maintenance_report import maintenance_figures, maintenance_rows
+from lakelog.jobs.benchmark.pictures import pictures_of
 from lakelog.jobs.benchmark.produce import QUICK as QUICK_SENDS
 from lakelog.jobs.benchmark.produce import ProducePlan, measure_produce
 from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
@@ -27,6 +28,7 @@ from lakelog.jobs.benchmark.requests_report import requests_figures, requests_ro
 from lakelog.jobs.benchmark.run import measure
 from lakelog.jobs.benchmark.scale import QUICK_SCALE, ScalePlan, measure_scale
 from lakelog.jobs.benchmark.scale_report import scale_figures, scale_tables
+from lakelog.jobs.benchmark.suites import run_suites, suites_figures, suites_rows
 from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
 from lakelog.jobs.launch.session import job_session
 
@@ -101,7 +103,20 @@ def scale(args: argparse.Namespace) -> int:
     return _report(args, scale_figures(found), *scale_tables(found))
 
 
+def all_suites(args: argparse.Namespace) -> int:
+    """Runs all benchmarks. Returns the exit status: 1 if one has failed."""
+    found = run_suites(args.only, args.quick, say)
+    figures_of_all = suites_figures(found)
+    if args.pictures:
+        args.pictures.mkdir(parents=True, exist_ok=True)
+        for name, picture in pictures_of({suite.name: suite.figures for suite in found}).items():
+            (args.pictures / name).write_text(picture)
+    status = _report(args, figures_of_all, suites_rows(found))
+    return FAILED if any(suite.error for suite in found) else status
+
+
 COMMANDS = {
+    "all": all_suites,
     "replication": replication,
     "produce": produce,
     "idle": idle,

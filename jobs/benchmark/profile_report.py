@@ -15,7 +15,16 @@ _REST = "the rest"
 
 def profile_figures(found: Profile) -> dict[str, object]:
     """All figures, in ms and in core ms of one send or of one micro-batch."""
-    return {"sends": [_figures(send) for send in found.sends], **circumstances()}
+    sends = [_figures(send) for send in found.sends]
+    first, single = found.sends[0], found.sends[-1]
+    return {
+        "send_ms": _ms(median(first.seconds)),
+        "send_core_ms": sends[0]["core_ms"],
+        "commits_a_send": sends[0]["commits_a_send"],
+        "micro_batch_ms": _ms(sum(means(single.batches).values())),
+        "sends": sends,
+        **circumstances(),
+    }
 
 
 def _figures(send: SendProfile) -> dict[str, object]:

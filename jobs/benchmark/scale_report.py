@@ -12,7 +12,10 @@ from lakelog.jobs.cli.console import Row
 
 def scale_figures(found: Sequence[Growth]) -> dict[str, object]:
     """All times in ms, by what grows and by its size."""
+    most = max(found, key=lambda growth: growth.factor)
     return {
+        "largest_growth": round(most.factor, 1),
+        "action_that_grows_most": f"{most.action} ({min(most.seconds):,} to {max(most.seconds):,} {most.by})",
         "growth": [
             {
                 "by": growth.by,

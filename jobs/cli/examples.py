@@ -92,6 +92,8 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Compare a follower with a plain Delta stream", "lakelog bench replication --rounds 5 --out figures.json"),
         ("Count the requests to an object store", "lakelog bench requests --controllers 2 --poll-interval-ms 500"),
         ("Measure the controller", "lakelog bench controller --partitions 10000 --brokers 5"),
+        ("Show where the time of a small send goes", "lakelog bench profile --flame flame.svg"),
+        ("Run all benchmarks", "lakelog bench all --out figures.json --pictures ."),
     ),
     "kill-test": (
         ("Kill ten controllers and ten leaders", "lakelog kill-test --victims controller,leader --kills 10"),

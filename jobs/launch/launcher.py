@@ -57,7 +57,10 @@ VERBS = {
     "brokers": Verb("lakelog.jobs.brokers", False, "show the brokers, and whether they are alive"),
     "status": Verb("lakelog.jobs.status", False, "show what is wrong with a cluster, and what to do about it"),
     "bench": Verb(
-        "lakelog.jobs.bench", True, "measure replication, the controller, or log maintenance", ("controller",)
+        "lakelog.jobs.bench",
+        True,
+        "measure sends, replication, growth, log maintenance or the controller, or all of them",
+        ("controller", "scale", "all"),
     ),
     "kill-test": Verb("lakelog.jobs.kill_test", False, "kill controllers and leaders, then check every record"),
     "soak": Verb("lakelog.jobs.soak", False, "run a cluster under load and faults, then check every record"),
