@@ -24,6 +24,7 @@ from lakelog.schemas import LOG
 
 PARTITIONS, TOPICS, BROKERS, FILES, COMMITS = "partitions", "topics", "brokers", "data files", "commits"
 _TIMES = 5
+_LOOKS = 20
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,9 @@ def _check(
     leader: ScaleBroker, followers: Sequence[ScaleBroker], partition: TopicIdPartition, commits: SmallCommits
 ) -> None:  # fmt: skip
     """Raises LakelogException if a replica lacks records, or the HW has not come to the end: then no time counts."""
+    for _ in range(_LOOKS):  # a look does not wait for a follower's table that takes long to read
+        if leader.manager.led()[partition].high_watermark < commits.records:
+            leader.manager.lead()
     ends = {broker.log.refresh().known(partition).log_end_offset for broker in (leader, *followers)}
     high_watermark = leader.manager.led()[partition].high_watermark
     if {high_watermark, *ends} != {commits.records}:

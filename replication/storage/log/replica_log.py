@@ -21,6 +21,7 @@ from lakelog.replication.storage.delta.commit_reader import AddedFile, LogGap, c
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.transactions import Transactions
 from lakelog.replication.storage.log.broken_segments import (
     BrokenSegment,
     find_faults,
@@ -42,7 +43,7 @@ class ReplicaLog:
     """A handle on a log table for its owner, a producer or a reader. Threads may share it."""
 
     def __init__(self, log: DeltaLog) -> None:
-        self._log = log
+        self._log, self._txns = log, Transactions(log)
         self._lock = threading.RLock()
         self._broker_epoch: int | None = None
         self._known_segments: dict[str, Segment | BrokenSegment] = {}
@@ -66,7 +67,7 @@ class ReplicaLog:
 
     def _transaction_version(self, app_id: str) -> int | None:
         with self._lock:
-            return self._log.transaction_version(app_id)
+            return self._txns.get(app_id)
 
     @property
     def root(self) -> StorageRoot:
@@ -131,6 +132,7 @@ class ReplicaLog:
         self._is_doubtful = True
         check_commits(self.root, looked_at=1)
         segments = with_statistics(self._segments(self._log.active_files()), self._log.statistics)
+        self._txns = Transactions(self._log)  # the version may be another commit now
         state = LogState(self._transaction_version)  # a new one: other threads may be reading the old one
         state.learn(self._state.topics)
         state.rebuild(self._log.version, segments, self._state.partitions())
