@@ -89,6 +89,7 @@ class FetchRunner:
             config.replica_fetch_response_max_bytes, config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms
         )
         self._watch = LeaderRowWatch(config.replica_fetch_wait_max_ms / 1000)
+        self._has_read_rows = False  # in this round
         self._streamed: DataFrame | None = None
         self._copied: tuple[Segment, ...] = ()
         self._handlers = self._made_handlers()
@@ -118,7 +119,7 @@ class FetchRunner:
         Other errors of Lakelog and of the store delay the partitions instead.
         """
         before = self._states.all()
-        self._streamed = headers
+        self._streamed, self._has_read_rows = headers, False
         try:
             return carry_out(FetchRound(self._states, self._limits).run(), self._handlers, self._deciding)
         finally:
@@ -168,7 +169,9 @@ class FetchRunner:
 
     def _leader_rows(self, _: ReadLeaderRows) -> Mapping[TopicIdPartition, Replica]:
         rows = self._refreshed_rows()
-        self._watch.was_read(rows)
+        if not self._has_read_rows:  # the round goes on with its first rows, and newer ones call for another round
+            self._has_read_rows = True
+            self._watch.was_read(rows)
         return rows
 
     def _refreshed_rows(self) -> Mapping[TopicIdPartition, Replica]:

@@ -116,25 +116,25 @@ class ReplicaFetcher:
         `keep_running` starts it again."""
         with self._round_lock:  # a round under way would undo the marks that are set here
             if self._begun.is_set():
-                self._fetch(headers)
+                again = self._fetch(headers)
             else:
                 self._begun.set()
                 self._turn.give_back()
                 # The stream lacks everything before its start. The snapshot has the headers of this micro-batch too.
                 self._states.fell_behind(self._states.all())
-                self._fetch(None)
+                again = self._fetch(None)
             self._failures = 0
+        if again:  # only now, since the thread comes back at the next poll if it finds a round under way
+            self._ask()
 
-    def _fetch(self, headers: DataFrame | None) -> None:
-        """Runs a round, and asks for another one if more can be fetched at once."""
+    def _fetch(self, headers: DataFrame | None) -> bool:
+        """Runs a round. Returns whether more can be fetched at once."""
         with self._round_lock:
             self._is_asked.clear()  # this round does what was asked for until now
             try:
-                again = self._round.run(headers)
+                return self._round.run(headers)
             except BrokerKilled:
-                return
-        if again:
-            self._ask()
+                return False
 
     def keep_running(self) -> None:
         """Starts the query, also again a backoff after it has failed, and runs the rounds for which the stream brings
@@ -169,8 +169,8 @@ class ReplicaFetcher:
     def _fetch_if_due(self) -> None:
         """Runs a round if one is due. As in a micro-batch, an unexpected error delays all partitions. [FT-06]"""
         try:
-            if self._is_due():
-                self._fetch(None)
+            if self._is_due() and self._fetch(None):
+                self._ask()
         except StaleBrokerEpochException:
             raise
         except Exception as error:
@@ -185,6 +185,7 @@ class ReplicaFetcher:
         if query is not None:
             self._query = None
             self._begun.clear()
+            self._leader_version = -1  # a listing finds the newest commit; looking for each one since would take long
             self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
         elif time.monotonic() >= self._restart_at and self._may_start and self._turn.take():
             self._turn_ends_at = time.monotonic() + _TURN_SECONDS

@@ -1,8 +1,12 @@
 """The rounds that a fetcher's thread runs because no micro-batch brings headers for them."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
+from lakelog.replication.protocol.rounds.fetch_round import FetchRound
+from lakelog.replication.protocol.rounds.fetch_steps import ReadLeaderRows
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.pause_point import BrokerKilled
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -74,6 +78,27 @@ def test_ft_01_who_asks_for_a_round_does_not_wait_for_a_poll(begun, event):
     assert begun.it._thread._woken.is_set()
 
 
+def test_ft_01_the_thread_is_woken_once_the_round_is_over(begun):
+    """It comes back at the next poll if it finds a round under way."""
+    assign(begun)
+    was_free = []
+    begun.it._thread.wake = lambda: was_free.append(ends(in_background(begun.it._round_lock.acquire)))
+    has_more_to_fetch(begun)
+    assert was_free == [True]
+
+
+def test_ft_01_a_listing_finds_the_newest_commit_once_the_query_has_ended(begun):
+    """Looking for each commit since the first start would take long."""
+    asked = []
+    begun.it._leader_commits = SimpleNamespace(newest=lambda known: asked.append(known) or 7)
+    begun.it._leader_version = 5
+    begun.writer.queries[-1].end()
+    begun.time.now += 1
+    begun.it.keep_running()
+    begun.it.keep_running()
+    assert asked == [-1, 7]
+
+
 def test_ft_01_a_round_serves_what_was_asked_before_it_and_nothing_that_was_asked_since(begun):
     assign(begun)
     is_given_a_partition(begun)
@@ -140,6 +165,23 @@ def world(root):
 def test_hw_02_a_leader_s_rows_call_for_one_round(world):
     assert not world.round.has_news(), "the round has read them"
     world.publish(epoch=1)
+    assert world.round.has_news()
+    world.fetch()
+    assert not world.round.has_news()
+
+
+def test_hw_02_rows_that_change_within_a_round_call_for_another_one(world, monkeypatch):
+    """A round goes on with the rows that it has read first."""
+
+    def reads_twice(_):
+        yield ReadLeaderRows((P0,))
+        world.publish(epoch=1)
+        yield ReadLeaderRows((P0,))
+        return False
+
+    with monkeypatch.context() as changed:
+        changed.setattr(FetchRound, "run", reads_twice)
+        world.round.run(None)
     assert world.round.has_news()
     world.fetch()
     assert not world.round.has_news()
