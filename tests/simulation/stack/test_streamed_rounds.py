@@ -64,7 +64,8 @@ class Streamed:
     def _round(self, fetcher):
         if fetcher._is_due():
             self.rounds += 1
-            fetcher._fetch(None)
+            if fetcher._fetch(None):
+                fetcher._ask()
         else:
             self.idle += 1
 
