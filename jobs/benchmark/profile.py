@@ -166,7 +166,7 @@ class _Run:
         found = SendProfile(self.name, [send.seconds for send in sends])
         found.parts = [parts for send in sends if (parts := parts_of(trace, send)) is not None]
         found.batches = [parts for send in sends for parts in batch_parts(trace, send)]
-        found.pauses = sum(len(trace.within(send, "Pause")) for send in sends)
+        found.pauses = sum(len(trace.named("Pause", send.start, send.end)) for send in sends)
         for commit in trace.named(COMMIT, sends[0].start, sends[-1].end):
             kind = table_of(commit.table), commit.why
             found.commits.setdefault(kind, []).append(commit.seconds)

@@ -6,7 +6,7 @@ the leader whose HW came last, its slowest follower that counted, and that follo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -14,8 +14,8 @@ from lakelog.jobs.benchmark.spans import COMMIT, WRITE, Span
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 LEADER_ROUND, FETCH_ROUND = "LeaderRound.run", "FetchRound.run"
-APPEND, LOOK, APPEND_FETCHED, PUBLISH = "AppendToLeader", "ReadLeaderships", "AppendFetched", "PublishReplicas"
-HIGH_WATERMARK = "high watermark"
+LOOK, APPEND_FETCHED, PUBLISH = "ReadLeaderships", "AppendFetched", "PublishReplicas"
+APPEND, HIGH_WATERMARK = "append", "high watermark"  # the reasons of commits
 
 # In the order of a micro-batch; Spark counts `addBatch` with what our function does in it.
 PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning")
@@ -92,7 +92,7 @@ class Trace:
 def parts_of(trace: Trace, send: Span) -> dict[str, float] | None:
     """The seconds of each part of a send, in order, which add up to its time; None if a step on its way is not known,
     for example because a follower fetched without its query."""
-    looks = trace.within(send, LOOK)
+    looks = trace.named(LOOK, send.start, send.end)
     published = _last_publish(trace, send, looks)
     if published is None:
         return None
@@ -100,12 +100,11 @@ def parts_of(trace: Trace, send: Span) -> dict[str, float] | None:
     rounds = [r for r in trace.named(LEADER_ROUND, 0, published.start) if r.thread == published.thread]
     told = {f.id: trace.told_at(f) for f, source in trace.fetches(send) if source == leader}
     seen = [f for f, _ in trace.fetches(send) if rounds and told.get(f.id, published.end) <= rounds[-1].end]
-    appends = trace.within(send, APPEND)
-    if not (rounds and seen and appends):
+    if not (rounds and seen):
         return None
     fetch = max(seen, key=lambda each: told[each.id])
     marks = [
-        *_client_marks(trace, appends, leader), *_stream_marks(trace, fetch, leader), *_fetch_marks(trace, fetch),
+        *_client_marks(trace, send, leader), *_stream_marks(trace, fetch, leader), *_fetch_marks(trace, fetch),
         *_leader_marks(trace, rounds[-1], published), ("client: waits for its next look", looks[-1].start),
         ("client: sees the HW", send.end),
     ]  # fmt: skip
@@ -146,20 +145,26 @@ def broker_of(commit: Span) -> int:
 
 def _last_publish(trace: Trace, send: Span, looks: Sequence[Span]) -> Span | None:
     """The commit that told the client's last look of the last HW."""
-    leaders: Collection[int] = {span.step.leader for span in trace.within(send, APPEND)}
+    leaders = {broker_of(commit) for commit in _appended(trace, send)}
     commits = trace.named(COMMIT, send.start, looks[-1].end) if looks else []
     told = [c for c in commits if c.why == HIGH_WATERMARK and broker_of(c) in leaders]
     return max(told, key=lambda commit: commit.end, default=None)
 
 
-def _client_marks(trace: Trace, appends: Sequence[Span], leader: int) -> list[Mark]:
-    marks: list[Mark] = [("client: reads metadata, gives records their partitions", appends[0].start)]
+def _appended(trace: Trace, send: Span) -> list[Span]:
+    """The commits of a producer to the logs of leaders."""
+    return [commit for commit in trace.named(COMMIT, send.start, send.end) if commit.why == APPEND]
+
+
+def _client_marks(trace: Trace, send: Span, leader: int) -> list[Mark]:
+    """Until the commit to the leader's log. Other leaders may get theirs at the same time, on other threads."""
+    appended = _appended(trace, send)
+    end = max(commit.end for commit in appended if broker_of(commit) == leader)
+    parts = sorted((*trace.named(WRITE, send.start, end), *appended), key=lambda part: part.end)
+    marks = [("client: reads metadata, gives records their partitions", min(part.start for part in parts))]
     names = {WRITE: "client: writes segments", COMMIT: "client: commits"}
-    for append in appends:
-        for part in trace.within(append, WRITE, COMMIT):
-            marks += [("client: reads logs, decides", part.start), (names[part.name], part.end)]
-        if append.step.leader == leader:
-            break
+    for part in (part for part in parts if part.end <= end):
+        marks += [("client: reads logs, decides", part.start), (names[part.name], part.end)]
     return marks
 
 

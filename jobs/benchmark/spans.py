@@ -83,13 +83,14 @@ class Tracer:
     def _carry_out(
         self, work: Any, handlers: Any, deciding: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> Any:  # fmt: skip
-        traced = {step: self._traced_step(step.__name__, handler) for step, handler in handlers.items()}
+        traced = {step: self._traced_step(handler) for step, handler in handlers.items()}
         with self.span(work.__qualname__):
             return _carry_out(work, traced, deciding)
 
-    def _traced_step(self, name: str, handler: rounds.Handler) -> rounds.Handler:
+    def _traced_step(self, handler: rounds.Handler) -> rounds.Handler:
         def traced(step: Any) -> Any:
-            with self.span(name, step=step):
+            inner = getattr(step, "step", step)  # a producer's rounds share a thread, which hands on the steps of each
+            with self.span(type(inner).__name__, step=inner):
                 return handler(step)
 
         return traced

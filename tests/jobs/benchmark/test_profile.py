@@ -50,9 +50,8 @@ def story() -> tuple[Story, Span]:
     told = Story()
     send = told.add("send", 0, 100)
     work = told.add("produce", 1, 100, send)
-    append = told.add("AppendToLeader", 2, 12, work, step=SimpleNamespace(leader=1))
-    told.add("write segment", 3, 5, append)
-    told.add(COMMIT, 6, 11, append, table="/lake/broker-1/log", why="append")
+    told.add("write segment", 3, 5, thread="pool")
+    told.add(COMMIT, 6, 11, thread="pool", table="/lake/broker-1/log", why="append")
     fetch = told.add("FetchRound.run", 40, 71, thread="Thread-4")
     told.add("FetchHeaders", 41, 50, fetch)
     plan = SimpleNamespace(starts=lambda: {PARTITION: ""})
@@ -81,8 +80,8 @@ def test_the_parts_of_a_send_follow_one_another_without_a_gap() -> None:
     assert parts is not None
     assert sum(parts.values()) == send.seconds
     assert {name: seconds for name, seconds in parts.items() if seconds} == {
-        "client: reads metadata, gives records their partitions": 2,
-        "client: reads logs, decides": 2,
+        "client: reads metadata, gives records their partitions": 3,
+        "client: reads logs, decides": 1,
         "client: writes segments": 2,
         "client: commits": 5,
         "follower: waits for a poll, or for its query": 14,
@@ -130,6 +129,19 @@ def test_a_send_with_an_unknown_step_is_not_explained(missing: str) -> None:
 
 def test_a_mark_before_the_last_one_ends_an_empty_part() -> None:
     assert durations(1, [("a", 3), ("b", 2), ("a", 4)]) == {"a": 3, "b": 0}
+
+
+def test_a_step_that_a_shared_thread_hands_on_has_its_own_name() -> None:
+    class StepOf(SimpleNamespace):
+        pass
+
+    def work() -> rounds.Round[StepOf, int]:
+        return (yield StepOf(step=Pause(1.0)))
+
+    tracer = Tracer()
+    with tracer.tracing():
+        assert sender.carry_out(work(), {StepOf: lambda _: 7}) == 7
+    assert (tracer.spans[0].name, tracer.spans[0].step) == ("Pause", Pause(1.0))
 
 
 def test_steps_and_commits_are_timed_while_a_tracer_is_entered(tmp_path: Path) -> None:
