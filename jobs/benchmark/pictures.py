@@ -39,7 +39,7 @@ def _latency(sends: Sequence[Mapping[str, Any]]) -> Series:
         if size and send["name"] != "first send":
             bytes_ = int(size[1].replace(",", "")) * int(size[2]) * _UNITS[size[3]]
             for line, key in zip(lines.values(), ("seconds", "plain_append_seconds"), strict=True):
-                line[bytes_] = send[key]["median"] * 1000
+                line.setdefault(bytes_, send[key]["median"] * 1000)  # the first kind of a size: one after the other
     return {name: points for name, points in lines.items() if points}
 
 

@@ -19,7 +19,7 @@ from lakelog.jobs.cli.console import Row
 # The suites in their order: the arguments of a quick run, and the figures of the summary.
 SUITES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "replication": (("--quick",), ("throughput_vs_plain_stream", "latency_vs_plain_stream", "time_vs_file_copy")),
-    "produce": (("--quick",), ("first_send_ms", "small_send_ms", "small_send_core_seconds", "in_a_row_mb_per_s")),
+    "produce": (("--quick",), ("first_send_ms", "small_send_ms", "small_send_core_seconds", "in_flight_mb_per_s")),
     "profile": (("--quick",), ("send_ms", "send_core_ms", "commits_a_send", "micro_batch_ms")),
     "idle": (("--seconds", "1"), ("session_cores", "cluster_cores")),
     "requests": (("--seconds", "1", "--sends", "1"), ()),

@@ -83,6 +83,7 @@ def test_pictures_are_made_of_the_figures_that_there_are() -> None:
         {"name": "first send", "data_set": "12 records of 100 B", "seconds": {"median": 9}, "plain_append_seconds": {}},
         {"name": "small sends", "data_set": "12 records of 100 B", **seconds},
         {"name": "large sends", "data_set": "200,000 records of 1 KB", **seconds},
+        {"name": "in flight", "data_set": "200,000 records of 1 KB", **seconds},
     ]
     growth = [{"by": "partitions", "action": "producer: commits a record", "ms": {"10": 1.0, "100": 3.0}}]
     found = pictures_of({"produce": {"sends": sends}, "scale": {"growth": growth}})
