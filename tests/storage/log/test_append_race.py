@@ -1,8 +1,9 @@
-"""Two processes append to one log: no offset is doubled or missing, and each writer's records stay in order."""
+"""Several processes append to one log: no offset is doubled or missing, and each writer's records stay in order."""
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from lakelog.jobs.benchmark.counting_store import counting_store
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import Appended
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
@@ -13,12 +14,12 @@ from tests.storage.logs import P0, facts, new_log, records, request, send
 APPENDS, MAINTAIN_AT = 500, 40
 
 
-def write(start, uri, writer):
+def write(start, uri, writer, appends=APPENDS, options=None):
     """Appends of one record each, that says who wrote it and as which one; answers the offsets it was given."""
-    log = ReplicaLog.open(StorageRoot.of(uri))
+    log = ReplicaLog.open(StorageRoot.of(uri, options))
     start()
     given = []
-    for number in range(APPENDS):
+    for number in range(appends):
         wanted = request(P0, 1, sequence=number, producer_id=writer)
         (outcome,) = send(log, wanted, tables={P0: records(b"%d %d" % (writer, number))})
         assert isinstance(outcome, Appended), outcome
@@ -47,11 +48,24 @@ def test_two_processes_append_1000_times_to_one_log(root):
     log, maintained = new_log(root, P0), []
     uri = log.root.uri
     given = race(write, (uri, 1), (uri, 2), timeout=300, meanwhile=lambda: maintained.append(maintain(log)))
+    check(log, given, APPENDS)
+    assert sum(maintained) > 1
+
+
+def check(log, given, appends):
+    """No offset is missing or doubled, and each writer's records are at the offsets that it was given, in order."""
     rows = log.read(P0, 0).select(["offset", "value"]).to_pylist()
-    assert [row["offset"] for row in rows] == list(range(2 * APPENDS))
+    assert [row["offset"] for row in rows] == list(range(len(given) * appends))
     for writer, offsets in enumerate(given, 1):
         mine = [(row["offset"], row["value"]) for row in rows if row["value"].startswith(b"%d " % writer)]
         assert mine == [(offset, b"%d %d" % (writer, number)) for number, offset in enumerate(offsets)]
-        assert offsets != list(range(offsets[0], offsets[0] + APPENDS)), "they did not race"
-    assert sum(maintained) > 1
+        assert offsets != list(range(offsets[0], offsets[0] + appends)), "they did not race"
     assert facts(ReplicaLog.open(log.root)) == facts(log)
+
+
+def test_four_processes_append_200_times_to_one_log_in_an_object_store(tmp_path):
+    """The store is an S3 server in a process of its own."""
+    with counting_store(tmp_path) as (_, options):
+        log = new_log(StorageRoot.of("s3://bucket/raced/log", options), P0)
+        writers = [(log.root.uri, writer, 50, options) for writer in (1, 2, 3, 4)]
+        check(log, race(write, *writers, timeout=300), 50)
