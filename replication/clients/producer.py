@@ -140,7 +140,7 @@ class Producer:
         try:
             self._sends.put(send, is_awaited)
         except BaseException:
-            given.__exit__()
+            send.release()
             raise
         return send.future
 

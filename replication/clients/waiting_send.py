@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,8 @@ from lakelog.replication.clients.record_set import ArrowRecordSet, RecordSet
 from lakelog.replication.errors import TimeoutException
 from lakelog.replication.protocol.rounds.pipeline_round import Answers, Sending
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
+
+logger = logging.getLogger(__name__)
 
 
 class Send:
@@ -40,14 +43,16 @@ class Send:
         sends = [send for send in (self, *cast(Sequence[Send], others)) if send._goes()]
         try:
             return self._begin(sends) if sends else None
-        except Exception as error:  # it concerns no other send
+        except BaseException as error:
             for send in sends:
                 send.end(None, error)
-            return None
+            if not isinstance(error, Exception):  # the user has interrupted the thread
+                raise
+            return None  # it concerns no other send
 
     def _goes(self) -> bool:
         if not self.future.set_running_or_notify_cancel():
-            self.given.__exit__()
+            self.release()
             return False
         if self.may_expire and time.monotonic() >= self.deadline:
             self.end(None, self._expired())
@@ -67,11 +72,20 @@ class Send:
 
     def end(self, answers: Answers | None, error: BaseException | None) -> None:
         """Ends it: its future gets the answers, or the error that its round has raised."""
-        self.given.__exit__()
-        if answers is None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(dict(sorted(answers.items())))
+        try:
+            self.release()
+        finally:
+            if answers is None:
+                self.future.set_exception(error)
+            else:
+                self.future.set_result(dict(sorted(answers.items())))
+
+    def release(self) -> None:
+        """Frees the records. An error of that is only logged: the records are sent, or are not, all the same."""
+        try:
+            self.given.__exit__()
+        except Exception as error:
+            logger.error("producer: the records of a send to %s were not freed: %s", self.topic, error)
 
 
 def answers_of(sends: Sequence[Send], answers: Answers) -> list[dict[int, RecordMetadata]]:

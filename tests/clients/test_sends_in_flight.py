@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lakelog.replication.clients.producer import Producer as SharingProducer
+from lakelog.replication.clients.record_set import ArrowRecordSet
 from lakelog.replication.clients.sends_in_flight import SendsInFlight
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import (
@@ -172,6 +173,35 @@ def test_ap_06_a_send_whose_time_is_over_before_it_begins_is_not_sent(world):
     with pytest.raises(TimeoutException, match="flights: 1 records waited for earlier sends, and were not sent within"):
         second.result()
     assert values(world.logs[1]) == [b"a"]
+
+
+def stopped(*_):
+    raise ValueError("the session is stopped")
+
+
+def test_ap_06_records_that_cannot_be_freed_end_no_other_send(world, monkeypatch, caplog):
+    """Neither those of a send that was cancelled, nor those of one that ends."""
+    monkeypatch.setattr(ArrowRecordSet, "__exit__", stopped)
+    producer = Producer(world.uri, acks=1, linger_ms=LONG, batch_size=1_000)
+    first, cancelled, last = (producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b", b"c"))
+    cancelled.cancel()
+    producer.flush()
+    assert [future.result(timeout=0)[0].base_offset for future in (first, last)] == [0, 1]
+    assert caplog.text.count("the records of a send to flights were not freed: the session is stopped") == 3
+
+
+def test_ap_06_an_interruption_while_sends_begin_ends_them(world, monkeypatch):
+    monkeypatch.setattr(ArrowRecordSet, "joined", interrupted)
+    monkeypatch.setattr(SendsInFlight, "start", lambda _: None)
+    producer = Producer(world.uri, acks=1, batch_size=1_000)
+    futures = [producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b")]
+    with pytest.raises(KeyboardInterrupt):
+        producer.flush()
+    assert [type(future.exception(timeout=0)) for future in futures] == [KeyboardInterrupt] * 2
+
+
+def interrupted(_):
+    raise KeyboardInterrupt
 
 
 def test_ap_02_a_send_that_is_wrong_is_refused_at_once(world):
