@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 from lakelog.replication.clients.record_set import RecordSet
@@ -29,6 +28,7 @@ from lakelog.replication.protocol.rounds.send_steps import (
     TakeIdentity,
     TopicSeen,
 )
+from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.append import Positions, append
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
@@ -86,8 +86,7 @@ class Sender:
     def _append_to_all(self, step: AppendToLeaders) -> list[Outcomes | LakelogException]:
         """One thread a leader. Their logs are opened before, by this thread."""
         logs = [error_or(self._view.log, each.leader) for each in step.appends]
-        with ThreadPoolExecutor(len(logs)) as pool:
-            return list(pool.map(self._append_in_thread, list(zip(logs, step.appends, strict=True))))
+        return in_threads(self._append_in_thread, zip(logs, step.appends, strict=True), len(logs))
 
     def _append_in_thread(self, given: tuple[ReplicaLog | LakelogException, AppendToLeader]) -> Any:
         log, step = given

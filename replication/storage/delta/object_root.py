@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +21,7 @@ from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, words_of, writing
 from lakelog.replication.storage.delta.store_options import client_arguments, delta_options, store_options
+from lakelog.replication.storage.in_threads import in_threads
 
 _PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
 _FEW = 2
@@ -61,10 +61,7 @@ class ObjectRoot(StorageRoot):
 
     def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
         """What tells each file from another one of its name, None for a file that does not exist."""
-        if len(names) <= _FEW:  # polls too: Python starts no thread for those that go on while the process ends
-            return [self._stamp(name) for name in names]
-        with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            return [*pool.map(self._stamp, names)]
+        return in_threads(self._stamp, names, _CONNECTIONS if len(names) > _FEW else 1)
 
     def _stamp(self, name: str) -> Stamp | None:
         with reading(self.path(name)), suppress(FileNotFoundError), _os_errors():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import groupby
 
@@ -21,6 +20,7 @@ from lakelog.replication.protocol.follow import check_follower_append
 from lakelog.replication.protocol.producer_state import increment_sequence
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
@@ -145,8 +145,7 @@ def arrow_writer(
         ]
         by_replicas = groupby(placed, key=lambda item: sorted(item[0]))
         packs = [pack for _, group in by_replicas for pack in packs_of((batch for _, batch in group), segment_bytes)]
-        with ThreadPoolExecutor(max(1, min(len(packs), os.cpu_count() or 1))) as pool:
-            return list(pool.map(partial(_write_pack, root, leader), packs))
+        return in_threads(partial(_write_pack, root, leader), packs, os.cpu_count() or 1)
 
     return write
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from lakelog.replication.errors import CorruptRecordException, KafkaStorageExcep
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit_reader import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.segment import Segment, read_file, read_records, read_segment, size_fault
 from lakelog.replication.storage.log.segment_name import is_data_file, is_snapshot, named_digest
 
@@ -72,8 +72,7 @@ def read_segments(root: StorageRoot, files: Sequence[AddedFile]) -> list[Segment
     """Reads committed segments from their footers, several at a time; a broken one comes with its fault."""
     if len(files) <= _READERS:
         return [read_or_broken(root, file) for file in files]
-    with ThreadPoolExecutor(_READERS) as pool:
-        return list(pool.map(lambda file: read_or_broken(root, file), files))
+    return in_threads(lambda file: read_or_broken(root, file), files, _READERS)
 
 
 def with_statistics(
