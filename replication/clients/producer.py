@@ -102,10 +102,14 @@ class Producer:
         topic share a commit: a send waits `linger_ms` for others. `timeout_ms` begins with the call. Errors of the
         records and of the topic are raised here, as by `send`, and TimeoutException if there is no memory in time; the
         others that `send` raises are raised by the future's `result`. A future can be cancelled until its send begins.
-        Call `flush` or `close` before the program ends.
+        Use `with`, or call `close`. Without them a program ends after its last send is settled, and sees no error.
         """
         future = self._put(topic, records, timeout_ms, is_awaited=False)
-        self._sends.start()
+        try:
+            self._sends.start()
+        except BaseException:
+            future.cancel()
+            raise
         return future
 
     def flush(self, timeout: float | None = None) -> None:

@@ -5,6 +5,7 @@ Kafka: `RecordAccumulator`, `Sender`. [AP-06]
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -30,6 +31,8 @@ from lakelog.replication.protocol.rounds.send_steps import (
 
 Answers = dict[int, RecordMetadata]
 _READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas
+
+logger = logging.getLogger(__name__)
 
 
 class SendsInFlight:
@@ -95,12 +98,16 @@ class SendsInFlight:
             self._lock.notify_all()
 
     def start(self) -> None:
-        """Lets a thread carry out what is left, unless one does."""
+        """Lets a thread carry out what is left, unless one does. Raises RuntimeError if no thread can be started."""
         thread = threading.Thread(target=self.work, name="lakelog-producer-network-thread")
         with self._lock:
             if self._worker is None and self._has_work():
                 self._worker = thread
-                thread.start()
+                try:
+                    thread.start()
+                except BaseException:
+                    self._worker = None
+                    raise
 
     def _has_work(self) -> bool:
         return bool(self._waiting or self._pipeline.in_flight)
@@ -124,7 +131,11 @@ class SendsInFlight:
             if self._worker is not threading.current_thread():
                 return
             self._worker = None
-        self.start()
+        try:
+            self.start()
+        except RuntimeError as error:
+            logger.error("producer: this thread goes on with the sends that are left: %s", error)
+            self.work()
 
     def _carry_out(self, until: Callable[[], bool]) -> None:
         self._seen.clear()

@@ -1,5 +1,7 @@
 """Several sends in flight on real tables: futures, order, flush and close."""
 
+import subprocess
+import sys
 import threading
 from functools import partial
 
@@ -202,6 +204,46 @@ def test_ap_06_an_interruption_while_sends_begin_ends_them(world, monkeypatch):
 
 def interrupted(_):
     raise KeyboardInterrupt
+
+
+def test_ap_06_a_script_that_ends_without_close_sends_what_it_has(world):
+    """To several leaders. The send still lingers when the script ends."""
+    world.change(P1, leader=2, leader_epoch=1)
+    lead(world.logs[2], P1, epoch=1)
+    script = (
+        "import pyarrow as pa; from lakelog.replication.clients.producer import Producer;"
+        f"producer = Producer({world.uri!r}, acks=1, linger_ms=500);"
+        f"producer.send_async({TOPIC!r}, pa.table({{'value': [b'a', b'b'], 'partition': [0, 1]}}), {LONG})"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (values(world.logs[1]), values(world.logs[2], P1)) == ([b"a"], [b"b"])
+
+
+def no_thread(_):
+    raise RuntimeError("can't start new thread")
+
+
+def test_ap_06_a_send_for_which_no_thread_starts_is_refused_and_holds_up_no_other(world, monkeypatch):
+    producer = Producer(world.uri, acks=1)
+    with monkeypatch.context() as here:
+        here.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            producer.send_async(TOPIC, record(b"refused"), LONG)
+    assert producer.send_async(TOPIC, record(b"a"), LONG).result()[0].base_offset == 0
+    producer.flush()
+    assert values(world.logs[1]) == [b"a"]
+
+
+def test_ap_06_without_another_thread_a_caller_finishes_what_others_have_sent(world, monkeypatch):
+    producer = Producer(world.uri, acks=1)
+    with monkeypatch.context() as here:
+        here.setattr(SendsInFlight, "start", lambda _: None)
+        first, second = (producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b"))
+    with monkeypatch.context() as here:
+        here.setattr(threading.Thread, "start", no_thread)
+        producer._sends.work(first.done)
+    assert second.result(timeout=0)[0].base_offset == 1
 
 
 def test_ap_02_a_send_that_is_wrong_is_refused_at_once(world):
