@@ -68,8 +68,9 @@ class SendsInFlight:
             self._futures[send.future] = send.nbytes
             self._used_bytes += send.nbytes
             self._waiting.add(send, is_awaited)
+            expires_first = send.deadline == self._waiting.expires_at
         send.future.add_done_callback(self._forget)
-        if self._pipeline.in_flight < self._max_in_flight:
+        if expires_first or self._pipeline.in_flight < self._max_in_flight:
             self._may_begin.set()
 
     def _wait_for_memory(self, nbytes: int) -> None:
@@ -199,11 +200,21 @@ class SendsInFlight:
     def _lingers(self) -> bool:
         """While nothing is in flight: waits until the first send is ready; False if none waits."""
         self._may_begin.clear()
-        with self._lock:
-            left = self._waiting.seconds_left()
+        self._expire()
+        left = self._ready_in()
         if left:
-            self._may_begin.wait(left)
+            self._may_begin.wait(min(left, max(0.0, self._waiting.expires_at - time.monotonic())))
         return left is not None
+
+    def _ready_in(self) -> float | None:
+        with self._lock:
+            return self._waiting.seconds_left()
+
+    def _expire(self) -> None:
+        with self._lock:
+            expired = self._waiting.take_expired()
+        for send in expired:
+            send.expire()
 
     def _step(self, step: StepOf) -> Any:
         """Carries out a step of a send. Sends that look at the same time share what they read, until one writes."""
@@ -215,22 +226,21 @@ class SendsInFlight:
         return self._seen[step.step]
 
     def _pause(self, step: Pause) -> bool:
-        """Waits for the next look, or until a send may begin. Returns whether one may; then the look must wait."""
+        """Waits for the next look, or until a send may begin. Returns whether one may; then the look must wait. Sends
+        whose time is over meanwhile expire."""
         self._seen.clear()
-        look_at = time.monotonic() + self._poll_ms / 1000
+        look_at = min(time.monotonic() + self._poll_ms / 1000, step.deadline)
         while True:
             self._may_begin.clear()
+            self._expire()
             left = self._ready_in() if self._pipeline.in_flight < self._max_in_flight else None
             if left == 0.0:
                 return True
-            until_look = max(0, math.ceil((look_at - time.monotonic()) * 1000))
-            wait_ms = min(until_look, math.ceil(left * 1000)) if left else until_look
-            if not sender.pause(wait_ms, step.deadline, self._may_begin) and wait_ms == until_look:
+            now = time.monotonic()
+            until = min(look_at, self._waiting.expires_at, math.inf if left is None else now + left)
+            wait_ms = max(0, math.ceil((until - now) * 1000))
+            if not sender.pause(wait_ms, step.deadline, self._may_begin) and until == look_at:
                 return False
-
-    def _ready_in(self) -> float | None:
-        with self._lock:
-            return self._waiting.seconds_left()
 
 
 def _is_over(deadline: float | None) -> bool:

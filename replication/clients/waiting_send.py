@@ -65,6 +65,10 @@ class Send:
             f"{self.topic}: {records} records waited for earlier sends, and were not sent within {self.timeout_ms} ms"
         )
 
+    def expire(self) -> None:
+        """Ends it because its time is over. Nothing of it was sent."""
+        self.fail(self._expired())
+
     def fail(self, error: BaseException) -> None:
         """Ends it with an error, unless its future was cancelled. Nothing of it was sent."""
         if self.future.set_running_or_notify_cancel():

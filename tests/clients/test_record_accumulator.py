@@ -1,5 +1,6 @@
 """Small sends share a commit: `linger.ms`, `batch.size` and `buffer.memory`."""
 
+import math
 import threading
 from concurrent.futures import Future
 
@@ -24,8 +25,8 @@ HOUR = 3_600_000
 class Send:
     """A send of so many bytes to each partition."""
 
-    def __init__(self, name, sizes, shares_with, deadline):
-        self.deadline = deadline
+    def __init__(self, name, sizes, shares_with, deadline, may_expire=True):
+        self.deadline, self.may_expire = deadline, may_expire
         self.name, self.partition_bytes, self.shares_with = name, sizes, shares_with
         self.future, self.nbytes = Future(), sum(sizes.values())
 
@@ -38,8 +39,8 @@ class Waiting:
         monkeypatch.setattr(record_accumulator.time, "monotonic", lambda: self.now)
         self.sends = RecordAccumulator(ProducerConfig(**{"linger_ms": 10, "batch_size": 100, **settings}))
 
-    def add(self, name, sizes, is_awaited=False, shares_with="t"):
-        self.sends.add(Send(name, sizes, shares_with, self.now + 30), is_awaited)
+    def add(self, name, sizes, is_awaited=False, shares_with="t", seconds=30, may_expire=True):
+        self.sends.add(Send(name, sizes, shares_with, self.now + seconds, may_expire), is_awaited)
 
     def take(self):
         return "".join(send.name for send in self.sends.take())
@@ -93,6 +94,22 @@ def test_ap_06_no_send_loses_much_of_its_time_by_sharing(waiting):
     assert [waiting.take(), waiting.take()] == ["ab", ""]
     waiting.sends.hurry()
     assert waiting.take() == "c"
+
+
+def test_ap_06_sends_whose_time_is_over_expire_wherever_they_wait(waiting):
+    """Those behind them keep their order, and those that were ready stay so."""
+    assert waiting.sends.expires_at == math.inf
+    for name, seconds, may_expire in (("a", 0, False), ("b", 3, True), ("c", 9, True), ("d", 2, True), ("e", 30, True)):
+        waiting.add(name, {0: 1}, is_awaited=name == "d", shares_with=name, seconds=seconds, may_expire=may_expire)
+    assert waiting.sends.take_expired() == []
+    assert waiting.sends.expires_at == waiting.now + 2
+    waiting.now += 3
+    assert [send.name for send in waiting.sends.take_expired()] == ["b", "d"]
+    assert waiting.sends.expires_at == waiting.now + 6
+    waiting.now -= 3
+    assert [waiting.take(), waiting.take(), waiting.take()] == ["a", "c", ""]
+    waiting.sends.hurry()
+    assert waiting.take() == "e"
 
 
 @pytest.mark.parametrize(("settings", "taken"), [({"batch_size": 0}, "a"), ({"linger_ms": 0}, "ab")])
