@@ -41,7 +41,7 @@ class ProducerIdentity:
 
     def __init__(self, given: ProducerIdAndEpoch) -> None:
         self.given = given
-        self._is_used_up = False
+        self.is_used_up = False
         self._partitions: dict[_Place, _PartitionSends] = {}
 
     def begin_send(self, topic: str, partitions: Iterable[int]) -> SendSequences:
@@ -54,15 +54,15 @@ class ProducerIdentity:
 
     def use_up(self) -> None:
         """No partition may begin to use the present identity from now on."""
-        self._is_used_up = True
+        self.is_used_up = True
 
     def renew(self, given: ProducerIdAndEpoch) -> None:
         """Sets a new identity, for partitions that have used up theirs, or have nothing in flight."""
-        self.given, self._is_used_up = given, False
+        self.given, self.is_used_up = given, False
 
     def needs_renewal(self, sends: _PartitionSends) -> bool:
         """Whether the present identity is of no use to this partition."""
-        return self._is_used_up or (sends.is_used_up and sends.who == self.given)
+        return self.is_used_up or (sends.is_used_up and sends.who == self.given)
 
 
 class _PartitionSends:
@@ -102,7 +102,8 @@ class SendSequences:
         """Whether the send may send its records of this partition now.
 
         All earlier sends must have been appended to it. An identity that is used up is followed by a new one, once the
-        partition has no earlier send in flight. Until then records that no log may hold wait.
+        partition has no earlier send in flight. Until then records that no log may hold wait: a partition that always
+        has a send in flight would never renew otherwise.
         """
         sends = self._places[partition.partition]
         before = sends.before(self)
@@ -111,7 +112,7 @@ class SendSequences:
         if partition.partition in self._written:
             return Turn.NOW
         if before:
-            return Turn.LATER if sends.is_used_up else Turn.NOW
+            return Turn.LATER if sends.is_used_up or self._identity.is_used_up else Turn.NOW
         if self._identity.needs_renewal(sends):
             return Turn.NEEDS_IDENTITY
         if sends.is_used_up or sends.who != self._identity.given:

@@ -33,6 +33,8 @@ class Sends:
                 send.settle([0] if what == "succeeds" else [])
             case "out of order":
                 assert send.comes_later(P)
+            case "used up":
+                self.identity.use_up()
             case "renewed":
                 send.renew(SECOND)
 
@@ -66,6 +68,13 @@ TURNS = [
      [(7, 0, 0), (7, 0, 2), LATER]),
     ("renewed between, others first", [(0, "appended"), (0, "renewed")], [(7, 0, 0), (7, 0, 2), LATER]),
     ("renewed between, then nothing in flight", [(0, "appended"), (0, "renewed"), (0, "succeeds")],
+     [None, (7, 1, 0), LATER]),
+    ("used up, so what no log may hold waits", [(0, "appended"), (1, "appended"), (0, "used up")],
+     [(7, 0, 0), (7, 0, 2), LATER]),
+    ("used up after an attempt that wrote nothing", [(0, "appended"), (1, "tried"), (0, "used up")],
+     [(7, 0, 0), LATER, LATER]),
+    ("used up, then nothing in flight", [(0, "appended"), (0, "used up"), (0, "succeeds")], [None, NEW, LATER]),
+    ("used up, then renewed", [(0, "appended"), (0, "used up"), (0, "succeeds"), (1, "renewed")],
      [None, (7, 1, 0), LATER]),
 ]  # fmt: skip
 
