@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -13,6 +12,7 @@ from lakelog.replication.protocol.append_plan import AppendPlan, FetchedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit_reader import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.segment import Segment, copy_segment, read_segment
 from lakelog.replication.storage.log.segment_rewrite import rewrite
 
@@ -64,8 +64,7 @@ class SegmentCopier:
         items = list(todo.items())
         if size >= self._executor_bytes and len(items) > 1:
             return self._spark.sparkContext.parallelize(items, len(items)).map(job).collect()
-        with ThreadPoolExecutor(min(_COPIERS, max(1, len(items)))) as pool:
-            return list(pool.map(job, items))
+        return in_threads(job, items, _COPIERS)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import patch
 
 from lakelog.replication.clients.sends_in_flight import SendsInFlight
@@ -68,21 +67,8 @@ class AtOnce:
     def start(self) -> None:
         self._work()
 
-
-class InOrder:
-    """Replaces a pool of threads: it does one item after the other."""
-
-    def __init__(self, _: int) -> None:
-        pass
-
-    def __enter__(self) -> InOrder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        return iter([work(item) for item in items])
+    def join(self) -> None:
+        """Has nothing to wait for."""
 
 
 class NoPause:
@@ -160,16 +146,9 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     changes.change(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
     changes.change("storage.tables.producer_table", "secrets", SimpleNamespace(randbits=rng.getrandbits))
     inline = SimpleNamespace(Thread=AtOnce, Event=threading.Event)
-    for place in ("server.follower_rows", "storage.log.healing"):
+    for place in ("server.follower_rows", "storage.log.healing", "storage.in_threads"):
         changes.change(place, "threading", inline)
     changes.change("storage.delta.compare_and_set", "threading", SimpleNamespace(Event=NoPause))
-    for place in (
-        "server.fetcher.segment_copier",
-        "storage.log.broken_segments",
-        "storage.log.append",
-        "clients.sender",
-    ):
-        changes.change(place, "ThreadPoolExecutor", InOrder)
     changes.change(SendsInFlight, "start", lambda _: None)  # `flush` carries out what was sent before
     changes.change(broker, "follower_session", lambda spark: spark)
     changes.change(broker, "pass_while_spark_runs", lambda _spark, _id, pause_point: pause_point.pass_through())
