@@ -217,11 +217,14 @@ class SendsInFlight:
             send.expire()
 
     def _step(self, step: StepOf) -> Any:
-        """Carries out a step of a send. Sends that look at the same time share what they read, until one writes."""
+        """Carries out a step of a send. Sends that look at the same time share what they read, until one writes. They
+        share no log that is older than the rows: it may lack what a row names."""
         if not isinstance(step.step, _READS):
             self._seen.clear()
             return step.owner.carry_out(step.step)
         if step.step not in self._seen:
+            if isinstance(step.step, ReadLeaderships):
+                self._seen = {seen: found for seen, found in self._seen.items() if not isinstance(seen, ReadLeaderLogs)}
             self._seen[step.step] = step.owner.carry_out(step.step)
         return self._seen[step.step]
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakelog.replication.clients.producer import Producer as SharingProducer
+from lakelog.replication.clients.producer_config import ProducerConfig
 from lakelog.replication.clients.record_set import ArrowRecordSet
 from lakelog.replication.clients.sends_in_flight import SendsInFlight
 from lakelog.replication.clients.topic_view import TopicView
@@ -19,6 +20,8 @@ from lakelog.replication.errors import (
     KafkaStorageException,
     TimeoutException,
 )
+from lakelog.replication.protocol.rounds.pipeline_round import StepOf
+from lakelog.replication.protocol.rounds.send_steps import ReadLeaderLogs, ReadLeaderships
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from tests.clients.world import LONG, World
 from tests.processes import wait_until
@@ -77,6 +80,26 @@ def test_ap_07_sends_that_wait_share_each_look(world, monkeypatch, while_waiting
     producer.flush()
     assert [future.result()[0].error for future in futures] == [None] * 3
     assert len(looks) == 3
+
+
+class Owner:
+    """Notes the steps that it carries out."""
+
+    def __init__(self):
+        self.steps = []
+
+    def carry_out(self, step):
+        self.steps.append(step)
+        return len(self.steps)
+
+
+def test_ap_07_a_log_that_was_read_before_a_row_is_read_again():
+    """The row may name records that the log did not have then."""
+    sends, owner = SendsInFlight(ProducerConfig(), 50, lambda: None), Owner()
+    row, other_row, logs = ReadLeaderships(TOPIC, (0,)), ReadLeaderships(TOPIC, (1,)), ReadLeaderLogs(1, (P0,))
+    answers = [sends._step(StepOf(owner, step)) for step in (row, logs, row, logs, other_row, logs, logs, row)]
+    assert owner.steps == [row, logs, other_row, logs]
+    assert answers == [1, 2, 1, 2, 3, 4, 4, 1]
 
 
 def test_ap_06_no_more_than_allowed_are_in_flight(world):
