@@ -42,6 +42,9 @@ class Producer:
     send; by default only the time-out of the send limits them. The other settings shape `send_async`, see
     `ProducerConfig`.
 
+    A limit: one thread carries out all sends, so a leader whose store hangs holds up those to other leaders, until
+    `lakelog.storage.timeout.ms` ends the request.
+
     Raises InvalidRequiredAcksException, InvalidConfigurationException, InconsistentClusterIdException if there is no
     cluster at `cluster_uri`, KafkaStorageException, and with a `name` TimeoutException.
 
