@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
 from lakelog.jobs.cli import waiting
 from lakelog.jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
-from lakelog.replication.clients import topic_view
+from lakelog.replication.clients import sends_in_flight, topic_view
 from lakelog.replication.simulation.stack.held_time import Passing, Schedule
 from lakelog.replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
 from lakelog.replication.simulation.stack.servers import BrokerServer, ControllerServer
@@ -18,7 +19,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
 
 _CONTROLLERS = ("controller-1", "controller-2")
-_WAITING = (topic_view, waiting)  # the modules in which clients and steps of scripts wait
+_WAITING = (topic_view, sends_in_flight, waiting)  # the modules in which clients and steps of scripts wait
 
 
 class SimulatedCluster(ScriptCluster):
@@ -65,8 +66,9 @@ class SimulatedCluster(ScriptCluster):
         with Changes() as changes:
             rng = random.Random(0)
             in_one_thread(changes, self._clock, rng)
+            passing = SimpleNamespace(**{**vars(threading), "Event": lambda: Passing(self._schedule)})
             for place in _WAITING:
-                changes.change(place, "threading", SimpleNamespace(Event=lambda: Passing(self._schedule)))
+                changes.change(place, "threading", passing)
             changes.enter_context(self._store.opened())
             self._make_servers()
             for server in self._servers.values():

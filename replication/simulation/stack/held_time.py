@@ -41,7 +41,7 @@ class Schedule:
 
 
 class Passing:
-    """Replaces an event that nobody sets. Waiting for it lets time pass."""
+    """Replaces an event that nobody sets while somebody waits. Waiting for it lets time pass."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -49,3 +49,9 @@ class Passing:
     def wait(self, seconds: float) -> bool:
         self._schedule.let_pass(seconds)
         return False
+
+    def set(self) -> None:
+        """Wakes nobody: the only thread does not wait now."""
+
+    def clear(self) -> None:
+        """Has nothing to forget."""

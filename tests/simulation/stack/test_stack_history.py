@@ -6,8 +6,6 @@ import subprocess
 import sys
 from collections import Counter
 
-import pytest
-
 from lakelog.replication.simulation.stack import history
 from lakelog.replication.simulation.stack.history import run
 from lakelog.replication.simulation.stack.rates import (
@@ -31,9 +29,8 @@ from lakelog.replication.simulation.stack.rates import (
 )
 
 
-@pytest.mark.parametrize("first", range(1, 31, 10))
-def test_no_invariant_is_violated(first):
-    histories = [run(seed) for seed in range(first, first + 10)]
+def test_no_invariant_is_violated():
+    histories = [run(seed) for seed in range(1, 11)]
     assert [str(history.violation) for history in histories if history.violation] == []
     assert sum(history.steps for history in histories) > 300
 

@@ -14,15 +14,16 @@ from lakelog.replication.simulation.stack.shared_sabotage import DIRECTED_WITHOU
 from lakelog.replication.simulation.tiers import TIERS
 
 SEEDS_THAT_CATCH = {
-    "errors_are_taken_for_landed": 52,
-    "changes_are_decided_once": 9,
+    "errors_are_taken_for_landed": 85,
+    "changes_are_decided_once": 13,
     "state_is_written_over": 14,
     "files_are_deleted_at_once": 3,
     "broker_epochs_stand_still": 7,
     "sequences_are_ignored": 9,
     "joins_anywhere": 9,
     "says_so_before_it_is": 4,
-    "fetches_from_any_leader": 9,
+    "fetches_from_any_leader": 11,
+    "truncates_to_the_high_watermark": 4,
     "overlooks_new_broker_epochs": 7,
     "reads_any_log": 2,
     "leads_under_any_broker_epoch": 2,
