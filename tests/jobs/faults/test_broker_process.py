@@ -59,7 +59,7 @@ def test_sigterm_stops_the_newer_of_two_and_the_older_is_fenced(cluster: Cluster
     assert older.wait(SECONDS) == 1
     last = older.log.read_text().splitlines()[-1]
     assert last.startswith("lakelog: StaleBrokerEpochException: ")
-    assert "a newer process has" in last
+    assert "a newer process" in last
     assert newer.stop(SECONDS) == 0
     found = registration(cluster)
     assert found is not None
