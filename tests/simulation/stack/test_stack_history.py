@@ -57,10 +57,10 @@ def test_faults_of_all_kinds_happen_and_records_are_acknowledged(monkeypatch):
         acknowledged.append(sum(sent.is_acknowledged for client in world.clients for sent in client.sent))
 
     monkeypatch.setattr(history, "check", counted)
-    for seed in range(200, 230):
+    for seed in range(200, 216):
         found = run(seed)
         assert found.violation is None
         kinds.update(found.faults)
     assert {LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER, OVERTAKEN, FROZEN, HANGS} <= set(kinds)
     assert {KILLED, STOPPED, LOSES_END, TORN, EMPTIED, RESTORED, ASLEEP, LITTERED, DOUBLED} <= set(kinds)
-    assert sum(count > 0 for count in acknowledged) > 20
+    assert sum(count > 0 for count in acknowledged) > 10
