@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from lakelog.jobs.benchmark.small_commits import SmallCommits
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.leader_election import new_partition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
+from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
@@ -76,7 +75,7 @@ class ScaleBroker:
     """The replica manager of one broker, with its log and its table. Its fetchers fetch only when they are told to."""
 
     def __init__(self, number: int, cluster: Cluster, root: StorageRoot) -> None:
-        self.number, self._cluster = number, cluster
+        self.number, self._cluster, self._root = number, cluster, root
         self.cache, self.log = MetadataCache(cluster), ReplicaLog.open(root.child(LOG.name))
         table, config = ReplicaTable.open(root), cluster.config
         self.log.claim(_EPOCH)
@@ -98,7 +97,11 @@ class ScaleBroker:
             lambda: self.cache.replica_table(key.broker_id), self.manager.follow_high_watermarks, lambda _: None,
             self.manager.publish, self._pause, FetcherQuotas(self._quotas, key.broker_id),
         )  # fmt: skip
-        return _Fetcher(context)
+        states = SharedFetchStates()
+        return _Fetcher(
+            no_spark, self.number, key, StorageRoot.of(root), self._root.child("checkpoints"), self._cluster.config,
+            states, FetchRunner(context, states), self._pause,
+        )  # fmt: skip
 
     def take_up_roles(self) -> None:
         """Looks at the metadata and takes up its roles."""
@@ -117,35 +120,13 @@ class ScaleBroker:
         return SmallCommits(self.log, [partition], 1)
 
 
-class _Fetcher:
+class _Fetcher(ReplicaFetcher):
     """A fetcher without a query and a thread."""
-
-    def __init__(self, context: FetchContext) -> None:
-        self._states = SharedFetchStates()
-        self._work = FetchRunner(context, self._states)
 
     def start(self) -> None:
         pass
 
-    def add_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
-        self._states.assign(partitions)
-
-    def remove_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
-        self._states.remove(partitions)
-
-    def partition_count(self) -> int:
-        return len(self._states)
-
-    def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
-        return self._states.get(partition)
-
-    def let_begin(self, deadline: float) -> None:
-        pass
-
-    def shutdown(self, seconds: float | None = None) -> None:
-        pass
-
     def run(self, lagging: Iterable[TopicIdPartition]) -> None:
         self._states.fell_behind(lagging)
-        while self._work.run(None):
+        while self._fetch(None):
             pass

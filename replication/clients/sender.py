@@ -41,7 +41,7 @@ class Sender:
 
     def __init__(
         self, view: TopicView, topic: str, given: RecordSet, options: SendOptions,
-        take_identity: Callable[[float], ProducerIdAndEpoch] | None = None,
+        take_identity: Callable[[float], ProducerIdAndEpoch],
     ) -> None:  # fmt: skip
         self._view = view
         self._topic = topic
@@ -49,7 +49,7 @@ class Sender:
         self._options = options
         self._handlers: dict[type, Handler] = {
             ReadTopic: lambda step: TopicSeen(view.partitions(step.topic), self._min_insync_replicas()),
-            TakeIdentity: lambda step: take_identity(step.deadline) if take_identity else None,
+            TakeIdentity: lambda step: take_identity(step.deadline),
             AppendToLeader: self._append,
             AppendToLeaders: self._append_to_all,
             ReadLeaderships: lambda step: LeadershipsSeen(
