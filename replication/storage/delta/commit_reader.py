@@ -13,16 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
 
 # The number of actions of each kind in a commit. A commit that was torn between two lines has fewer.
 ACTIONS = "lakelog.actions"
 
 _COMMIT = re.compile(r"\d{20}\.json")
-
-
-class LogGap(Exception):
-    """A clean-up deleted commits that were not read yet: rebuild the state from the active files."""
+_TEMPORARY = re.compile(r"\.(\d{20})\.json\.[0-9a-f]+\.tmp")
+_TABLE_ACTIONS = {"protocol", "metaData"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +39,16 @@ class AddedFile:
 
 @dataclass(frozen=True)
 class Commit:
-    """The changes that one version of a table made."""
+    """The changes that one version of a table made. `is_plain`: whether table, columns and protocol stay as they were.
+    `stamp` tells the commit from another one of its version."""
 
     version: int
     adds: tuple[AddedFile, ...] = ()
     removes: tuple[AddedFile, ...] = ()
     txns: Mapping[str, int] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
+    is_plain: bool = True
+    stamp: Stamp | None = field(default=None, compare=False)
 
 
 def commit_name(version: int) -> str:
@@ -74,9 +75,9 @@ def read_commit(root: StorageRoot, version: int) -> Commit:
     Raises FileNotFoundError if the commit does not exist, and CorruptRecordException, naming the file, if it is empty
     or torn. A power cut can leave such a file.
     """
-    content = root.read(commit_name(version))
+    content, stamp = root.read_stamped(commit_name(version))
     try:
-        return _parsed(version, content)
+        return parsed(version, content, stamp)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptRecordException(torn_commit(root, version, repr(error))) from error
 
@@ -89,9 +90,10 @@ def torn_commit(root: StorageRoot, version: int, found: str) -> str:
     )
 
 
-def _parsed(version: int, content: bytes) -> Commit:
+def parsed(version: int, content: bytes, stamp: Stamp | None) -> Commit:
+    """A commit from the content of its file. Raises ValueError, TypeError, KeyError or AttributeError."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for line in content.splitlines():
+    for line in filter(bytes.strip, content.splitlines()):
         for action, body in json.loads(line).items():
             found.setdefault(action, []).append(body)
     info = found.get("commitInfo", [{}])[-1]
@@ -101,7 +103,7 @@ def _parsed(version: int, content: bytes) -> Commit:
     adds = (_added(body) for body in found.get("add", ()))
     removes = (_removed(body) for body in found.get("remove", ()))
     txns = {_text(body["appId"]): int(body["version"]) for body in found.get("txn", ())}
-    return Commit(version, tuple(adds), tuple(removes), txns, info)
+    return Commit(version, tuple(adds), tuple(removes), txns, info, not _TABLE_ACTIONS & set(found), stamp)
 
 
 def _removed(body: Mapping[str, Any]) -> AddedFile:
@@ -152,12 +154,13 @@ def last_version(root: StorageRoot) -> int:
 
 
 def drop_commits_before(root: StorageRoot, version: int) -> None:
-    """Deletes the commits before `version`, the oldest first, and then their checkpoints.
+    """Deletes the commits before `version`, the oldest first, and then their checkpoints and temporary files.
 
     A newer checkpoint has all that they say. Because the oldest go first, a commit that still exists proves that no
     later commit was deleted.
     """
-    names = sorted(name for name in root.child("_delta_log").list() if name[:20].isdigit())
-    old = [name for name in names if int(name[:20]) < version]
-    for name in [*filter(is_commit, old), *(name for name in old if not is_commit(name))]:
+    names = root.child("_delta_log").list()
+    old = sorted(name for name in names if name[:20].isdigit() and int(name[:20]) < version)
+    left = [name for name in names if (found := _TEMPORARY.fullmatch(name)) and int(found[1]) < version]
+    for name in [*filter(is_commit, old), *(name for name in old if not is_commit(name)), *left]:
         root.delete(f"_delta_log/{name}")

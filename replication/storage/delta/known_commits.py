@@ -7,12 +7,10 @@ the size and time of its file, not only by its name.
 
 from __future__ import annotations
 
-from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.storage.delta.commit_reader import commit_name, last_version, torn_commit
+from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
 from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
 
 _KEPT = 16
-_NO_STAMP = (-1, -1)
 
 
 class KnownCommits:
@@ -22,22 +20,8 @@ class KnownCommits:
         self._root = root
         self._seen: dict[int, Stamp] = {}
 
-    def arrive(self, version: int) -> None:
-        """Remembers the file of a commit that was just read.
-
-        Raises KafkaStorageException if it is empty. delta-rs reads an empty commit as one without changes, and a later
-        commit would overwrite what was lost.
-        """
-        (stamp,) = self._root.stamps([commit_name(version)])
-        self._remember(version, stamp)
-        if stamp is not None and stamp[0] == 0:
-            raise KafkaStorageException(torn_commit(self._root, version, "0 bytes"))
-
-    def doubt(self, version: int) -> None:
-        """Forgets the file of a commit that was read wrongly: any file under its name counts as another commit."""
-        self._remember(version, _NO_STAMP)
-
-    def _remember(self, version: int, stamp: Stamp | None = None) -> None:
+    def remember(self, version: int, stamp: Stamp | None) -> None:
+        """Notes the stamp of a commit that was read or written; None if it could not be told."""
         if stamp is not None:
             self._seen[version] = stamp
             while len(self._seen) > _KEPT:
@@ -66,11 +50,12 @@ class KnownCommits:
             following, current = self._root.stamps([commit_name(known + 1), commit_name(known)])
             if not self._is_known(known, current):
                 break
-            self._remember(known, current)
+            self.remember(known, current)
             if following is None:
                 return known
             known += 1
-            self._remember(known, following)
+            self.remember(known, following)
         newest = last_version(self._root)
-        self._remember(newest, *self._root.stamps([commit_name(newest)] if newest >= 0 else []))
+        if newest >= 0:
+            self.remember(newest, *self._root.stamps([commit_name(newest)]))
         return newest

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from obstore.exceptions import BaseError, UnknownConfigurationKeyError
+from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
 from obstore.store import ObjectStore, from_url
 
 from lakelog.replication.errors import InvalidConfigurationException
@@ -22,6 +22,9 @@ from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, words_of, writing
 from lakelog.replication.storage.delta.store_options import client_arguments, delta_options, store_options
 from lakelog.replication.storage.in_threads import in_threads
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 _PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
 _FEW = 2
@@ -65,8 +68,7 @@ class ObjectRoot(StorageRoot):
 
     def _stamp(self, name: str) -> Stamp | None:
         with reading(self.path(name)), suppress(FileNotFoundError), _os_errors():
-            found = self._store.head(self._key(name))
-            return found["size"], found["e_tag"] or str(found["last_modified"])
+            return _stamp_of(self._store.head(self._key(name)))
         return None
 
     def list(self) -> list[str]:
@@ -94,6 +96,12 @@ class ObjectRoot(StorageRoot):
         """The content of a file. Raises FileNotFoundError, KafkaStorageException."""
         return self.read_buffer(name).to_pybytes()
 
+    def read_stamped(self, name: str) -> tuple[bytes, Stamp]:
+        """The content of a file and its stamp, by one request. Raises FileNotFoundError, KafkaStorageException."""
+        with reading(self.path(name)), _os_errors():
+            found = self._store.get(self._key(name))
+            return bytes(found.bytes()), _stamp_of(found.meta)
+
     def read_buffer(self, name: str) -> pa.Buffer:
         """The content of a file that may be large. Raises FileNotFoundError, KafkaStorageException."""
         with reading(self.path(name)), _os_errors():
@@ -109,6 +117,18 @@ class ObjectRoot(StorageRoot):
         """Writes a file atomically. Raises KafkaStorageException."""
         with writing(self.path(name)), _os_errors():
             self._store.put(self._key(name), memoryview(content).cast("B"), chunk_size=_PART_BYTES)
+
+    def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
+        """Writes a file and returns its stamp, or None if a file of that name exists: a put with If-None-Match.
+
+        After a KafkaStorageException the file may have been written, or may be written later.
+        """
+        with writing(self.path(name)), _os_errors():
+            try:
+                put = self._store.put(self._key(name), content, mode="create")
+            except AlreadyExistsError:
+                return None
+        return (len(content), put["e_tag"]) if put["e_tag"] else self._stamp(name)
 
     def create_folder(self) -> None:
         """Does nothing, as there are no folders."""
@@ -186,6 +206,10 @@ def _os_errors() -> Iterator[None]:
         yield
     except BaseError as error:
         raise OSError(words_of(error)) from None  # its text repeats itself over many lines
+
+
+def _stamp_of(found: ObjectMeta) -> Stamp:
+    return found["size"], found["e_tag"] or str(found["last_modified"])
 
 
 def _base_name(path: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,10 +17,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Schema
 
-from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.root_uri import normal_uri
-from lakelog.replication.storage.delta.store_errors import reading, reason, writing
+from lakelog.replication.storage.delta.store_errors import reading, writing
 from lakelog.replication.storage.delta.table_handle import TableHandle
+from lakelog.replication.storage.delta.temporary_file import temporary_file
 
 TIMEOUT_MS = 10_000
 _OTHER_ROOTS: dict[str, type[StorageRoot]] = {}
@@ -146,6 +145,12 @@ class StorageRoot:
         with reading(self.path(name)), open(self.path(name), "rb") as file:
             return file.read()
 
+    def read_stamped(self, name: str) -> tuple[bytes, Stamp]:
+        """The content of a file and its stamp. Raises FileNotFoundError, KafkaStorageException."""
+        with reading(self.path(name)), open(self.path(name), "rb") as file:
+            found = os.fstat(file.fileno())
+            return file.read(), (found.st_size, found.st_mtime_ns)
+
     def read_buffer(self, name: str) -> pa.Buffer:
         """The content of a file that may be large. Raises FileNotFoundError, KafkaStorageException."""
         with reading(self.path(name)), pa.OSFile(self.path(name)) as file:
@@ -171,8 +176,27 @@ class StorageRoot:
 
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
         """Like `write`, but the folder must exist: a write must not create a root again that has gone."""
-        with _AtomicPath(self, name) as path, open(path, "wb") as file:
-            file.write(content)
+        with writing(self.path(name)), temporary_file(self.uri, name) as temporary:
+            with open(self.path(temporary), "wb") as file:
+                file.write(content)
+            self.rename(temporary, name)
+
+    def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
+        """Writes a file atomically and returns its stamp, or None if a file of that name exists. The folder must exist.
+
+        After a KafkaStorageException the file may have been written, or may be written later.
+        """
+        with writing(self.path(name)), temporary_file(self.uri, name) as temporary:
+            with open(self.path(temporary), "wb") as file:
+                file.write(content)
+            self.sync_file(temporary)
+            written_at = os.stat(self.path(temporary)).st_mtime_ns
+            try:
+                os.link(self.path(temporary), self.path(name))
+            except FileExistsError:
+                return None
+        self.sync_folder(os.path.dirname(name))
+        return len(content), written_at
 
     def create_folder(self) -> None:
         """Creates the folder and its parents. In an object store it does nothing, as there are no folders."""
@@ -213,23 +237,3 @@ class StorageRoot:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-
-
-class _AtomicPath:
-    """A temporary file that is renamed at the end. So a writer that was frozen never truncates a committed file."""
-
-    def __init__(self, root: StorageRoot, name: str) -> None:
-        self._root, self._name = root, name
-        self._temporary = f".{name}.{uuid.uuid4().hex}.tmp"
-
-    def __enter__(self) -> str:
-        return self._root.path(self._temporary)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if error is None:
-            self._root.rename(self._temporary, self._name)
-            return
-        with suppress(KafkaStorageException):  # the error below says why the write failed
-            self._root.delete(self._temporary)
-        if isinstance(error, OSError):
-            raise KafkaStorageException(f"{self._root.path(self._name)}: cannot be written: {reason(error)}") from error

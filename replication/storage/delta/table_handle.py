@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import pyarrow as pa
-from deltalake import CommitProperties, PostCommitHookProperties, Schema
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import Schema
 
 
 class TableMetadata(Protocol):
@@ -18,8 +17,20 @@ class TableMetadata(Protocol):
         """Delta's id of the table. A table that was created again has another id."""
 
 
+class TableProtocol(Protocol):
+    """Versions of Delta's protocol."""
+
+    @property
+    def min_reader_version(self) -> int:
+        """The version that a reader must know."""
+
+    @property
+    def min_writer_version(self) -> int:
+        """The version that a writer must know."""
+
+
 class TableHandle(Protocol):
-    """A table at one version, until it moves on. Each method raises DeltaError or OSError, as delta-rs does. The same
+    """A table at one version. Each method raises DeltaError or OSError, as delta-rs does. The same
     tests check both implementations."""
 
     def version(self) -> int:
@@ -31,14 +42,12 @@ class TableHandle(Protocol):
     def metadata(self) -> TableMetadata:
         """The identity of the table."""
 
+    def protocol(self) -> TableProtocol:
+        """The versions of Delta's protocol that readers and writers of the table must know."""
+
     def transaction_version(self, app_id: str) -> int | None:
         """The version that `app_id` last committed, up to the handle's version. It searches the log on each call, the
         newest commit first. Raises if it meets a missing commit; a handle that was opened at a checkpoint does not."""
-
-    def update_incremental(self) -> None:
-        """Moves to the newest version, from a newer checkpoint if there is one. An empty commit counts as one without
-        changes, and a log without any file as no news. Raises if a commit is torn or missing, or if the handle's
-        version is gone while older ones exist; then the handle stays where it was."""
 
     def get_add_actions(self, flatten: bool = False) -> Any:
         """The data files of the version as an Arrow table, those of the newest commit first, with the columns `path`
@@ -51,14 +60,6 @@ class TableHandle(Protocol):
     def cleanup_metadata(self) -> None:
         """Deletes all files before the last checkpoint from which the handle's version and all commits within the
         table's retention can be read. One young commit before the first checkpoint keeps them all."""
-
-    def create_write_transaction(
-        self, actions: list[AddAction | RemoveAction], mode: str, schema: Schema, *,
-        commit_properties: CommitProperties, post_commithook_properties: PostCommitHookProperties,
-    ) -> None:  # fmt: skip
-        """Commits the version after the handle's; the handle stays where it was. `overwrite` removes all files of the
-        handle's version. Raises if the next version exists or the handle's version does not, and ValueError if actions
-        contradict each other. If a commit's statistics are not JSON, it has landed when this raises."""
 
 
 def add_actions(handle: TableHandle, flatten: bool = False) -> pa.Table:

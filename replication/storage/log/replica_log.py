@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException, StaleBrokerEpochException
 from lakelog.replication.protocol.partition_log import LEADER, Role, role_version
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import AddedFile, LogGap, check_commits
+from lakelog.replication.storage.delta.commit_reader import AddedFile, Commit, check_commits
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -47,6 +48,7 @@ class ReplicaLog:
         self._lock = threading.RLock()
         self._broker_epoch: int | None = None
         self._known_segments: dict[str, Segment | BrokenSegment] = {}
+        self._unplaced: deque[Commit] = deque()  # commits that the table has replayed and the state has not
         self._healing = Healing(self.root.uri, self.heal)
         self._is_doubtful = False  # the state may be of versions that are gone: it must be rebuilt
         self._state = LogState(self._transaction_version)
@@ -104,32 +106,30 @@ class ReplicaLog:
         return self._state
 
     def maintain(self) -> None:
-        """Writes a checkpoint if one is due, to keep opening cheap; the owner of the table calls it from time to
-        time."""
+        """Writes a checkpoint if one is due, to keep opening cheap; for the owner, from time to time."""
         with self._lock:
             self._log.checkpoint_if_due(LOG.commits_kept)
 
-    def _replay(self) -> None:
-        self._log.move()
+    def _replay(self, up_to: int | None = None) -> None:
+        commits = self._log.move(up_to)
+        self._unplaced.extend(commits or ())
+        self._is_doubtful |= commits is None or self._state.version + len(self._unplaced) != self._log.version
         try:
-            if self._is_doubtful or self._log.version <= self._state.version:
-                raise LogGap(f"{self.root.uri}: its versions were reused")
-            for commit in self._log.commits_after(self._state.version):
-                self._state = self._state.after(commit, self._segments(commit.adds))
-        except LogGap:
-            self._rebuild()
+            while self._unplaced and not self._is_doubtful:  # a commit that fails stays, for the next refresh
+                self._state = self._state.after(self._unplaced[0], self._segments(self._unplaced[0].adds))
+                self._unplaced.popleft()
         except CorruptRecordException as error:  # rebuild from the files; if they are corrupt, that raises again
             logger.warning("%s: the replayed state is inconsistent, it is rebuilt: %s", self.root.uri, error)
+            self._is_doubtful = True
+        if self._is_doubtful:
             self._rebuild()
         self._known_segments.clear()
 
     def _rebuild(self, faults: Mapping[str, str] = {}) -> None:
-        """Builds the state from the active files. `faults` has segments that were read before they broke.
-
-        After a failure the next refresh rebuilds again, because the handle is then at the table's version and returns
-        no commits.
-        """
+        """Builds the state from the active files. `faults` has segments that were read before they broke. After a
+        failure the next refresh rebuilds again."""
         self._is_doubtful = True
+        self._unplaced.clear()
         check_commits(self.root, looked_at=1)
         segments = with_statistics(self._segments(self._log.active_files()), self._log.statistics)
         self._txns = Transactions(self._log)  # the version may be another commit now
@@ -140,9 +140,9 @@ class ReplicaLog:
         self._state, self._is_doubtful = state, False
 
     def scrub(self) -> bool:
-        """Checks all files for existence and size, and broken ones again. Returns whether one has broken or healed.
+        """Checks all files for existence and size, and broken ones again, so that none breaks unnoticed.
 
-        Without it, a file may break unnoticed while others rely on it. Raises KafkaStorageException. [OL-01]
+        Returns whether one has broken or healed. Raises KafkaStorageException. [OL-01]
         """
         with self._lock:
             before, segments = set(self._state.broken), dict(self.refresh().segments)
@@ -202,7 +202,7 @@ class ReplicaLog:
         removed = [segment.file for segment in change.removes]
         txns = {**start_chains(self._state, change), **change.txns}
         version = self._log.commit(cause, added, removed, txns, data_change=change.data_change)
-        self._replay()
+        self._replay(version)
         return version
 
     def claim(self, broker_epoch: int) -> None:

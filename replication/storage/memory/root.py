@@ -75,6 +75,11 @@ class MemoryRoot(StorageRoot):
         """The content of a file. Raises FileNotFoundError, KafkaStorageException."""
         return bytes(self._found(name).content)
 
+    def read_stamped(self, name: str) -> tuple[bytes, Stamp]:
+        """The content of a file and its stamp. Raises FileNotFoundError, KafkaStorageException."""
+        found = self._found(name)
+        return bytes(found.content), found.stamp
+
     def read_buffer(self, name: str) -> pa.Buffer:
         """The content of a file. Raises FileNotFoundError, KafkaStorageException."""
         return self._found(name).content
@@ -95,6 +100,16 @@ class MemoryRoot(StorageRoot):
             if self.is_local and self.uri not in self.store.folders:
                 raise FileNotFoundError(f"{self.uri}: no such folder")
             self.store.faults.write(uri, lambda: self.store.put(uri, content))
+
+    def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
+        """Writes a file and returns its stamp, or None if one exists. Raises KafkaStorageException as a real one."""
+        uri = self.path(name)
+        with writing(uri):
+            if self.is_local and uri.rpartition("/")[0] not in self.store.folders:
+                raise FileNotFoundError(f"{self.uri}: no such folder")
+            is_first = self.store.faults.commit(self.uri, lambda: self.store.put_if_absent(uri, content))
+        found = self.store.find(uri)
+        return found.stamp if is_first and found else None
 
     def create_folder(self) -> None:
         """Creates the folder and its parents. In an object store it does nothing, as there are no folders."""

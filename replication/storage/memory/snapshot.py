@@ -102,7 +102,9 @@ def change_of(content: bytes) -> Change:
     try:
         for kind, body in _actions(content):
             if kind == "metaData":
-                table = body
+                table = {**table, **body}
+            elif kind == "protocol":
+                table = {**table, "protocol": body}
             elif kind == "add":
                 added[body["path"]] = _checked(body)
             elif kind == "remove":
@@ -139,7 +141,7 @@ def applied(before: Snapshot, version: int, made_of: object, change: Change) -> 
         **change.added,
     }  # first, because they are new; and again last, because they replace the others
     transactions = {**before.transactions, **change.transactions}
-    return Snapshot(version, made_of, change.table or before.table, files, transactions)
+    return Snapshot(version, made_of, {**before.table, **change.table}, files, transactions)
 
 
 def to_checkpoint(found: Snapshot) -> bytes:

@@ -11,17 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
-from urllib.parse import quote
 
 import pyarrow as pa
-from deltalake import CommitProperties, PostCommitHookProperties, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lakelog.replication.storage.delta.commit_reader import commit_name, is_commit
 from lakelog.replication.storage.memory.snapshot import (
     NOTHING,
-    Action,
     Change,
     Snapshot,
     applied,
@@ -36,7 +33,6 @@ _RETENTION = "delta.logRetentionDuration"
 _INTERVAL = re.compile(r"interval (\d+) (second|minute|hour|day|week)s?\b")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _DEFAULT_RETENTION = 30 * _SECONDS["day"]
-_AS_THEY_ARE = "/!$&'()+,-.:;=@_~"  # delta-rs does not escape these in a path, nor letters and digits
 
 
 def create_table(
@@ -133,6 +129,12 @@ class MemoryTable:
     def metadata(self) -> SimpleNamespace:
         return SimpleNamespace(id=self._snapshot.table["id"])
 
+    def protocol(self) -> SimpleNamespace:
+        found = self._snapshot.table["protocol"]
+        return SimpleNamespace(
+            min_reader_version=found["minReaderVersion"], min_writer_version=found["minWriterVersion"]
+        )
+
     def transaction_version(self, app_id: str) -> int | None:
         self._store.faults.read(self._uri)
         names = [commit_name(version) for version in reversed(self._log)]
@@ -141,21 +143,6 @@ class MemoryTable:
             if app_id in found:
                 return found[app_id]
         return None
-
-    def update_incremental(self) -> None:
-        self._store.faults.read(self._uri)
-        checkpoint, commits = self._listed(max(self._checkpoint, 0) + 1)
-        newest, known = max([checkpoint, *commits]), self.version()
-        if newest < 0:  # nothing exists after its checkpoint: delta-rs sees no news in that
-            return
-        if newest < known:
-            raise DeltaError(f"Unexpected state: the newest version {newest} is older than the existing one {known}")
-        if checkpoint >= 0:
-            self._begin(checkpoint, commits)
-            return
-        following = [v for v in commits if v > known]
-        _check_follow([known, *following])
-        self._snapshot, self._log = self._replayed(self._snapshot, following), [*self._log, *following]
 
     def get_add_actions(self, flatten: bool = False) -> pa.Table:
         return self._snapshot.flat_add_actions if flatten else self._snapshot.add_actions
@@ -179,29 +166,6 @@ class MemoryTable:
                 target = f"{self._uri}/_delta_log/{name}"
                 self._store.faults.write(target, partial(self._store.delete, target))
 
-    def create_write_transaction(
-        self, actions: list[AddAction | RemoveAction], mode: str, schema: Schema, *,
-        commit_properties: CommitProperties, post_commithook_properties: PostCommitHookProperties,
-    ) -> None:  # fmt: skip
-        known, now = self.version(), int(self._store.wall_clock() * 1000)
-        given = [_action(action) for action in actions]
-        _check_once(actions, mode)
-        self._store.faults.read(self._uri)
-        if self._store.find(f"{self._uri}/{commit_name(known)}") is None:
-            raise DeltaError(f"Invalid table version: {known}")
-        removed = [*self._snapshot.files.values()] if mode == "overwrite" else []
-        info = {"timestamp": now, "operation": "WRITE", **(commit_properties.custom_metadata or {})}
-        content = lines([
-            {"commitInfo": info}, *given, *(_removal(f["path"], f["size"], True, now) for f in removed),
-            *({"txn": {"appId": t.app_id, "version": t.version}} for t in commit_properties.app_transactions or []),
-        ])  # fmt: skip
-        target = f"{self._uri}/{commit_name(known + 1)}"
-        if not self._store.faults.commit(self._uri, lambda: self._store.put_if_absent(target, content)):
-            raise CommitFailedError("Failed to commit transaction: 0")
-        landed = self._store.find(target)
-        if landed is not None:
-            self._change(landed)  # delta-rs, too, reads its own commit back and raises if it cannot
-
 
 def _checkpoint_name(version: int) -> str:
     return f"_delta_log/{version:020d}{_CHECKPOINT}"
@@ -217,29 +181,3 @@ def _retention(configuration: Mapping[str, str]) -> int:
     """The retention in seconds; the default if the setting is missing or cannot be read."""
     found = _INTERVAL.match(configuration.get(_RETENTION, ""))
     return int(found[1]) * _SECONDS[found[2]] if found else _DEFAULT_RETENTION
-
-
-def _check_once(actions: Sequence[AddAction | RemoveAction], mode: str) -> None:
-    removed = {action.path for action in actions if isinstance(action, RemoveAction)}
-    if removed and mode == "overwrite":
-        raise ValueError("RemoveAction is not supported with mode='overwrite'")
-    for action in actions:
-        if isinstance(action, AddAction) and action.path in removed:
-            raise ValueError(f"Cannot add and remove the same file path in one transaction: {action.path}")
-
-
-def _action(action: AddAction | RemoveAction) -> dict[str, Action]:
-    path = quote(action.path, safe=_AS_THEY_ARE)
-    if isinstance(action, RemoveAction):
-        return _removal(path, action.size, action.data_change, action.deletion_timestamp)
-    return {"add": {
-        "path": path, "partitionValues": {}, "size": action.size, "dataChange": action.data_change,
-        "modificationTime": action.modification_time, "stats": action.stats,
-    }}  # fmt: skip
-
-
-def _removal(path: str, size: int | None, data_change: bool, now: int) -> dict[str, Action]:
-    return {"remove": {
-        "path": path, "dataChange": data_change, "deletionTimestamp": now, "extendedFileMetadata": True,
-        "partitionValues": {}, "size": size,
-    }}  # fmt: skip

@@ -161,7 +161,7 @@ class StateTable:
     def _commit(self, cause: Mapping[str, Any], rows: list[Row], txns: Mapping[str, int] | None) -> int:
         files = [self._write(rows)] if rows else []
         version = self._log.commit(cause, files, txns=txns, overwrite=True)
-        self._log.move()
+        self._log.move(version)
         if self._log.version == version:
             self._rows = rows
             self._hold(files)

@@ -1,4 +1,4 @@
-"""Tables for the contract of their handles: created, filled, aged and read in the same way on disk and in memory."""
+"""Tables for the contracts of logs and handles: created, filled, aged and read in the same way on disk and in memory."""
 
 import json
 import os
@@ -7,14 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pytest
-from deltalake import CommitProperties, PostCommitHookProperties, Schema, Transaction
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import Schema
 
-from lakelog.replication.storage.delta.commit_reader import commit_name, is_commit
+from lakelog.replication.storage.delta.commit_reader import AddedFile, commit_name, is_commit
+from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
+from lakelog.replication.storage.delta.table_handle import add_actions
 from lakelog.schemas.table import ARROW_TYPES
 
 ARROW = pa.schema([pa.field(f"c{i}", t, nullable=i > 0) for i, t in enumerate(ARROW_TYPES.values())])
@@ -22,39 +20,33 @@ SCHEMA = Schema.from_arrow(ARROW)
 BY_TYPE = {name: f"c{i}" for i, name in enumerate(ARROW_TYPES)}
 HOUR = 3600
 AN_HOUR = {"delta.logRetentionDuration": "interval 1 hours"}
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
-def create(root, configuration=None) -> TableHandle:
+def create(root, configuration=None) -> DeltaLog:
     root.create_folder()
-    return root.create_table(SCHEMA, "name", "description", configuration or AN_HOUR)
+    return DeltaLog(root, root.create_table(SCHEMA, "name", "description", configuration or AN_HOUR))
 
 
-def add(name, size=1, stats="{}", data_change=True):
-    return AddAction(name, size, {}, 1700000000123, data_change, stats)
-
-
-def remove(name, size=1, data_change=True):
-    return RemoveAction(name, data_change, 1700000000456, size, {})
-
-
-def commit(handle, *actions, mode="append", txns=None, cause=None):
-    properties = CommitProperties(
-        custom_metadata=cause or {},
-        max_commit_retries=0,
-        app_transactions=[Transaction(app_id, version) for app_id, version in (txns or {}).items()],
-    )
-    handle.create_write_transaction(
-        list(actions), mode, SCHEMA, commit_properties=properties, post_commithook_properties=_NO_HOOKS
-    )
-
-
-def go_on(handle, *numbers):
+def go_on(log, *numbers):
     """Makes commits that each add a file `f<number>` and have the number as the `txn` of `app`."""
     for number in numbers:
-        commit(handle, add(f"f{number}", number), txns={"app": number})
-        handle.update_incremental()
-    return handle
+        log.commit({}, [AddedFile(f"f{number}", number)], txns={"app": number})
+        log.move()
+    return log
+
+
+def opened(root):
+    """The table at its newest version, as a writer has it."""
+    return DeltaLog(root, root.open_table())
+
+
+def at(root, version):
+    """The table at a version, as a writer has it that has not moved since."""
+    return DeltaLog(root, root.open_table(version))
+
+
+def checkpoint(log):
+    log.root.open_table(log.version).create_checkpoint()
 
 
 def filled(root, commits, configuration=None):
@@ -73,30 +65,25 @@ def put(root, version, content):
     root.child("_delta_log").write(commit_name(version).rpartition("/")[2], text)
 
 
-def facts(handle):
-    """The version, the files, and the txns of `app` and of an unknown app."""
-    version, names = seen(handle)
-    return version, names, handle.transaction_version("app"), handle.transaction_version("unknown")
+def facts(table):
+    """The version, the files, and the txns of `app` and of an unknown app, of a handle or a log."""
+    version, names = seen(table)
+    return version, names, table.transaction_version("app"), table.transaction_version("unknown")
 
 
-def stays(handle, error=None):
-    """Checks that the handle fails to move, and stays at its version."""
-    before = seen(handle)
-    with pytest.raises(DeltaError, match=error):
-        handle.update_incremental()
-    assert seen(handle) == before
-    return True
+def moved(log):
+    """The facts of a log after a move. They are those that delta-rs reads."""
+    log.move()
+    found = facts(log)
+    assert facts(log.root.open_table(log.version)) == found
+    return found
 
 
-def moved(handle):
-    """The facts of the handle after a move."""
-    handle.update_incremental()
-    return facts(handle)
-
-
-def seen(handle):
+def seen(table):
     """Version and files."""
-    return handle.version(), add_actions(handle)["path"].to_pylist()
+    if isinstance(table, DeltaLog):
+        return table.version, sorted(file.name for file in table.active_files())
+    return table.version(), sorted(add_actions(table)["path"].to_pylist())
 
 
 def of(version):
@@ -116,8 +103,8 @@ def commits(*versions):
 
 
 def names(number):
-    """The files that `go_on` has added up to this number, the newest first."""
-    return [f"f{n}" for n in range(number, 0, -1)]
+    """The files that `go_on` has added up to this number."""
+    return sorted(f"f{n}" for n in range(1, number + 1))
 
 
 @dataclass

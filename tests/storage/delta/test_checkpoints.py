@@ -1,11 +1,9 @@
 """A table's owner writes checkpoints, so that opening the table does not read its whole history."""
 
 import dataclasses
-import json
 import os
 
 import pytest
-from deltalake import DeltaTable
 
 from lakelog.replication.config import Config
 from lakelog.replication.controller.controller import Controller
@@ -42,17 +40,17 @@ def test_a_log_gets_a_checkpoint_when_it_is_due_and_reads_the_same(root):
     assert facts(ReplicaLog.open(log.root), P0) == facts(log, P0)
 
 
-def test_a_handle_is_opened_anew_after_some_commits_and_reads_the_same(root, monkeypatch):
-    """delta-rs gets slower with each commit after the checkpoint that a handle was opened at."""
-    monkeypatch.setattr(delta_log, "FRESH_COMMITS", 5)
-    log, opened = new_log(root, P0), []
-    reader, original = ReplicaLog.open(log.root), StorageRoot.open_table
-    monkeypatch.setattr(StorageRoot, "open_table", lambda *args: opened.append(args) or original(*args))
-    for count in range(1, 13):
-        fill(log, P0, 1)
-        assert facts(reader, P0) == facts(log, P0)
-        assert leo(log) == count
-    assert len(opened) == 4, "two of the owner and two of the reader in twelve commits"
+def test_who_goes_on_opens_no_table(root, monkeypatch):
+    """delta-rs lists the log of a table that it opens."""
+    log = new_log(root, P0)
+    reader = ReplicaLog.open(log.root)
+    with monkeypatch.context() as patched:
+        patched.setattr(StorageRoot, "open_table", lambda *_: pytest.fail("a table was opened"))
+        patched.setattr(StorageRoot, "list", lambda *_: pytest.fail("a folder was listed"))
+        for count in range(1, 13):
+            fill(log, P0, 1)
+            assert facts(reader, P0) == facts(log, P0)
+            assert leo(log) == count
     assert facts(ReplicaLog.open(log.root), P0) == facts(log, P0)
 
 
@@ -129,19 +127,15 @@ def test_na_04_who_has_fallen_behind_a_clean_up_builds_its_state_anew(busy):
 
 def test_must_do_2_a_commit_that_lands_in_the_hole_of_a_clean_up_is_not_believed(busy, monkeypatch):
     """A writer is frozen after it has looked at the newest version; meanwhile that is cleaned up."""
-    late, write = ReplicaLog.open(busy.root), DeltaTable.create_write_transaction
+    late, write = ReplicaLog.open(busy.root), StorageRoot.put_if_absent
 
-    def frozen(self, *_, **options):
-        monkeypatch.setattr(DeltaTable, "create_write_transaction", write)
-        before = self.version()
+    def frozen(self, name, content):
+        monkeypatch.setattr(StorageRoot, "put_if_absent", write)
         go_on(busy)
-        hole = busy.root.path(commit_name(before + 1))
-        content = {"commitInfo": {"lakelog.commit": options["commit_properties"].custom_metadata["lakelog.commit"]}}
-        assert not os.path.exists(hole)
-        with open(hole, "w", encoding="utf-8") as file:
-            file.write(json.dumps(content) + "\n")
+        assert not self.exists(name)
+        return write(self, name, content)
 
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", frozen)
+    monkeypatch.setattr(StorageRoot, "put_if_absent", frozen)
     fill(late, P0, 1, producer_id=9)
     assert leo(busy) == 14, "the record of the late writer was written again, where everybody sees it"
     assert facts(late, P0) == facts(busy, P0)

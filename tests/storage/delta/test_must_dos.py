@@ -79,17 +79,19 @@ def test_2_every_table_keeps_its_log_for_an_hour_and_metadata_for_a_week(root):
 
 
 def commits_then(*events):
-    """`create_write_transaction` that commits or not, lets something happen, and raises what a lost reply raises."""
-    real = DeltaTable.create_write_transaction
+    """`put_if_absent` that writes or not, lets something happen, and raises what a lost reply raises."""
+    real = StorageRoot.put_if_absent
 
-    def patched(self, *args, **kwargs):
+    def patched(self, name, content):
+        stamp = None
         for event in events:
             if event == "ours":
-                real(self, *args, **kwargs)
+                stamp = real(self, name, content)
             elif event == "clean-up":
-                os.remove(f"{self.table_uri.removeprefix('file://')}/{commit_name(self.version())}")
+                os.remove(self.path(commit_name(int(name.rpartition("/")[2][:20]) - 1)))
             elif event == "error":
-                raise delta_log.DeltaError("Failed to commit transaction: 0")
+                raise KafkaStorageException(f"{name}: connection reset")
+        return stamp
 
     return patched
 
@@ -99,12 +101,13 @@ def commits_then(*events):
     [
         pytest.param(["ours"], 1, id="an answer at once is believed"),
         pytest.param(["ours", "error"], 1, id="the reply was lost, the commit has landed"),
+        pytest.param(["ours", "ours"], 1, id="it was sent again, and its own first one refuses it"),
         pytest.param(["error"], CommitUnknown, id="nothing is there, and it may yet land"),
         pytest.param(["ours", "clean-up", "error"], CommitUnknown, id="it fell into the hole of a clean-up"),
     ],
 )
 def test_3_a_refusal_is_not_believed_before_the_next_version_was_looked_at(delta, monkeypatch, events, outcome):
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", commits_then(*events))
+    monkeypatch.setattr(StorageRoot, "put_if_absent", commits_then(*events))
     if outcome is CommitUnknown:
         with pytest.raises(CommitUnknown, match="version"):
             delta.commit({"why": "test"})
@@ -115,7 +118,7 @@ def test_3_a_refusal_is_not_believed_before_the_next_version_was_looked_at(delta
 
 def test_3_a_refusal_with_a_commit_of_somebody_else_is_a_conflict(delta, monkeypatch):
     DeltaLog.open(delta.root).commit({"why": "theirs"})
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", commits_then("error"))
+    monkeypatch.setattr(StorageRoot, "put_if_absent", commits_then("error"))
     with pytest.raises(CommitConflict):
         delta.commit({"why": "ours"})
 
@@ -126,7 +129,7 @@ def test_3_an_outcome_that_cannot_be_looked_at_is_unknown(delta, monkeypatch):
     def unreachable(*_):
         raise KafkaStorageException("connection refused")
 
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", commits_then("ours", "error"))
+    monkeypatch.setattr(StorageRoot, "put_if_absent", commits_then("ours", "error"))
     monkeypatch.setattr(delta_log, "read_commit", unreachable)
     with pytest.raises(CommitUnknown):
         delta.commit({"why": "ours"})
@@ -147,7 +150,7 @@ def test_3_a_slow_commit_is_not_believed_where_the_version_before_is_gone(
     monkeypatch.setattr(StorageRoot, "is_local", is_local)
     clock = iter([0.0, seconds])
     monkeypatch.setattr(delta_log, "time", SimpleNamespace(time=time.time, monotonic=lambda: next(clock)))
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", commits_then("ours", "clean-up"))
+    monkeypatch.setattr(StorageRoot, "put_if_absent", commits_then("ours", "clean-up"))
     if believed:
         assert delta.commit({}) == 1
     else:

@@ -109,6 +109,33 @@ def test_what_was_written_is_read(storage, read, content, wrapped):
     assert storage.sizes(["a"]) == [len(content)]
 
 
+@pytest.mark.parametrize("content", [b"", b"a", bytes(range(256)) * 10])
+def test_a_file_is_written_only_if_there_is_none(storage, content):
+    storage.write("other", b"")  # makes the folder
+    stamp = storage.put_if_absent("a", content)
+    assert storage.read_stamped("a") == (content, stamp)
+    assert storage.stamps(["a"]) == [stamp]
+    assert storage.put_if_absent("a", b"another") is None
+    assert storage.put_if_absent("a", content) is None
+    assert storage.read_stamped("a") == (content, stamp)
+    assert storage.list() == ["a", "other"]
+    storage.delete("a")
+    assert storage.put_if_absent("a", b"another")
+    assert storage.read("a") == b"another"
+
+
+def test_what_is_not_there_has_no_stamp(storage):
+    with pytest.raises(FileNotFoundError):
+        storage.read_stamped("a")
+
+
+def test_a_file_in_a_folder_is_written_if_there_is_none(storage):
+    storage.child("folder").write("other", b"")
+    assert storage.put_if_absent("folder/a", b"content")
+    assert storage.child("folder").list() == ["a", "other"]
+    assert storage.list() == ["folder"]
+
+
 @pytest.mark.parametrize("read", READERS[:3])
 def test_a_large_file_is_read_whole(storage, read):
     content = bytes(range(256)) * (1 << 15)

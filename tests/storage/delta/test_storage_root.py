@@ -1,6 +1,9 @@
 """Storage roots: local folders in every spelling, and buckets on moto's server on localhost."""
 
+import errno
+import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,8 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster, format_cluster
-from lakelog.replication.storage.delta.storage_root import StorageRoot, _AtomicPath
+from lakelog.replication.storage.delta import storage_root
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
 from lakelog.replication.storage.log.log_snapshot import batches_from
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -157,51 +161,57 @@ def test_files_are_written_read_listed_and_deleted(new_root):
     assert root.list() == []
 
 
-def test_a_failure_in_the_block_leaves_nothing(root):
+def temporaries(folder):
+    return [name for name in os.listdir(folder) if name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("write", [StorageRoot.put, StorageRoot.put_if_absent])
+@pytest.mark.parametrize("step", ["rename", "link"])
+def test_a_write_that_fails_leaves_nothing(root, monkeypatch, write, step):
     storage = StorageRoot.of(root)
 
-    def fail():
-        with _AtomicPath(storage, "a") as path:
-            Path(path).write_bytes(b"half")
-            raise ValueError("cut short")
+    def fails(*_):
+        raise OSError(errno.EIO, "cut short")
 
-    with pytest.raises(ValueError, match="cut short"):
-        fail()
-    assert storage.list() == []
+    monkeypatch.setattr(storage_root.os, "replace", fails)
+    monkeypatch.setattr(storage_root.os, "link", fails)
+    with pytest.raises(KafkaStorageException, match="a: cannot be written: Input/output error"):
+        write(storage, "a", b"half")
+    assert os.listdir(root) == []
 
 
-def test_a_frozen_writer_does_not_touch_what_another_has_written(root):
-    """It holds its file open while the other one writes the same name whole; then it dies."""
+@pytest.mark.parametrize("write", [StorageRoot.put, StorageRoot.put_if_absent])
+def test_a_frozen_writer_does_not_touch_what_another_has_written(root, monkeypatch, write):
+    """It stands still before its last step while the other one writes the same name whole; then it goes on or dies."""
     storage, written, go_on = StorageRoot.of(root), threading.Event(), threading.Event()
 
+    def stands_still(path, *_):
+        written.set()
+        assert go_on.wait(30)
+        raise KeyboardInterrupt
+
     def frozen():
-        try:
-            with _AtomicPath(storage, "a") as path, open(path, "wb") as file:
-                file.write(b"half")
-                file.flush()
-                written.set()
-                assert go_on.wait(30)
-                raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            return
+        with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+            patched.setattr(storage_root.os, "replace", stands_still)
+            patched.setattr(storage_root.os, "link", stands_still)
+            write(storage, "a", b"half")
 
     thread = threading.Thread(target=frozen)
     thread.start()
     assert written.wait(30)
-    storage.write("a", b"whole")
-    assert storage.read("a") == b"whole"
+    assert len(temporaries(root)) == 1
+    Path(root, "a").write_bytes(b"whole")
     go_on.set()
     thread.join(30)
     assert (storage.list(), storage.read("a")) == (["a"], b"whole")
 
 
-def test_readers_see_the_old_file_or_the_new_one(root):
-    storage = StorageRoot.of(root)
+def test_readers_see_the_old_file_or_the_new_one(root, monkeypatch):
+    storage, seen, replace = StorageRoot.of(root), [], os.replace
     storage.write("a", b"old")
-    with _AtomicPath(storage, "a") as path:
-        Path(path).write_bytes(b"new")
-        assert storage.read("a") == b"old"
-    assert storage.read("a") == b"new"
+    monkeypatch.setattr(storage_root.os, "replace", lambda *args: seen.append(storage.read("a")) or replace(*args))
+    storage.write("a", b"new")
+    assert (seen, storage.read("a")) == ([b"old"], b"new")
 
 
 def test_a_log_lives_in_a_bucket(s3_options):

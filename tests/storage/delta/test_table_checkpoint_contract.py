@@ -5,14 +5,17 @@ import json
 import pytest
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.storage.delta.commit_reader import AddedFile, commit_name, last_version
+from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions
 from lakelog.replication.storage.memory.store import MemoryStore
 from tests.storage.delta.tables import (
     HOUR,
-    add,
-    commit,
+    SCHEMA,
+    at,
+    checkpoint,
     commits,
     create,
     facts,
@@ -25,9 +28,9 @@ from tests.storage.delta.tables import (
     names,
     of,
     on_disk,
+    opened,
     put,
     seen,
-    stays,
 )
 
 GHOST = b'{"commitInfo":{}}\n{"txn":{"appId":"ghost","version":1}}\n'
@@ -36,132 +39,121 @@ GHOST = b'{"commitInfo":{}}\n{"txn":{"appId":"ghost","version":1}}\n'
 # --- checkpoints
 
 
-def clean_up(place, handle):
+def clean_up(place, log):
     """A checkpoint of the newest version, and no commits before it: they are older than retention."""
+    handle = log.root.open_table(log.version)
     handle.create_checkpoint()
-    place.age_commits(*range(handle.version() + 1))
+    place.age_commits(*range(log.version + 1))
     handle.cleanup_metadata()
 
 
 def test_a_checkpoint_has_all_files_and_txns(table):
-    handle = filled(table, 3)
+    log = filled(table, 3)
     stats = json.dumps({"numRecords": 4})
-    commit(handle, add("last", 9, stats), txns={"other": 2**62})
-    handle.update_incremental()
-    before = add_actions(handle, True)
-    handle.create_checkpoint()
+    log.commit({}, [AddedFile("last", 9, stats)], txns={"other": 2**62})
+    log.move()
+    before = log.statistics()
+    checkpoint(log)
     assert log_of(table) == [*commits(0, 1, 2, 3), (4, "checkpoint"), (4, "commit")]
     lose(table, 0, 1, 2, 3, 4)
     found = table.open_table()
-    assert facts(found) == (4, ["last", *names(3)], 3, None)
+    assert facts(found) == (4, [*names(3), "last"], 3, None)
     assert found.transaction_version("other") == 2**62
-    assert add_actions(found, True).to_pylist() == before.to_pylist()
-    assert (found.metadata().id, found.schema()) == (handle.metadata().id, handle.schema())
+    assert by_path(add_actions(found, True).to_pylist()) == by_path(before)
+    assert (str(found.metadata().id), found.schema()) == (log.table_id, SCHEMA)
+
+
+def by_path(rows):
+    return {row["path"]: row for row in rows}
 
 
 def test_a_checkpoint_is_written_twice_and_of_older_versions_too(table):
-    handle = filled(table, 3)
-    for at in (handle, handle, table.open_table(2)):
-        at.create_checkpoint()
+    log = filled(table, 3)
+    for handle in (log, log, at(table, 2)):
+        checkpoint(handle)
     assert [version for version, kind in log_of(table) if kind == "checkpoint"] == [2, 3]
     assert [facts(table.open_table(version)) for version in (1, 2, 3, None)] == [of(1), of(2), of(3), of(3)]
 
 
 def test_clean_up_leaves_the_checkpoint_s_own_commit_and_all_go_on(place, table):
-    handle = filled(table, 5)
-    others = [table.open_table(), table.open_table()]
-    clean_up(place, handle)
+    log = filled(table, 5)
+    others = [opened(table), opened(table)]
+    clean_up(place, log)
     assert log_of(table) == [(5, "checkpoint"), (5, "commit")]
-    assert facts(table.open_table()) == facts(table.open_table(5)) == moved(handle) == of(5)
-    commit(others[0], add("f6", 6), txns={"app": 6})
-    assert [moved(found) for found in (handle, *others)] == [of(6)] * 3
+    assert facts(table.open_table()) == facts(table.open_table(5)) == moved(log) == of(5)
+    others[0].move()
+    go_on(others[0], 6)
+    assert [moved(found) for found in (log, *others)] == [of(6)] * 3
     assert facts(table.open_table()) == of(6)
     for version in (0, 3, 4):
         with pytest.raises(TableNotFoundError):
             table.open_table(version)
 
 
-def test_a_handle_behind_a_clean_up_can_tell_its_files_and_commit_nothing_until_it_moves(place, table):
-    handle = filled(table, 3)
-    behind = table.open_table(2)
-    clean_up(place, handle)
+def test_who_is_behind_a_clean_up_can_tell_its_files_and_commit_nothing_until_it_moves(place, table):
+    log = filled(table, 3)
+    behind = at(table, 2)
+    clean_up(place, log)
     assert seen(behind) == (2, names(2))
-    with pytest.raises(DeltaError):
+    with pytest.raises(KafkaStorageException):
         behind.transaction_version("app")
-    with pytest.raises(DeltaError, match="Invalid table version"):
-        commit(behind, add("f3"))
+    with pytest.raises(CommitConflict):
+        behind.commit({}, [AddedFile("f3", 3)])
     assert moved(behind) == of(3)
     go_on(behind, 4)
-    assert moved(handle) == of(4)
+    assert moved(log) == of(4)
 
 
-def test_a_handle_at_the_checkpoint_knows_old_txns_after_its_next_move(table):
-    """Its log is that of the commits, until it looks."""
-    handle = filled(table, 1)
-    commit(handle, txns={"old": 1})
-    handle.update_incremental()
-    go_on(handle, 3)
-    handle.create_checkpoint()
+def test_old_txns_are_told_after_a_clean_up(table):
+    log = filled(table, 1)
+    log.commit({}, txns={"old": 1})
+    log.move()
+    go_on(log, 3)
+    checkpoint(log)
     lose(table, 0, 1, 2)
-    with pytest.raises(DeltaError):
-        handle.transaction_version("old")
-    handle.update_incremental()
-    assert handle.transaction_version("old") == 1
-    go_on(handle, 4)
+    assert log.transaction_version("old") == 1
+    go_on(log, 4)
     lose(table, 3)
-    assert (handle.transaction_version("old"), handle.transaction_version("unknown")) == (1, None)
-    assert seen(handle) == (4, ["f4", "f3", "f1"])
+    assert (log.transaction_version("old"), log.transaction_version("unknown")) == (1, None)
+    assert seen(log) == (4, ["f1", "f3", "f4"])
 
 
 def test_a_checkpoint_without_its_commit_is_read_and_not_built_on(table):
-    handle = filled(table, 3)
-    behind = table.open_table(1)
-    handle.create_checkpoint()
+    log = filled(table, 3)
+    behind = at(table, 1)
+    checkpoint(log)
     lose(table, 0, 1, 2, 3)
-    for found in (handle, behind, table.open_table()):
+    for found in (log, behind, opened(table)):
         assert moved(found) == of(3)
-        with pytest.raises(DeltaError, match="Invalid table version"):
-            commit(found, add("f4"))
+        with pytest.raises(CommitUnknown, match="version 3 is gone"):
+            found.commit({}, [AddedFile("f4", 4)])
     assert last_version(table) == -1
 
 
 def test_a_hole_counts_only_between_the_newest_checkpoint_and_the_newest_commit(table):
-    handle = filled(table, 2)
-    handle.create_checkpoint()
-    behind = table.open_table()
-    go_on(handle, 3, 4, 5, 6)
-    handle.create_checkpoint()
+    log = filled(table, 2)
+    checkpoint(log)
+    go_on(log, 3, 4, 5, 6)
+    checkpoint(log)
     lose(table, 4)
-    assert moved(behind) == moved(handle) == facts(table.open_table()) == of(6)
+    assert moved(log) == facts(table.open_table()) == of(6)
     assert facts(table.open_table(3)) == of(3)
     with pytest.raises(DeltaError):
         table.open_table(5)
-    go_on(handle, 7, 8)
+    go_on(log, 7, 8)
     lose(table, 7)
-    assert stays(behind, "[Gg]ap")
-    handle.update_incremental()
-    assert seen(handle) == (8, names(8))
     with pytest.raises(DeltaError, match=r"[Gg]ap"):
         table.open_table()
-
-
-def test_where_all_that_came_after_its_checkpoint_has_vanished_a_reader_sees_no_news(table):
-    filled(table, 3).create_checkpoint()
-    handle = go_on(table.open_table(), 4)
-    lose(table, 4)
-    handle.update_incremental()
-    assert seen(handle) == (4, names(4))
-    assert facts(table.open_table()) == of(3)
 
 
 @pytest.mark.parametrize("behind_at", [0, 1, 3])
 def test_a_ghost_in_the_hole_of_a_clean_up_is_nobody_s_commit(place, table, behind_at):
     filled(table, 5)
-    behind = table.open_table(behind_at)
-    handle = go_on(table.open_table(), 6, 7, 8)
-    clean_up(place, handle)
+    behind = at(table, behind_at)
+    log = go_on(opened(table), 6, 7, 8)
+    clean_up(place, log)
     put(table, behind_at + 1, GHOST)
-    for found in (handle, behind, table.open_table()):
+    for found in (log, behind, opened(table)):
         assert moved(found) == of(8)
         assert found.transaction_version("ghost") is None
     with pytest.raises(DeltaError):
@@ -172,20 +164,20 @@ def test_a_ghost_in_the_hole_of_a_clean_up_is_nobody_s_commit(place, table, behi
 
 
 def test_without_a_checkpoint_nothing_is_cleaned_up(place, table):
-    handle = filled(table, 2)
+    filled(table, 2)
     place.age_commits(0, 1, 2)
-    handle.cleanup_metadata()
+    table.open_table().cleanup_metadata()
     assert log_of(table) == commits(0, 1, 2)
 
 
 def test_clean_up_leaves_a_checkpoint_that_all_younger_commits_are_read_from(place, table):
     """So every version within retention can still be opened."""
-    handle = filled(table, 2)
-    handle.create_checkpoint()
-    go_on(handle, 3, 4, 5, 6)
-    handle.create_checkpoint()
+    log = filled(table, 2)
+    checkpoint(log)
+    checkpoint(go_on(log, 3, 4, 5, 6))
     place.age_commits(*range(5))
     place.age("_delta_log/00000000000000000002.checkpoint.parquet", 2 * HOUR)
+    handle = table.open_table()
     handle.cleanup_metadata()
     assert log_of(table) == [(2, "checkpoint"), *commits(2, 3, 4, 5), (6, "checkpoint"), (6, "commit")]
     assert [facts(table.open_table(version)) for version in (2, 4, 5, 6)] == [of(2), of(4), of(5), of(6)]
@@ -195,17 +187,16 @@ def test_clean_up_leaves_a_checkpoint_that_all_younger_commits_are_read_from(pla
 
 
 def test_clean_up_is_of_what_came_before_the_handle_s_version(place, table):
-    handle = filled(table, 2)
+    log = filled(table, 2)
     behind = table.open_table()
-    handle.create_checkpoint()
-    go_on(handle, 3, 4)
-    handle.create_checkpoint()
+    checkpoint(log)
+    checkpoint(go_on(log, 3, 4))
     place.age_commits(*range(5))
     for version in (2, 4):
         place.age(f"_delta_log/{version:020d}.checkpoint.parquet", 2 * HOUR)
     behind.cleanup_metadata()
     assert log_of(table) == [(2, "checkpoint"), *commits(2, 3), (4, "checkpoint"), (4, "commit")]
-    handle.cleanup_metadata()
+    table.open_table().cleanup_metadata()
     assert log_of(table) == [(4, "checkpoint"), (4, "commit")]
 
 
@@ -223,13 +214,13 @@ def test_clean_up_is_of_what_came_before_the_handle_s_version(place, table):
     ],
 )
 def test_how_long_commits_are_kept_is_told_by_the_table(place, table, configuration, retention):
-    handle = create(
+    log = create(
         table, {"delta.logRetentionDuration": configuration} if configuration else {"delta.appendOnly": "false"}
     )
-    go_on(handle, 1).create_checkpoint()
+    checkpoint(go_on(log, 1))
     for seconds, kept in ((retention * 0.99, commits(0)), (retention * 1.01, [])):
         place.age_commits(0, 1, seconds=seconds)
-        handle.cleanup_metadata()
+        table.open_table().cleanup_metadata()
         assert log_of(table) == [*kept, (1, "checkpoint"), (1, "commit")]
 
 
@@ -242,22 +233,22 @@ def test_the_commits_of_a_log_are_read_the_same_on_a_disk_and_in_memory(root, wr
         source, target = in_memory(store).root, on_disk(f"{root}/table").root
         if written_in == "a disk":
             source, target = target, source
-        handle = filled(source, 3)
+        log = filled(source, 3)
         stats = json.dumps({"numRecords": 2, "minValues": {"c3": 5}, "nullCount": {"c1": 2}})
-        commit(handle, add("a b/ü%", 7, stats, False), mode="overwrite", txns={"app": 4, "x": -1})
-        handle.update_incremental()
-        go_on(handle, 5)
+        log.commit({}, [AddedFile("b%C3%BC", 7, stats)], overwrite=True, txns={"app": 4, "x": -1})
+        log.move()
+        go_on(log, 5)
         copy(source, target)
         for version in range(6):
             ours, theirs = source.open_table(version), target.open_table(version)
             assert facts(theirs) == facts(ours)
-            assert add_actions(theirs, True).to_pylist() == add_actions(ours, True).to_pylist()
+            assert by_path(add_actions(theirs, True).to_pylist()) == by_path(add_actions(ours, True).to_pylist())
         assert theirs.transaction_version("x") == -1
-        assert (theirs.metadata().id, theirs.schema()) == (handle.metadata().id, handle.schema())
-        go_on(theirs, 6)
-        theirs.create_checkpoint()
+        assert (str(theirs.metadata().id), theirs.schema()) == (log.table_id, ours.schema())
+        there = go_on(opened(target), 6)
+        checkpoint(there)
         put(source, 6, target.read(commit_name(6)))
-        assert moved(handle) == facts(theirs) == facts(target.open_table())
+        assert moved(log) == facts(there) == facts(target.open_table())
 
 
 def copy(source: StorageRoot, target: StorageRoot) -> None:

@@ -1,31 +1,33 @@
-"""The contract of a table handle, for delta-rs and in memory. delta-rs is the reference."""
+"""The contract of a table: what a log commits is what delta-rs reads, on disk, and what the handle in memory reads."""
 
 import json
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.commit_reader import ACTIONS, AddedFile, commit_name, last_version, read_commit
-from lakelog.replication.storage.delta.delta_log import NONCE, DeltaLog
+from lakelog.replication.storage.delta.commit_writer import NONCE
+from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.table_handle import add_actions
-from lakelog.schemas import LOG
 from tests.storage.delta.tables import (  # fmt: skip
     ARROW,
     BY_TYPE,
     SCHEMA,
-    add,
-    commit,
+    at,
+    checkpoint,
     create,
     facts,
     filled,
     go_on,
     lose,
+    moved,
     names,
     of,
+    opened,
     put,
-    remove,
     seen,
 )
 
@@ -33,20 +35,21 @@ from tests.storage.delta.tables import (  # fmt: skip
 
 
 def test_a_new_table_has_its_columns_and_nothing_else(table):
-    for handle in (create(table), table.open_table()):
-        assert facts(handle) == of(0)
-        assert handle.schema() == SCHEMA
+    assert facts(create(table)) == of(0)
+    handle = table.open_table()
+    assert (facts(handle), handle.schema()) == (of(0), SCHEMA)
+    assert (handle.protocol().min_reader_version, handle.protocol().min_writer_version) == (1, 2)
 
 
 def test_a_table_is_who_it_is_until_it_is_made_again(table):
     first = create(table)
-    assert go_on(table.open_table(), 1).metadata().id == first.metadata().id
+    assert go_on(opened(table), 1).table_id == first.table_id
     table.delete_folder()
-    assert create(table).metadata().id != first.metadata().id
+    assert create(table).table_id != first.table_id
 
 
 def checkpointed(table):
-    filled(table, 3).create_checkpoint()
+    checkpoint(filled(table, 3))
     lose(table, 0, 1, 2, 3)
 
 
@@ -85,104 +88,130 @@ def test_a_table_is_opened_at_any_version_that_is_there(table):
         table.open_table(4)
 
 
+RAISED = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [], "writerFeatures": []}
+
+
+@pytest.mark.parametrize("protocol", [RAISED, {"minReaderVersion": 1, "minWriterVersion": 3}])
+def test_a_table_whose_protocol_another_tool_has_raised_is_refused(table, protocol):
+    """A later feature, such as deletion vectors or change data, changes what a commit means."""
+    log = filled(table, 1)
+    put(table, 2, [{"commitInfo": {}}, {"protocol": protocol}])
+    said = f"reader {protocol['minReaderVersion']} and writer {protocol['minWriterVersion']}"
+    for act in (log.move, log.move, lambda: DeltaLog.open(table)):
+        with pytest.raises(KafkaStorageException, match=said):
+            act()
+    assert facts(log) == of(1)
+
+
+def test_other_settings_of_another_tool_are_read_and_change_nothing(table):
+    log = filled(table, 1)
+    lines = [json.loads(line) for line in table.read(commit_name(0)).splitlines()]
+    (made,) = (line["metaData"] for line in lines if "metaData" in line)
+    put(table, 2, [{"commitInfo": {}}, {"metaData": {**made, "name": "another"}}])
+    assert log.move() is None
+    assert facts(go_on(log, 3)) == (3, ["f1", "f3"], 3, None)
+
+
 # --- commits
 
 
-def test_a_commit_is_the_next_version_and_the_handle_stays_where_it_was(table):
-    handle = filled(table, 1)
-    commit(handle, add("f2", 2), txns={"app": 2})
-    assert (facts(handle), last_version(table)) == (of(1), 2)
-    handle.update_incremental()
-    assert facts(handle) == of(2) == facts(table.open_table())
+def test_a_commit_is_the_next_version_and_the_log_stays_where_it_was(table):
+    log, other = filled(table, 1), opened(table)
+    log.commit({}, [AddedFile("f2", 2)], txns={"app": 2})
+    assert (facts(log), last_version(table)) == (of(1), 2)
+    assert [moved(found) for found in (log, other)] == [of(2)] * 2
 
 
-def test_of_two_handles_at_one_version_one_wins(table):
-    one, other = filled(table, 1), table.open_table()
-    commit(one, add("f2"), txns={"app": 2})
+def test_of_two_writers_at_one_version_one_wins(table):
+    one, other = filled(table, 1), opened(table)
+    one.commit({}, [AddedFile("f2", 1)], txns={"app": 2})
     for _ in range(2):
-        with pytest.raises(CommitFailedError):
-            commit(other, add("other"), txns={"app": 9})
+        with pytest.raises(CommitConflict):
+            other.commit({}, [AddedFile("other", 1)], txns={"app": 9})
     assert (facts(other), last_version(table)) == (of(1), 2)
-    other.update_incremental()
-    assert facts(other) == of(2)
-    commit(other, add("f3"), txns={"app": 3})
+    assert moved(other) == of(2)
+    go_on(other, 3)
     assert facts(table.open_table()) == of(3)
 
 
-def test_a_handle_moves_over_many_commits_at_once(table):
-    behind, far_behind = create(table), table.open_table()
-    behind.update_incremental()
-    go_on(table.open_table(), *range(1, 31))
-    for handle in (behind, far_behind):
-        handle.update_incremental()
-        assert facts(handle) == of(30)
+def test_a_log_moves_over_many_commits_at_once_and_tells_them(table):
+    behind = create(table)
+    go_on(opened(table), *range(1, 31))
+    assert [commit.version for commit in behind.move(7)] == [*range(1, 8)]
+    assert facts(behind) == of(7)
+    assert [commit.adds[0].name for commit in behind.move()] == [f"f{number}" for number in range(8, 31)]
+    assert moved(behind) == of(30)
+    assert behind.move() == []
+
+
+def test_a_commit_that_has_just_been_written_is_not_read_again(table, monkeypatch):
+    log = filled(table, 1)
+    version = log.commit({}, [AddedFile("f2", 2)], txns={"app": 2})
+    with monkeypatch.context() as patched:
+        patched.setattr("lakelog.replication.storage.delta.delta_log.read_commit", lambda *_: pytest.fail("was read"))
+        (own,) = log.move(version)
+    assert own == read_commit(table, version)
+    assert moved(log) == of(2)
 
 
 def test_a_commit_without_actions_counts(table):
-    handle = filled(table, 1)
-    commit(handle)
-    handle.update_incremental()
-    assert seen(handle) == (2, names(1))
+    log = filled(table, 1)
+    log.commit({})
+    assert moved(log) == (2, names(1), 1, None)
 
 
-def test_files_are_those_that_were_added_and_not_removed_the_newest_first(table):
-    handle = filled(table, 3)
-    commit(handle, add("b", 7), remove("f2"), add("a", 8), remove("of nobody"))
-    handle.update_incremental()
-    commit(handle, add("f1", 99))
-    handle.update_incremental()
-    for found in (handle, table.open_table()):
-        assert seen(found) == (5, ["f1", "b", "a", "f3"])
-        assert add_actions(found)["size_bytes"].to_pylist() == [99, 7, 8, 3]
+def test_files_are_those_that_were_added_and_not_removed(table):
+    log = filled(table, 3)
+    log.commit({}, [AddedFile("b", 7), AddedFile("a", 8)], [AddedFile("f2", 2), AddedFile("of nobody", 1)])
+    log.move()
+    log.commit({}, [AddedFile("f1", 99)])
+    assert moved(log)[:2] == (5, ["a", "b", "f1", "f3"])
+    for found in (log, opened(table)):
+        assert {file.name: file.size for file in found.active_files()} == {"f1": 99, "b": 7, "a": 8, "f3": 3}
 
 
-def test_an_overwrite_removes_all_files_of_the_handle_s_version(table):
-    handle = filled(table, 3)
-    commit(handle, add("f2", 22), add("new"), mode="overwrite", txns={"app": 4})
-    handle.update_incremental()
-    for found in (handle, table.open_table()):
-        assert facts(found) == (4, ["f2", "new"], 4, None)
-        assert add_actions(found)["size_bytes"].to_pylist() == [22, 1]
-    commit(handle, mode="overwrite")
-    handle.update_incremental()
-    assert seen(handle) == (5, [])
-
-
-@pytest.mark.parametrize(
-    ("actions", "mode"),
-    [([add("f1"), remove("f1")], "append"), ([remove("f1")], "overwrite")],
-    ids=["append", "overwrite"],
-)
-def test_what_contradicts_itself_is_not_committed(table, actions, mode):
-    handle = filled(table, 1)
-    with pytest.raises(ValueError, match=r"[Rr]emove"):
-        commit(handle, *actions, mode=mode)
-    assert last_version(table) == 1
+def test_an_overwrite_removes_all_files_of_the_log_s_version(table):
+    log = filled(table, 3)
+    log.commit({}, [AddedFile("f2", 22), AddedFile("new", 1)], overwrite=True, txns={"app": 4})
+    assert moved(log) == (4, ["f2", "new"], 4, None)
+    assert {file.name: file.size for file in opened(table).active_files()} == {"f2": 22, "new": 1}
+    log.commit({}, overwrite=True)
+    assert moved(log) == (5, [], 4, None)
 
 
 def test_a_commit_as_a_file_says_what_was_given(table):
-    handle, stats = create(table), json.dumps({"numRecords": 3, "minValues": {"c0": "ü"}})
-    actions = [remove("gone", 5, False), add("a.parquet", 7, stats, False), add("b", 8), remove("unknown", 6)]
+    log, stats = create(table), json.dumps({"numRecords": 3, "minValues": {"c0": "ü"}})
+    adds = [AddedFile("a.parquet", 7, stats), AddedFile("b", 8)]
     cause = {"who": "me", "epoch": 3, "counts": {"add": 2}, "none": None}
-    commit(handle, *actions, txns={"app": 2**62, "other/ü": -1}, cause=cause)
+    log.commit(cause, adds, txns={"app": 2**62, "other/ü": -1})
     found = read_commit(table, 1)
     assert [(f.name, f.size, f.stats, f.data_change) for f in found.adds] == [
-        ("a.parquet", 7, stats, False),
+        ("a.parquet", 7, stats, True),
         ("b", 8, "{}", True),
     ]
-    assert [(f.name, f.size, f.data_change) for f in found.removes] == [("gone", 5, False), ("unknown", 6, True)]
     assert found.txns == {"app": 2**62, "other/ü": -1}
     assert {name: found.info[name] for name in cause} == cause
     assert found.info["operation"] == "WRITE"
     assert isinstance(found.info["timestamp"], int)
+    assert found.info[ACTIONS] == {"add": 2, "txn": 2, "remove": 0}
+    assert found.info[NONCE] != read_commit(table, go_on(opened(table), 2).version).info[NONCE]
 
 
-def test_an_overwrite_as_a_file_says_what_it_has_removed(table):
-    handle = filled(table, 2)
-    commit(handle, add("new", 9), mode="overwrite")
-    found = read_commit(table, 3)
-    assert found.adds == (AddedFile("new", 9),)
-    assert [(f.name, f.size, f.data_change) for f in found.removes] == [("f2", 2, True), ("f1", 1, True)]
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        pytest.param({}, [False, True], id="rows go, and the rest is rewritten"),
+        pytest.param({"data_change": False}, [False, False], id="the same rows in other files"),
+        pytest.param({"overwrite": True}, [True, True], id="all rows are new"),
+    ],
+)
+def test_what_a_commit_that_removes_files_says_of_its_rows(table, options, flags):
+    log = filled(table, 1)
+    given = {} if "overwrite" in options else {"removes": [AddedFile("f1", 1)]}
+    log.commit({}, [AddedFile("new", 1)], **given, **options)
+    found = read_commit(table, 2)
+    assert [(f.name, f.size) for f in found.removes] == [("f1", 1)]
+    assert [f.data_change for f in (*found.adds, *found.removes)] == flags
 
 
 def test_the_first_commit_as_a_file_says_that_a_table_was_made(table):
@@ -197,34 +226,12 @@ def test_the_first_commit_as_a_file_says_that_a_table_was_made(table):
     assert made["configuration"] == {"delta.logRetentionDuration": "interval 7 days", "delta.checkpointInterval": "7"}
 
 
-@pytest.mark.parametrize("name", ["a b", "ü", "100%", "%20", "a#?b", "folder/a b", "!$&'()+,-.:;=@_~", '"<>[]^`{|}*\\'])
-def test_a_path_is_written_as_delta_escapes_it(table, name):
-    handle = create(table)
-    commit(handle, add(name))
-    handle.update_incremental()
-    safe = "/!$&'()+,-.:;=@_~"
-    escaped = "".join(
-        c if c.isascii() and (c.isalnum() or c in safe) else f"%{c.encode().hex('%').upper()}" for c in name
-    )
-    assert seen(handle) == (1, [escaped])
-    assert read_commit(table, 1).adds == (AddedFile(escaped, 1),)
-    commit(handle, remove(name))
-    handle.update_incremental()
-    assert seen(handle) == (2, [])
-
-
-def test_a_log_commits_the_same_to_both(table):
-    log, files = DeltaLog.create(table, LOG), [AddedFile("a.parquet", 5), AddedFile("b.parquet", 6)]
-    for change in ({"adds": files, "txns": {"app": 1}}, {"adds": [AddedFile("c.parquet", 7)], "removes": files[:1]}):
-        assert log.commit({"why": "test"}, **change) == log.version + 1
-        log.move()
-    first, second = read_commit(table, 1), read_commit(table, 2)
-    assert (first.adds, first.removes, first.txns) == (tuple(files), (), {"app": 1})
-    assert (second.adds, second.removes, second.txns) == ((AddedFile("c.parquet", 7),), tuple(files[:1]), {})
-    assert [f.data_change for f in (*first.adds, *second.adds, *second.removes)] == [True, True, False, True]
-    assert first.info[ACTIONS] == {"add": 2, "txn": 1, "remove": 0}
-    assert len({first.info[NONCE], second.info[NONCE]}) == 2
-    assert log.active_files() == [AddedFile("c.parquet", 7), files[1]]
+def test_a_version_that_is_gone_is_not_built_on(table):
+    log = filled(table, 3)
+    lose(table, 3)
+    with pytest.raises(CommitUnknown, match="version 3 is gone"):
+        log.commit({}, [AddedFile("f4", 1)])
+    assert last_version(table) == 2
 
 
 # --- files and their statistics
@@ -241,10 +248,11 @@ def test_the_files_and_their_statistics_are_arrow_tables_of_one_schema(table):
         *start, *((f"null_count.{f.name}", f.type) for f in nulls),
         *((f"{end}.{f.name}", f.type) for end in ("min", "max") for f in struct),
     ])  # fmt: skip
-    handle = filled(table, 0)
-    for actions in ([], [add("a")], [add("b", 1, '{"numRecords": 1}')], [remove("a"), remove("b")]):
-        commit(handle, *actions)
-        handle.update_incremental()
+    log, gone = filled(table, 0), [AddedFile("a", 1), AddedFile("b", 1)]
+    for adds, removes in (([], []), (gone[:1], []), ([AddedFile("b", 1, '{"numRecords": 1}')], []), ([], gone)):
+        log.commit({}, adds, removes)
+        log.move()
+        handle = table.open_table()
         assert types(add_actions(handle)) == types(whole)
         assert types(add_actions(handle, True)) == types(flat)
 
@@ -264,20 +272,22 @@ def test_statistics_are_told_as_values_of_the_columns(table):
     odd = {BY_TYPE["binary"]: "x", "of nobody": 1}
     nulls = {BY_TYPE["binary"]: 2, BY_TYPE["map<string,string>"]: 0}
     stats = {"numRecords": 3, "minValues": {**ends, **stamps, **odd}, "maxValues": stamps, "nullCount": nulls}
-    handle = create(table)
-    commit(handle, add("with", 5, json.dumps(stats)), add("without", 6), add("some", 7, '{"numRecords": 0}'))
-    handle.update_incremental()
-    told, *others = add_actions(handle, True).to_pylist()
+    log = create(table)
+    files = AddedFile("with", 5, json.dumps(stats)), AddedFile("without", 6), AddedFile("some", 7, '{"numRecords": 0}')
+    log.commit({}, files)
+    log.move()
+    told, *others = log.statistics()
     moment = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
-    fixed = {"path": "with", "size_bytes": 5, "modification_time": 1700000000123, "num_records": 3}
+    assert isinstance(told.pop("modification_time"), int)
     assert {name: value for name, value in told.items() if value is not None} == {
-        **fixed, **{f"min.{name}": value for name, value in ends.items()},
+        "path": "with", "size_bytes": 5, "num_records": 3,
+        **{f"min.{name}": value for name, value in ends.items()},
         **{f"{end}.{BY_TYPE['timestamp']}": moment for end in ("min", "max")},
         **{f"null_count.{name}": value for name, value in nulls.items()},
     }  # fmt: skip
     assert [other["num_records"] for other in others] == [None, 0]
     assert {v for other in others for name, v in other.items() if name.startswith(("min.", "max.", "null"))} == {None}
-    (whole, without, _) = add_actions(handle).to_pylist()
+    (whole, without, _) = add_actions(table.open_table()).to_pylist()
     assert (whole["min"], without["min"]) == (
         {f.name: told.get(f"min.{f.name}") for f in ARROW if f"min.{f.name}" in told},
         None,
@@ -286,12 +296,10 @@ def test_statistics_are_told_as_values_of_the_columns(table):
 
 @pytest.mark.parametrize("stats", ["", "no JSON", "null", "[]", '{"numRecords": '])
 def test_statistics_that_are_no_object_keep_from_the_whole_table(table, stats):
-    """The commit that brings them lands, and its writer is told of an error."""
-    handle = filled(table, 1)
+    """Another tool has written them."""
+    filled(table, 1)
+    file = {"path": "f2", "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True, "stats": stats}
+    put(table, 2, [{"commitInfo": {}}, {"add": file}])
     with pytest.raises(DeltaError):
-        commit(handle, add("f2", 1, stats))
-    assert last_version(table) == 2
-    for read in (handle.update_incremental, table.open_table):
-        with pytest.raises(DeltaError):
-            read()
-    assert facts(handle) == of(1)
+        table.open_table()
+    assert seen(at(table, 1)) == (1, names(1))

@@ -48,7 +48,6 @@ def commit(log, *files, **more):
     """Commits as a writer that knows no rules."""
     log._log.move()
     log._log.commit({"why": "nonsense"}, files, **more)
-    log._log.move()
 
 
 def at_work_and_opened(log):
