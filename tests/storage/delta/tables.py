@@ -1,4 +1,4 @@
-"""Tables for the contracts of logs and handles: created, filled, aged and read in the same way on disk and in memory."""
+"""Tables for the contracts of logs and handles: made, filled, aged and read in the same way on disk and in memory."""
 
 import json
 import os

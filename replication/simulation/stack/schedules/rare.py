@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lakelog.replication.simulation.events import Violation
 from lakelog.replication.simulation.stack.directing import elect, first
 from lakelog.replication.simulation.stack.one_thread import Changes
 from lakelog.replication.simulation.stack.power_cut import lose_end
@@ -134,6 +135,8 @@ def commit_into_a_hole(world: StackWorld) -> None:
     with Changes() as changes:
         changes.change("storage.delta.delta_log", "CHECKPOINT_COMMITS", _COMMITS)
         changes.change(world.faults, "commit", stands_still)
-        late.send({0: 1}, 10**9)
+        acknowledged = [late.send({0: 1}, 7_500_000)]
         other.frozen_until = 0.0
-        other.send({0: 1}, 10**9)
+        acknowledged.append(other.send({0: 1}, 60_000))
+    if not all(acknowledged):
+        raise Violation("the_cluster_heals", f"of the producers that were behind, {acknowledged} can send")
