@@ -49,6 +49,7 @@ from lakelog.replication.storage.tables.metadata_history import requests_carried
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE_SECONDS = 2.0  # age of a look at its tables in an object store; a decision on an older version loses
 _FIRST_REBALANCE_SECONDS = 5.0
 
 
@@ -131,19 +132,19 @@ class ActiveController:
             table.claim(self._epoch)
 
     def _read_topics(self) -> Mapping[str, Topic]:
-        self._cluster.topics.refresh()
+        self._cluster.topics.poll(_PATIENCE_SECONDS)
         return self._cluster.topics.topics
 
     def _read_configs(self) -> Configs:
-        self._cluster.configs.refresh()
+        self._cluster.configs.poll(_PATIENCE_SECONDS)
         return self._cluster.configs.configs
 
     def _read_metadata(self) -> tuple[int, Partitions]:
-        self._cluster.metadata.refresh()
+        self._cluster.metadata.poll(_PATIENCE_SECONDS)
         return self._cluster.metadata.version, self._cluster.metadata.partitions
 
     def _read_brokers(self) -> BrokersSeen:
-        found = self._cluster.refresh_brokers()
+        found = self._cluster.poll_brokers()
         self._storage_errors = {broker: r.storage_error for broker, r in found.items() if r.storage_error}
         return BrokersSeen(views(found, self._liveness), frozenset(found), self._storage_errors)
 

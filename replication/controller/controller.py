@@ -21,6 +21,7 @@ from lakelog.replication.storage.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE_SECONDS = 1.0  # age of a look at the lease in an object store
 _RENEWALS = 3  # in a session time-out, so that a late renewal does not lose the lease
 
 
@@ -140,8 +141,8 @@ class Controller:
 
     def _stand_by(self) -> None:
         """Takes over once the lease has not moved for the session time-out, by its own clock. [CE-02, EV-04]"""
-        brokers = views(self._cluster.refresh_brokers(), self._liveness)
-        seen = self._cluster.lease.read()
+        brokers = views(self._cluster.poll_brokers(), self._liveness)
+        seen = self._cluster.lease.watch(_PATIENCE_SECONDS)
         if seen != self._seen:
             self._seen, self._seen_at = seen, self._clock()
             self._brokers = (self._brokers[1], brokers)

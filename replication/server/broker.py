@@ -26,7 +26,7 @@ from lakelog.replication.server.registration import Registration, epoch_seen
 from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
 from lakelog.replication.server.spark_end import pass_while_spark_runs
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.root_probe import probe_root, storage_error, works_as_before
+from lakelog.replication.storage.delta.root_probe import RootWatch, probe_root, storage_error
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -53,6 +53,7 @@ class Broker:
         self._cluster = Cluster.open(cluster_uri, config)
         self._config = self._cluster.config
         self._root = self._cluster.storage_of(self.broker_id, root_uri)
+        self._root_watch = RootWatch(self._root)
         self._watch = watch or IdWatch(self._cluster, self.broker_id, root_uri)
         self._spark = follower_session(spark)
         self.pause_point = PausePoint()
@@ -155,7 +156,7 @@ class Broker:
         is_in_doubt = self._is_doubtful or self.session is None
         self._probed_at, self._is_doubtful = time.monotonic(), False
         self._registration.check_not_fenced()
-        if not is_in_doubt and works_as_before(self._root):
+        if not is_in_doubt and self._root_watch.works_as_before():
             return
         error = storage_error(self._root, self._cluster.cluster_id, self.broker_id)
         if error is not None:

@@ -125,7 +125,7 @@ class BrokerSession:
         Raises StaleBrokerEpochException once a newer process has registered or claimed the log, KafkaStorageException
         if a table cannot be read or written, and BrokerKilled.
         """
-        if self._context.cache.refresh() or not self._has_applied or self.replica_manager.is_due():
+        if self._context.cache.poll() or not self._has_applied or self.replica_manager.is_due():
             self._apply()
         if self.replica_manager.lead():
             self.replica_manager.publish("high watermark")

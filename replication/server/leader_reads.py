@@ -11,6 +11,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import ClusterView, FollowersSeen, ReadCluster, ReadFollowerRows, ReadLog
 from lakelog.replication.server.follower_rows import FollowerRows, Rows
 from lakelog.replication.server.metadata_cache import MetadataCache
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ class LeaderReads:
         self._log = log
         self._cache = cache
         self._unreadable: set[int] = set()
+        self._patience = min(LONGEST_SECONDS, replica_lag_time_max_ms / 4000)
         self._rows = FollowerRows(self._read_rows, replica_lag_time_max_ms / 2000, clock)
 
     def follower_rows(self, step: ReadFollowerRows) -> FollowersSeen:
@@ -49,12 +51,12 @@ class LeaderReads:
 
     def log(self, step: ReadLog) -> Mapping[TopicIdPartition, PartitionLog]:
         """The broker's log as it is now. Raises StaleBrokerEpochException once a newer process has claimed it."""
-        state = self._log.refresh()
+        state = self._log.refresh(LONGEST_SECONDS)
         return {partition: state.known(partition) for partition in step.partitions}
 
     def _read_rows(self, broker: int) -> Rows:
         table = self._cache.replica_table(broker)
-        table.refresh()
+        table.poll(self._patience)
         return table.replicas
 
     def _say_once(self, broker: int, error: LakelogException) -> None:

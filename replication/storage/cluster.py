@@ -93,6 +93,11 @@ class Cluster:
         self._brokers.refresh()
         return self.brokers
 
+    def poll_brokers(self) -> Mapping[int, BrokerRegistration]:
+        """Like `refresh_brokers`, but in an object store a registration is looked at once a heartbeat interval."""
+        self._brokers.refresh(self.config.broker_heartbeat_interval_ms / 1000)
+        return self.brokers
+
     @property
     def brokers(self) -> Mapping[int, BrokerRegistration]:
         """The registrations as last read, by broker id."""

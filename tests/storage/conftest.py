@@ -32,7 +32,7 @@ def place(request: pytest.FixtureRequest, root: str) -> Iterator[Place]:
     if request.param == "delta-rs":
         yield on_disk(f"{root}/table")
         return
-    with MemoryStore("contract").opened() as store:
+    with MemoryStore("contract", is_local=True).opened() as store:
         yield in_memory(store)
 
 

@@ -133,7 +133,9 @@ class FetchRunner:
         if not followed:
             return False
         try:
-            return self._watch.has_news(self._refreshed_rows(), followed)
+            table = self._context.leader_replicas()
+            table.poll()
+            return self._watch.has_news(table.replicas, followed)
         except (LakelogException, OSError):
             return any(state.delayed_until is None for state in followed.values())
 
@@ -168,16 +170,13 @@ class FetchRunner:
             logger.log(level, "%s: %s %s delayed: %s", self._context.name, first_names(names), verb, error_line(error))
 
     def _leader_rows(self, _: ReadLeaderRows) -> Mapping[TopicIdPartition, Replica]:
-        rows = self._refreshed_rows()
+        table = self._context.leader_replicas()
+        table.refresh()
+        rows = table.replicas
         if not self._has_read_rows:  # the round goes on with its first rows, and newer ones call for another round
             self._has_read_rows = True
             self._watch.was_read(rows)
         return rows
-
-    def _refreshed_rows(self) -> Mapping[TopicIdPartition, Replica]:
-        table = self._context.leader_replicas()
-        table.refresh()
-        return table.replicas
 
     def _followed_logs(self, step: ReadFollowedLogs) -> OwnLogs:
         state = self._context.log.refresh()

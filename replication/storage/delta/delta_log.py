@@ -104,10 +104,22 @@ class DeltaLog:
             self._handle = reopen_table(self.root, self.version)
             return self._handle.transaction_version(app_id)
 
-    def has_moved(self) -> bool:
+    def has_moved(self, age: float | None = None) -> bool:
         """Whether there are commits after `version`, or that version is gone or another commit now, because a clean-up
-        has deleted it: two cheap look-ups, no listing."""
-        return not self._commits.is_newest(self.version)
+        has deleted it: two cheap look-ups, no listing.
+
+        A poll gives an `age` in seconds: in an object store it takes a look of this process that is at most as old, and
+        that becomes younger the more happens.
+        """
+        noted, uri, now = self.root.newest_versions, self.root.uri, time.monotonic()
+        if noted is None:
+            return not self._commits.is_newest(self.version)
+        known = None if age is None else noted.is_newest(uri, self.version, now - noted.age(age))
+        if known is None:
+            known = self._commits.is_newest(self.version)
+            if known:
+                noted.looked(uri, self.version, now)
+        return not known
 
     def move(self, up_to: int | None = None) -> list[Commit] | None:
         """Replays the following commits, to the newest version or `up_to` one, and returns them in order.
@@ -117,12 +129,15 @@ class DeltaLog:
         oldest commits first, so there is no gap after a version that still exists. A commit that a slow writer puts
         into a gap does not count. Raises KafkaStorageException if a commit is torn; then the version stays.
         """
+        noted, started = self.root.newest_versions, time.monotonic()
         found = self._following(up_to)
         if not all(commit.is_plain for commit in found) or not self._commits.is_there(self.version):
             self._use(reopen_table(self.root))
             return None
         for commit in found:
             self._apply(commit)
+        if noted is not None and up_to is None:
+            noted.looked(self.root.uri, self.version, started)
         return found
 
     def _following(self, up_to: int | None) -> list[Commit]:
@@ -146,6 +161,8 @@ class DeltaLog:
         self._txns.update(commit.txns)
         self._version = commit.version
         self._commits.remember(commit.version, commit.stamp)
+        if self.root.newest_versions is not None:
+            self.root.newest_versions.moved(self.root.uri, commit.version, commit.info.get("why"))
 
     def checkpoint_if_due(self, commits_kept: int | None = None) -> None:
         """Writes a checkpoint after CHECKPOINT_COMMITS commits, and drops commits beyond the log retention.

@@ -7,10 +7,13 @@ the size and time of its file, not only by its name.
 
 from __future__ import annotations
 
+import time
+
 from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
 from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
 
 _KEPT = 16
+_SURE_SECONDS = 10.0  # how long a look at a commit counts in an object store
 
 
 class KnownCommits:
@@ -19,38 +22,51 @@ class KnownCommits:
     def __init__(self, root: StorageRoot) -> None:
         self._root = root
         self._seen: dict[int, Stamp] = {}
+        self._sure = -1, float("-inf")  # the last version that was there, and when
 
     def remember(self, version: int, stamp: Stamp | None) -> None:
-        """Notes the stamp of a commit that was read or written; None if it could not be told."""
+        """Notes the stamp of a commit that was just read or written; None if it could not be told."""
         if stamp is not None:
+            self._sure = version, time.monotonic()
             self._seen[version] = stamp
             while len(self._seen) > _KEPT:
                 del self._seen[min(self._seen)]
 
     def is_there(self, version: int) -> bool:
         """Whether a commit still exists. If it was seen, its file must be the one that was seen."""
-        (stamp,) = self._root.stamps([commit_name(version)])
-        return self._is_known(version, stamp)
+        return self._is_sure(version) or self._is_known(version, self._root.stamps([commit_name(version)])[0])
 
     def _is_known(self, version: int, stamp: Stamp | None) -> bool:
         return stamp is not None and self._seen.get(version, stamp) == stamp
 
+    def _is_sure(self, version: int) -> bool:
+        """Whether the commit was there a moment ago, and its store keeps commits for at least an hour."""
+        sure, at = self._sure
+        return not self._root.is_local and version == sure and time.monotonic() - at < _SURE_SECONDS
+
     def is_newest(self, version: int) -> bool:
-        """Whether a commit still exists and none follows: two look-ups, no listing. If it is gone, many commits may
-        have followed."""
+        """Whether a commit still exists and none follows: one look-up or two, no listing. If it is gone, many commits
+        may have followed."""
+        return self._look(version) == (None, True)
+
+    def _look(self, version: int) -> tuple[Stamp | None, bool]:
+        """The stamp of the commit after a version, None without one, and whether the version is still there."""
+        if self._is_sure(version):
+            return self._root.stamps([commit_name(version + 1)])[0], True
         following, current = self._root.stamps([commit_name(version + 1), commit_name(version)])
-        return following is None and self._is_known(version, current)
+        is_there = self._is_known(version, current)
+        self.remember(version, current if is_there else None)
+        return following, is_there
 
     def newest(self, known: int) -> int:
-        """The newest version of the table, searched from `known` on: two look-ups if the table has not moved.
+        """The newest version of the table, searched from `known` on: one look-up or two if the table has not moved.
 
         Lists the log only if `known` is -1 or gone, because the next file may then be a late one in a clean-up's gap.
         """
         while known >= 0:
-            following, current = self._root.stamps([commit_name(known + 1), commit_name(known)])
-            if not self._is_known(known, current):
+            following, is_there = self._look(known)
+            if not is_there:
                 break
-            self.remember(known, current)
             if following is None:
                 return known
             known += 1

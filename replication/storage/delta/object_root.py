@@ -18,6 +18,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurati
 from obstore.store import ObjectStore, from_url
 
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.storage.delta.newest_versions import NewestVersions
 from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, words_of, writing
 from lakelog.replication.storage.delta.store_options import client_arguments, delta_options, store_options
@@ -26,6 +27,7 @@ from lakelog.replication.storage.in_threads import in_threads
 if TYPE_CHECKING:
     from obstore import ObjectMeta
 
+_NEWEST = NewestVersions()
 _PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
 _FEW = 2
 _CONNECTIONS = 8  # look-ups of many files at a time
@@ -39,6 +41,11 @@ class ObjectRoot(StorageRoot):
     def is_local(self) -> bool:
         """Whether the root is a folder of this machine."""
         return False
+
+    @property
+    def newest_versions(self) -> NewestVersions:
+        """Where this process notes the versions of tables in all object stores."""
+        return _NEWEST
 
     @property
     def spark_uri(self) -> str:

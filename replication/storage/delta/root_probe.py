@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_reader import check_commits, last_version
@@ -9,6 +11,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import check_identity, is_formatted
 from lakelog.schemas import LOG, REPLICAS
 
+_REMOTE_SECONDS = 30.0
 _NAME, _CONTENT = "storage-probe", b"written to find out whether this root can be written\n"
 
 
@@ -50,15 +53,26 @@ def probe_root(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
         raise KafkaStorageException(f"{root.uri}: {_NAME} does not have the content that was written to it")
 
 
-def works_as_before(root: StorageRoot) -> bool:
+class RootWatch:
     """A cheap check between two probes: the probe's file is still there and can be written again."""
-    try:
-        if not _reads_back(root):
+
+    def __init__(self, root: StorageRoot) -> None:
+        self._root = root
+        self._worked_at = float("-inf")
+
+    def works_as_before(self) -> bool:
+        """Whether the root works. In an object store, where a write costs money, it is tried twice a minute."""
+        now = time.monotonic()
+        if not self._root.is_local and now - self._worked_at < _REMOTE_SECONDS:
+            return True
+        try:
+            if not _reads_back(self._root):
+                return False
+            self._root.write(_NAME, _CONTENT)
+        except LakelogException:
             return False
-        root.write(_NAME, _CONTENT)
-    except LakelogException:
-        return False
-    return True
+        self._worked_at = now
+        return True
 
 
 def _reads_back(root: StorageRoot) -> bool:

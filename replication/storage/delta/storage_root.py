@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Schema
 
+from lakelog.replication.storage.delta.newest_versions import NewestVersions
 from lakelog.replication.storage.delta.root_uri import normal_uri
 from lakelog.replication.storage.delta.store_errors import reading, writing
 from lakelog.replication.storage.delta.table_handle import TableHandle
@@ -60,6 +61,11 @@ class StorageRoot:
     def is_local(self) -> bool:
         """Whether the root is a folder of this machine."""
         return True
+
+    @property
+    def newest_versions(self) -> NewestVersions | None:
+        """Where this process notes the versions of tables; None where a look-up costs nothing."""
+        return None
 
     @property
     def spark_uri(self) -> str:

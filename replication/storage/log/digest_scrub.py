@@ -15,6 +15,7 @@ from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.log.broken_segments import check_content
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 
+_AGAIN_SECONDS = 600.0  # a file is not read twice within this time, however few there are
 _LONGEST_SECONDS = 60.0  # the most that it catches up on, for example after the process was frozen
 
 
@@ -30,6 +31,7 @@ class DigestScrub:
         self._clock = clock
         self._looked_at = clock()
         self._credit = 0.0
+        self._read_at: dict[str, float] = {}
         self._last = f"leader-{random.random():.9f}"
 
     def run_once(self) -> int:
@@ -44,7 +46,8 @@ class DigestScrub:
         """The next files that the credit allows; the last of them may exceed it."""
         state = self._log.current()
         segments = dict(state.segments)
-        names = sorted(segments.keys() - state.broken.keys())
+        self._read_at = {name: at for name, at in self._read_at.items() if self._looked_at - at < _AGAIN_SECONDS}
+        names = sorted(segments.keys() - state.broken.keys() - self._read_at.keys())
         start = bisect_right(names, self._last)
         due = []
         for name in (*names[start:], *names[:start]):
@@ -55,7 +58,7 @@ class DigestScrub:
         return due
 
     def _is_broken(self, name: str) -> bool:
-        self._last = name
+        self._last, self._read_at[name] = name, self._looked_at
         segment = self._log.current().segments.get(name)
         if segment is None:  # another commit has removed it meanwhile
             return False

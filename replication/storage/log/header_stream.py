@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
 from lakelog.replication.storage.delta.known_commits import KnownCommits
+from lakelog.replication.storage.delta.newest_versions import idle_age
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment import read_segment
 from lakelog.replication.storage.log.segment_name import leader_of
@@ -30,7 +31,8 @@ class HeaderStream:
     """The input of a header stream: a leader's root.
 
     `reader` names the query that reads it. `max_bytes` limits the segments of a micro-batch in bytes; it has at least
-    one. The stream looks at the log at most every `poll_interval_ms`.
+    one. The stream looks at the log at most every `poll_interval_ms`, and less often in an object store where nothing
+    happens.
     """
 
     source: StorageRoot
@@ -52,7 +54,7 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         self._log = stream.source.child(LOG.name)
         self._commits = KnownCommits(self._log)
         self._target: int | None = None
-        self._polled_at = float("-inf")
+        self._polled_at, self._moved_at = float("-inf"), time.monotonic()
         # The last commit that was read without a header for us. Commits that the leader itself fetched must start no
         # micro-batch.
         self._scanned: Offset = {"log": -1, "files": 0}
@@ -71,6 +73,8 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
             return iter(()), start
         begin = self._scanned if self._scanned["log"] > start["log"] else start
         newest = self._commits.newest(begin["log"]) if self._target is None else self._target
+        if newest > begin["log"]:
+            self._moved_at = time.monotonic()
         rows, end = self._headers(begin, newest, self._stream.max_bytes)
         if not rows and self._target is None:
             self._scanned, end = end, start
@@ -83,8 +87,10 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         return iter(rows)
 
     def _is_due(self) -> bool:
-        now = time.monotonic()
-        if (now - self._polled_at) * 1000 < self._stream.poll_interval_ms:
+        now, interval = time.monotonic(), self._stream.poll_interval_ms / 1000
+        if not self._log.is_local:
+            interval = max(interval, idle_age(now - self._moved_at))
+        if now - self._polled_at < interval:
             return False
         self._polled_at = now
         return True

@@ -81,18 +81,18 @@ class ReplicaLog:
         """Delta's id of the table."""
         return self._log.table_id
 
-    def has_moved(self) -> bool:
-        """Whether others have committed since the last refresh."""
+    def has_moved(self, age: float | None = None) -> bool:
+        """Whether others have committed since the last refresh; `age` as in `DeltaLog.has_moved`."""
         with self._lock:
-            return self._is_doubtful or self._state.version != self._log.version or self._log.has_moved()
+            return self._is_doubtful or self._state.version != self._log.version or self._log.has_moved(age)
 
-    def refresh(self) -> LogState:
-        """Replays the commits since the last refresh and returns the state.
+    def refresh(self, age: float | None = None) -> LogState:
+        """Replays the commits since the last refresh and returns the state. A poll gives an `age`, see `has_moved`.
 
         Raises StaleBrokerEpochException if a newer process has claimed this process's log, and KafkaStorageException.
         """
         with self._lock:
-            if self.has_moved():
+            if self.has_moved(age):
                 self._replay()
             if self._state.broken:
                 self._healing.begin_if_due()

@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltalake import Schema
 
 from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.storage.delta.newest_versions import NewestVersions
 from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, writing
 from lakelog.replication.storage.memory.store import SCHEME, File, MemoryStore
@@ -33,6 +34,11 @@ class MemoryRoot(StorageRoot):
     def is_local(self) -> bool:
         """Whether the store simulates disks of this machine."""
         return self.store.is_local
+
+    @property
+    def newest_versions(self) -> NewestVersions | None:
+        """Where all users of an object store in memory note the versions of its tables."""
+        return None if self.is_local else self.store.newest_versions
 
     def open_table(self, version: int | None = None) -> MemoryTable:
         """A handle on the Delta table here. Raises TableNotFoundError, DeltaError or OSError."""

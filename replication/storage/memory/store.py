@@ -10,6 +10,8 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from lakelog.replication.storage.delta.newest_versions import NewestVersions
+
 SCHEME = "memory"
 
 
@@ -60,6 +62,7 @@ class MemoryStore:
     faults: Faults = field(default_factory=NoFaults)
     folders: dict[str, dict[str, File]] = field(default_factory=dict)
     parsed: dict[object, object] = field(default_factory=dict)  # commits that handles have parsed, by their stamps
+    newest_versions: NewestVersions = field(default_factory=NewestVersions)
     _writes: int = 0
 
     open_stores: ClassVar[dict[str, MemoryStore]] = {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 
 from lakelog.replication.errors import CorruptRecordException, LakelogException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable, broker_ids
 
@@ -23,23 +25,26 @@ class BrokerDirectory:
         self._tables: dict[int, BrokerTable] = {}
         self._registrations: dict[int, BrokerRegistration] = {}
         self._unreadable: dict[int, str] = {}
+        self._there: Collection[int] = ()
+        self._listed_at = float("-inf")
 
     @property
     def registrations(self) -> Mapping[int, BrokerRegistration]:
         """The registrations as last read, by broker id."""
         return dict(sorted(self._registrations.items()))
 
-    def refresh(self) -> None:
-        """Reads every registration again that has moved.
+    def refresh(self, age: float | None = None) -> None:
+        """Reads every registration again that has moved. A poll gives an `age`, as for `TypedTable.poll`, and looks for
+        new brokers that often only.
 
         A table that cannot be read says nothing new: its broker counts as dead once its heartbeat has stood still for
         long enough, as any other. Raises KafkaStorageException where none can be read: it is the store then.
         """
         errors: dict[int, LakelogException] = {}
-        there = broker_ids(self._cluster)
+        there = self._ids(age)
         for broker_id in there:
             try:
-                self._refresh(broker_id)
+                self._refresh(broker_id, age)
             except LakelogException as error:
                 errors[broker_id] = error
         of_the_store = [error for error in errors.values() if not isinstance(error, CorruptRecordException)]
@@ -47,10 +52,16 @@ class BrokerDirectory:
             raise of_the_store[0]
         self._note_unreadable({broker_id: str(error) for broker_id, error in errors.items()})
 
-    def _refresh(self, broker_id: int) -> None:
+    def _ids(self, age: float | None) -> Collection[int]:
+        noted, now = self._cluster.newest_versions, time.monotonic()
+        if age is None or noted is None or now - self._listed_at >= LONGEST_SECONDS:
+            self._there, self._listed_at = broker_ids(self._cluster), now
+        return self._there
+
+    def _refresh(self, broker_id: int, age: float | None) -> None:
         table = self._tables.get(broker_id)
         if table is not None:
-            table.refresh()
+            table.refresh() if age is None else table.poll(age)
         else:
             table = BrokerTable.open_if_registered(self._cluster, broker_id)
         registration = None if table is None else _registration(table, broker_id)

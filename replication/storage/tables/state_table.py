@@ -15,6 +15,7 @@ from lakelog.replication.storage.delta.commit_reader import AddedFile, commit_na
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_name import is_data_file
 from lakelog.schemas import Table
@@ -67,9 +68,16 @@ class StateTable:
 
     def refresh(self) -> bool:
         """Reads the table again if it has moved; tells whether it had."""
+        return self._refresh(None)
+
+    def poll(self, age: float = LONGEST_SECONDS) -> bool:
+        """Like `refresh`, but in an object store it may take a look of this process, at most `age` seconds old."""
+        return self._refresh(age)
+
+    def _refresh(self, age: float | None) -> bool:
         with self._lock:
             # A load that has failed is done again: to decide on older rows would undo what others have written.
-            if self._loaded == self._log.version and not self._log.has_moved():
+            if self._loaded == self._log.version and not self._log.has_moved(age):
                 return False
             self._loaded = -1  # also where the versions have been used again, and the handle is at the newest by then
             self._log.move()

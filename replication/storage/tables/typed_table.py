@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Generic, TypeVar
 
 from lakelog.replication.errors import ControllerMovedException
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.state_table import Row, StateTable
 from lakelog.schemas import Table
@@ -59,6 +60,10 @@ class TypedTable(Generic[Value]):
     def refresh(self) -> bool:
         """Reads the table again if it has moved; tells whether it had."""
         return self._table.refresh()
+
+    def poll(self, age: float = LONGEST_SECONDS) -> bool:
+        """Like `refresh`, but in an object store it may take a look of this process, at most `age` seconds old."""
+        return self._table.poll(age)
 
     def maintain(self) -> None:
         """Keeps opening cheap; for the table's owner (the active controller, or the broker), now and then."""

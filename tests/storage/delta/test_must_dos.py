@@ -13,7 +13,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.partition_log import FOLLOWER, Role, role_version
 from lakelog.replication.storage.cluster import format_broker, format_cluster
-from lakelog.replication.storage.delta import delta_log, storage_root
+from lakelog.replication.storage.delta import delta_log, known_commits, storage_root
 from lakelog.replication.storage.delta.commit_reader import AddedFile, commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -148,6 +148,7 @@ def test_3_a_slow_commit_is_not_believed_where_the_version_before_is_gone(
 ):
     assert delta.root.exists(commit_name(0))  # from here on the root is what it is said to be
     monkeypatch.setattr(StorageRoot, "is_local", is_local)
+    monkeypatch.setattr(known_commits, "_SURE_SECONDS", 0)
     clock = iter([0.0, seconds])
     monkeypatch.setattr(delta_log, "time", SimpleNamespace(time=time.time, monotonic=lambda: next(clock)))
     monkeypatch.setattr(StorageRoot, "put_if_absent", commits_then("ours", "clean-up"))

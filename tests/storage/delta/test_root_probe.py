@@ -1,5 +1,6 @@
 """Whether a root works, judged by reads and writes, with one fault after the other."""
 
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
-from lakelog.replication.storage.delta.root_probe import prepare_root, probe_root, storage_error, works_as_before
+from lakelog.replication.storage.delta.root_probe import RootWatch, prepare_root, probe_root, storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
+from tests.clock import Clock
 
 
 @pytest.fixture
@@ -73,14 +76,31 @@ def test_ol_02_what_is_wrong_with_a_root_is_told(broker_root, fault, error):
 
 
 def test_ol_02_between_two_probes_a_cheap_look_is_enough(broker_root):
-    assert not works_as_before(broker_root), "there was no probe yet"
+    watch = RootWatch(broker_root)
+    assert not watch.works_as_before(), "there was no probe yet"
     probe_root(broker_root, "cluster-id", 1)
-    assert works_as_before(broker_root)
+    assert watch.works_as_before()
     for fault in (lambda root: take_away(root.uri), gone, folder_for_file):
         fault(broker_root)
-        assert not works_as_before(broker_root)
+        assert not watch.works_as_before()
         put_back(broker_root)
-        assert works_as_before(broker_root)
+        assert watch.works_as_before()
+
+
+def test_ol_02_in_an_object_store_the_cheap_look_is_taken_twice_a_minute(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    with MemoryStore("probe").opened() as store:
+        root = StorageRoot.of(f"{store.uri}/broker-1")
+        format_broker(root, "cluster-id", 1)
+        watch = RootWatch(root)
+        probe_root(root, "cluster-id", 1)
+        assert watch.works_as_before()
+        root.delete("storage-probe")
+        clock.now += 29
+        assert watch.works_as_before()
+        clock.now += 2
+        assert not watch.works_as_before()
 
 
 @pytest.mark.parametrize(("cluster_id", "broker_id"), [("another", 1), ("cluster-id", 2)])

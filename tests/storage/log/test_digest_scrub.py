@@ -111,8 +111,21 @@ def test_a_file_that_is_known_to_be_broken_is_not_read_again(log, read):
     clock.now += 1
     assert scrub.run_once() == 1
     read.clear()
-    clock.now += 1
+    clock.now += 601
     assert (scrub.run_once(), path.name in read, len(read)) == (0, False, 2)
+
+
+def test_a_file_is_read_once_in_ten_minutes(log, read):
+    """In an object store each read costs money, and a small log is read in a moment."""
+    clock = Clock()
+    scrub = DigestScrub(log, 1 << 20, clock)
+    reads = []
+    for seconds in (1, 1, 598, 1, 1):
+        clock.now += seconds
+        assert scrub.run_once() == 0
+        reads.append(len(read))
+        read.clear()
+    assert reads == [3, 0, 0, 3, 0]
 
 
 def test_a_store_that_does_not_answer_is_no_rot(log, monkeypatch):

@@ -1,0 +1,183 @@
+"""Looks at tables in object stores: shared in a process, and the fewer the less happens."""
+
+import time
+
+import pytest
+
+from lakelog.replication.storage.delta.commit_reader import commit_name
+from lakelog.replication.storage.delta.commit_writer import commit_content
+from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
+from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
+from lakelog.schemas import LOG
+from tests.clock import Clock
+
+
+class Counting(NoFaults):
+    """Counts the look-ups."""
+
+    def __init__(self):
+        self.reads = 0
+
+    def read(self, uri):
+        self.reads += 1
+
+    def of(self, act):
+        """The result of a call, and the look-ups that it took."""
+        before = self.reads
+        return act(), self.reads - before
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(time, "monotonic", made)
+    return made
+
+
+@pytest.fixture
+def store(clock):
+    assert time.monotonic is clock
+    with MemoryStore("looks", faults=Counting()).opened() as made:
+        yield made
+
+
+@pytest.fixture
+def root(store):
+    return StorageRoot.of(f"{store.uri}/log")
+
+
+@pytest.fixture
+def logs(root, clock):
+    """Two users of one table in which nothing has happened for a long time."""
+    found = DeltaLog.create(root, LOG), DeltaLog.open(root)
+    clock.now += 1000
+    return found
+
+
+def elsewhere(root, version, why="append"):
+    """A commit of another process."""
+    assert root.put_if_absent(commit_name(version), commit_content({"why": why}, "nonce", [], [], {}))
+
+
+def poll(log):
+    return log.has_moved(LONGEST_SECONDS)
+
+
+def test_a_poll_takes_what_another_has_just_seen(store, logs, clock):
+    one, other = logs
+    assert store.faults.of(lambda: poll(one)) == (False, 2)
+    assert store.faults.of(lambda: poll(other)) == (False, 0)
+    clock.now += LONGEST_SECONDS - 0.1
+    assert store.faults.of(lambda: poll(other)) == (False, 0)
+    clock.now += 0.2
+    assert store.faults.of(lambda: poll(other))[1] > 0
+
+
+def test_a_look_that_a_decision_depends_on_is_never_shared(store, logs):
+    one, other = logs
+    assert poll(one) is False
+    assert store.faults.of(other.has_moved)[1] > 0
+    assert store.faults.of(one.has_moved)[1] > 0
+
+
+def test_a_commit_of_this_process_is_known_at_once(store, logs):
+    one, other = logs
+    assert [poll(one), poll(other)] == [False, False]
+    one.commit({"why": "append"})
+    one.move()
+    assert store.faults.of(lambda: poll(other)) == (True, 0)
+    assert [commit.version for commit in other.move()] == [1]
+
+
+def test_a_commit_of_another_process_is_seen_when_the_look_is_too_old(root, logs, clock):
+    (one, _) = logs
+    assert not poll(one)
+    elsewhere(root, 1)
+    assert not poll(one)
+    clock.now += LONGEST_SECONDS + 0.1
+    assert poll(one)
+
+
+@pytest.mark.parametrize(
+    ("why", "age"), [("append", 0.0), ("heartbeat", LONGEST_SECONDS), ("renewed", LONGEST_SECONDS)]
+)
+def test_polls_become_frequent_when_something_happens_and_heartbeats_are_nothing(root, logs, why, age):
+    (one, _) = logs
+    elsewhere(root, 1, why)
+    one.move()
+    assert root.newest_versions.age() == age
+
+
+def test_the_less_happens_the_older_a_look_may_be(root, logs, clock):
+    (one, _) = logs
+    one.commit({"why": "append"})
+    one.move()
+    ages = []
+    for _ in range(4):
+        clock.now += 4
+        ages.append(root.newest_versions.age())
+    assert ages == [1, 2, 3, 4]
+    clock.now += 100
+    assert (root.newest_versions.age(), root.newest_versions.age(2.0)) == (LONGEST_SECONDS, 2.0)
+
+
+def test_a_commit_that_was_just_there_is_not_looked_up_again_for_a_while(store, logs, clock):
+    (one, _) = logs
+    assert [store.faults.of(one.has_moved)[1] for _ in range(2)] == [2, 1]
+    clock.now += 11
+    assert store.faults.of(one.has_moved) == (False, 2)
+
+
+def test_where_the_newest_commit_has_vanished_that_is_seen_a_while_later(root, logs, clock):
+    (one, _) = logs
+    one.commit({"why": "append"})
+    one.move()
+    assert not one.has_moved()
+    root.delete(commit_name(1))
+    clock.now += 11
+    assert one.has_moved()
+    assert one.move() is None
+    assert one.version == 0
+
+
+def test_a_poll_does_not_hang_on_versions_of_a_table_that_was_made_again(root, logs, clock):
+    one, other = logs
+    for _ in range(3):
+        one.commit({"why": "append"})
+        one.move()
+    root.child("_delta_log").delete_folder()
+    again = DeltaLog.create(root, LOG)
+    assert poll(again)
+    assert again.move() == []
+    assert not poll(again)
+    clock.now += 11
+    assert poll(other)
+    assert other.move() is None
+    assert other.table_id == again.table_id
+
+
+def test_on_a_disk_every_poll_looks(clock):
+    with MemoryStore("disk", is_local=True, faults=Counting()).opened() as store:
+        log = DeltaLog.create(StorageRoot.of(f"{store.uri}/log"), LOG)
+        clock.now += 1000
+        assert [store.faults.of(lambda: poll(log)) for _ in range(3)] == [(False, 2)] * 3
+
+
+@pytest.mark.usefixtures("logs")
+def test_a_stream_looks_seldom_where_nothing_happens(store, root, clock):
+    reader = RecordBatchReader(HeaderStream(StorageRoot.of(store.uri), 1, poll_interval_ms=50))
+    start = reader.initialOffset()
+
+    def looks(seconds):
+        clock.now += seconds
+        return store.faults.of(lambda: reader.read(start))[1]
+
+    assert [looks(seconds) > 0 for seconds in (0.06, 0.03, 0.06)] == [True, False, True]
+    clock.now += 100
+    assert [looks(seconds) > 0 for seconds in (0, 1, 3, 1.1)] == [True, False, False, True]
+    elsewhere(root, 1)
+    assert looks(LONGEST_SECONDS + 0.1) > 0
+    assert looks(0.06) > 0, "something has happened"
