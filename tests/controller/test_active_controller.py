@@ -227,7 +227,7 @@ def test_bl_12_le_02_an_election_is_logged_with_what_it_may_have_lost(world, cap
 
 
 def test_ev_01_it_looks_again_and_again_also_after_an_error(world, monkeypatch):
-    real, looks, errors = Cluster.refresh_brokers, [], [KafkaStorageException("later"), KafkaStorageException("reset")]
+    real, looks, errors = Cluster.poll_brokers, [], [KafkaStorageException("later"), KafkaStorageException("reset")]
 
     def refresh(cluster):
         looks.append(cluster)
@@ -235,7 +235,7 @@ def test_ev_01_it_looks_again_and_again_also_after_an_error(world, monkeypatch):
             raise errors.pop()
         return real(cluster)
 
-    monkeypatch.setattr(Cluster, "refresh_brokers", refresh)
+    monkeypatch.setattr(Cluster, "poll_brokers", refresh)
     controller = Controller(Cluster.open(world.cluster.root.uri), "another", world.clock)
     controller.start()
     wait_until(lambda: controller.is_active, "the office")
