@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrChange, IsrOutcomes, alter_partition, fence_isr_changes
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.tables.state_table import Row
+from lakelog.replication.storage.tables.row_codec import RowValues
+from lakelog.replication.storage.tables.state_table import Row, StateTable
 from lakelog.replication.storage.tables.typed_table import ControlledTable
 from lakelog.schemas import METADATA
 
@@ -23,13 +24,17 @@ class MetadataTable(ControlledTable[Partitions]):
 
     TABLE = METADATA
 
+    def __init__(self, table: StateTable) -> None:
+        super().__init__(table)
+        self._values = RowValues(_registration, _row, lambda registration: registration.topic_id_partition)
+
     @property
     def partitions(self) -> Mapping[TopicIdPartition, PartitionRegistration]:
         """Every partition of the cluster as last read."""
         return self._value
 
     def _decode(self, rows: list[Row]) -> Partitions:
-        return {r.topic_id_partition: r for r in map(_registration, rows)}
+        return self._values.decode(rows)
 
     def put(self, changed: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> int | None:
         """Adds or replaces partitions in one compare-and-set. Returns the version written."""
@@ -102,8 +107,7 @@ class MetadataTable(ControlledTable[Partitions]):
 
     def _encode(self, partitions: Partitions) -> list[Row]:
         """The rows to write. If they land they are the table's, and need not be decoded."""
-        ordered = {key: partitions[key] for key in sorted(partitions)}
-        rows = [_row(registration) for registration in ordered.values()]
+        rows, ordered = self._values.encode(partitions)
         self._decoded = rows, ordered
         return rows
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from lakelog.replication.errors import CorruptRecordException, StaleBrokerEpochException
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.storage.log.log_txns import BROKER_EPOCH
+from lakelog.replication.storage.tables.row_codec import RowValues
 from lakelog.replication.storage.tables.state_table import Row, StateTable
 from lakelog.replication.storage.tables.typed_table import TypedTable
 from lakelog.schemas import REPLICAS
+
+_facts = attrgetter(*(name for name in REPLICAS.names if name != "log_version"))
 
 
 class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
@@ -22,6 +25,7 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
 
     def __init__(self, table: StateTable) -> None:
         super().__init__(table)
+        self._values = RowValues(_replica, _row, lambda replica: replica.topic_id_partition)
         self._broker_epoch = -1
         self._checked = -1  # up to this version nobody else has claimed the table
 
@@ -35,7 +39,7 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
 
     def _decode(self, rows: list[Row]) -> Mapping[TopicIdPartition, Replica]:
         try:
-            return {replica.topic_id_partition: replica for replica in map(_replica, rows)}
+            return self._values.decode(rows)
         except (TypeError, ValueError) as error:
             raise CorruptRecordException(f"{REPLICAS.name} of version {self.version}: a row: {error}") from error
 
@@ -68,9 +72,12 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
         def change(_: list[Row]) -> list[Row] | None:
             if self._table.version != self._checked:
                 self._claimed()  # somebody else has written: only then is there anything to look up
-            if _facts(self.replicas) == _facts(wanted):
+            found = self.replicas
+            if found.keys() == wanted.keys() and not any(_differ(found[key], row) for key, row in wanted.items()):
                 return None
-            return [_row(wanted[key]) for key in sorted(wanted)]
+            rows, ordered = self._values.encode(wanted)
+            self._decoded = rows, ordered  # if they land they are the table's, and need not be decoded
+            return rows
 
         version = self._table.update({"who": "broker", "why": why}, change)
         # Its own version only: the handle may have moved on to a claim that came right after it.
@@ -78,8 +85,8 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
         return version
 
 
-def _facts(replicas: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, Replica]:
-    return {key: dataclasses.replace(replica, log_version=0) for key, replica in replicas.items()}
+def _differ(published: Replica, wanted: Replica) -> bool:
+    return published is not wanted and _facts(published) != _facts(wanted)
 
 
 def _replica(row: Row) -> Replica:

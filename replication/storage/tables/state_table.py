@@ -18,6 +18,7 @@ from lakelog.replication.storage.delta.file_cleaner import FileCleaner
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_name import is_data_file
+from lakelog.replication.storage.tables.row_codec import RowCodec
 from lakelog.schemas import Table
 
 Row = dict[str, Any]
@@ -34,6 +35,7 @@ class StateTable:
         self._lock = threading.RLock()
         self._loaded = -1
         self._rows: list[Row] = []
+        self._codec = RowCodec(table.arrow)
         self._names: set[str] = set()
         self._cleaner: FileCleaner | None = None
         self._load()
@@ -96,7 +98,8 @@ class StateTable:
         self._names, self._loaded = names, self._log.version
 
     def _read(self, files: Sequence[AddedFile]) -> list[Row]:
-        return [row for file in files for row in self._read_file(file).to_pylist()]
+        found = [self._read_file(file) for file in files]
+        return self._codec.decode(pa.concat_tables([self._table.arrow.empty_table(), *found]))
 
     def _read_file(self, file: AddedFile) -> pa.Table:
         path = self._log.root.path(file.name)
@@ -180,7 +183,7 @@ class StateTable:
     def _write(self, rows: list[Row]) -> AddedFile:
         root, name = self._log.root, f"{uuid.uuid4().hex}.parquet"
         content = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(rows, self._table.arrow), content, write_page_checksum=True)
+        pq.write_table(self._codec.encode(rows), content, write_page_checksum=True)
         written = content.getvalue()
         root.put(name, written)
         return AddedFile(name, written.size, f'{{"numRecords":{len(rows)}}}')

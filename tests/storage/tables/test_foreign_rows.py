@@ -112,11 +112,11 @@ def test_a_bit_that_has_flipped_in_a_row_is_an_error(storage):
 
 def test_rows_do_not_go_back_when_two_threads_decode(storage, monkeypatch):
     """The slower thread still has older rows when the newer ones are already there."""
-    own, shared = ReplicaTable.open(storage), ReplicaTable.open(storage)
     decode, slow = replica_table._replica, Hanging(replica_table._replica)
     monkeypatch.setattr(
         replica_table, "_replica", lambda row: (slow if threading.current_thread() is slower else decode)(row)
     )
+    own, shared = ReplicaTable.open(storage), ReplicaTable.open(storage)
     slower = threading.Thread(target=lambda: (shared.refresh(), shared.replicas), daemon=True)
     own.publish([dataclasses.replace(REPLICA, log_end_offset=95)], "test")
     slower.start()
