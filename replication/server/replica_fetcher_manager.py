@@ -49,8 +49,8 @@ class FetcherThread(Protocol):
     def partition_count(self) -> int:
         """The number of partitions."""
 
-    def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
-        """The fetch state of a partition; None if this fetcher does not have it."""
+    def fetch_states(self) -> Mapping[TopicIdPartition, PartitionFetchState]:
+        """The fetch states of its partitions."""
 
     def let_begin(self, deadline: float) -> None:
         """Waits until its query has begun, at most until `deadline` in seconds of the monotonic clock."""
@@ -130,10 +130,9 @@ class ReplicaFetcherManager:
             with self._lock:
                 del self._fetchers[key], self._sources[key]
 
-    def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
-        """The fetch state of a followed partition; None if no fetcher has it."""
-        states = (fetcher.fetch_state(partition) for fetcher in self.fetchers().values())
-        return next((state for state in states if state is not None), None)
+    def fetch_states(self) -> dict[TopicIdPartition, PartitionFetchState]:
+        """The fetch states of all followed partitions that a fetcher has."""
+        return {p: state for fetcher in self.fetchers().values() for p, state in fetcher.fetch_states().items()}
 
     def let_queries_begin(self) -> None:
         """Before a stop in order: waits some seconds for queries that are starting, all together. [BR-04]"""

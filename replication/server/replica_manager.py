@@ -19,7 +19,6 @@ from lakelog.replication.protocol.leadership import HostedPartition, follow_high
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_rows import replica_row, with_faults
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
 from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
 from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
@@ -49,6 +48,7 @@ from lakelog.replication.protocol.rounds.steps import (
 from lakelog.replication.server.leader_reads import LeaderReads
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.pause_point import PausePoint
+from lakelog.replication.server.published_rows import PublishedRows, RowInputs
 from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
 from lakelog.replication.server.state_change_log import log_isr_changes, log_offline, log_roles
 from lakelog.replication.storage.log.repair import repair_logs
@@ -84,6 +84,7 @@ class ReplicaManager:
         self._hosted: dict[TopicIdPartition, HostedPartition] = {}
         self._memory = Memory(self._hosted, lambda: table.replicas, self._offline)
         self._faulty: frozenset[object] = frozenset()
+        self._rows = PublishedRows(broker_id, broker_epoch)
         self._handlers = self._made_handlers(view)
 
     def _made_handlers(self, view: LeaderReads) -> dict[type[Step], Handler]:
@@ -212,12 +213,7 @@ class ReplicaManager:
         with self._lock:
             published = self._table.replicas
             hosted = {**self._offline.hosted(published), **self._hosted}
-            fetched = {p: self._fetchers.fetch_state(p) for p in hosted}
+            inputs = RowInputs(hosted, self._fetchers.fetch_states(), self._offline.faults)
             state = self._log.current()  # read last: it has all roles and truncations that the rows show
-            rows = (
-                replica_row(
-                    self._broker_id, self._broker_epoch, h, state.known(p), fetched[p], published.get(p), state.version
-                )
-                for p, h in hosted.items()
-            )
-            self._table.publish(with_faults(rows, self._offline.faults), why)
+            self._table.publish(self._rows.build(inputs, state, published), why)
+            self._rows.have_landed(self._table.replicas)

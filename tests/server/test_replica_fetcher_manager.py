@@ -29,8 +29,8 @@ class RecordingFetcher:
     def partition_count(self):
         return len(self.partitions)
 
-    def fetch_state(self, partition):
-        return self.partitions.get(partition)
+    def fetch_states(self):
+        return self.partitions
 
     def let_begin(self, deadline):
         self._events.append(("let begin", self.key, deadline))
@@ -124,8 +124,8 @@ def test_fm_08_idle_fetchers_are_stopped_and_forgotten(world):
 
 def test_br_02_fm_01_the_state_of_a_partition_is_its_fetchers(world):
     world.add(followed(0, leader=1), followed(1, leader=2))
-    assert world.manager.fetch_state(TopicIdPartition("t", 1)).leader == 2
-    assert world.manager.fetch_state(TopicIdPartition("t", 7)) is None
+    assert world.manager.fetch_states()[TopicIdPartition("t", 1)].leader == 2
+    assert TopicIdPartition("t", 7) not in world.manager.fetch_states()
 
 
 def test_br_04_closing_stops_every_fetcher(world):

@@ -54,8 +54,8 @@ class Fetchers:
     def shutdown_idle_fetchers(self):
         self.told.append(("idle",))
 
-    def fetch_state(self, partition):
-        return None
+    def fetch_states(self):
+        return {}
 
 
 class World:
@@ -321,7 +321,7 @@ def published_after(world, why):
 def finish_truncation(world, offset):
     """Truncates and then changes the fetch state, as a fetcher does, without waiting for the manager."""
     truncate_logs(world.log, {P1: Truncation(1, offset)}, "fetcher")
-    world.fetchers.fetch_state = lambda _: fetch_state.truncated(TRUNCATING, offset)
+    world.fetchers.fetch_states = lambda: {P1: fetch_state.truncated(TRUNCATING, offset)}
 
 
 TRUNCATING = PartitionFetchState("flights-id", 1, 1, 9)
@@ -334,7 +334,7 @@ def truncating(world):
     fill(world.log, P1, 5, 4)
     world.tell(dataclasses.replace(FOLLOWED, leader_epoch=1))
     world.manager.apply()
-    world.fetchers.fetch_state = lambda _: TRUNCATING
+    world.fetchers.fetch_states = lambda: {P1: TRUNCATING}
     world.manager.publish("test")
     assert (world.table.replicas[P1].state, world.table.replicas[P1].log_end_offset) == ("Truncating", 9)
     return world
@@ -358,13 +358,13 @@ def test_hw_02_a_fetch_state_is_read_before_the_log(truncating):
     """The truncation happens during a publish, which reads the log last."""
     fetchers = truncating.fetchers
 
-    def asked_for(partition):
+    def asked_for():
         fetcher = threading.Thread(target=finish_truncation, args=(truncating, 5), daemon=True)
         fetcher.start()
         fetcher.join(30)
-        return fetchers.fetch_state(partition)
+        return fetchers.fetch_states()
 
-    fetchers.fetch_state = asked_for
+    fetchers.fetch_states = asked_for
     truncating.manager.publish("kept up")
     row = truncating.table.replicas[P1]
     assert (row.state, row.log_end_offset) == ("Fetching", 5)

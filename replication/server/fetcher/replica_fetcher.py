@@ -102,9 +102,9 @@ class ReplicaFetcher:
         """The number of partitions."""
         return len(self._states)
 
-    def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
-        """The fetch state of a partition; None if this fetcher does not have it."""
-        return self._states.get(partition)
+    def fetch_states(self) -> Mapping[TopicIdPartition, PartitionFetchState]:
+        """The fetch states of its partitions."""
+        return self._states.all()
 
     def _ask(self) -> None:
         """Asks for a round without headers: the fetcher's thread runs it at once."""

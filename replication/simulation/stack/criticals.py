@@ -51,11 +51,10 @@ def _reads_the_log_first(manager: ReplicaManager, why: str) -> None:
     """Reads the log, lets other threads of the broker run, and then reads the fetch states."""
     state = manager._log.current()
     _goes_on(manager)
-    told = manager._table.replicas
+    told, fetched = manager._table.replicas, manager._fetchers.fetch_states()
     rows = (
         replica_row(
-            manager._broker_id, manager._broker_epoch, h, state.known(p), manager._fetchers.fetch_state(p),
-            told.get(p), state.version,
+            manager._broker_id, manager._broker_epoch, h, state.known(p), fetched.get(p), told.get(p), state.version
         )
         for p, h in manager._hosted.items()
     )  # fmt: skip

@@ -19,6 +19,7 @@ from lakelog.replication.storage.delta.commit_reader import Commit
 from lakelog.replication.storage.log.broken_segments import BrokenSegment
 from lakelog.replication.storage.log.log_txns import BROKER_EPOCH, app_ids, partition_of, record, touched_partitions
 from lakelog.replication.storage.log.producer_snapshot import by_partition
+from lakelog.replication.storage.log.recent_changes import RecentChanges
 from lakelog.replication.storage.log.segment import Segment
 from lakelog.replication.storage.log.segment_name import is_data_file
 
@@ -36,11 +37,11 @@ class LogState:
     """
 
     def __init__(self, transaction_version: Callable[[str], int | None]) -> None:
-        self.version = -1
+        self.version, self.broker_epoch = -1, -1
         self.segments: dict[str, Segment] = {}
         self.broken: dict[str, BrokenSegment] = {}
         self.unsound: dict[TopicIdPartition, str] = {}
-        self.broker_epoch = -1
+        self.changes = RecentChanges()
         self._partitions: dict[TopicIdPartition, PartitionLog] = {}
         self.topics: dict[str, str] = {}
         self._transaction_version = transaction_version
@@ -51,8 +52,7 @@ class LogState:
         Raises CorruptRecordException, naming the file, if a broken segment may hold records of it, or if a batch does
         not follow the one before it. [OL-01]
         """
-        fault = self.fault(partition)
-        if fault is not None:
+        if (fault := self.fault(partition)) is not None:
             raise CorruptRecordException(fault)
         return self.known(partition)
 
@@ -105,8 +105,7 @@ class LogState:
         """Loads a partition at its first use. Its facts outlive the commits that wrote them, as `txn`."""
         log = PartitionLog(start_chain=genesis(partition))
         for app_id in app_ids(partition):
-            version = self._transaction_version(app_id)
-            if version is not None:
+            if (version := self._transaction_version(app_id)) is not None:
                 record(log, app_id, version)
         return self._partitions.setdefault(partition, log)  # complete, as other threads may look it up too
 
@@ -114,7 +113,7 @@ class LogState:
         self, version: int, segments: Iterable[Segment | BrokenSegment], asked: Iterable[TopicIdPartition] = ()
     ) -> None:
         """Starts over from the active files of a version. `asked`: partitions that may be in broken segments only."""
-        self.segments, self.broken, self.unsound, self._partitions = {}, {}, {}, {}
+        self.segments, self.broken, self.unsound, self._partitions, self.changes = {}, {}, {}, {}, RecentChanges()
         claimed = self._transaction_version(BROKER_EPOCH)
         self.broker_epoch = -1 if claimed is None else claimed
         self._place(segments, self._note_unsound)
@@ -145,7 +144,9 @@ class LogState:
         """
         is_append = not commit.removes and not commit.txns
         known = (self.segments.get(file.name) for file in commit.removes)
-        state = self if is_append else self._without_sharing(touched_partitions(commit, (*known, *added)))
+        touched = touched_partitions(commit, (*known, *added))
+        self.changes.note(commit.version, touched)
+        state = self if is_append else self._without_sharing(touched)
         is_compaction = bool(commit.removes) and not any(file.data_change for file in commit.removes)
         if is_compaction and not state.broken and all(isinstance(segment, Segment) for segment in added):
             state._relocate(commit, added)

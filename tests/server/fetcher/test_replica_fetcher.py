@@ -255,10 +255,10 @@ def test_ft_01_what_the_leader_commits_before_the_stream_has_begun_is_fetched_fr
     for commits in range(2):
         leader.become({P0: Role(commits, LEADER)}, "test")
         fetcher.it.keep_running()
-        assert fetcher.it.fetch_state(P0).lagging
+        assert fetcher.it.fetch_states()[P0].lagging
         fetcher.states.caught_up(P0)
     fetcher.it.keep_running()
-    assert not fetcher.it.fetch_state(P0).lagging, "the leader's log has not moved"
+    assert not fetcher.it.fetch_states()[P0].lagging, "the leader's log has not moved"
 
 
 def test_ft_01_while_its_query_is_down_a_fetcher_fetches_by_itself_again(fetcher, root):
@@ -305,7 +305,7 @@ def test_ft_10_what_came_before_the_stream_began_is_read_from_the_snapshot(fetch
     fetcher.states.truncated(P0, 0)
     fetcher.states.caught_up(P0)
     fetcher.writer.process("headers", 0)
-    assert fetcher.it.fetch_state(P0).lagging
+    assert fetcher.it.fetch_states()[P0].lagging
 
 
 def test_br_04_a_query_that_hangs_is_waited_for_no_longer_than_it_is_said(fetcher, caplog):
