@@ -128,12 +128,13 @@ def advanced(state: PartitionFetchState, offset: int, leader_high_watermark: int
     if offset < state.fetch_offset:
         raise ValueError(f"partition {state.partition}: fetch offset {state.fetch_offset} cannot go back to {offset}")
     lag = state.lag if leader_high_watermark is None else max(0, leader_high_watermark - offset)
-    return _moved("advanced", state, replace(state, fetch_offset=offset, lag=lag, error=None))
+    is_new = (offset, lag, None) != (state.fetch_offset, state.lag, state.error)
+    return _moved("advanced", state, replace(state, fetch_offset=offset, lag=lag, error=None) if is_new else state)
 
 
 def fell_behind(state: PartitionFetchState) -> PartitionFetchState:
     """The stream has a gap, or one of its source files is gone. The fetcher must read the leader's snapshot."""
-    return _moved("fell_behind", state, replace(state, lagging=True))
+    return _moved("fell_behind", state, state if state.lagging else replace(state, lagging=True))
 
 
 def caught_up(state: PartitionFetchState) -> PartitionFetchState:

@@ -5,7 +5,7 @@ Kafka: `Partition`. `server` has the clock and the tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from lakelog.replication.protocol.fencing import row_counts
@@ -67,9 +67,12 @@ def follow_high_watermarks(
     No HW is above its log end: records that are appended there next are not committed yet. [HW-03, TR-05]
     """
     known = {p: (hosted[p], end) for p, end in log_ends.items() if p in hosted}
-    return {
-        p: replace(h, high_watermark=follower_high_watermark(leader_high_watermarks.get(p, h.high_watermark), end))
+    found = {
+        p: follower_high_watermark(leader_high_watermarks.get(p, h.high_watermark), end)
         for p, (h, end) in known.items()
+    }
+    return {
+        p: h if h.high_watermark == found[p] else replace(h, high_watermark=found[p]) for p, (h, _) in known.items()
     }
 
 
@@ -114,6 +117,44 @@ def observe_followers(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPa
     progress.update({broker: observe(progress[broker], leo, end, inputs.now) for broker, leo in counted.items()})
     seen = replace(hosted, progress=progress)
     return replace(seen, pending=seen.pending or _isr_change(seen, counted, inputs))
+
+
+def still_caught_up(hosted: HostedPartition, followers: Collection[int], now: float) -> HostedPartition:
+    """The partition as if `observe_followers` had seen the same rows and the same log again at `now`, in seconds:
+    followers that were caught up are so at that time too. [IS-03]"""
+    if not followers:
+        return hosted
+    seen = {b: replace(hosted.progress[b], caught_up_at=now, seen_at=now) for b in followers}
+    return replace(hosted, progress={**hosted.progress, **seen})
+
+
+def caught_up(before: HostedPartition, after: HostedPartition) -> tuple[int, ...]:
+    """The followers that `observe_followers` has found caught up when it made `after` of `before`."""
+    return tuple(
+        broker
+        for broker, progress in after.progress.items()
+        if progress is not before.progress.get(broker) and progress.log_end_offset >= progress.leader_end_offset_then
+    )
+
+
+def next_lag_time_passes_at(hosted: HostedPartition, caught_up: Collection[int], inputs: LeaderInputs) -> float:
+    """When the next follower will have been out of sync for the lag time if nothing but time changes, in seconds.
+    Infinity if none will. [IS-02, HW-01]"""
+    lag_time = inputs.replica_lag_time_max
+    return min(
+        (
+            progress.caught_up_at + lag_time
+            for broker, progress in hosted.progress.items()
+            if broker not in caught_up and inputs.now - progress.caught_up_at <= lag_time
+        ),
+        default=float("inf"),
+    )
+
+
+def has_member_out_of_sync(hosted: HostedPartition, inputs: LeaderInputs) -> bool:
+    """Whether the ISR shrinks at the next look that may shrink it, if nothing changes until then. [IS-01]"""
+    end, lag_time = inputs.log.log_end_offset, inputs.replica_lag_time_max
+    return maybe_shrink_isr(hosted.registration, hosted.progress, end, inputs.now, lag_time) is not None
 
 
 def _counted(registration: PartitionRegistration, inputs: LeaderInputs) -> dict[int, int]:

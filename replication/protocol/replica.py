@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.record_batch import OfPartition
@@ -35,8 +36,15 @@ class Replica(OfPartition):
     lag: int | None = None
     chain: str = ""
 
+    def tells_the_same(self, other: Replica) -> bool:
+        """Whether both rows tell the same of the replica. They may describe different versions of its log table."""
+        return self is other or _told(self) == _told(other)
+
     @property
     def log_start_chain(self) -> str:
         """The chain before the log start, where the lineage begins. Without a lineage the log is empty: the chain at
         its end."""
         return self.epochs[0].chain if self.epochs else self.chain
+
+
+_told = attrgetter(*(field.name for field in fields(Replica) if field.name != "log_version"))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from lakelog.replication.errors import LakelogException
-from lakelog.replication.protocol.partition_log import PartitionLog
-from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.steps import ClusterView, FollowersSeen, ReadCluster, ReadFollowerRows, ReadLog
+from lakelog.replication.protocol.rounds.steps import (
+    ClusterView,
+    FollowersSeen,
+    LogsSeen,
+    ReadCluster,
+    ReadFollowerRows,
+    ReadLog,
+)
 from lakelog.replication.server.follower_rows import FollowerRows, Rows
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
+from lakelog.replication.storage.log.recent_changes import LogMark
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
@@ -42,17 +48,17 @@ class LeaderReads:
                 self._unreadable.discard(broker)
         return FollowersSeen(rows, self._rows.began_at)
 
-    def cluster(self, step: ReadCluster) -> ClusterView:
+    def cluster(self, _: ReadCluster) -> ClusterView:
         """The epochs of registered and of live brokers, and each partition's min ISR, from the cache."""
         epochs = {broker: registration.broker_epoch for broker, registration in self._cache.brokers().items()}
         alive = {broker: epochs[broker] for broker in self._cache.alive_brokers()}
-        min_isr = {r.topic_id_partition: self._cache.min_isr(r) for r in step.partitions}
-        return ClusterView(epochs, alive, min_isr)
+        return ClusterView(epochs, alive, self._cache.min_isr, self._cache.topics)
 
-    def log(self, step: ReadLog) -> Mapping[TopicIdPartition, PartitionLog]:
+    def log(self, step: ReadLog) -> LogsSeen:
         """The broker's log as it is now. Raises StaleBrokerEpochException once a newer process has claimed it."""
         state = self._log.refresh(LONGEST_SECONDS)
-        return {partition: state.known(partition) for partition in step.partitions}
+        mark = LogMark.of(state)
+        return LogsSeen(state.known, step.since.changed(mark) if isinstance(step.since, LogMark) else None, mark)
 
     def _read_rows(self, broker: int) -> Rows:
         table = self._cache.replica_table(broker)

@@ -82,6 +82,11 @@ class MetadataCache:
         """Every partition of every topic."""
         return self._partitions
 
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """Every topic by name: the same object as long as no topic has changed."""
+        return self.cluster.topics.topics
+
     def contains(self, partition: TopicIdPartition) -> bool:
         """Whether the metadata has this partition."""
         return partition in self._partitions
@@ -97,7 +102,7 @@ class MetadataCache:
 
     def topic_config(self, registration: PartitionRegistration) -> TopicConfig:
         """The settings of a partition's topic, over this broker's defaults. Invalid ones are logged and left out."""
-        topics, (of, known) = self.cluster.topics.topics, self._topic_configs
+        topics, (of, known) = self.topics, self._topic_configs
         if of is not topics:
             known = {}
             self._topic_configs = topics, known
@@ -119,8 +124,7 @@ class MetadataCache:
         a value are left out. [TH-02]"""
         known = self._throttled
         if key not in known:
-            topics = self.cluster.topics.topics
-            known[key] = {name: topic.configs[key] for name, topic in topics.items() if topic.configs.get(key)}
+            known[key] = {name: topic.configs[key] for name, topic in self.topics.items() if topic.configs.get(key)}
         return known[key]
 
     def min_isr(self, registration: PartitionRegistration) -> int:

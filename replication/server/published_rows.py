@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, TypeVar
 
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
@@ -37,7 +37,7 @@ class PublishedRows:
     def build(self, inputs: RowInputs, state: LogState, published: Rows) -> list[Replica]:
         """The rows to publish over the rows `published`. Rows whose inputs are the same stay the same objects."""
         mark = LogMark.of(state)  # before the logs are read: what is appended meanwhile is looked at again
-        changed = self._changed(inputs, mark, published)
+        changed, in_log = self._changed(inputs, mark, published)
         hosted, fetched = inputs.hosted, inputs.fetched
         fresh = (
             replica_row(
@@ -46,7 +46,10 @@ class PublishedRows:
             )
             for p in changed
         )  # fmt: skip
-        rows = {row.topic_id_partition: row for row in with_faults(fresh, inputs.faults)}
+        rows = {
+            p: row for p, row in zip(changed, with_faults(fresh, inputs.faults), strict=True)
+            if p in in_log or p not in published or not row.tells_the_same(published[p])
+        }  # fmt: skip
         self._built, self._published = (inputs, mark), None
         return [rows[p] if p in rows else published[p] for p in hosted]
 
@@ -55,16 +58,19 @@ class PublishedRows:
         assert self._built is not None
         self._published = (*self._built, published)
 
-    def _changed(self, inputs: RowInputs, mark: LogMark, published: Rows) -> Iterable[TopicIdPartition]:
-        """The hosted partitions of which an input differs from those of the published rows; all if that is unknown."""
+    def _changed(
+        self, inputs: RowInputs, mark: LogMark, published: Rows
+    ) -> tuple[Collection[TopicIdPartition], Collection[TopicIdPartition]]:
+        """The hosted partitions of which an input differs from those of the published rows, and those whose logs do;
+        all if that is unknown."""
         if self._published is None:
-            return inputs.hosted
+            return inputs.hosted, inputs.hosted
         before, last_mark, rows = self._published
         in_log = last_mark.changed(mark)
         if in_log is None or rows is not published or before.faults or inputs.faults:
-            return inputs.hosted
+            return inputs.hosted, inputs.hosted
         moved = {*_moved(before.hosted, inputs.hosted), *_moved(before.fetched, inputs.fetched), *in_log}
-        return sorted(moved & inputs.hosted.keys())
+        return sorted(moved & inputs.hosted.keys()), in_log
 
 
 def _moved(before: Mapping[TopicIdPartition, Value], now: Mapping[TopicIdPartition, Value]) -> list[TopicIdPartition]:

@@ -6,7 +6,6 @@ from collections.abc import Generator, Mapping
 
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrOutcomes
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
-from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.rounds import steps
@@ -15,7 +14,7 @@ from lakelog.replication.simulation.actor import Handler, Outcoming
 from lakelog.replication.simulation.broker_memory import BrokerMemory
 from lakelog.replication.simulation.broker_thread import BrokerThread
 from lakelog.replication.simulation.events import AnswerLost
-from lakelog.replication.simulation.tables import Metadata
+from lakelog.replication.simulation.tables import Metadata, SimulatedLogState
 
 
 class LeaderDuties(BrokerThread):
@@ -57,18 +56,20 @@ class LeaderDuties(BrokerThread):
                 continue
         return steps.FollowersSeen(rows, began_at)
 
-    def _cluster(self, step: steps.ReadCluster) -> Outcoming:
+    def _cluster(self, _: steps.ReadCluster) -> Outcoming:
         yield from ()
         registry = self.process.registry
         epochs = {broker: row.broker_epoch for broker, row in registry.items()}
         alive = {broker: row.broker_epoch for broker, row in registry.items() if not row.shutting_down}
-        return steps.ClusterView(epochs, alive, {r.topic_id_partition: self.world.min_isr(r) for r in step.partitions})
+        return steps.ClusterView(epochs, alive, self.world.min_isr)
 
     def _read_log(self, step: steps.ReadLog) -> Outcoming:
         yield
-        log = self.refresh_log()
-        logs: dict[TopicIdPartition, PartitionLog] = {p: log.partition(p) for p in step.partitions}
-        return logs
+        log, before = self.refresh_log(), step.since
+        changed = None
+        if isinstance(before, SimulatedLogState):
+            changed = [p for p, found in log.partitions.items() if before.partitions.get(p) is not found]
+        return steps.LogsSeen(log.partition, changed, log)
 
     def _isr_changes_settled(self, _: steps.IsrChangesSettled) -> Outcoming:
         yield

@@ -7,7 +7,7 @@ two. So the order of reads and writes is part of the rules, and is tested with t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from lakelog.replication.protocol.isr import IsrChange
@@ -90,31 +90,41 @@ class ReadFollowerRows(NamedTuple):
 
 
 class FollowersSeen(NamedTuple):
-    """The rows of each broker, and when the read of each began, in seconds of the reader's clock."""
+    """The rows of each broker, and when the read of each began, in seconds of the reader's clock. Rows that have not
+    changed since the last answer are the same objects, as far as the reader knows."""
 
     rows: Mapping[int, Mapping[TopicIdPartition, Replica]]
     began_at: Mapping[int, float]
 
 
 class ReadCluster(NamedTuple):
-    """In memory: asks for this broker's last view of the cluster, for these partitions. Answer: `ClusterView`."""
-
-    partitions: tuple[PartitionRegistration, ...]
+    """In memory: asks for this broker's last view of the cluster. Answer: `ClusterView`."""
 
 
 class ClusterView(NamedTuple):
     """The broker epochs of all registered brokers; those of brokers that are alive and not shutting down; and the
-    `effective_min_isr` of each partition."""
+    `effective_min_isr` of a partition. `settings` is another object once `min_isr` may answer something else."""
 
     broker_epochs: Mapping[int, int]
     alive: Mapping[int, int]
-    min_isr: Mapping[TopicIdPartition, int]
+    min_isr: Callable[[PartitionRegistration], int]
+    settings: object = None
 
 
 class ReadLog(NamedTuple):
-    """Reads this broker's log up to its newest commit. Answer: the log of each of these partitions."""
+    """Reads this broker's log up to its newest commit. `since`: the mark of an earlier answer, None if there is none.
+    Answer: `LogsSeen`."""
 
-    partitions: tuple[TopicIdPartition, ...]
+    since: object
+
+
+class LogsSeen(NamedTuple):
+    """The log of each partition; the partitions that may have changed since the mark of `ReadLog`, None if all may
+    have; and the mark of this answer."""
+
+    log_of: Callable[[TopicIdPartition], PartitionLog]
+    changed: Collection[TopicIdPartition] | None
+    mark: object
 
 
 class ReadOwnLogs(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from operator import attrgetter
 
 from lakelog.replication.errors import CorruptRecordException, StaleBrokerEpochException
 from lakelog.replication.protocol.leader_epoch import EpochEntry
@@ -14,8 +13,6 @@ from lakelog.replication.storage.tables.row_codec import RowValues
 from lakelog.replication.storage.tables.state_table import Row, StateTable
 from lakelog.replication.storage.tables.typed_table import TypedTable
 from lakelog.schemas import REPLICAS
-
-_facts = attrgetter(*(name for name in REPLICAS.names if name != "log_version"))
 
 
 class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
@@ -73,7 +70,7 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
             if self._table.version != self._checked:
                 self._claimed()  # somebody else has written: only then is there anything to look up
             found = self.replicas
-            if found.keys() == wanted.keys() and not any(_differ(found[key], row) for key, row in wanted.items()):
+            if found.keys() == wanted.keys() and all(found[key].tells_the_same(row) for key, row in wanted.items()):
                 return None
             rows, ordered = self._values.encode(wanted)
             self._decoded = rows, ordered  # if they land they are the table's, and need not be decoded
@@ -83,10 +80,6 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
         # Its own version only: the handle may have moved on to a claim that came right after it.
         self._checked = self._checked if version is None else version
         return version
-
-
-def _differ(published: Replica, wanted: Replica) -> bool:
-    return published is not wanted and _facts(published) != _facts(wanted)
 
 
 def _replica(row: Row) -> Replica:

@@ -16,6 +16,7 @@ from lakelog.replication.protocol.rounds.steps import (
     ClusterView,
     FollowersSeen,
     IsrChangesSettled,
+    LogsSeen,
     ReadCluster,
     ReadFollowerRows,
     ReadLog,
@@ -57,10 +58,10 @@ class World:
         match step:
             case ReadFollowerRows(brokers):
                 return FollowersSeen({b: self.rows[b] for b in brokers if b in self.rows}, dict(self.began_at))
-            case ReadCluster(partitions):
-                return ClusterView(EPOCHS, self.alive, {r.topic_id_partition: 1 for r in partitions})
-            case ReadLog(partitions):
-                return dict.fromkeys(partitions, self.log)
+            case ReadCluster():
+                return ClusterView(EPOCHS, self.alive, lambda _: 1)
+            case ReadLog():
+                return LogsSeen(lambda _: self.log, None, None)
             case AlterPartitions((change,)):
                 outcome, now = alter_partition(self.current, change, EPOCHS)
                 self.current = now if outcome is AlterIsrOutcome.APPLIED else self.current
