@@ -67,6 +67,7 @@ class Term:
         self._observe = observe
         self._events = ControllerEventManager(self._process, clock)
         self._version = -1
+        self._decided: tuple[Event, ControllerContext, Decision] | None = None
 
     def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> Round[None]:
         """Claims the tables, reads them, and finishes the work of the last controller.
@@ -129,16 +130,23 @@ class Term:
         """Decides on an event and writes the decision. It answers a request after all its writes."""
         request: AdminRequest | None = getattr(event, "request", None)
         if request is None:
-            yield from self._write(event, self._decide(self.context, event), None)
+            yield from self._write(event, self._first_decision(event), None)
         elif (yield TakeUpRequest(request)):
             outcomes = yield from self._outcomes(event, request)
             yield AnswerRequest(request, outcomes)
+
+    def _first_decision(self, event: Event) -> Decision:
+        """The decision on the context. It is kept, because the partitions are mostly still the same when it is
+        written, and a decision depends on nothing else."""
+        decision = self._decide(self.context, event)
+        self._decided = event, self.context, decision
+        return decision
 
     def _outcomes(self, event: Event, request: AdminRequest) -> Round[Mapping[str, Outcome]]:
         """The outcomes of a request, after all its writes but the answer. An unexpected error becomes its outcome, so
         that no request blocks the others."""
         try:
-            decision = self._decide(self.context, event)
+            decision = self._first_decision(event)
             if decision.writes and not request.validate_only and (yield BeginToApplyRequest(request)):
                 decision = yield from self._write(event, decision, request)
             return decision.outcomes
@@ -181,7 +189,8 @@ class Term:
         """Decides on the partitions as they are now. If an earlier attempt has landed, nothing is left to change."""
         context = self.context.with_partitions(partitions)
         if landed is None:
-            return self._decide(context, event)
+            is_known = self._decided is not None and self._decided[:2] == (event, context)
+            return self._decided[2] if self._decided and is_known else self._decide(context, event)
         decision = Decision(context, type(event).__name__)
         decision.outcomes.update(landed)
         return decision

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from lakelog.replication.controller import active_controller
 from lakelog.replication.controller.controller import Controller
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.isr import change_to
@@ -168,6 +169,14 @@ def test_le_06_an_election_that_loses_to_an_isr_change_is_decided_again(world, m
     monkeypatch.setattr(DeltaLog, "commit", interfere)
     world.controller.look()
     assert world.partition() == (3, (3,), 1, 2)
+
+
+def test_an_event_is_decided_once_if_the_partitions_are_the_same_when_it_is_written(world, monkeypatch):
+    decided, decide = [], active_controller.decide
+    monkeypatch.setattr(active_controller, "decide", lambda *given: decided.append(given[1]) or decide(*given))
+    world.look(2, 3)
+    assert [type(event).__name__ for event in decided] == ["BrokerChange"]
+    assert world.partition() == (2, (2, 3), 1, 1)
 
 
 def test_le_06_an_answer_that_was_lost_does_not_elect_twice(world, monkeypatch):
