@@ -64,11 +64,10 @@ def has_other_history(own: PartitionLog, leader: Replica) -> bool:
 
     Raft: the log matching property. [TR-08]
     """
-    agreed = truncation_offset(own.lineage, own.log_end_offset, leader.epochs)
-    told = [LogEnd(entry.start_offset, entry.chain) for entry in leader.epochs]
-    told.append(LogEnd(leader.log_end_offset, leader.chain))
-    known = ((end, own.chain_at(end.offset)) for end in told if end.offset <= agreed)
-    return any(chain is not None and chain != end.chain for end, chain in known)
+    told = [(entry.start_offset, entry.chain) for entry in leader.epochs]
+    told.append((leader.log_end_offset, leader.chain))
+    other = [offset for offset, chain in told if own.chain_at(offset) not in (chain, None)]
+    return bool(other) and min(other) <= truncation_offset(own.lineage, own.log_end_offset, leader.epochs)
 
 
 def leader_lost_its_end(own: PartitionLog, leader: Replica, leader_batches: Sequence[LogEnd]) -> bool:

@@ -63,7 +63,8 @@ class LeaderWatch:
 
     def due(self) -> list[TopicIdPartition]:
         """The partitions at which a round must look. They stay due until it calls `settled`."""
-        return sorted(self._due & self.led.keys())
+        self._due = {partition for partition in self._due if partition in self.led}
+        return sorted(self._due)
 
     def settled(self, partition: TopicIdPartition, hosted: HostedPartition | None) -> None:
         """A round has looked at the partition. `hosted`: what came out, None if the next round must look again."""

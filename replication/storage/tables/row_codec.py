@@ -115,19 +115,23 @@ class RowValues(Generic[Key, Value]):
         self._value_of = value_of
         self._row_of = row_of
         self._key_of = key_of
-        self._known: tuple[Sequence[_Row], Sequence[Value]] = (), ()
+        self._known: tuple[Sequence[_Row], Sequence[tuple[Key, Value]]] = (), ()
 
     def decode(self, rows: Sequence[_Row]) -> dict[Key, Value]:
         """The values of rows, in their order. Raises what `value_of` raises."""
-        known = {id(row): value for row, value in zip(*self._known, strict=True)}
-        values = [known[id(row)] if id(row) in known else self._value_of(row) for row in rows]
-        self._known = rows, values
-        return {self._key_of(value): value for value in values}
+        known = {id(row): item for row, item in zip(*self._known, strict=True)}
+        items = [known[id(row)] if id(row) in known else self._item_of(row) for row in rows]
+        self._known = rows, items
+        return dict(items)
+
+    def _item_of(self, row: _Row) -> tuple[Key, Value]:
+        value = self._value_of(row)
+        return self._key_of(value), value
 
     def encode(self, values: Mapping[Key, Value]) -> tuple[list[_Row], dict[Key, Value]]:
         """The rows of values and the values themselves, both in order of the keys."""
-        ordered = dict(sorted(values.items(), key=itemgetter(0)))
-        known = {id(value): row for row, value in zip(*self._known, strict=True)}
-        rows = [known[id(value)] if id(value) in known else self._row_of(value) for value in ordered.values()]
-        self._known = rows, list(ordered.values())
-        return rows, ordered
+        items = sorted(values.items(), key=itemgetter(0))
+        known = {id(value): row for row, (_, value) in zip(*self._known, strict=True)}
+        rows = [known[id(value)] if id(value) in known else self._row_of(value) for _, value in items]
+        self._known = rows, items
+        return rows, dict(items)
