@@ -120,7 +120,7 @@ def broker_times(cluster: ScaleCluster) -> Times:
     for follower in followers:
         follower.fetch(())
     yield from _changes(cluster, leader, followers, partition)
-    yield "leader: looks, nothing new", _median(leader.manager.lead)
+    yield "leader: looks, nothing new", _median(leader.lead)
     yield "broker: looks at the metadata, nothing new", _median(leader.cache.refresh)
     yield "broker: opens its log and reads its roles", seconds_of(lambda: _open_log(leader))
     yield "client: opens the cluster's tables", seconds_of(lambda: _open_tables(cluster, leader))
@@ -136,7 +136,7 @@ def _changes(
         rounds: dict[str, Callable[[], object]] = {
             "producer: commits a record": commits.make,
             "follower: fetches a record": lambda: followers[0].fetch([partition]),
-            "leader: looks, a row is new": leader.manager.lead,
+            "leader: looks, a row is new": leader.lead,
             "leader: publishes a HW": lambda: leader.manager.publish("high watermark"),
         }
         for action, work in rounds.items():

@@ -108,6 +108,11 @@ class ScaleBroker:
         self.cache.refresh()
         self.manager.apply()
 
+    def lead(self) -> None:
+        """Looks at the followers and measures what they fetch, as each round of a broker does."""
+        self.manager.lead()
+        self._quotas.look_at_followers(self.manager.leads, self.log.current())
+
     def fetch(self, lagging: Iterable[TopicIdPartition]) -> None:
         """Fetches until nothing is due. `lagging`: the partitions with news. Without Spark a round reads the headers
         of these from the leader's snapshot."""

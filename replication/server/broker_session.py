@@ -130,7 +130,7 @@ class BrokerSession:
         if self.replica_manager.lead():
             self.replica_manager.publish("high watermark")
         self._tell_applied()
-        self.quotas.look_at_followers(self.replica_manager.leads(), self._log.current())
+        self.quotas.look_at_followers(self.replica_manager.leads, self._log.current())
         if (time.monotonic() - self._kept_at) * 1000 >= self._context.config.broker_heartbeat_interval_ms:
             self._keep_up()
 

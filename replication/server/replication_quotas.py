@@ -90,7 +90,8 @@ class ReplicationQuotas:
         """The quotas that apply, each with its partitions. A replica may be throttled here, at its leader or both."""
         for key, setting, broker in ((_OWN, _FOLLOWER_REPLICAS, self._broker_id), (leader, _LEADER_REPLICAS, leader)):
             texts = self._cache.throttled_replicas(setting)
-            named = {p for p, r in followed.items() if is_throttled(texts.get(r.topic, ""), r.partition, broker)}
+            known = followed if texts else {}
+            named = {p for p, r in known.items() if is_throttled(texts.get(r.topic, ""), r.partition, broker)}
             if named:
                 yield key, named
 
@@ -101,11 +102,12 @@ class ReplicationQuotas:
         followers = throttled_followers(key, self._cache.partitions.values(), texts)
         return leader_share(self._cache.config_of_broker(key).leader_replication_throttled_rate, len(followers))
 
-    def look_at_followers(self, led: Iterable[PartitionRegistration], log: LogState) -> None:
+    def look_at_followers(self, led: Callable[[], Iterable[PartitionRegistration]], log: LogState) -> None:
         """Counts the bytes that followers have fetched of partitions throttled at this leader, by the LEOs in their
-        rows. [TH-02]"""
+        rows. It asks for the led partitions only if a topic has throttled replicas. [TH-02]"""
         before, texts = self._log_ends, self._cache.throttled_replicas(_LEADER_REPLICAS)
-        throttled = [r for r in led if is_throttled(texts.get(r.topic, ""), r.partition, self._broker_id)]
+        known = led() if texts else ()
+        throttled = [r for r in known if is_throttled(texts.get(r.topic, ""), r.partition, self._broker_id)]
         self._log_ends = {
             (r.topic_id_partition, r.leader_epoch, broker): end
             for r in throttled

@@ -132,7 +132,7 @@ class World:
                 TOPIC, P0.topic_id, 0, 2, 1, 0, "follower", "Fetching", 0, end, 0, (), None, 1
             )  # fmt: skip
             self.table.replicas = {p: dataclasses.replace(row, partition=p.partition, **told) for p in (P0, P1)}
-            self.quotas.look_at_followers(self.cache.partitions.values(), self.log.refresh())
+            self.quotas.look_at_followers(self.cache.partitions.values, self.log.refresh())
         return self.quotas.figures()["leader_replication_rate"]
 
 
