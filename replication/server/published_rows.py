@@ -50,7 +50,7 @@ class PublishedRows:
             p: row for p, row in zip(changed, with_faults(fresh, inputs.faults), strict=True)
             if p in in_log or p not in published or not row.tells_the_same(published[p])
         }  # fmt: skip
-        self._built, self._published = (inputs, mark), None
+        self._built = inputs, mark
         return [rows[p] if p in rows else published[p] for p in hosted]
 
     def have_landed(self, published: Rows) -> None:

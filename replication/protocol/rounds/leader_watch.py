@@ -118,8 +118,6 @@ class LeaderWatch:
             if now is not before:
                 self._due.update(_moved(before, now), before.keys() - now.keys())
             self._rows[broker] = now
-        for broker in self._rows.keys() - set(self.followers):
-            del self._rows[broker]
 
     def see_cluster(self, cluster: ClusterView) -> None:
         """Takes over the view of the cluster. Brokers seldom come or go, so any change makes all partitions due."""

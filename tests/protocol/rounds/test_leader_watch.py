@@ -47,7 +47,8 @@ class World:
             {},
             dict.fromkeys(PARTITIONS, 20),
         )
-        self.log_changes, self.epochs, self.alive = [], dict(EPOCHS), {2: 20, 3: 30}
+        self.log_changes, self.forgotten = [], 0
+        self.epochs, self.alive = dict(EPOCHS), {2: 20, 3: 30}
         self.rows, self.began_at, self.told, self.faults, self.min_isr = {2: {}, 3: {}}, {}, {}, {}, 1
         self.fails = None
         self.memories = [Memory({}, lambda: self.told, OfflineReplicas(1)) for _ in range(2)]
@@ -79,7 +80,7 @@ class World:
             case ReadCluster():
                 return ClusterView(self.epochs, self.alive, lambda _: self.min_isr, self.min_isr)
             case ReadLog(since):
-                changed = None if since is None else self.log_changes[since:]
+                changed = None if since is None or since < self.forgotten else self.log_changes[since:]
                 return LogsSeen(self.log, changed, len(self.log_changes))
             case AlterPartitions(changes):
                 return {c.topic_id_partition: self.altered(c) for c in changes}
@@ -112,13 +113,25 @@ class World:
         moves = (
             self.append, self.append, self.fetch, self.fetch, self.fetch, self.fetch_badly, self.fetch_late,
             self.forget, self.come_or_go, self.start_again, self.hang, self.change_isr, self.elect, self.lose_role,
-            self.break_file, self.configure, self.delete_records, self.publish,
+            self.append_much, self.leave, self.break_file, self.configure, self.delete_records, self.publish,
         )  # fmt: skip
         self.random.choice(moves)(self.random.choice(PARTITIONS))
 
     def append(self, partition):
         self.ends[partition] = min(95, self.ends[partition] + self.random.randrange(1, 4))
         self.log_changes.append(partition)
+
+    def append_much(self, partition):
+        """So many commits that the log does not remember the partitions of all."""
+        self.append(partition)
+        self.forgotten = len(self.log_changes)
+        self.log_changes.clear()
+        self.log_changes += [None] * self.forgotten
+
+    def leave(self, partition):
+        """The broker hosts the partition no more, and perhaps once more later."""
+        if any(hosted.pop(partition, None) is None for hosted in self.hosted):
+            self.take_up(partition)
 
     def fetch(self, partition, **said):
         """The followers, or one of them, have reached the end, or not quite."""
@@ -190,7 +203,8 @@ class World:
         self.min_isr = self.random.choice((1, 2))
 
     def delete_records(self, partition):
-        self.starts[partition] = min(hosted[partition].high_watermark for hosted in self.hosted)
+        known = [hosted[partition].high_watermark for hosted in self.hosted if partition in hosted]
+        self.starts[partition] = max(self.starts.get(partition, 0), min(known, default=0))
         self.log_changes.append(partition)
 
     def publish(self, partition):
@@ -280,3 +294,19 @@ def test_fe_03_a_look_at_which_nothing_is_new_looks_at_no_partition():
     world.rows[2] = {**world.rows[2], PARTITIONS[2]: row(2, 20, partition=2)}
     world.look()
     assert asked == [0, 1, 2, 1, 2]
+
+
+def test_what_a_broker_leads_no_more_is_forgotten():
+    world = World(Random(1))
+    for broker in (2, 3):
+        world.rows[broker] = {p: row(broker, 19, partition=p.partition) for p in PARTITIONS}
+    world.look()
+    watch = world.leaders[0]._watch
+    watch.expect(PARTITIONS[0], 200.0, is_out_of_sync=True)
+    kept = ("led", "since", "caught_up", "_hosted", "_passing", "_out_of_sync")
+    assert all(getattr(watch, name) for name in kept)
+    for hosted in world.hosted:
+        hosted.clear()
+    world.look()
+    assert not [name for name in kept if getattr(watch, name)]
+    assert watch.followers == ()
