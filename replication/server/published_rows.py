@@ -51,7 +51,8 @@ class PublishedRows:
             if p in in_log or p not in published or not row.tells_the_same(published[p])
         }  # fmt: skip
         self._built = inputs, mark
-        return [rows[p] if p in rows else published[p] for p in hosted]
+        in_place = published if published.keys() == hosted.keys() else hosted
+        return [rows[p] if p in rows else published[p] for p in in_place]
 
     def have_landed(self, published: Rows) -> None:
         """The rows that were built last are the table's rows by now."""

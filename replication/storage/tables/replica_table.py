@@ -64,13 +64,15 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
 
         Raises StaleBrokerEpochException if a newer process has claimed the table.
         """
-        wanted = {replica.topic_id_partition: replica for replica in replicas}
+        wanted = _by_key(self.replicas, list(replicas))
 
         def change(_: list[Row]) -> list[Row] | None:
             if self._table.version != self._checked:
                 self._claimed()  # somebody else has written: only then is there anything to look up
             found = self.replicas
-            if found.keys() == wanted.keys() and all(found[key].tells_the_same(row) for key, row in wanted.items()):
+            if found.keys() == wanted.keys() and all(
+                found[key] is row or found[key].tells_the_same(row) for key, row in wanted.items()
+            ):
                 return None
             rows, ordered = self._values.encode(wanted)
             self._decoded = rows, ordered  # if they land they are the table's, and need not be decoded
@@ -80,6 +82,15 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
         # Its own version only: the handle may have moved on to a claim that came right after it.
         self._checked = self._checked if version is None else version
         return version
+
+
+def _by_key(known: Mapping[TopicIdPartition, Replica], rows: list[Replica]) -> dict[TopicIdPartition, Replica]:
+    """The rows by partition. Known rows that are in their places have their keys already."""
+    if len(rows) != len(known):
+        return {row.topic_id_partition: row for row in rows}
+    return {
+        key if old is row else row.topic_id_partition: row for (key, old), row in zip(known.items(), rows, strict=True)
+    }
 
 
 def _replica(row: Row) -> Replica:

@@ -7,8 +7,7 @@ the others stay the same dicts, so that readers can tell by identity which rows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
+from operator import itemgetter, le
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ _Row = dict[str, Any]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-_FEW = 64  # pieces of a table that are put together faster than rows are taken one by one
+_FEW = 64  # new rows that are put between the others faster than all rows are taken one by one
 
 
 class RowCodec:
@@ -45,23 +44,29 @@ class RowCodec:
 
     def encode(self, rows: Sequence[_Row]) -> pa.Table:
         """The columns of rows. Raises ArrowInvalid or ArrowTypeError for a value that does not fit its column."""
+        is_as_long = len(rows) == len(self._rows)
+        fresh = [place for place, row in enumerate(rows) if not is_as_long or row is not self._rows[place]]
+        columns = self._replaced(rows, fresh) if is_as_long and len(fresh) <= _FEW else self._reordered(rows)
+        self._columns, self._rows = columns, list(rows)
+        return columns
+
+    def _replaced(self, rows: Sequence[_Row], fresh: Sequence[int]) -> pa.Table:
+        """The known columns with other rows at these places."""
+        new = pa.Table.from_pylist([rows[place] for place in fresh], self._schema)
+        pieces, end = [self._schema.empty_table()], 0
+        for number, place in enumerate(fresh):
+            pieces += [self._columns.slice(end, place - end), new.slice(number, 1)]
+            end = place + 1
+        return pa.concat_tables([*pieces, self._columns.slice(end)]).combine_chunks()
+
+    def _reordered(self, rows: Sequence[_Row]) -> pa.Table:
+        """The columns of known rows and new ones, in any order."""
         place_of = {id(row): place for place, row in enumerate(self._rows)}
         fresh = [row for row in rows if id(row) not in place_of]
         new_places = iter(range(len(self._rows), len(self._rows) + len(fresh)))
         places = [place_of[id(row)] if id(row) in place_of else next(new_places) for row in rows]
-        known = pa.concat_tables([self._columns, pa.Table.from_pylist(fresh, self._schema)])
-        columns = _taken(known, places).combine_chunks()
-        self._columns, self._rows = columns, list(rows)
-        return columns
-
-
-def _taken(columns: pa.Table, places: Sequence[int]) -> pa.Table:
-    """The rows at these places, in this order."""
-    runs = [list(run) for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0])]
-    if len(runs) > _FEW:
-        return columns.take(pa.array(places, pa.int64()))
-    pieces = [columns.slice(run[0][1], len(run)) for run in runs]
-    return pa.concat_tables([columns.schema.empty_table(), *pieces])
+        known = [self._schema.empty_table(), self._columns, pa.Table.from_pylist(fresh, self._schema)]
+        return pa.concat_tables(known).take(pa.array(places, pa.int64())).combine_chunks()
 
 
 def _changed_rows(before: pa.Table, after: pa.Table) -> list[int] | None:
@@ -115,23 +120,34 @@ class RowValues(Generic[Key, Value]):
         self._value_of = value_of
         self._row_of = row_of
         self._key_of = key_of
-        self._known: tuple[Sequence[_Row], Sequence[tuple[Key, Value]]] = (), ()
+        self._known: tuple[Sequence[_Row], dict[Key, Value]] = (), {}
 
     def decode(self, rows: Sequence[_Row]) -> dict[Key, Value]:
         """The values of rows, in their order. Raises what `value_of` raises."""
-        known = {id(row): item for row, item in zip(*self._known, strict=True)}
-        items = [known[id(row)] if id(row) in known else self._item_of(row) for row in rows]
-        self._known = rows, items
-        return dict(items)
+        known_rows, known = self._known
+        of_row = {id(row): value for row, value in zip(known_rows, known.values(), strict=True)}
+        values = [of_row[id(row)] if id(row) in of_row else self._value_of(row) for row in rows]
+        found = self._by_key(values)
+        self._known = (rows, found) if len(found) == len(rows) else ((), {})
+        return found
 
-    def _item_of(self, row: _Row) -> tuple[Key, Value]:
-        value = self._value_of(row)
-        return self._key_of(value), value
+    def _by_key(self, values: Sequence[Value]) -> dict[Key, Value]:
+        """The values by their keys, which are asked only of new values if the others are in their places."""
+        known = self._known[1]
+        if len(values) != len(known):
+            return {self._key_of(value): value for value in values}
+        return {
+            key if old is value else self._key_of(value): value
+            for (key, old), value in zip(known.items(), values, strict=True)
+        }
 
     def encode(self, values: Mapping[Key, Value]) -> tuple[list[_Row], dict[Key, Value]]:
         """The rows of values and the values themselves, both in order of the keys."""
-        items = sorted(values.items(), key=itemgetter(0))
-        known = {id(value): row for row, (_, value) in zip(*self._known, strict=True)}
-        rows = [known[id(value)] if id(value) in known else self._row_of(value) for _, value in items]
-        self._known = rows, items
-        return rows, dict(items)
+        keys: list[Any] = list(values)
+        is_in_order = all(map(le, keys, keys[1:]))
+        ordered = dict(values) if is_in_order else dict(sorted(values.items(), key=itemgetter(0)))
+        known_rows, known = self._known
+        of_value = {id(value): row for row, value in zip(known_rows, known.values(), strict=True)}
+        rows = [of_value[id(v)] if id(v) in of_value else self._row_of(v) for v in ordered.values()]
+        self._known = rows, ordered
+        return rows, ordered

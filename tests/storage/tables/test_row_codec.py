@@ -91,3 +91,19 @@ def test_values_that_have_not_changed_are_the_same_objects_and_need_no_conversio
     assert encoded == [{"key": 1, "text": "x"}, {"key": 3, "text": "y"}, {"key": 5, "text": "z"}]
     assert values.decode(encoded) == ordered
     assert len(asked) == 3
+
+
+def test_a_row_that_two_keys_share_is_converted_like_any_other():
+    values = RowValues(dict, dict, lambda value: value["key"])
+    rows = [{"key": 1, "text": "x"}, {"key": 1, "text": "y"}]
+    for _ in range(2):
+        assert values.decode(rows) == {1: rows[1]}
+    assert values.encode({1: rows[0]})[0] == rows[:1]
+
+
+def test_values_that_change_places_have_their_own_keys():
+    values = RowValues(lambda row: (row["key"],), lambda value: {"key": value[0]}, lambda value: value[0])
+    rows = [{"key": key} for key in (1, 2)]
+    assert list(values.decode(rows)) == [1, 2]
+    assert values.decode(rows[::-1]) == {2: (2,), 1: (1,)}
+    assert values.encode({2: (2,), 1: (1,)}) == (rows, {1: (1,), 2: (2,)})
