@@ -95,6 +95,7 @@ def spark_environment(options: Options, flags: Sequence[str] = ()) -> dict[str, 
     if master.startswith("local"):
         variables["PYSPARK_PYTHON"] = sys.executable
         variables["PYTHONPATH"] = os.pathsep.join(_worker_path())
+    if re.match(r"local|spark://(localhost|127\.)", master):
         # A laptop's host name may resolve to an address that it had in another network.
         variables["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
     return variables

@@ -34,6 +34,18 @@ def pass_while_spark_runs(spark: SparkSession, broker_id: int, pause_point: Paus
     user's work.
     """
     if spark.sparkContext._jsc is None or has_jvm_died():
-        logger.error("broker %d stops: its Spark has ended", broker_id)
-        pause_point.kill()
+        _kill(broker_id, pause_point)
     pause_point.pass_through()
+
+
+def kill_if_stopped(spark: SparkSession, broker_id: int, pause_point: PausePoint) -> None:
+    """Kills a broker whose application has been stopped by the JVM. A master does that after ten executors have failed
+    in a row. It asks the JVM, which may hang, so no thread calls it that does the duties of a leader."""
+    context = spark.sparkContext._jsc
+    if context is not None and context.sc().isStopped():
+        _kill(broker_id, pause_point)
+
+
+def _kill(broker_id: int, pause_point: PausePoint) -> None:
+    logger.error("broker %d stops: its Spark has ended", broker_id)
+    pause_point.kill()

@@ -8,7 +8,7 @@ import pytest
 from pyspark import SparkContext
 
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
-from lakelog.replication.server.spark_end import pass_while_spark_runs
+from lakelog.replication.server.spark_end import kill_if_stopped, pass_while_spark_runs
 
 
 def session(is_stopped):
@@ -38,3 +38,17 @@ def test_under_spark_submit_the_jvm_is_the_parent(monkeypatch, ends):
     pause_point = PausePoint()
     with pytest.raises(BrokerKilled) if ends else nullcontext():
         pass_while_spark_runs(session(False), 2, pause_point)
+
+
+@pytest.mark.parametrize(
+    ("context", "ends"),
+    [(True, True), (False, False), (None, False)],
+    ids=["the JVM stopped it", "it runs", "Python stopped it"],
+)
+def test_a_broker_is_killed_when_the_jvm_has_stopped_its_application(caplog, context, ends):
+    """Such as after ten executors have failed in a row. A session that Python has stopped has no context to ask."""
+    java = None if context is None else SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: context))
+    pause_point = PausePoint()
+    kill_if_stopped(SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java)), 2, pause_point)
+    assert pause_point.is_killed is ends
+    assert ("broker 2 stops: its Spark has ended" in caplog.text) is ends

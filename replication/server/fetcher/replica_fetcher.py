@@ -31,6 +31,7 @@ from lakelog.replication.server.fetcher.start_turn import StartTurn
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
+from lakelog.replication.server.spark_end import kill_if_stopped
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.header_source import read_headers
@@ -57,7 +58,7 @@ class ReplicaFetcher:
         checkpoints: StorageRoot, config: Config, states: FetchStates, work: FetchRunner, pause_point: PausePoint,
     ) -> None:  # fmt: skip
         self.name = f"broker-{broker_id}:{fetcher_name(key)}"
-        self._spark = spark
+        self._spark, self._broker_id, self._pause_point = spark, broker_id, pause_point
         self._config = config
         self._states = states
         self._round = work
@@ -192,6 +193,7 @@ class ReplicaFetcher:
             try:
                 self._start_query()
             except Exception as error:  # from Spark, from its workers or from the checkpoint's folder
+                kill_if_stopped(self._spark, self._broker_id, self._pause_point)
                 self._has_failed(f"its query does not start: {error_line(error)}")
 
     def _has_failed(self, why: str) -> None:

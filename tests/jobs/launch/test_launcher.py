@@ -111,6 +111,18 @@ def test_workers_of_a_local_master_are_this_interpreter_and_find_the_package(mon
     assert (far["PYSPARK_PYTHON"], "PYTHONPATH" in far) == ("/elsewhere/python", False)
 
 
+@pytest.mark.parametrize(
+    ("master", "address"),
+    [("local[2]", "127.0.0.1"), ("spark://127.0.0.1:7077", "127.0.0.1"), ("spark://localhost:7077", "127.0.0.1"),
+     ("spark://host:7077", None), ("yarn", None)],
+)  # fmt: skip
+def test_the_driver_has_the_address_of_a_master_on_this_machine(
+    master: str, address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    assert spark_environment([("--master", master)]).get("SPARK_LOCAL_IP") == address
+
+
 def test_an_installed_package_is_not_put_on_the_path_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """There it would stand before the standard library."""
     monkeypatch.delenv("PYTHONPATH", raising=False)

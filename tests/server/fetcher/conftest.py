@@ -20,7 +20,9 @@ def fetcher(root, monkeypatch):
     time = Elapsed()
     monkeypatch.setattr(replica_fetcher, "time", time)
     monkeypatch.setattr(replica_fetcher, "random", SimpleNamespace(random=lambda: 0.5))
+    stops = []
+    monkeypatch.setattr(replica_fetcher, "kill_if_stopped", lambda *arguments: stops.append(arguments))
     made = fetcher_of(root, states, work)
     made.keep_running()
     work.runs.clear()
-    return SimpleNamespace(it=made, writer=writer, work=work, states=states, time=time)
+    return SimpleNamespace(it=made, writer=writer, work=work, states=states, time=time, stops=stops)

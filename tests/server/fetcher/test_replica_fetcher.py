@@ -185,6 +185,7 @@ def test_ft_01_ft_15_a_query_that_does_not_start_is_tried_again_later_each_time_
         fetcher.time.now += 0.125
     assert waits == [0, 1, 2, 4, 5, 5, 5]
     assert fetcher.work.delayed == ["its query has ended: it ended"] + ["its query does not start: no worker"] * 6
+    assert [broker_id for _, broker_id, _ in fetcher.stops] == [2] * 6, "each time it asks whether Spark has stopped"
     assert len(caplog.messages) == 7, "a line a failure"
     fetcher.writer.error = None
     fetcher.time.now += 10
