@@ -16,6 +16,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.server.executors import ExecutorsFailed, is_local, on_executors
+from lakelog.replication.server.fetcher.error_line import TRACEBACK, error_line
 from lakelog.replication.storage.delta.spark_delta import check_delta
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.header_source import read_headers
@@ -24,19 +26,23 @@ from lakelog.replication.storage.log.header_stream import HeaderStream
 _NOWHERE = "/nowhere"  # planning a stream opens no root
 _ERROR_LINE = re.compile(r"^[:\s]*(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _TOO_SLOW = "Python worker failed to connect back"
+_PATIENCE_SECONDS = 120.0  # a container may have to start first
 
 _checked: WeakSet[SparkContext] = WeakSet()
 _checking = threading.Lock()
 
 
 def check_spark(spark: SparkSession) -> None:
-    """Checks that the session can read Delta tables and that its Python workers can import Lakelog, once for each Spark
-    application. Raises InvalidConfigurationException with one sentence that says what to set."""
+    """Checks that the session can read Delta tables, that it has executors, and that its Python workers can import
+    Lakelog, once for each Spark application. Raises InvalidConfigurationException with one sentence that says what to
+    set."""
     with _checking:
         context = spark.sparkContext
         if context not in _checked:
             check_delta(spark)
             _check_workers(spark)
+            if not is_local(spark):
+                _check_executors(spark)
             _checked.add(context)
 
 
@@ -54,13 +60,42 @@ def _check_workers(spark: SparkSession) -> None:
             return
 
 
+def _check_executors(spark: SparkSession) -> None:
+    """Runs one task, which imports Lakelog and all that it needs. On other machines that may not be installed."""
+    try:
+        on_executors(spark, _run, [0], _PATIENCE_SECONDS)
+    except ExecutorsFailed as error:
+        raise InvalidConfigurationException(_refusal_of_executors(spark.sparkContext.pythonExec, error)) from None
+
+
+def _run(_: int) -> None:
+    """A task. Spark pickles it by its name, so a worker has to import this module."""
+
+
 def _refusal(python: str, error: str) -> str:
-    found = _ERROR_LINE.search(error)
-    reason = found[1] if found else error.strip().partition("\n")[0]
     return (
-        f"Spark's Python workers ({python}) cannot run Lakelog: {reason.rstrip('.')}; set {_setting(python)} before "
+        f"Spark's Python workers ({python}) cannot run Lakelog: {_reason(error)}; set {_setting(python)} before "
         "Spark starts, or let lakelog.spark_session() start it"
     )
+
+
+def _refusal_of_executors(python: str, error: ExecutorsFailed) -> str:
+    if error.__cause__ is None:
+        return (
+            f"Spark has given this application no executor for {_PATIENCE_SECONDS:.0f} s: each broker needs a free "
+            "core of its cluster; limit every application with --total-executor-cores (standalone) or --num-executors"
+        )
+    return (
+        f"Spark's executors cannot run Lakelog: {_reason(str(error.__cause__))}; on their machines {python} must be a "
+        "Python of the driver's version with Lakelog's packages: set PYSPARK_PYTHON before Spark starts"
+    )
+
+
+def _reason(error: str) -> str:
+    """The error of Python or of Java that a text of Spark is about."""
+    found = _ERROR_LINE.search(error)
+    first = found[1] if found else error.strip().partition("\n")[0]
+    return (error_line(error) if TRACEBACK in first else first).rstrip(".")
 
 
 def _setting(python: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.server import spark_check
+from lakelog.replication.server.executors import ExecutorsFailed
 from lakelog.replication.server.fetcher.follower_session import follower_session
 from lakelog.replication.server.spark_check import check_spark
 from lakelog.replication.server.warm_up import warm_up
@@ -32,18 +33,26 @@ NO_PROGRAM = """An error occurred while calling o45.load.
 : java.io.IOException: Cannot run program "/usr/bin/other-python": error=2, No such file or directory
 \tat java.base/java.lang.ProcessBuilder.start(ProcessBuilder.java:1143)
 Caused by: java.io.IOException: error=2, No such file or directory"""
+TASK = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent \
+failure: Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7 executor 1): org.apache.spark.api.python.PythonException: \
+Traceback (most recent call last):
+  File "pyspark/serializers.py", line 454, in loads
+ModuleNotFoundError: No module named 'deltalake'
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:645)"""
 SLOW = "An error occurred.\n: org.apache.spark.SparkException: Python worker failed to connect back."
 
 
 class Context:
     """A Spark context whose workers run this interpreter."""
 
-    def __init__(self, python):
-        self.pythonExec = python
+    def __init__(self, python, master):
+        self.pythonExec, self.master = python, master
 
 
-def session(python=OTHER):
-    made = SimpleNamespace(sparkContext=Context(python))
+def session(python=OTHER, master="local[2]"):
+    made = SimpleNamespace(sparkContext=Context(python, master))
     made.newSession = lambda: made
     return made
 
@@ -153,6 +162,28 @@ def test_a_session_without_delta_is_refused_with_what_is_missing(has_class, sett
 @pytest.mark.parametrize("catalog", [DELTA_CATALOG, "com.example.CatalogOverDelta"])
 def test_a_session_with_delta_is_not_refused(catalog):
     check_delta(without_delta(True, {**WHOLE, CATALOG: catalog}))
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (None, "given this application no executor for 120 s: each broker needs a free core of its cluster; limit"),
+        (TASK, f"cannot run Lakelog: ModuleNotFoundError: No module named 'deltalake'; on their machines {OTHER} must"),
+        (NO_PROGRAM, 'cannot run Lakelog: IOException: Cannot run program "/usr/bin/other-python": error=2, No such'),
+    ],
+    ids=["no free core", "without a package", "no such program"],
+)
+def test_executors_that_fail_are_refused_in_one_sentence(workers, monkeypatch, error, sentence):
+    def fails(_spark, call, items, patience_seconds):
+        assert ([call(item) for item in items], patience_seconds) == ([None], 120)
+        raise ExecutorsFailed("away") from (RuntimeError(error) if error else None)
+
+    workers(None)
+    monkeypatch.setattr(spark_check, "on_executors", fails)
+    with pytest.raises(InvalidConfigurationException) as raised:
+        check_spark(session(master="spark://host:7077"))
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("start", [follower_session, lambda spark: warm_up(spark, None, 1)])

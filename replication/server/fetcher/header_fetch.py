@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
+from lakelog.replication.server.executors import ExecutorsFailed, is_local, while_there_are_executors
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_snapshot import batches_from
 
@@ -27,6 +28,7 @@ class HeaderFetch:
     def __init__(self, name: str, source: StorageRoot) -> None:
         self._name = name
         self._source = source
+        self._has_warned = False
 
     def fetch(self, headers: DataFrame | None, step: FetchHeaders) -> FetchedHeaders:
         """Reads what `step` asks for. `headers` has the columns of `schemas.RECORD_BATCHES`; None if there are none.
@@ -37,11 +39,27 @@ class HeaderFetch:
         snapshot, failed = batches_from(self._source, wanted, step.topics)
         if headers is None or not step.log_ends:
             return FetchedHeaders(snapshot, failed, False)
-        streamed = headers.toArrow()
+        streamed = self._collected(headers)
+        if streamed is None:
+            return FetchedHeaders(snapshot, failed, True)
         gaps = sorted(streamed["gap"].drop_null().unique().to_pylist())
         if gaps:
             logger.warning("%s: %s: the leader's snapshot is read instead", self._name, "; ".join(gaps))
         return FetchedHeaders([*snapshot, *fetched_batches(streamed, step.log_ends)], failed, bool(gaps))
+
+    def _collected(self, headers: DataFrame) -> pa.Table | None:
+        """The rows of a micro-batch; None if Spark has no executor to bring them, and a replica must not wait."""
+        if is_local(headers.sparkSession):
+            return headers.toArrow()
+        try:
+            rows = while_there_are_executors(headers.sparkSession, headers.toArrow)
+        except ExecutorsFailed as error:
+            if not self._has_warned:
+                logger.warning("%s: %s: the leader's snapshot is read instead", self._name, error)
+            self._has_warned = True
+            return None
+        self._has_warned = False
+        return rows
 
 
 def fetched_batches(headers: pa.Table, log_ends: Mapping[TopicIdPartition, LogEnd]) -> list[FetchedBatch]:

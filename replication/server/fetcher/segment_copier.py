@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,11 +11,14 @@ from pyspark.sql import SparkSession
 from lakelog.replication.errors import CorruptRecordException, LakelogException
 from lakelog.replication.protocol.append_plan import AppendPlan, FetchedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.server.executors import ExecutorsFailed, has_executors, on_executors
 from lakelog.replication.storage.delta.commit_reader import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.segment import Segment, copy_segment, read_segment
 from lakelog.replication.storage.log.segment_rewrite import rewrite
+
+logger = logging.getLogger(__name__)
 
 _COPIERS = 4
 
@@ -28,12 +32,16 @@ class Copied:
 
 
 class SegmentCopier:
-    """Copies segments from one log to another: in the driver, or on executors if several together have at least
-    `executor_bytes`."""
+    """Copies segments from one log to another.
+
+    The driver copies them. If one of the logs is in an object store, Spark has executors, and several segments together
+    have at least `executor_bytes`, executors copy them. This only saves the driver work: it copies what they have not.
+    """
 
     def __init__(self, source: StorageRoot, target: StorageRoot, spark: SparkSession, executor_bytes: int) -> None:
         self._source = source
         self._target = target
+        self._job = _CopyJob(source, target)
         self._spark = spark
         self._executor_bytes = executor_bytes
 
@@ -59,12 +67,33 @@ class SegmentCopier:
             wanted = _leave_out(wanted, failed)
 
     def _copy_each(self, todo: Mapping[str, list[FetchedBatch]]) -> list[tuple[str, Segment | LakelogException]]:
-        size = sum(batches[0].segment_bytes for batches in todo.values())
-        job = _CopyJob(self._source, self._target)
         items = list(todo.items())
-        if size >= self._executor_bytes and len(items) > 1:
-            return self._spark.sparkContext.parallelize(items, len(items)).map(job).collect()
-        return in_threads(job, items, _COPIERS)
+        done = self._on_executors(items) if self._is_for_executors(todo) else {}
+        left = [item for item in items if item[0] not in done]
+        return [*done.items(), *in_threads(self._job, left, _COPIERS)]
+
+    def _is_for_executors(self, todo: Mapping[str, list[FetchedBatch]]) -> bool:
+        """Nothing is nearer to two folders of this machine than the driver."""
+        size = sum(batches[0].segment_bytes for batches in todo.values())
+        is_far = not (self._source.is_local and self._target.is_local)
+        return is_far and len(todo) > 1 and size >= self._executor_bytes and has_executors(self._spark)
+
+    def _on_executors(self, items: Sequence[tuple[str, list[FetchedBatch]]]) -> dict[str, Segment]:
+        """The segments that executors have copied, by the name of their source.
+
+        On an executor's machine a URI may lead elsewhere. So a copy counts only if the driver finds it in the target.
+        """
+        try:
+            outcomes = on_executors(self._spark, self._job, items)
+        except ExecutorsFailed as error:
+            logger.warning("%s: the driver copies %d segments itself: %s", self._source.uri, len(items), error)
+            return {}
+        written = {name: segment for name, segment in outcomes if isinstance(segment, Segment)}
+        sizes = self._target.sizes([segment.name for segment in written.values()])
+        found = zip(written.items(), sizes, strict=True)
+        done = {name: segment for (name, segment), size in found if size == segment.file.size}
+        logger.info("%s: executors have copied %d of %d segments", self._source.uri, len(done), len(items))
+        return done
 
 
 @dataclass(frozen=True)

@@ -364,10 +364,3 @@ def test_many_small_commits_are_one_commit_of_the_follower(world):
     world.fetch()
     assert leo(world.follower) == 8
     assert world.follower.refresh().version == before + 1
-
-
-def test_a_large_fetch_is_copied_by_executors(spark, root):
-    world = World(spark, root, **{"lakelog.executor.copy.bytes": 1})
-    fill(world.leader, P0, 3, 4)
-    world.fetch()
-    assert values(world.follower) == values(world.leader)

@@ -1,0 +1,88 @@
+"""Spark jobs of a broker whose executors are processes of their own.
+
+Spark lets a job wait for executors without limit: the cluster may have no core left for the application, or may have
+forgotten it. A broker must go on without them, so its jobs end with an error instead.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.server.fetcher.error_line import error_line
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_LOOK_SECONDS = 1.0
+
+
+class ExecutorsFailed(LakelogException):
+    """A task failed as often as Spark tries it, or Spark has no executor. The cause is Spark's error, if there is
+    one."""
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether the tasks of a session run in the driver: its master is `local[…]`."""
+    return re.fullmatch(r"local(\[.*\])?", spark.sparkContext.master or "") is not None
+
+
+def has_executors(spark: SparkSession) -> bool:
+    """Whether Spark has executors now. A local session never has."""
+    return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) > 1  # one is the driver
+
+
+def while_there_are_executors(spark: SparkSession, run: Callable[[], R], patience_seconds: float = 0.0) -> R:
+    """Calls `run`, which runs Spark jobs, and returns its result.
+
+    Raises ExecutorsFailed if a job fails, or once Spark has had no executor for `patience_seconds`: then the jobs are
+    cancelled.
+    """
+    if not patience_seconds and not has_executors(spark):
+        raise ExecutorsFailed("Spark has no executor")
+    context, tag = spark.sparkContext, f"lakelog-{uuid.uuid4().hex}"
+    results: list[R] = []
+    errors: list[Exception] = []
+    is_over = threading.Event()
+
+    def work() -> None:
+        try:
+            context.addJobTag(tag)
+            results.append(run())
+        except Exception as error:  # Spark's and py4j's
+            errors.append(error)
+        finally:
+            is_over.set()
+
+    InheritableThread(target=work, name=tag, daemon=True).start()  # it ends with the query that this thread is of
+    seen_at = time.monotonic()
+    while not is_over.wait(_LOOK_SECONDS):
+        if has_executors(spark):
+            seen_at = time.monotonic()
+        elif time.monotonic() - seen_at >= patience_seconds:
+            context.cancelJobsWithTag(tag)
+            raise ExecutorsFailed("Spark has no executor")
+    if errors:
+        raise ExecutorsFailed(error_line(errors[0])) from errors[0]
+    return results[0]
+
+
+def on_executors(
+    spark: SparkSession, call: Callable[[T], R], items: Sequence[T], patience_seconds: float = 0.0
+) -> list[R]:
+    """Calls `call` with each item in a task of its own. Returns the results in the order of the items.
+
+    Spark tries a task that fails again, as `spark.task.maxFailures` says. Raises ExecutorsFailed as above.
+    """
+    context = spark.sparkContext
+    return while_there_are_executors(
+        spark, lambda: context.parallelize(items, len(items)).map(call).collect(), patience_seconds
+    )

@@ -1,0 +1,127 @@
+"""Copies of segments to an object store, on executors."""
+
+import dataclasses
+
+import pytest
+
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.append_plan import FetchedBatch
+from lakelog.replication.server import executors
+from lakelog.replication.server.executors import ExecutorsFailed
+from lakelog.replication.server.fetcher import segment_copier
+from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from tests.storage.logs import P0, P1, fill, new_log
+
+
+class Plan:
+    """Wants all batches of a log."""
+
+    def __init__(self, log):
+        self._segments = {
+            segment.name: [FetchedBatch.of(header, segment.name, segment.file.size) for header in segment.headers]
+            for segment in log.refresh().segments.values()
+        }
+
+    def by_segment(self):
+        return self._segments
+
+
+class World:
+    """A copier from a local log with four segments to a folder of a bucket. `given` has the names of the segments of
+    each job that executors got."""
+
+    def __init__(self, spark, root, target):
+        self.spark, self.target, self.given = spark, target, []
+        self.log = new_log(root, P0, P1)
+        fill(self.log, P0, 3, 4, 5)
+        fill(self.log, P1, 6)
+        self.plan = Plan(self.log)
+        self.bytes = sum(segment.file.size for segment in self.log.refresh().segments.values())
+
+    def copy(self, target=None, executor_bytes=None):
+        copier = SegmentCopier(self.log.root, target or self.target, self.spark, executor_bytes or self.bytes)
+        return copier.copy(self.plan)
+
+    def on_executors(self, session, job, items):
+        self.given.append([name for name, _ in items])
+        return executors.on_executors(session, job, items)
+
+
+@pytest.fixture
+def world(spark, root, s3_options, monkeypatch, request):
+    """Local workers of the shared session play the executors."""
+    made = World(spark, root, StorageRoot.of(f"s3://bucket/{request.node.name}", s3_options))
+    monkeypatch.setattr(executors, "has_executors", lambda _: True)
+    monkeypatch.setattr(segment_copier, "has_executors", lambda _: True)
+    monkeypatch.setattr(segment_copier, "on_executors", made.on_executors)
+    return made
+
+
+def contents(root, segments):
+    return sorted(root.read(segment.name) for segment in segments)
+
+
+def is_whole(world, copied, target=None):
+    """Whether each segment has a copy in the target, byte for byte, and the target has nothing else."""
+    target, originals = target or world.target, list(world.log.refresh().segments.values())
+    same = contents(target, copied.segments) == contents(world.log.root, originals)
+    return same and not copied.failed and len(target.list()) == len(originals)
+
+
+def test_executors_copy_a_round_of_many_bytes(world, caplog):
+    caplog.set_level("INFO")
+    assert is_whole(world, world.copy())
+    assert [len(names) for names in world.given] == [4]
+    assert f"{world.log.root.uri}: executors have copied 4 of 4 segments" in caplog.messages
+
+
+def test_the_driver_copies_what_is_small_or_near_and_all_without_executors(world, root, monkeypatch):
+    assert is_whole(world, world.copy(executor_bytes=world.bytes + 1))
+    near = StorageRoot.of(root).child("near")
+    near.create_folder()
+    assert is_whole(world, world.copy(target=near), near)
+    world.target.delete_folder()
+    monkeypatch.setattr(segment_copier, "has_executors", lambda _: False)
+    assert is_whole(world, world.copy())
+    assert world.given == []
+
+
+def test_the_driver_copies_one_segment_alone(world):
+    while len(world.plan.by_segment()) > 1:
+        world.plan.by_segment().popitem()
+    assert len(world.copy(executor_bytes=1).segments) == 1
+    assert world.given == []
+
+
+def test_a_broken_segment_fails_its_partition_and_no_other(world):
+    broken = next(s.name for s in world.log.refresh().segments.values() if s.headers[0].topic_id_partition == P1)
+    world.log.root.delete(broken)
+    copied = world.copy()
+    assert {partition: type(error) for partition, error in copied.failed.items()} == {P1: CorruptRecordException}
+    assert broken in str(copied.failed[P1])
+    assert len(copied.segments) == 3
+    assert len(world.given) == 1
+
+
+def test_the_driver_copies_what_executors_cannot(world, caplog, monkeypatch):
+    def fails(*_):
+        raise ExecutorsFailed("Spark has no executor")
+
+    monkeypatch.setattr(segment_copier, "on_executors", fails)
+    assert is_whole(world, world.copy())
+    assert f"{world.log.root.uri}: the driver copies 4 segments itself: Spark has no executor" in caplog.messages
+
+
+def test_copies_that_the_driver_does_not_find_are_made_again(world, monkeypatch):
+    """On the machine of an executor a URI may lead to another store, such as http://localhost:9000."""
+    elsewhere = world.target.child("elsewhere")
+
+    def astray(session, job, items):
+        return executors.on_executors(session, dataclasses.replace(job, target=elsewhere), items)
+
+    monkeypatch.setattr(segment_copier, "on_executors", astray)
+    copied = world.copy()
+    assert len(elsewhere.list()) == 4
+    elsewhere.delete_folder()
+    assert is_whole(world, copied)
