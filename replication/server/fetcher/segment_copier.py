@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
@@ -21,6 +22,9 @@ from lakelog.replication.storage.log.segment_rewrite import rewrite
 logger = logging.getLogger(__name__)
 
 _COPIERS = 4
+
+_Item: TypeAlias = tuple[str, list[FetchedBatch]]  # the name of a segment, and the batches that are wanted of it
+_Outcome: TypeAlias = tuple[str, Segment | LakelogException]
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,11 @@ class SegmentCopier:
             failed.update(errors)
             wanted = _leave_out(wanted, failed)
 
-    def _copy_each(self, todo: Mapping[str, list[FetchedBatch]]) -> list[tuple[str, Segment | LakelogException]]:
+    def _copy_each(self, todo: Mapping[str, list[FetchedBatch]]) -> list[_Outcome]:
         items = list(todo.items())
         done = self._on_executors(items) if self._is_for_executors(todo) else {}
         left = [item for item in items if item[0] not in done]
-        return [*done.items(), *in_threads(self._job, left, _COPIERS)]
+        return [*done.items(), *self._job.copy_all(left)]
 
     def _is_for_executors(self, todo: Mapping[str, list[FetchedBatch]]) -> bool:
         """Nothing is nearer to two folders of this machine than the driver."""
@@ -78,13 +82,14 @@ class SegmentCopier:
         is_far = not (self._source.is_local and self._target.is_local)
         return is_far and len(todo) > 1 and size >= self._executor_bytes and has_executors(self._spark)
 
-    def _on_executors(self, items: Sequence[tuple[str, list[FetchedBatch]]]) -> dict[str, Segment]:
+    def _on_executors(self, items: Sequence[_Item]) -> dict[str, Segment]:
         """The segments that executors have copied, by the name of their source.
 
         On an executor's machine a URI may lead elsewhere. So a copy counts only if the driver finds it in the target.
         """
+        shares = _shares(items, self._spark.sparkContext.defaultParallelism)
         try:
-            outcomes = on_executors(self._spark, self._job, items)
+            outcomes = [outcome for each in on_executors(self._spark, self._job.copy_all, shares) for outcome in each]
         except ExecutorsFailed as error:
             logger.warning("%s: the driver copies %d segments itself: %s", self._source.uri, len(items), error)
             return {}
@@ -96,14 +101,25 @@ class SegmentCopier:
         return done
 
 
+def _shares(items: Sequence[_Item], cores: int) -> list[list[_Item]]:
+    """The items as shares of about the same number of bytes, one for each core at most."""
+    by_size = sorted(items, key=lambda item: item[1][0].segment_bytes)
+    return [by_size[start::cores] for start in range(min(cores, len(items)))]
+
+
 @dataclass(frozen=True)
 class _CopyJob:
-    """Copies one segment, in the driver or on an executor."""
+    """Copies segments, in the driver or on an executor. A core of an executor has as many connections as the driver,
+    since a copy waits for its store most of the time."""
 
     source: StorageRoot
     target: StorageRoot
 
-    def __call__(self, item: tuple[str, list[FetchedBatch]]) -> tuple[str, Segment | LakelogException]:
+    def copy_all(self, items: Sequence[_Item]) -> list[_Outcome]:
+        """Copies segments. If one fails, its outcome is the error."""
+        return in_threads(self._outcome, items, _COPIERS)
+
+    def _outcome(self, item: _Item) -> _Outcome:
         name, batches = item
         try:
             return name, self._copy(name, batches)

@@ -29,7 +29,7 @@ class Plan:
 
 class World:
     """A copier from a local log with four segments to a folder of a bucket. `given` has the names of the segments of
-    each job that executors got."""
+    each task, of each job that executors got."""
 
     def __init__(self, spark, root, target):
         self.spark, self.target, self.given = spark, target, []
@@ -43,9 +43,9 @@ class World:
         copier = SegmentCopier(self.log.root, target or self.target, self.spark, executor_bytes or self.bytes)
         return copier.copy(self.plan)
 
-    def on_executors(self, session, job, items):
-        self.given.append([name for name, _ in items])
-        return executors.on_executors(session, job, items)
+    def on_executors(self, session, call, shares):
+        self.given.append([[name for name, _ in share] for share in shares])
+        return executors.on_executors(session, call, shares)
 
 
 @pytest.fixture
@@ -72,7 +72,9 @@ def is_whole(world, copied, target=None):
 def test_executors_copy_a_round_of_many_bytes(world, caplog):
     caplog.set_level("INFO")
     assert is_whole(world, world.copy())
-    assert [len(names) for names in world.given] == [4]
+    (tasks,) = world.given
+    assert [len(names) for names in tasks] == [2, 2], "a task for each core"
+    assert sorted(name for names in tasks for name in names) == sorted(world.plan.by_segment())
     assert f"{world.log.root.uri}: executors have copied 4 of 4 segments" in caplog.messages
 
 
@@ -117,8 +119,9 @@ def test_copies_that_the_driver_does_not_find_are_made_again(world, monkeypatch)
     """On the machine of an executor a URI may lead to another store, such as http://localhost:9000."""
     elsewhere = world.target.child("elsewhere")
 
-    def astray(session, job, items):
-        return executors.on_executors(session, dataclasses.replace(job, target=elsewhere), items)
+    def astray(session, call, shares):
+        job = dataclasses.replace(call.__self__, target=elsewhere)
+        return executors.on_executors(session, job.copy_all, shares)
 
     monkeypatch.setattr(segment_copier, "on_executors", astray)
     copied = world.copy()
