@@ -38,7 +38,8 @@ def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int) -> bool:
     with tempfile.TemporaryDirectory(prefix="lakelog-warm-up-", ignore_cleanup_errors=True) as checkpoint:
         try:
             stream = read_headers(spark, HeaderStream(root, broker_id))
-            query = stream.writeStream.foreachBatch(process).option("checkpointLocation", checkpoint).start()
+            writer = stream.writeStream.foreachBatch(process).option("checkpointLocation", f"file://{checkpoint}")
+            query = writer.start()
             deadline = time.monotonic() + _PATIENCE_SECONDS
             while query.isActive and time.monotonic() < deadline and not done.wait(_LOOK_SECONDS):
                 pass

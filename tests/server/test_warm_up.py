@@ -16,10 +16,12 @@ def cluster(root):
 
 
 def test_a_follower_of_nothing_runs_a_micro_batch(spark, root, cluster):
-    storage = StorageRoot.of(root).child("broker-2")
+    """Also where files are by default in HDFS, as on YARN: the checkpoint is on the local disk."""
+    storage, session = StorageRoot.of(root).child("broker-2"), spark.newSession()
+    session.conf.set("fs.defaultFS", "hdfs://127.0.0.1:1")
     format_broker(storage, cluster.cluster_id, 2)
-    assert warm_up(spark, storage, 2)
-    assert not spark.streams.active
+    assert warm_up(session, storage, 2)
+    assert not session.streams.active
 
 
 def test_a_root_that_does_not_work_keeps_nobody_from_starting(spark, root, monkeypatch, caplog):

@@ -84,11 +84,13 @@ class ReplicaFetcher:
         self._thread.start()
 
     def _start_query(self) -> None:
-        """Starts the query with a new checkpoint, and deletes the older ones."""
+        """Starts the query with a new checkpoint, and deletes the older ones. They are on this machine's disk, also if
+        the cluster has another file system by default, such as HDFS."""
         if self._folder.list():
             self._folder.delete_folder()
         writer = read_headers(self._spark, self._stream).writeStream.queryName(self.name).foreachBatch(self._process)
-        self._query = writer.option("checkpointLocation", self._folder.child(uuid.uuid4().hex).spark_uri).start()
+        checkpoint = self._folder.child(uuid.uuid4().hex).uri
+        self._query = writer.option("checkpointLocation", f"file://{checkpoint}").start()
 
     def add_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
         """Adds partitions to fetch. A partition that it has under the same leader epoch stays as it is. [FS-02]"""

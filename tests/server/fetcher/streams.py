@@ -33,6 +33,7 @@ class Writer:
 
     def __init__(self):
         self.queries, self.process, self.writeStream, self.error = [], None, self, None
+        self.options = {}
 
     def queryName(self, name):  # noqa: N802
         self.name = name
@@ -42,7 +43,8 @@ class Writer:
         self.process = process
         return self
 
-    def option(self, *_):
+    def option(self, name, value):
+        self.options[name] = value
         return self
 
     def start(self):

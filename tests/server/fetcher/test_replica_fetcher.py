@@ -172,6 +172,12 @@ def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again
     assert len(fetcher.writer.queries) == 2, "it runs"
 
 
+def test_a_checkpoint_is_on_the_local_disk_wherever_spark_has_its_files(fetcher, root):
+    assert fetcher.writer.options["checkpointLocation"].startswith(
+        f"file://{root}/checkpoints/ReplicaFetcherThread-0-1/"
+    )
+
+
 def test_ft_01_ft_15_a_query_that_does_not_start_is_tried_again_later_each_time_and_the_rows_say_why(fetcher, caplog):
     fetcher.writer.queries[0].end()
     fetcher.writer.error = ZeroDivisionError("no worker\nat java.lang")
