@@ -43,8 +43,8 @@ def has_executors(spark: SparkSession) -> bool:
 def while_there_are_executors(spark: SparkSession, run: Callable[[], R], patience_seconds: float = 0.0) -> R:
     """Calls `run`, which runs Spark jobs, and returns its result.
 
-    Raises ExecutorsFailed if a job fails, or once Spark has had no executor for `patience_seconds`: then the jobs are
-    cancelled.
+    Raises ExecutorsFailed if a job fails, or if Spark has no executor, and then it cancels the jobs. Executors may take
+    `patience_seconds` to come.
     """
     if not patience_seconds and not has_executors(spark):
         raise ExecutorsFailed("Spark has no executor")
@@ -63,11 +63,9 @@ def while_there_are_executors(spark: SparkSession, run: Callable[[], R], patienc
             is_over.set()
 
     InheritableThread(target=work, name=tag, daemon=True).start()  # it ends with the query that this thread is of
-    seen_at = time.monotonic()
+    until = time.monotonic() + patience_seconds
     while not is_over.wait(_LOOK_SECONDS):
-        if has_executors(spark):
-            seen_at = time.monotonic()
-        elif time.monotonic() - seen_at >= patience_seconds:
+        if time.monotonic() >= until and not has_executors(spark):
             context.cancelJobsWithTag(tag)
             raise ExecutorsFailed("Spark has no executor")
     if errors:

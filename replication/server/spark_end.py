@@ -39,8 +39,8 @@ def pass_while_spark_runs(spark: SparkSession, broker_id: int, pause_point: Paus
 
 
 def kill_if_stopped(spark: SparkSession, broker_id: int, pause_point: PausePoint) -> None:
-    """Kills a broker whose application has been stopped by the JVM. A master does that after ten executors have failed
-    in a row. It asks the JVM, which may hang, so no thread calls it that does the duties of a leader."""
+    """Kills a broker whose application was stopped by the JVM, as when a master gives it up after ten executors have
+    failed in a row. It asks the JVM, which may hang, so no thread calls it that does the duties of a leader."""
     context = spark.sparkContext._jsc
     if context is not None and context.sc().isStopped():
         _kill(broker_id, pause_point)

@@ -158,6 +158,7 @@ class ReplicaFetcher:
         if time.monotonic() < self._query_looked_at + _QUERY_LOOK_SECONDS:
             return False
         self._query_looked_at = time.monotonic()
+        self._end_with_spark()  # its queries stay active
         return not query.isActive
 
     def _follow_snapshot(self) -> None:
@@ -195,8 +196,11 @@ class ReplicaFetcher:
             try:
                 self._start_query()
             except Exception as error:  # from Spark, from its workers or from the checkpoint's folder
-                kill_if_stopped(self._spark, self._broker_id, self._pause_point)
+                self._end_with_spark()
                 self._has_failed(f"its query does not start: {error_line(error)}")
+
+    def _end_with_spark(self) -> None:
+        kill_if_stopped(self._spark, self._broker_id, self._pause_point)
 
     def _has_failed(self, why: str) -> None:
         """Logs the failure, delays all partitions, and puts off the next start: longer after each failure in a row."""
