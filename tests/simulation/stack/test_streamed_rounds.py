@@ -16,7 +16,7 @@ from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.simulation.stack.history import run
 from lakelog.replication.simulation.stack.one_thread import InlineFetcher
 from lakelog.replication.storage.log.header_stream import RecordBatchReader
-from tests.server.fetcher.test_header_fetch import headers
+from tests.server.fetcher.test_header_fetch import LOCAL, headers
 
 NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxsize}
 
@@ -53,7 +53,7 @@ class Streamed:
         if found:
             self.micro_batches += 1
             self._streams[fetcher] = reader, end
-            fetcher._process(SimpleNamespace(toArrow=lambda: headers(*found)), 1)
+            fetcher._process(SimpleNamespace(sparkSession=LOCAL, toArrow=lambda: headers(*found)), 1)
         return None
 
     def _begin(self, fetcher):
