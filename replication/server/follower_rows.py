@@ -17,18 +17,25 @@ from lakelog.replication.protocol.replica import Replica
 
 Rows: TypeAlias = Mapping[TopicIdPartition, Replica]
 
+_NOW = float("inf")
 PATIENCE_SECONDS = 0.5  # how long a leader round waits for roots that were this fast the last time
 
 
 class FollowerRows:
     """The rows of brokers, read with `read`. Only one thread calls `look`.
 
+    `looked_at` is the monotonic time at which the look began that a broker's rows have come from.
+
     Rows older than `max_age` seconds do not count, because nobody knows what their broker does now. `began_at` is the
     time of `clock`, in seconds, at which the read of each broker's last returned rows began.
     """
 
-    def __init__(self, read: Callable[[int], Rows], max_age: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, read: Callable[[int], Rows], max_age: float, clock: Callable[[], float],
+        looked_at: Callable[[int], float] = lambda _: _NOW,
+    ) -> None:  # fmt: skip
         self._read = read
+        self._looked_at = looked_at
         self._max_age = max_age
         self._clock = clock
         self._followers: dict[int, _Follower] = {}
@@ -38,7 +45,7 @@ class FollowerRows:
         """Reads the rows of brokers; returns those of each broker, or its error. It waits at most `PATIENCE_SECONDS`. A
         root that was slower is not waited for again until it has been fast once."""
         for broker in brokers:
-            self._followers.setdefault(broker, _Follower(broker, self._read))
+            self._followers.setdefault(broker, _Follower(broker, self._read, self._looked_at))
         followers = {broker: self._followers[broker] for broker in brokers}
         for follower in followers.values():
             follower.begin(self._clock())
@@ -54,9 +61,10 @@ class FollowerRows:
 class _Follower:
     """One broker, and the current or last read of its root."""
 
-    def __init__(self, broker: int, read: Callable[[int], Rows]) -> None:
+    def __init__(self, broker: int, read: Callable[[int], Rows], looked_at: Callable[[int], float]) -> None:
         self._broker = broker
         self._read = read
+        self._looked_at = looked_at
         self._found: tuple[Rows | LakelogException, float] = ({}, float("-inf"))
         self._began_at = 0.0
         self._ended = threading.Event()
@@ -74,6 +82,7 @@ class _Follower:
         started, began_at = time.monotonic(), self._began_at
         try:
             found: Rows | LakelogException = self._read(self._broker)
+            began_at -= max(0.0, started - self._looked_at(self._broker))
         except LakelogException as error:
             found = error
         except Exception as error:  # a fault in one broker's rows must not keep the leader from the others' rows

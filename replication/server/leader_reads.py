@@ -35,7 +35,7 @@ class LeaderReads:
         self._cache = cache
         self._unreadable: set[int] = set()
         self._patience = min(LONGEST_SECONDS, replica_lag_time_max_ms / 4000)
-        self._rows = FollowerRows(self._read_rows, replica_lag_time_max_ms / 2000, clock)
+        self._rows = FollowerRows(self._read_rows, replica_lag_time_max_ms / 2000, clock, self._looked_at)
 
     def follower_rows(self, step: ReadFollowerRows) -> FollowersSeen:
         """The rows of followers. A broker whose rows cannot be read is left out, and logged once."""
@@ -64,6 +64,10 @@ class LeaderReads:
         table = self._cache.replica_table(broker)
         table.poll(self._patience)
         return table.replicas
+
+    def _looked_at(self, broker: int) -> float:
+        """Rows may come from a look that another thread of this process has taken."""
+        return self._cache.replica_table(broker).looked_at
 
     def _say_once(self, broker: int, error: LakelogException) -> None:
         """Logs once that a root cannot be read: it may stay so for many rounds."""

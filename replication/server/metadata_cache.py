@@ -46,21 +46,23 @@ class MetadataCache:
 
         If a table cannot be read, it raises KafkaStorageException, and the next call reports the changes read so far.
         """
-        has_moved = self.cluster.topics.refresh()
+        self._have_topics_moved(self.cluster.topics.refresh())
         self.cluster.configs.refresh()
         self.cluster.metadata.refresh()
-        return self._show(has_moved, self.cluster.refresh_brokers)
+        return self._show(self.cluster.refresh_brokers)
 
     def poll(self) -> bool:
         """Like `refresh`, but in an object store it may take older looks of this process."""
-        has_moved = self.cluster.topics.poll()
+        self._have_topics_moved(self.cluster.topics.poll())
         self.cluster.configs.poll()
         self.cluster.metadata.poll()
-        return self._show(has_moved, self.cluster.poll_brokers)
+        return self._show(self.cluster.poll_brokers)
 
-    def _show(self, have_topics_moved: bool, read_brokers: Callable[[], Mapping[int, BrokerRegistration]]) -> bool:
-        if have_topics_moved:
+    def _have_topics_moved(self, have_they: bool) -> None:
+        if have_they:
             self._throttled, self._is_untold = {}, True
+
+    def _show(self, read_brokers: Callable[[], Mapping[int, BrokerRegistration]]) -> bool:
         # Compare with the version that this cache has shown: writing an ISR change may have read newer rows already.
         self._is_untold |= self._version != self.cluster.metadata.version
         self._version, self._partitions = self.cluster.metadata.version, self.cluster.metadata.partitions

@@ -1,5 +1,6 @@
 """A leader's view of its followers while the root of one hangs."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -17,11 +18,13 @@ class World:
     """Brokers 2 and 3 follow, and each has a row."""
 
     def __init__(self, root):
+        self.ages = {}
         self.clock, self.reads = Clock(), {2: lambda: {P0: "row of 2"}, 3: lambda: {P0: "row of 3"}}
         self.view = LeaderReads(1, new_log(root, P0), SimpleNamespace(replica_table=self.table), 10_000, self.clock)
 
     def table(self, broker):
-        return SimpleNamespace(refresh=lambda: None, replicas=self.reads[broker]())
+        looked_at = time.monotonic() - self.ages.get(broker, 0.0)
+        return SimpleNamespace(poll=lambda _: None, looked_at=looked_at, replicas=self.reads[broker]())
 
     def look(self):
         self.clock.now += 1
@@ -46,3 +49,10 @@ def test_is_04_ol_01_rows_come_with_the_time_at_which_the_look_at_them_began(wor
     assert world.look().rows[2] == {P0: "row of 2"}, "that it counts for the HW does no harm"
     hanging.let_go()
     wait_until(lambda: world.looked_now() == {2, 3}, "a look at broker 2 that began since")
+
+
+def test_is_04_rows_of_an_older_look_of_this_process_come_with_its_time(world):
+    world.ages = {2: 200.0}
+    began_at = world.look().began_at
+    assert world.clock.now - 200 <= began_at[2] < world.clock.now - 100
+    assert began_at[3] == world.clock.now

@@ -53,6 +53,7 @@ class DeltaLog:
         self.root = root
         self._commits = KnownCommits(root)
         self._own: Commit | None = None  # the commit that was written last, which need not be read
+        self.looked_at = time.monotonic()  # when the look began on which the last answer of `has_moved` rests
         self._use(handle)
         self._checkpointed = self.version
 
@@ -111,15 +112,18 @@ class DeltaLog:
         A poll gives an `age` in seconds: in an object store it takes a look of this process that is at most as old, and
         that becomes younger the more happens.
         """
-        noted, uri, now = self.root.newest_versions, self.root.uri, time.monotonic()
-        if noted is None:
-            return not self._commits.is_newest(self.version)
-        known = None if age is None else noted.is_newest(uri, self.version, now - noted.age(age))
-        if known is None:
-            known = self._commits.is_newest(self.version)
-            if known:
-                noted.looked(uri, self.version, now)
-        return not known
+        noted, now = self.root.newest_versions, time.monotonic()
+        if noted is not None and age is not None:
+            newest, looked_at = noted.seen(self.root.uri)
+            if newest > self.version:
+                return True
+            if newest == self.version and looked_at >= now - noted.age(age):
+                self.looked_at = looked_at
+                return False
+        self.looked_at, is_newest = now, self._commits.is_newest(self.version)
+        if noted is not None and is_newest:
+            noted.looked(self.root.uri, self.version, now)
+        return not is_newest
 
     def move(self, up_to: int | None = None) -> list[Commit] | None:
         """Replays the following commits, to the newest version or `up_to` one, and returns them in order.
@@ -136,8 +140,10 @@ class DeltaLog:
             return None
         for commit in found:
             self._apply(commit)
-        if noted is not None and up_to is None:
-            noted.looked(self.root.uri, self.version, started)
+        if up_to is None:
+            self.looked_at = started
+            if noted is not None:
+                noted.looked(self.root.uri, self.version, started)
         return found
 
     def _following(self, up_to: int | None) -> list[Commit]:

@@ -46,10 +46,6 @@ class NewestVersions:
             if why not in _QUIET:
                 self._moved_at = time.monotonic()
 
-    def is_newest(self, uri: str, version: int, since: float) -> bool | None:
-        """Whether a version is the newest one, as far as looks tell that have begun at `since` or later; None if none
-        tells."""
-        newest, at = self._found.get(uri, (-1, float("-inf")))
-        if newest > version:
-            return False
-        return True if newest == version and at >= since else None
+    def seen(self, uri: str) -> tuple[int, float]:
+        """The highest version that is known to exist, and when a look at it began that has found no later one."""
+        return self._found.get(uri, (-1, float("-inf")))

@@ -68,6 +68,11 @@ class StateTable:
         with self._lock:
             return self._log.transaction_version(app_id)
 
+    @property
+    def looked_at(self) -> float:
+        """The monotonic time at which the look began that found the rows to be the newest."""
+        return self._log.looked_at
+
     def refresh(self) -> bool:
         """Reads the table again if it has moved; tells whether it had."""
         return self._refresh(None)

@@ -57,6 +57,11 @@ class TypedTable(Generic[Value]):
     def _decode(self, rows: list[Row]) -> Value:
         raise TypeError(f"{type(self).__name__} does not decode its rows")
 
+    @property
+    def looked_at(self) -> float:
+        """The monotonic time at which the look began that found the rows to be the newest."""
+        return self._table.looked_at
+
     def refresh(self) -> bool:
         """Reads the table again if it has moved; tells whether it had."""
         return self._table.refresh()
