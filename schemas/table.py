@@ -52,9 +52,8 @@ class Table:
     """A table of the cluster: the meaning of a row, its writers and its columns.
 
     `log_retention` is a safety setting: a writer that was paused may commit into a gap that a log clean-up left, so
-    every table keeps its log for an hour or more. On a local disk each commit lists the log. There at most
-    `commits_kept` commits stay (None: all within the retention), and after each commit the writer checks that the one
-    before still exists.
+    every table keeps its log for an hour or more, and after each commit the writer checks that the one before still
+    exists. On a local disk at most `commits_kept` commits stay (None: all within the retention).
     """
 
     name: str

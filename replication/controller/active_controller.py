@@ -49,7 +49,7 @@ from lakelog.replication.storage.tables.metadata_history import requests_carried
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 2.0  # age of a look at its tables in an object store; a decision on an older version loses
+_PATIENCE_SECONDS = 2.0  # age of a look at the tables that it has claimed; a decision on an older version loses
 _FIRST_REBALANCE_SECONDS = 5.0
 
 

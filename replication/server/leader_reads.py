@@ -55,7 +55,7 @@ class LeaderReads:
         return ClusterView(epochs, alive, self._cache.min_isr, self._cache.topics)
 
     def log(self, step: ReadLog) -> LogsSeen:
-        """The broker's log as it is now. Raises StaleBrokerEpochException once a newer process has claimed it."""
+        """The broker's log as last found. Raises StaleBrokerEpochException once a newer process has claimed it."""
         state = self._log.refresh(LONGEST_SECONDS)
         mark = LogMark.of(state)
         return LogsSeen(state.known, step.since.changed(mark) if isinstance(step.since, LogMark) else None, mark)

@@ -94,8 +94,9 @@ class Cluster:
         return self.brokers
 
     def poll_brokers(self) -> Mapping[int, BrokerRegistration]:
-        """Like `refresh_brokers`, but in an object store a registration is looked at once a heartbeat interval."""
-        self._brokers.refresh(self.config.broker_heartbeat_interval_ms / 1000)
+        """Like `refresh_brokers`, but in an object store a registration is looked at four times a heartbeat interval. A
+        longer age would make brokers look dead that are late with a heartbeat."""
+        self._brokers.refresh(self.config.broker_heartbeat_interval_ms / 4000)
         return self.brokers
 
     @property

@@ -154,13 +154,22 @@ def last_version(root: StorageRoot) -> int:
 
 
 def drop_commits_before(root: StorageRoot, version: int) -> None:
-    """Deletes the commits before `version`, the oldest first, and then their checkpoints and temporary files.
+    """Deletes the commits before `version`, the oldest first, and then their checkpoints.
 
     A newer checkpoint has all that they say. Because the oldest go first, a commit that still exists proves that no
     later commit was deleted.
     """
-    names = root.child("_delta_log").list()
-    old = sorted(name for name in names if name[:20].isdigit() and int(name[:20]) < version)
-    left = [name for name in names if (found := _TEMPORARY.fullmatch(name)) and int(found[1]) < version]
-    for name in [*filter(is_commit, old), *(name for name in old if not is_commit(name)), *left]:
+    names = sorted(name for name in root.child("_delta_log").list() if name[:20].isdigit())
+    old = [name for name in names if int(name[:20]) < version]
+    for name in [*filter(is_commit, old), *(name for name in old if not is_commit(name))]:
         root.delete(f"_delta_log/{name}")
+
+
+def tidy_log(root: StorageRoot, version: int, commits_kept: int | None) -> None:
+    """On a local disk: deletes temporary files of writers that died in a commit up to `version`, and all but the last
+    `commits_kept` commits; None keeps them."""
+    for name in root.child("_delta_log").list():
+        if (found := _TEMPORARY.fullmatch(name)) and int(found[1]) <= version:
+            root.delete(f"_delta_log/{name}")
+    if commits_kept is not None:
+        drop_commits_before(root, version - commits_kept)

@@ -32,7 +32,8 @@ def commit_content(
     now, has_new_rows = int(time.time() * 1000), data_change and (overwrite or not removes)
     counts = {"add": len(adds), "txn": len(txns), "remove": len(removes)}
     mode = {"mode": "Overwrite" if overwrite else "Append"}
-    info = {"timestamp": now, "operation": "WRITE", "operationParameters": mode, "engineInfo": _ENGINE}
+    is_blind = {"isBlindAppend": not removes and not overwrite}
+    info = {"timestamp": now, "operation": "WRITE", "operationParameters": mode, "engineInfo": _ENGINE, **is_blind}
     actions: Iterable[Mapping[str, Any]] = (
         {"commitInfo": {**info, **cause, NONCE: nonce, ACTIONS: counts}},
         *({"remove": _removed(file, data_change, now)} for file in removes),

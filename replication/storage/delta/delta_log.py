@@ -3,7 +3,7 @@
 delta-rs makes and opens tables and writes checkpoints. Commits it writes and reads a hundred times as slowly as these
 files take, with listings in between, and it checks almost nothing. So this module has every rule of a safe commit: it
 writes exactly the next version, if nobody else has, and retries nothing. It believes a refusal only after it has read
-that version, and checks a commit again that took longer than a part of the log retention.
+that version, and its own commit only if the one before it still exists: a clean-up may have left a gap there.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lakelog.replication.storage.delta.commit_reader import (
     AddedFile,
     Commit,
     commit_name,
-    drop_commits_before,
     parsed,
     read_commit,
+    tidy_log,
 )
 from lakelog.replication.storage.delta.commit_writer import NONCE, commit_content
 from lakelog.replication.storage.delta.known_commits import KnownCommits
@@ -32,8 +32,6 @@ from lakelog.replication.storage.delta.table_handle import TableHandle, add_acti
 from lakelog.replication.storage.delta.table_opening import create_table, open_table, reopen_table
 from lakelog.schemas import Table
 
-# A slower commit may have landed in the gap that a log clean-up left. The retention is at least one hour.
-SLOW_COMMIT_SECONDS = 300.0
 # Who opens a table reads all commits since its checkpoint: after so many the table's owner writes one.
 CHECKPOINT_COMMITS = 50
 
@@ -51,16 +49,16 @@ class DeltaLog:
 
     def __init__(self, root: StorageRoot, handle: TableHandle) -> None:
         self.root = root
-        self._commits = KnownCommits(root)
         self._own: Commit | None = None  # the commit that was written last, which need not be read
         self.looked_at = time.monotonic()  # when the look began on which the last answer of `has_moved` rests
+        self._checkpointed = int(handle.version())
         self._use(handle)
-        self._checkpointed = self.version
 
     def _use(self, handle: TableHandle) -> None:
         """Starts from the version that delta-rs has opened. Raises KafkaStorageException if its commit is torn."""
         self._handle = handle
         self._version = int(handle.version())
+        self._commits, self._checkpointed = KnownCommits(self.root), min(self._checkpointed, self._version)
         self._txns: dict[str, int] = {}  # those after the version of the handle
         actions = add_actions(handle)
         paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
@@ -107,7 +105,7 @@ class DeltaLog:
 
     def has_moved(self, age: float | None = None) -> bool:
         """Whether there are commits after `version`, or that version is gone or another commit now, because a clean-up
-        has deleted it: two cheap look-ups, no listing.
+        has deleted it: two look-ups, no listing.
 
         A poll gives an `age` in seconds: in an object store it takes a look of this process that is at most as old, and
         that becomes younger the more happens.
@@ -120,7 +118,7 @@ class DeltaLog:
             if newest == self.version and looked_at >= now - noted.age(age):
                 self.looked_at = looked_at
                 return False
-        self.looked_at, is_newest = now, self._commits.is_newest(self.version)
+        self.looked_at, is_newest = now, self._commits.is_newest(self.version, is_poll=age is not None)
         if noted is not None and is_newest:
             noted.looked(self.root.uri, self.version, now)
         return not is_newest
@@ -182,8 +180,8 @@ class DeltaLog:
             handle = self.root.open_table(self.version)
             handle.create_checkpoint()
             handle.cleanup_metadata()
-            if commits_kept is not None and self.root.is_local:
-                drop_commits_before(self.root, self.version - commits_kept)
+            if self.root.is_local:
+                tidy_log(self.root, self.version, commits_kept)
         except (DeltaError, OSError) as error:
             raise KafkaStorageException(f"{self.root.uri}: a checkpoint cannot be written: {reason(error)}") from error
         self._handle, self._txns, self._checkpointed = handle, {}, self.version
@@ -212,7 +210,7 @@ class DeltaLog:
         `cause` goes into the commit's metadata: the writer and its reason. `overwrite` drops every file that is not in
         `adds`. Raises CommitConflict if another commit won, CommitUnknown if the outcome cannot be read.
         """
-        expected, nonce, started = self.version + 1, uuid.uuid4().hex, time.monotonic()
+        expected, nonce = self.version + 1, uuid.uuid4().hex
         if overwrite:
             kept = {file.name for file in adds}
             removes = [file for name, file in self._files.items() if name not in kept]
@@ -227,14 +225,14 @@ class DeltaLog:
                 raise FileExistsError(f"version {expected} exists")
         except (OSError, KafkaStorageException) as error:
             self._settle(expected, nonce, error)
-        is_slow = time.monotonic() - started > SLOW_COMMIT_SECONDS
-        if is_slow or (self.root.is_local and not self._commits.is_there(expected - 1)):
+        if not self._commits.is_there(expected - 1):
             self._settle(expected, nonce, TimeoutError("the commit before it may have been cleaned up"))
+        self.root.sync_folder("_delta_log")
         self._own = parsed(expected, content, stamp)
         return expected
 
     def _settle(self, expected: int, nonce: str, error: Exception) -> None:
-        """Finds the outcome of a commit that failed or was slow. Returns if it landed, otherwise raises.
+        """Finds the outcome of a commit that failed or may be in a gap. Returns if it landed, otherwise raises.
 
         The commit landed if the version has its nonce and the version before still exists. Without that version, the
         commit may have fallen into a gap that a clean-up left. A lost reply of an object store looks like a refusal, so

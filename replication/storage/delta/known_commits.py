@@ -34,7 +34,8 @@ class KnownCommits:
 
     def is_there(self, version: int) -> bool:
         """Whether a commit still exists. If it was seen, its file must be the one that was seen."""
-        return self._is_sure(version) or self._is_known(version, self._root.stamps([commit_name(version)])[0])
+        (stamp,) = self._root.stamps([commit_name(version)])
+        return self._is_known(version, stamp)
 
     def _is_known(self, version: int, stamp: Stamp | None) -> bool:
         return stamp is not None and self._seen.get(version, stamp) == stamp
@@ -44,14 +45,14 @@ class KnownCommits:
         sure, at = self._sure
         return not self._root.is_local and version == sure and time.monotonic() - at < _SURE_SECONDS
 
-    def is_newest(self, version: int) -> bool:
-        """Whether a commit still exists and none follows: one look-up or two, no listing. If it is gone, many commits
-        may have followed."""
-        return self._look(version) == (None, True)
+    def is_newest(self, version: int, *, is_poll: bool = False) -> bool:
+        """Whether a commit still exists and none follows: two look-ups, no listing. If it is gone, many commits may
+        have followed. A poll is content with one look-up if the commit was there a moment ago."""
+        return self._look(version, is_poll=is_poll) == (None, True)
 
-    def _look(self, version: int) -> tuple[Stamp | None, bool]:
+    def _look(self, version: int, *, is_poll: bool) -> tuple[Stamp | None, bool]:
         """The stamp of the commit after a version, None without one, and whether the version is still there."""
-        if self._is_sure(version):
+        if is_poll and self._is_sure(version):
             return self._root.stamps([commit_name(version + 1)])[0], True
         following, current = self._root.stamps([commit_name(version + 1), commit_name(version)])
         is_there = self._is_known(version, current)
@@ -59,12 +60,12 @@ class KnownCommits:
         return following, is_there
 
     def newest(self, known: int) -> int:
-        """The newest version of the table, searched from `known` on: one look-up or two if the table has not moved.
+        """The newest version of the table, searched from `known` on, for polls: one look-up or two if it has not moved.
 
         Lists the log only if `known` is -1 or gone, because the next file may then be a late one in a clean-up's gap.
         """
         while known >= 0:
-            following, is_there = self._look(known)
+            following, is_there = self._look(known, is_poll=True)
             if not is_there:
                 break
             if following is None:

@@ -1,8 +1,8 @@
 """What a process last saw of the newest versions of tables in object stores, shared by all its threads and brokers.
 
 There each look-up costs money and time. So a poll takes an answer that another thread has found lately, and the less
-happens, the older that answer may be. A commit of this process is known at once. Reads on which a decision depends take
-no such answer: they look for themselves.
+happens, the older that answer may be. A commit of this process is known at once. Each commit looks for itself, and
+loses if the table has moved.
 """
 
 from __future__ import annotations

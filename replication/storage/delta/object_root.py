@@ -1,7 +1,7 @@
 """A storage root in an object store: S3, Azure or Google Cloud Storage, by obstore.
 
-Looking up a file is one request, whether it exists or not. obstore takes the options of delta-rs, which writes the
-commits: both use the same library of Rust.
+Looking up a file is one request, whether it exists or not, and a file is put only if there is none. obstore takes the
+options of delta-rs, which opens tables: both use the same library of Rust.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from lakelog.replication.storage.in_threads import in_threads
 if TYPE_CHECKING:
     from obstore import ObjectMeta
 
-_NEWEST = NewestVersions()
 _PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
 _FEW = 2
 _CONNECTIONS = 8  # look-ups of many files at a time
@@ -44,8 +43,8 @@ class ObjectRoot(StorageRoot):
 
     @property
     def newest_versions(self) -> NewestVersions:
-        """Where this process notes the versions of tables in all object stores."""
-        return _NEWEST
+        """Where this process notes the versions of the tables of one store and its access options."""
+        return _newest_versions(tuple(sorted(self.options.items())))
 
     @property
     def spark_uri(self) -> str:
@@ -185,6 +184,11 @@ class _ObjectFile(io.RawIOBase):
             content = bytes(found.bytes())
         self._at = stop
         return content
+
+
+@cache
+def _newest_versions(_: tuple[tuple[str, str], ...]) -> NewestVersions:
+    return NewestVersions()
 
 
 @cache

@@ -188,7 +188,8 @@ class StorageRoot:
             self.rename(temporary, name)
 
     def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
-        """Writes a file atomically and returns its stamp, or None if a file of that name exists. The folder must exist.
+        """Writes a file atomically and returns its stamp, or None if a file of that name exists. The folder must exist;
+        `sync_folder` makes the name durable.
 
         After a KafkaStorageException the file may have been written, or may be written later.
         """
@@ -201,7 +202,6 @@ class StorageRoot:
                 os.link(self.path(temporary), self.path(name))
             except FileExistsError:
                 return None
-        self.sync_folder(os.path.dirname(name))
         return len(content), written_at
 
     def create_folder(self) -> None:

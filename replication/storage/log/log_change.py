@@ -45,8 +45,11 @@ def start_chains(state: LogState, change: LogChange) -> dict[str, int]:
 
 
 def check_change(root: StorageRoot, state: LogState, change: LogChange) -> None:
-    """Checks what delta-rs does not. Raises CorruptRecordException if a file is added twice, unknown, missing or of a
-    wrong size, if a fact goes back, or if a compaction does not keep every batch."""
+    """Checks what a commit would write as it is given.
+
+    Raises CorruptRecordException if a file is added twice, unknown, missing or of a wrong size, if a fact goes back, or
+    if a compaction does not keep every batch.
+    """
     names = [segment.name for segment in change.adds]
     doubled = [name for name in names if name in state.segments or names.count(name) > 1]
     unknown = [segment.name for segment in change.removes if segment.name not in state.segments]

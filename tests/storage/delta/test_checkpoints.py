@@ -156,6 +156,17 @@ def test_must_do_2_nobody_reads_what_lies_in_the_hole_of_a_clean_up(root, busy):
     assert not busy.root.exists(hole)
 
 
+@pytest.mark.parametrize("kept", [4, None])
+def test_what_a_writer_left_that_died_in_a_commit_goes(busy, monkeypatch, kept):
+    monkeypatch.setattr("lakelog.replication.storage.log.replica_log.LOG", dataclasses.replace(LOG, commits_kept=kept))
+    folder, due = busy.root.child("_delta_log"), busy.current().version
+    old, young = (f".{version:020d}.json.{'0' * 32}.tmp" for version in (due, due + 100))
+    for name in (old, young, ".other"):
+        folder.write(name, b"half")
+    go_on(busy)
+    assert {old, young, ".other"} & {*folder.list()} == {young, ".other"}
+
+
 def compacted(log):
     go_on(log, 6)
     assert compact(log, 2**25, 2, 2**28, "test") > 0

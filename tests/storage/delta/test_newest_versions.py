@@ -124,21 +124,31 @@ def test_the_less_happens_the_older_a_look_may_be(root, logs, clock):
     assert (root.newest_versions.age(), root.newest_versions.age(2.0)) == (LONGEST_SECONDS, 2.0)
 
 
-def test_a_commit_that_was_just_there_is_not_looked_up_again_for_a_while(store, logs, clock):
+def test_a_poll_does_not_look_again_at_a_commit_that_was_just_there(store, logs, clock):
     (one, _) = logs
-    assert [store.faults.of(one.has_moved)[1] for _ in range(2)] == [2, 1]
-    clock.now += 11
-    assert store.faults.of(one.has_moved) == (False, 2)
+    looks = []
+    for _ in range(4):
+        looks.append(store.faults.of(lambda: poll(one))[1])
+        clock.now += LONGEST_SECONDS + 0.1
+    assert looks == [2, 1, 2, 1]
+    assert store.faults.of(one.has_moved) == (False, 2), "a decision depends on it"
+
+
+def test_two_stores_with_a_bucket_of_one_name_share_nothing():
+    here, there = (StorageRoot.of("s3://bucket", {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}) for port in (1, 2))
+    here.newest_versions.looked("s3://bucket/log", 5, 0.0)
+    assert here.child("log").newest_versions.seen("s3://bucket/log") == (5, 0.0)
+    assert there.newest_versions.seen("s3://bucket/log")[0] == -1
 
 
 def test_where_the_newest_commit_has_vanished_that_is_seen_a_while_later(root, logs, clock):
     (one, _) = logs
     one.commit({"why": "append"})
     one.move()
-    assert not one.has_moved()
+    assert not poll(one)
     root.delete(commit_name(1))
     clock.now += 11
-    assert one.has_moved()
+    assert poll(one)
     assert one.move() is None
     assert one.version == 0
 
