@@ -57,10 +57,13 @@ def test_faults_of_all_kinds_happen_and_records_are_acknowledged(monkeypatch):
         acknowledged.append(sum(sent.is_acknowledged for client in world.clients for sent in client.sent))
 
     monkeypatch.setattr(history, "check", counted)
-    for seed in range(246, 262):
+    of_commits = {LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER, OVERTAKEN, FROZEN, HANGS}
+    wanted = of_commits | {KILLED, STOPPED, LOSES_END, TORN, EMPTIED, RESTORED, ASLEEP, LITTERED, DOUBLED}
+    for seed in range(270, 330):
         found = run(seed)
         assert found.violation is None
         kinds.update(found.faults)
-    assert {LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER, OVERTAKEN, FROZEN, HANGS} <= set(kinds)
-    assert {KILLED, STOPPED, LOSES_END, TORN, EMPTIED, RESTORED, ASLEEP, LITTERED, DOUBLED} <= set(kinds)
-    assert sum(count > 0 for count in acknowledged) > 10
+        if len(acknowledged) >= 12 and wanted <= set(kinds):
+            break
+    assert wanted <= set(kinds)
+    assert sum(count > 0 for count in acknowledged) > len(acknowledged) * 0.6
