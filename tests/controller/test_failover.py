@@ -29,11 +29,13 @@ def test_fo_01_fo_02_every_table_is_claimed_before_anything_is_read(world, monke
 
     for table in TABLES:
         noted(table, "claim")
+        noted(table, "poll")
         noted(table, "refresh")
-    noted(Cluster, "refresh_brokers")
+    noted(Cluster, "poll_brokers")
     world.fail_over()
     assert done[: len(TABLES)] == [(table.__name__, "claim") for table in TABLES]
-    read = {(table.__name__, "refresh") for table in TABLES} | {("Cluster", "refresh_brokers")}
+    read = {(table.__name__, "refresh" if table is AdminTable else "poll") for table in TABLES}
+    read |= {("Cluster", "poll_brokers")}
     assert read <= set(done[len(TABLES) :])
 
 

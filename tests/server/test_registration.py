@@ -40,6 +40,9 @@ class LogFiles:
             raise FileNotFoundError(name)
         return self.files[name].encode()
 
+    def read_stamped(self, name):
+        return self.read(name), None
+
     def child(self, _):
         return SimpleNamespace(list=lambda: [*self.names, *(name.partition("/")[2] for name in self.files)])
 

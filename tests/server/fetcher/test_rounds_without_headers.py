@@ -195,7 +195,8 @@ def test_ft_03_a_fetcher_without_partitions_looks_at_no_rows(world):
 
 
 def test_ft_06_rows_that_cannot_be_read_call_for_a_round_that_says_so_and_for_no_more(world, monkeypatch):
-    monkeypatch.setattr(ReplicaTable, "refresh", raises(KafkaStorageException("503 Slow Down")))
+    for look in ("poll", "refresh"):
+        monkeypatch.setattr(ReplicaTable, look, raises(KafkaStorageException("503 Slow Down")))
     assert world.round.has_news()
     world.fetch()
     assert "503 Slow Down" in world.states.get(P0).error

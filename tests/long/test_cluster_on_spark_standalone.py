@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from lakelog.jobs.launch.code_archive import SOURCES
-from tests.standalone import standalone
+from tests.long.standalone import standalone
 
 SECRET = "in-no-log-and-in-no-plan"
 
