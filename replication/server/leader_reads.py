@@ -34,8 +34,9 @@ class LeaderReads:
         self._log = log
         self._cache = cache
         self._unreadable: set[int] = set()
+        self._looked_at: dict[int, float] = {}
         self._patience = min(LONGEST_SECONDS, replica_lag_time_max_ms / 4000)
-        self._rows = FollowerRows(self._read_rows, replica_lag_time_max_ms / 2000, clock, self._looked_at)
+        self._rows = FollowerRows(self._read_rows, replica_lag_time_max_ms / 2000, clock, self._looked_at.__getitem__)
 
     def follower_rows(self, step: ReadFollowerRows) -> FollowersSeen:
         """The rows of followers. A broker whose rows cannot be read is left out, and logged once."""
@@ -63,11 +64,9 @@ class LeaderReads:
     def _read_rows(self, broker: int) -> Rows:
         table = self._cache.replica_table(broker)
         table.poll(self._patience)
+        # Rows may come from a look of another thread. It is asked for before the rows, which may be newer then.
+        self._looked_at[broker] = table.looked_at
         return table.replicas
-
-    def _looked_at(self, broker: int) -> float:
-        """Rows may come from a look that another thread of this process has taken."""
-        return self._cache.replica_table(broker).looked_at
 
     def _say_once(self, broker: int, error: LakelogException) -> None:
         """Logs once that a root cannot be read: it may stay so for many rounds."""

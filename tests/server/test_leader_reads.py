@@ -14,6 +14,23 @@ from tests.processes import wait_until
 from tests.storage.logs import P0, new_log
 
 
+class Table:
+    """A table of rows whose last look is so many seconds old. Another thread refreshes it right after the rows were
+    read."""
+
+    def __init__(self, read, age):
+        self._read, self.looked_at = read, time.monotonic() - age
+
+    def poll(self, _):
+        pass
+
+    @property
+    def replicas(self):
+        found = self._read()
+        self.looked_at = time.monotonic()
+        return found
+
+
 class World:
     """Brokers 2 and 3 follow, and each has a row."""
 
@@ -23,8 +40,7 @@ class World:
         self.view = LeaderReads(1, new_log(root, P0), SimpleNamespace(replica_table=self.table), 10_000, self.clock)
 
     def table(self, broker):
-        looked_at = time.monotonic() - self.ages.get(broker, 0.0)
-        return SimpleNamespace(poll=lambda _: None, looked_at=looked_at, replicas=self.reads[broker]())
+        return Table(self.reads[broker], self.ages.get(broker, 0.0))
 
     def look(self):
         self.clock.now += 1

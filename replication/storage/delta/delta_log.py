@@ -50,7 +50,7 @@ class DeltaLog:
     def __init__(self, root: StorageRoot, handle: TableHandle) -> None:
         self.root = root
         self._own: Commit | None = None  # the commit that was written last, which need not be read
-        self.looked_at = time.monotonic()  # when the look began on which the last answer of `has_moved` rests
+        self.looked_at = time.monotonic()  # when the look began that found `version` to be the newest
         self._checkpointed = int(handle.version())
         self._use(handle)
 
@@ -118,10 +118,12 @@ class DeltaLog:
             if newest == self.version and looked_at >= now - noted.age(age):
                 self.looked_at = looked_at
                 return False
-        self.looked_at, is_newest = now, self._commits.is_newest(self.version, is_poll=age is not None)
-        if noted is not None and is_newest:
+        if not self._commits.is_newest(self.version, is_poll=age is not None):
+            return True
+        self.looked_at = now
+        if noted is not None:
             noted.looked(self.root.uri, self.version, now)
-        return not is_newest
+        return False
 
     def move(self, up_to: int | None = None) -> list[Commit] | None:
         """Replays the following commits, to the newest version or `up_to` one, and returns them in order.
@@ -214,9 +216,8 @@ class DeltaLog:
         if overwrite:
             kept = {file.name for file in adds}
             removes = [file for name, file in self._files.items() if name not in kept]
-        facts = cause, nonce, adds, removes, txns or {}
+        facts, stamp = (cause, nonce, adds, removes, txns or {}), None
         content = commit_content(*facts, overwrite=overwrite, data_change=data_change)
-        stamp = None
         try:
             if not self._commits.is_there(self.version):
                 raise FileNotFoundError(f"version {self.version} is gone")

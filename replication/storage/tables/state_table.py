@@ -70,8 +70,10 @@ class StateTable:
 
     @property
     def looked_at(self) -> float:
-        """The monotonic time at which the look began that found the rows to be the newest."""
-        return self._log.looked_at
+        """The monotonic time at which the look began that found the rows to be the newest. Rows that are read after it
+        are from that look or a later one. It waits for a refresh that is under way."""
+        with self._lock:
+            return self._log.looked_at
 
     def refresh(self) -> bool:
         """Reads the table again if it has moved; tells whether it had."""

@@ -59,7 +59,8 @@ class TypedTable(Generic[Value]):
 
     @property
     def looked_at(self) -> float:
-        """The monotonic time at which the look began that found the rows to be the newest."""
+        """The monotonic time at which the look began that found the rows to be the newest. Ask for it before the rows:
+        another thread may refresh the table in between."""
         return self._table.looked_at
 
     def refresh(self) -> bool:

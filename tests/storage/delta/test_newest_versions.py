@@ -169,6 +169,19 @@ def test_a_poll_does_not_hang_on_versions_of_a_table_that_was_made_again(root, l
     assert other.table_id == again.table_id
 
 
+def test_when_a_look_began_is_told_only_of_one_that_found_the_version_to_be_the_newest(root, logs, clock):
+    (one, _) = logs
+    assert not one.has_moved()
+    before = one.looked_at
+    assert before == clock.now
+    elsewhere(root, 1)
+    clock.now += 1
+    assert one.has_moved()
+    assert one.looked_at == before
+    one.move()
+    assert one.looked_at == clock.now
+
+
 def test_on_a_disk_every_poll_looks(clock):
     with MemoryStore("disk", is_local=True, faults=Counting()).opened() as store:
         log = DeltaLog.create(StorageRoot.of(f"{store.uri}/log"), LOG)

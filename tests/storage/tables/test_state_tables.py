@@ -1,6 +1,7 @@
 """The state tables: rows are read back, and concurrent compare-and-sets of processes lose nothing."""
 
 import dataclasses
+import threading
 from dataclasses import replace
 
 import pytest
@@ -97,6 +98,25 @@ def test_a_refresh_tells_whether_the_table_has_moved(storage, producers):
     assert other.refresh()
     assert (names(other), other.version) == (["first", "second"], version)
     assert not other.refresh()
+
+
+def test_the_time_of_a_look_is_not_told_before_its_rows_are_there(storage, producers, monkeypatch):
+    other, load, told = StateTable.open(storage, PRODUCERS), StateTable._load, []
+    producers.update({}, add("second"))
+    asks = threading.Thread(target=lambda: told.append((other.looked_at, names(other))))
+
+    def loads(table):
+        asks.start()
+        asks.join(0.1)
+        assert told == []
+        load(table)
+
+    monkeypatch.setattr(StateTable, "_load", loads)
+    before = other.looked_at
+    other.refresh()
+    asks.join(30)
+    ((looked_at, found),) = told
+    assert (looked_at > before, found) == (True, ["first", "second"])
 
 
 def test_a_reader_that_is_far_behind_a_clean_up_reads_the_newest_rows(storage, producers):
