@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.partition_log import PlacedBatch
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.record_digest import record_digest

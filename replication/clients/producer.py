@@ -27,6 +27,7 @@ from lakelog.replication.protocol.rounds.send_round import RecordMetadata as Rec
 from lakelog.replication.protocol.rounds.send_round import SendOptions
 from lakelog.replication.protocol.topic_name import check_not_internal
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.tables.producer_table import new_producer_id
 
 _RETRIES = 2**31 - 1
@@ -141,7 +142,7 @@ class Producer:
     ) -> Future[dict[int, RecordMetadata]]:  # fmt: skip
         check_not_internal(topic, "a producer")
         deadline = time.monotonic() + timeout_ms / 1000
-        partitions = self._view.partitions(topic)
+        partitions = self._view.partitions(topic, YOUNG_SECONDS)
         given = record_set(topic, records, len(partitions), self._view.cluster.config.log_segment_bytes)
         send = Send(self._begin, topic, given, timeout_ms, deadline)
         try:

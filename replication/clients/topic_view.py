@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TypeAlias
 
 from lakelog.replication.config import TopicConfig
-from lakelog.replication.errors import LakelogException, LeaderNotAvailableException
+from lakelog.replication.errors import LakelogException, LeaderNotAvailableException, UnknownTopicOrPartitionException
 from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -16,6 +17,7 @@ from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.topic import partitions_of
 from lakelog.replication.protocol.topic_name import check_is_text
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.log.log_identity import continues
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -35,20 +37,30 @@ class TopicView:
         self._replicas: dict[int, tuple[Process, ReplicaTable]] = {}
         self._in_sync: dict[int, int] = {}  # the newest broker epoch of each broker in the ISRs of the metadata
 
-    def partitions(self, topic: str) -> dict[int, PartitionRegistration]:
-        """Reads the metadata and returns the topic's partitions by number.
+    def partitions(self, topic: str, age: float | None = None) -> dict[int, PartitionRegistration]:
+        """Reads the metadata and returns the topic's partitions by number. A poll gives an `age`, as for
+        `TypedTable.poll`.
 
         Raises UnknownTopicOrPartitionException if the topic does not exist, InvalidTopicException if `topic` is not a
         str, KafkaStorageException.
         """
         check_is_text(topic)
         with self._lock:
-            self.cluster.topics.refresh()
-            self.cluster.metadata.refresh()
-            partitions = partitions_of(topic, self.cluster.topics.topics, self.cluster.metadata.partitions)
+            partitions = self._partitions(topic, age)
             for member, epoch in (pair for r in partitions.values() for pair in r.isr_epochs.items()):
                 self._in_sync[member] = max(epoch, self._in_sync.get(member, NO_EPOCH))
             return partitions
+
+    def _partitions(self, topic: str, age: float | None) -> dict[int, PartitionRegistration]:
+        topics, metadata = self.cluster.topics, self.cluster.metadata
+        if age is not None:
+            topics.watch(age)
+            metadata.watch(age)
+            with suppress(UnknownTopicOrPartitionException):  # it may have been made since that look
+                return partitions_of(topic, topics.topics, metadata.partitions)
+        topics.refresh()
+        metadata.refresh()
+        return partitions_of(topic, topics.topics, metadata.partitions)
 
     def config(self, topic: str) -> TopicConfig:
         """The topic's settings. A setting that the topic does not have is that of this client."""
@@ -76,15 +88,16 @@ class TopicView:
             )
         return log
 
-    def replicas(self, broker_id: int) -> Mapping[TopicIdPartition, Replica]:
-        """Reads a broker's replica rows. Its table is opened again when a new process of the broker has registered.
+    def replicas(self, broker_id: int, age: float | None = None) -> Mapping[TopicIdPartition, Replica]:
+        """Reads a broker's replica rows. Its table is opened again when a new process of the broker has registered. A
+        poll gives an `age`, as for `TypedTable.poll`.
         Raises KafkaStorageException, InconsistentClusterIdException (an emptied root), BrokerNotAvailableException."""
         process = self._process(broker_id)
         known = self._replicas.get(broker_id)
         if known is None or known[0] != process:
             table = ReplicaTable.open(self.cluster.broker_root(broker_id))
             known = self._replicas[broker_id] = process, table
-        known[1].refresh()
+        known[1].refresh() if age is None else known[1].poll(age)
         return known[1].replicas
 
     def _process(self, broker_id: int) -> Process:
@@ -94,18 +107,19 @@ class TopicView:
             found = self.cluster.refresh_brokers().get(broker_id)
         return self.cluster.broker_root(broker_id).uri, found.broker_epoch if found else NO_EPOCH
 
-    def leaderships(self, topic: str, partitions: Iterable[int]) -> dict[int, Leadership]:
-        """Reads the metadata and the leader rows of those partitions that exist, each table once.
+    def leaderships(self, topic: str, partitions: Iterable[int], age: float | None = None) -> dict[int, Leadership]:
+        """Reads the metadata and the leader rows of those partitions that exist, each table once. A poll gives an
+        `age`, as for `TypedTable.poll`.
 
         If a leader's table cannot be read, its partitions have the error. Raises UnknownTopicOrPartitionException.
         """
-        found = self.partitions(topic)
+        found = self.partitions(topic, age)
         chosen = {number: found[number] for number in partitions if number in found}
         rows: dict[int, Mapping[TopicIdPartition, Replica]] = {NO_LEADER: {}}
         errors: dict[int, LakelogException] = {}
         for leader in {registration.leader for registration in chosen.values()} - {NO_LEADER}:
             try:
-                rows[leader] = self.replicas(leader)
+                rows[leader] = self.replicas(leader, age)
             except LakelogException as error:
                 rows[leader], errors[leader] = {}, error
         return {
@@ -129,7 +143,7 @@ class TopicWatch:
 
     def moved(self) -> set[int]:
         """Reads again and returns the partitions that have changed since the last read."""
-        before, self.seen = self.seen, self._view.leaderships(self._topic, self._partitions)
+        before, self.seen = self.seen, self._view.leaderships(self._topic, self._partitions, YOUNG_SECONDS)
         return {number for number in self._partitions if self.seen.get(number) != before.get(number)}
 
 

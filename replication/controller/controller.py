@@ -142,7 +142,7 @@ class Controller:
     def _stand_by(self) -> None:
         """Takes over once the lease has not moved for the session time-out, by its own clock. [CE-02, EV-04]"""
         brokers = views(self._cluster.poll_brokers(), self._liveness)
-        seen = self._cluster.lease.watch(_PATIENCE_SECONDS)
+        seen = self._cluster.lease.watched(_PATIENCE_SECONDS)
         if seen != self._seen:
             self._seen, self._seen_at = seen, self._clock()
             self._brokers = (self._brokers[1], brokers)

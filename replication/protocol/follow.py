@@ -81,7 +81,7 @@ def append_fetched(plan: AppendPlan, leaders: LeaderRows, logs: Logs) -> list[Fe
         *([AppendFetched(plan, epochs)] if plan.batches else []),
         advance,
         *([RaiseLogStarts(raised)] if raised else []),
-        PublishReplicas("fetched"),
+        PublishReplicas("fetched", may_wait=True),
     ]
 
 

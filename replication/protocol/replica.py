@@ -40,6 +40,11 @@ class Replica(OfPartition):
         """Whether both rows tell the same of the replica. They may describe different versions of its log table."""
         return self is other or _told(self) == _told(other)
 
+    def may_wait_after(self, published: Replica) -> bool:
+        """Whether this row of a follower tells no more than a published one, except of the HW."""
+        is_follower = self.role == published.role == FOLLOWER_ROLE
+        return is_follower and _told_at_once(self) == _told_at_once(published)
+
     @property
     def log_start_chain(self) -> str:
         """The chain before the log start, where the lineage begins. Without a lineage the log is empty: the chain at
@@ -48,3 +53,5 @@ class Replica(OfPartition):
 
 
 _told = attrgetter(*(field.name for field in fields(Replica) if field.name != "log_version"))
+_LATER = {"log_version", "high_watermark", "lag"}
+_told_at_once = attrgetter(*(field.name for field in fields(Replica) if field.name not in _LATER))

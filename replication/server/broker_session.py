@@ -28,6 +28,7 @@ from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetche
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_identity import identify
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -154,7 +155,7 @@ class BrokerSession:
         """Once a heartbeat interval: publishes rows with the new appends of producers, and maintains the tables."""
         self._context.pause_point.pass_through()
         self._kept_at = time.monotonic()
-        self._log.refresh()  # otherwise a broker that leads nothing would not notice an unreadable log
+        self._log.refresh(LONGEST_SECONDS)  # otherwise a broker that leads nothing would not notice an unreadable log
         self._identify_log()
         self.replica_manager.publish("kept up")
         for table in (self._log, self._table, self._context.registry):

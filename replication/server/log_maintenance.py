@@ -21,6 +21,7 @@ from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import StartOf, delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.digest_scrub import DigestScrub
@@ -161,6 +162,6 @@ class LogMaintenance:
         self._pause_point.pass_through()
 
     def _note_removed(self) -> None:
-        names = set(self._log.refresh().segments)
+        names = set(self._log.refresh(LONGEST_SECONDS).segments)
         self._cleaner.removed(self._known - names)
         self._known = names

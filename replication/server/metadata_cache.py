@@ -16,6 +16,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
@@ -54,7 +55,7 @@ class MetadataCache:
     def poll(self) -> bool:
         """Like `refresh`, but in an object store it may take older looks of this process."""
         self._have_topics_moved(self.cluster.topics.poll())
-        self.cluster.configs.poll()
+        self.cluster.configs.watch(LONGEST_SECONDS)
         self.cluster.metadata.poll()
         return self._show(self.cluster.poll_brokers)
 

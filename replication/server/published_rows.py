@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
@@ -72,6 +72,12 @@ class PublishedRows:
             return inputs.hosted, inputs.hosted
         moved = {*_moved(before.hosted, inputs.hosted), *_moved(before.fetched, inputs.fetched), *in_log}
         return sorted(moved & inputs.hosted.keys()), in_log
+
+
+def all_may_wait(rows: Sequence[Replica], published: Rows) -> bool:
+    """Whether no row tells more than the published ones that somebody waits for: see `PublishReplicas`."""
+    pairs = zip(rows, published.values(), strict=False)
+    return len(rows) == len(published) and all(row is old or row.may_wait_after(old) for row, old in pairs)
 
 
 def _moved(before: Mapping[TopicIdPartition, Value], now: Mapping[TopicIdPartition, Value]) -> list[TopicIdPartition]:

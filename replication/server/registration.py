@@ -15,6 +15,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration, LogIdentity
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_identity import continues, identify
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -97,9 +98,10 @@ class Registration:
             )
 
     def check_not_fenced(self) -> None:
-        """Raises StaleBrokerEpochException if a newer process has registered. It does not need the broker's root."""
+        """Raises StaleBrokerEpochException if a newer process has registered. It does not need the broker's root. In an
+        object store it may find out some seconds later; a write finds out at once."""
         with self._lock:
-            self.table.refresh()
+            self.table.watch(LONGEST_SECONDS)
             self._check_is_ours(self.table.registration)
 
     def beat(self, log: LogIdentity | None, **figures: int | None) -> None:

@@ -48,7 +48,7 @@ from lakelog.replication.protocol.rounds.steps import (
 from lakelog.replication.server.leader_reads import LeaderReads
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.pause_point import PausePoint
-from lakelog.replication.server.published_rows import PublishedRows, RowInputs
+from lakelog.replication.server.published_rows import PublishedRows, RowInputs, all_may_wait
 from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
 from lakelog.replication.server.state_change_log import log_isr_changes, log_offline, log_roles
 from lakelog.replication.storage.log.repair import repair_logs
@@ -95,7 +95,7 @@ class ReplicaManager:
             CommitRoles: self._commit_roles,
             DeleteLogs: lambda step: delete_logs(log, step.partitions, who, assigned_to(broker_id, cache.partitions)),
             HostPartitions: self._host,
-            PublishReplicas: lambda step: self.publish(step.why),
+            PublishReplicas: lambda step: self.publish(step.why, step.may_wait),
             StartFetching: self._start_fetching,
             StopIdleFetchers: lambda _: fetchers.shutdown_idle_fetchers(),
             AlterPartitions: self._alter_partitions,
@@ -204,8 +204,9 @@ class ReplicaManager:
         with self._lock:
             self._hosted.update(follow_high_watermarks(self._hosted, step.log_ends, step.leader_high_watermarks))
 
-    def publish(self, why: str) -> None:
-        """Writes the rows of all replicas to `replicas`, if they have changed. `why` goes into the commit.
+    def publish(self, why: str, may_wait: bool = False) -> None:
+        """Writes the rows of all replicas to `replicas`, if they have changed. `why` goes into the commit. `may_wait`:
+        see `PublishReplicas`.
 
         It reads fetch states and roles before the log, because both move only after the log has changed. So no row
         claims more than the log has. Raises StaleBrokerEpochException, KafkaStorageException. [HW-02]
@@ -215,5 +216,8 @@ class ReplicaManager:
             hosted = {**self._offline.hosted(published), **self._hosted}
             inputs = RowInputs(hosted, self._fetchers.fetch_states(), self._offline.faults)
             state = self._log.current()  # read last: it has all roles and truncations that the rows show
-            self._table.publish(self._rows.build(inputs, state, published), why)
+            rows = self._rows.build(inputs, state, published)
+            if may_wait and all_may_wait(rows, published):
+                return
+            self._table.publish(rows, why)
             self._rows.have_landed(self._table.replicas)

@@ -94,9 +94,9 @@ class Cluster:
         return self.brokers
 
     def poll_brokers(self) -> Mapping[int, BrokerRegistration]:
-        """Like `refresh_brokers`, but in an object store a registration is looked at four times a heartbeat interval. A
+        """Like `refresh_brokers`, but in an object store a registration is looked at twice a heartbeat interval. A
         longer age would make brokers look dead that are late with a heartbeat."""
-        self._brokers.refresh(self.config.broker_heartbeat_interval_ms / 4000)
+        self._brokers.refresh(self.config.broker_heartbeat_interval_ms / 2000)
         return self.brokers
 
     @property

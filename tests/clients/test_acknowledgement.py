@@ -159,9 +159,9 @@ def test_ap_07_what_was_not_appended_is_not_waited_for(world, while_waiting):
 
 
 def test_ap_07_a_leader_that_cannot_be_read_is_waited_for_and_then_named(world, monkeypatch):
-    def refuse(_):
+    def refuse(*_):
         raise KafkaStorageException("broker 1: cannot be read")
 
-    monkeypatch.setattr(ReplicaTable, "refresh", refuse)
+    monkeypatch.setattr(ReplicaTable, "poll", refuse)
     (error,) = acknowledged(world, timeout_ms=1).values()
     assert (error.name, str(error)) == ("KafkaStorageException", "broker 1: cannot be read")

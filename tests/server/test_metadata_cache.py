@@ -66,7 +66,7 @@ def test_mc_01_mc_03_what_a_cache_knows(cluster, clock):
         (MetadataCache.refresh, (Cluster, "refresh_brokers"), "metadata"),
         (MetadataCache.refresh, (ConfigTable, "refresh"), "topics"),
         (MetadataCache.poll, (Cluster, "poll_brokers"), "metadata"),
-        (MetadataCache.poll, (ConfigTable, "poll"), "topics"),
+        (MetadataCache.poll, (ConfigTable, "watch"), "topics"),
     ],
 )
 def test_mc_01_what_has_moved_is_told_although_another_table_could_not_be_read(

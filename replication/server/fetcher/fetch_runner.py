@@ -41,6 +41,7 @@ from lakelog.replication.server.fetcher.leader_row_watch import LeaderRowWatch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas
+from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import append_as_follower
 from lakelog.replication.storage.log.delete_records import follow_log_starts
@@ -171,7 +172,7 @@ class FetchRunner:
 
     def _leader_rows(self, _: ReadLeaderRows) -> Mapping[TopicIdPartition, Replica]:
         table = self._context.leader_replicas()
-        table.refresh()
+        table.poll(YOUNG_SECONDS)
         rows = table.replicas
         if not self._has_read_rows:  # the round goes on with its first rows, and newer ones call for another round
             self._has_read_rows = True
@@ -179,7 +180,7 @@ class FetchRunner:
         return rows
 
     def _followed_logs(self, step: ReadFollowedLogs) -> OwnLogs:
-        state = self._context.log.refresh()
+        state = self._context.log.refresh(YOUNG_SECONDS)
         faults = {p: fault for p in step.partitions if (fault := state.fault(p)) is not None}
         return OwnLogs({p: state.known(p) for p in step.partitions}, faults)
 

@@ -13,7 +13,7 @@ from lakelog.replication.errors import CorruptRecordException, LakelogException
 from lakelog.replication.protocol.append_plan import AppendPlan, FetchedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.server.executors import ExecutorsFailed, has_executors, on_executors
-from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.segment import Segment, copy_segment, read_segment
@@ -127,10 +127,14 @@ class _CopyJob:
             return name, error
 
     def _copy(self, name: str, batches: Sequence[FetchedBatch]) -> Segment:
-        segment = read_segment(self.source, AddedFile(name, batches[0].segment_bytes))
+        segment = read_segment(self.source, self._file(name, batches[0].segment_bytes))
         if not _is_all_of(segment, batches):
             return self._rewrite(segment, batches)
         return copy_segment(self.source, segment, self.target)
+
+    def _file(self, name: str, size: int) -> AddedFile:
+        noted = self.source.newest_versions
+        return AddedFile(name, size, content=noted.commits.content(self.source.uri, name) if noted else None)
 
     def _rewrite(self, segment: Segment, batches: Sequence[FetchedBatch]) -> Segment:
         chains = {batch.chain for batch in batches}

@@ -5,7 +5,6 @@ Each is a past bug, or one that a careless clean-up of the code could make.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,47 +19,44 @@ from lakelog.replication.simulation.stack.schedules import rare
 from lakelog.replication.simulation.stack.shared_sabotage import SHARED
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import CommitConflict, DeltaLog
-from lakelog.replication.storage.delta.file_cleaner import FileCleaner
 from lakelog.replication.storage.log import compaction
 from lakelog.replication.storage.log.log_change import LogChange
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.state_table import StateTable
 
-_clean, _next, _batches = FileCleaner.__init__, Registration._next, compaction._batches
+_next, _batches = Registration._next, compaction._batches
 
 
-def _is_decided_once(log: ReplicaLog, cause: Any, decide: Callable[[LogState], Any], deadline: Any = None) -> Any:
+def _is_decided_once(
+    log: ReplicaLog, cause: Any, decide: Callable[[LogState], Any], deadline: Any = None, patience: Any = None
+) -> Any:
     decided: list[LogChange | None] = []
 
-    def attempt() -> int | None:
+    def attempt(age: float | None) -> int | None:
         with log._lock:
-            state = log.refresh()
+            state = log._refresh(age)
             decided.append(decided[0] if decided else decide(state))
             return None if decided[0] is None else log._commit(cause, decided[0])
 
-    return compare_and_set(log.root.uri, attempt, deadline)
+    return compare_and_set(log.root, attempt, deadline, patience)
 
 
 def _writes_what_it_had(table: StateTable, cause: Any, change: Any, txns: Any = None, *_: Any, **__: Any) -> Any:
     decided: list[Any] = []
 
-    def attempt() -> int | None:
+    def attempt(age: float | None) -> int | None:
         with table._lock:
-            table.refresh()
+            table._refresh(age)
             decided.append(decided[0] if decided else change(list(table._rows)))
             return None if decided[0] is None else table._commit(dict(cause), decided[0], txns)
 
-    return compare_and_set(table._log.root.uri, attempt, None)
+    return compare_and_set(table._log.root, attempt, None)
 
 
 def _takes_silence_for_landed(_log: DeltaLog, _expected: int, _nonce: str, error: Exception) -> None:
-    if type(error).__name__ == "CommitFailedError":
+    if isinstance(error, FileExistsError):
         raise CommitConflict(str(error)) from error
-
-
-def _cleans_at_once(cleaner: FileCleaner, root: Any, *_: Any) -> None:
-    _clean(cleaner, root, 0.0, time.monotonic, time.time)
 
 
 def _registers_as_before(registration: Registration, last: Any, *given: Any, **named: Any) -> Any:
@@ -114,15 +110,6 @@ STORAGE: dict[str, StackSabotage] = {
         at(
             ("storage.log.compaction.plan_compaction", _leaves_out_a_batch),
             ("storage.log.replica_log.check_change", lambda *_: None),
-        ),
-    ),
-    "files_are_deleted_at_once": StackSabotage(
-        "the file cleaner deletes files at once",
-        at(
-            ("storage.delta.file_cleaner.FileCleaner.__init__", _cleans_at_once),
-            ("storage.delta.file_cleaner._ORPHAN_SECONDS", 0.0),
-            ("storage.delta.file_cleaner._SWEEP_SECONDS", 0.0),
-            ("storage.delta.file_cleaner.DELETE_DELAY_SECONDS", 0.0),
         ),
     ),
     "broker_epochs_stand_still": StackSabotage(

@@ -60,6 +60,8 @@ class StackWorld:
         in_one_thread(changes, self.clock, random.Random(seed))
         changes.change("storage.delta.delta_log", "CHECKPOINT_COMMITS", self.rates.checkpoint_commits)
         self.store = MemoryStore(f"world-{seed}", self.rng.random() < 0.5, self.clock.wall, self.faults)
+        if self.rng.random() < 0.5:  # otherwise all share their looks, as in one process
+            self.store.process = lambda: getattr(self._actor(), "name", None)
         changes.enter_context(self.store.opened())
         changes.change(ReplicaTable, "publish", checked(ReplicaTable.publish, self._actor, self.told_hws))
         for place in ("sender", "delayed_operation"):

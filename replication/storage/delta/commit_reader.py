@@ -6,49 +6,26 @@ have to load delta-rs.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Any
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
-from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
+from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
+from lakelog.replication.storage.delta.storage_root import (
+    StorageRoot,
+)
 
 # The number of actions of each kind in a commit. A commit that was torn between two lines has fewer.
 ACTIONS = "lakelog.actions"
+CONTENTS = "lakelog.contents"  # of small added files, by name, in Base64
 
 _COMMIT = re.compile(r"\d{20}\.json")
 _TEMPORARY = re.compile(r"\.(\d{20})\.json\.[0-9a-f]+\.tmp")
 _TABLE_ACTIONS = {"protocol", "metaData"}
-
-
-@dataclass(frozen=True, slots=True)
-class AddedFile:
-    """A data file of a commit: name relative to the table, size in bytes, Delta's statistics as JSON.
-
-    `data_change` of an added file: whether it brings rows that the table did not have. Of a removed file: whether rows
-    go with it. Both are false in a compaction. A rewritten segment brings no new rows.
-    """
-
-    name: str
-    size: int
-    stats: str = field(default="{}", repr=False, compare=False)
-    data_change: bool = field(default=True, compare=False)
-
-
-@dataclass(frozen=True)
-class Commit:
-    """The changes that one version of a table made. `is_plain`: whether table, columns and protocol stay as they were.
-    `stamp` tells the commit from another one of its version."""
-
-    version: int
-    adds: tuple[AddedFile, ...] = ()
-    removes: tuple[AddedFile, ...] = ()
-    txns: Mapping[str, int] = field(default_factory=dict)
-    info: Mapping[str, Any] = field(default_factory=dict)
-    is_plain: bool = True
-    stamp: Stamp | None = field(default=None, compare=False)
 
 
 def commit_name(version: int) -> str:
@@ -82,6 +59,15 @@ def read_commit(root: StorageRoot, version: int) -> Commit:
         raise CorruptRecordException(torn_commit(root, version, repr(error))) from error
 
 
+def read_commits_after(root: StorageRoot, version: int) -> list[Commit]:
+    """The commits after a version, in order, until there is none. Raises CorruptRecordException as `read_commit`."""
+    found: list[Commit] = []
+    with suppress(FileNotFoundError):
+        while True:
+            found.append(read_commit(root, version + len(found) + 1))
+    return found
+
+
 def torn_commit(root: StorageRoot, version: int, found: str) -> str:
     """The error text for a commit that is not whole. Nothing may build on it, because its actions are unknown."""
     return (
@@ -100,7 +86,8 @@ def parsed(version: int, content: bytes, stamp: Stamp | None) -> Commit:
     counts = {action: len(found.get(action, ())) for action in info.get(ACTIONS, ())}
     if not found or counts != info.get(ACTIONS, {}):
         raise ValueError(f"{len(content)} bytes, actions {counts}")
-    adds = (_added(body) for body in found.get("add", ()))
+    contents = info.pop(CONTENTS, {})
+    adds = (_added(body, contents.get(body["path"])) for body in found.get("add", ()))
     removes = (_removed(body) for body in found.get("remove", ()))
     txns = {_text(body["appId"]): int(body["version"]) for body in found.get("txn", ())}
     return Commit(version, tuple(adds), tuple(removes), txns, info, not _TABLE_ACTIONS & set(found), stamp)
@@ -110,9 +97,16 @@ def _removed(body: Mapping[str, Any]) -> AddedFile:
     return AddedFile(_text(body["path"]), _count(body.get("size") or 0), data_change=bool(body.get("dataChange", True)))
 
 
-def _added(body: Mapping[str, Any]) -> AddedFile:
-    stats = _text(body.get("stats") or "{}")
-    return AddedFile(_text(body["path"]), _count(body["size"]), stats, bool(body["dataChange"]))
+def _added(body: Mapping[str, Any], encoded: str | None) -> AddedFile:
+    stats, size = _text(body.get("stats") or "{}"), _count(body["size"])
+    content = _decoded(encoded)
+    if content is not None and len(content) != size:
+        raise ValueError(f"{len(content)} bytes of a file of {size}")
+    return AddedFile(_text(body["path"]), size, stats, bool(body["dataChange"]), content)
+
+
+def _decoded(encoded: object) -> bytes | None:
+    return None if encoded is None else base64.b64decode(_text(encoded), validate=True)
 
 
 def _text(value: object) -> str:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lakelog.replication.storage.delta.commit_reader import ACTIONS, AddedFile
+import pyarrow as pa
+
+from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.commit_reader import (
+    ACTIONS,
+    CONTENTS,
+)
 
 NONCE = "lakelog.commit"
 
 _ENGINE = "Lakelog"
+_INLINED_BYTES = 32 << 10  # of small files, whose readers then need not ask an object store for them
 
 
 def commit_content(
@@ -35,12 +43,24 @@ def commit_content(
     is_blind = {"isBlindAppend": not removes and not overwrite}
     info = {"timestamp": now, "operation": "WRITE", "operationParameters": mode, "engineInfo": _ENGINE, **is_blind}
     actions: Iterable[Mapping[str, Any]] = (
-        {"commitInfo": {**info, **cause, NONCE: nonce, ACTIONS: counts}},
+        {"commitInfo": {**info, **cause, NONCE: nonce, ACTIONS: counts, **_contents(adds)}},
         *({"remove": _removed(file, data_change, now)} for file in removes),
         *({"add": _added(file, has_new_rows, now)} for file in adds),
         *({"txn": {"appId": app_id, "version": version}} for app_id, version in txns.items()),
     )
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+
+
+def inlined(content: pa.Buffer) -> bytes | None:
+    """The content of a file that is small enough for its commit; None for a larger one."""
+    return content.to_pybytes() if content.size <= _INLINED_BYTES else None
+
+
+def _contents(adds: Sequence[AddedFile]) -> Mapping[str, Any]:
+    small = {file.name: file.content for file in adds if file.content is not None}
+    if not small or sum(map(len, small.values())) > _INLINED_BYTES:
+        return {}
+    return {CONTENTS: {name: base64.b64encode(content).decode() for name, content in small.items()}}
 
 
 def _added(file: AddedFile, data_change: bool, now: int) -> Mapping[str, Any]:

@@ -7,35 +7,53 @@ import threading
 import time
 from collections.abc import Callable
 
-from lakelog.replication.errors import KafkaStorageException, TimeoutException
+from lakelog.replication.errors import KafkaStorageException, LakelogException, TimeoutException
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown
+from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 MAX_ATTEMPTS = 200
 MAX_UNKNOWN = 5
 _LONGEST_PAUSE_SECONDS = 0.1
 
 
-def compare_and_set(table: str, attempt: Callable[[], int | None], deadline: float | None = None) -> int | None:
+def compare_and_set(
+    table: StorageRoot,
+    attempt: Callable[[float | None], int | None],
+    deadline: float | None = None,
+    patience: float | None = None,
+) -> int | None:
     """Calls `attempt`, which reads, decides and commits, until it wins, and returns its result.
+
+    In an object store the first attempt gets an age in seconds, and may decide on what this process has seen of the
+    table within it: its commit loses if the table has moved. Nothing else is believed of it: if it commits nothing or
+    raises an error of the protocol, the next attempt reads the table, as its age is None. With `patience`, in seconds,
+    the work may wait so long: then that is the age, and that there is nothing to do is believed.
 
     After an unknown outcome it calls `attempt` again, so `attempt` must recognise its own commit. Raises
     KafkaStorageException, naming the table, if outcomes stay unknown, as on a disk that cannot be written, and
     TimeoutException if others win until `deadline`, in seconds of the monotonic clock. It always makes at least one
     attempt.
     """
-    unknown, pause = 0, threading.Event()
+    uri, unknown, pause = table.uri, 0, threading.Event()
     for number in range(MAX_ATTEMPTS):
+        age = YOUNG_SECONDS if number == 0 and table.newest_versions is not None else None
         try:
-            return attempt()
+            won = attempt(age if age is None or patience is None else patience)
+            if won is not None or age is None or patience is not None:
+                return won
+            continue
         except (CommitConflict, CommitUnknown) as error:
-            is_unknown, is_over = (
-                isinstance(error, CommitUnknown),
-                deadline is not None and time.monotonic() >= deadline,
-            )
+            is_unknown = isinstance(error, CommitUnknown)
+            is_over = deadline is not None and time.monotonic() >= deadline
             unknown += is_unknown
             if unknown == MAX_UNKNOWN or (is_over and is_unknown):
-                raise KafkaStorageException(f"{table}: cannot be written: {error}") from error
+                raise KafkaStorageException(f"{uri}: cannot be written: {error}") from error
             if is_over:
-                raise TimeoutException(f"{table}: timed out after others won {number + 1} commits in a row") from error
+                raise TimeoutException(f"{uri}: timed out after others won {number + 1} commits in a row") from error
+        except LakelogException as error:
+            if age is None or isinstance(error, KafkaStorageException):
+                raise
+            continue
         pause.wait(random.uniform(0, min(0.001 * 2**number, _LONGEST_PAUSE_SECONDS)))
-    raise KafkaStorageException(f"{table}: lost {MAX_ATTEMPTS} commits in a row to others")
+    raise KafkaStorageException(f"{uri}: lost {MAX_ATTEMPTS} commits in a row to others")

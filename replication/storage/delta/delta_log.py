@@ -16,12 +16,12 @@ from typing import Any
 from deltalake.exceptions import DeltaError
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_reader import (
-    AddedFile,
-    Commit,
     commit_name,
     parsed,
     read_commit,
+    read_commits_after,
     tidy_log,
 )
 from lakelog.replication.storage.delta.commit_writer import NONCE, commit_content
@@ -49,7 +49,7 @@ class DeltaLog:
 
     def __init__(self, root: StorageRoot, handle: TableHandle) -> None:
         self.root = root
-        self._own: Commit | None = None  # the commit that was written last, which need not be read
+        self._own: tuple[Commit, float] | None = None  # the commit that was written last, and when that began
         self.looked_at = time.monotonic()  # when the look began that found `version` to be the newest
         self._checkpointed = int(handle.version())
         self._use(handle)
@@ -60,6 +60,7 @@ class DeltaLog:
         self._version = int(handle.version())
         self._commits, self._checkpointed = KnownCommits(self.root), min(self._checkpointed, self._version)
         self._txns: dict[str, int] = {}  # those after the version of the handle
+        self._inlined: list[str] = []  # files whose content is in the last commit
         actions = add_actions(handle)
         paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
         self._files = {path: AddedFile(path, size) for path, size in zip(paths, sizes, strict=True)}
@@ -103,30 +104,11 @@ class DeltaLog:
             self._handle = reopen_table(self.root, self.version)
             return self._handle.transaction_version(app_id)
 
-    def has_moved(self, age: float | None = None) -> bool:
-        """Whether there are commits after `version`, or that version is gone or another commit now, because a clean-up
-        has deleted it: two look-ups, no listing.
+    def move(self, age: float | None = None) -> list[Commit] | None:
+        """Replays the following commits, to the newest version, and returns them in order.
 
-        A poll gives an `age` in seconds: in an object store it takes a look of this process that is at most as old, and
-        that becomes younger the more happens.
-        """
-        noted, now = self.root.newest_versions, time.monotonic()
-        if noted is not None and age is not None:
-            newest, looked_at = noted.seen(self.root.uri)
-            if newest > self.version:
-                return True
-            if newest == self.version and looked_at >= now - noted.age(age):
-                self.looked_at = looked_at
-                return False
-        if not self._commits.is_newest(self.version, is_poll=age is not None):
-            return True
-        self.looked_at = now
-        if noted is not None:
-            noted.looked(self.root.uri, self.version, now)
-        return False
-
-    def move(self, up_to: int | None = None) -> list[Commit] | None:
-        """Replays the following commits, to the newest version or `up_to` one, and returns them in order.
+        A poll gives an `age` in seconds: in an object store it takes what this process has seen, if the look is at most
+        as old. Without an age the store is always asked.
 
         Returns None if the table was opened anew, because a clean-up has deleted commits that were not replayed, or
         another tool has changed more than files: the state must be built from `active_files`. A clean-up deletes the
@@ -134,41 +116,54 @@ class DeltaLog:
         into a gap does not count. Raises KafkaStorageException if a commit is torn; then the version stays.
         """
         noted, started = self.root.newest_versions, time.monotonic()
-        found = self._following(up_to)
-        if not all(commit.is_plain for commit in found) or not self._commits.is_there(self.version):
-            self._use(reopen_table(self.root))
-            return None
+        found = self._commits.in_hand(self.version)
+        base = self.version + len(found)
+        seen = None if noted is None or age is None else noted.looked_at(self.root.uri, base, started - age)
+        if seen is None:
+            found += self._read_after(base)
+            if not all(commit.is_plain for commit in found) or not self._is_there(base, is_poll=age is not None):
+                if noted is not None:
+                    noted.forget(self.root.uri)
+                self._use(reopen_table(self.root))
+                return None
         for commit in found:
             self._apply(commit)
-        if up_to is None:
-            self.looked_at = started
-            if noted is not None:
-                noted.looked(self.root.uri, self.version, started)
+        self.looked_at = started if seen is None else seen
+        if noted is not None and seen is None:
+            noted.looked(self.root.uri, self.version, started)
         return found
 
-    def _following(self, up_to: int | None) -> list[Commit]:
-        found: list[Commit] = []
-        own = {} if self._own is None else {self._own.version: self._own}
-        self._own = None
-        while up_to is None or self.version + len(found) < up_to:
-            version = self.version + len(found) + 1
-            try:
-                found.append(own.get(version) or read_commit(self.root, version))
-            except FileNotFoundError:
-                break
-            except CorruptRecordException as error:
-                raise KafkaStorageException(str(error)) from error
-        return found
+    def _read_after(self, version: int) -> list[Commit]:
+        try:
+            return read_commits_after(self.root, version)
+        except CorruptRecordException as error:
+            raise KafkaStorageException(str(error)) from error
 
-    def _apply(self, commit: Commit) -> None:
+    def _is_there(self, base: int, *, is_poll: bool) -> bool:
+        """Whether a commit still exists. A poll does not ask for one that was there a moment ago."""
+        return (is_poll and self._commits.is_sure(base)) or self._commits.is_there(base)
+
+    def move_own(self) -> Commit:
+        """Replays the commit that was written last, without reading it, and none after it."""
+        assert self._own is not None, "a commit is replayed once"
+        (commit, began_at), self._own = self._own, None
+        self._apply(commit, began_at)
+        self.looked_at = max(self.looked_at, began_at)
+        return commit
+
+    def _apply(self, commit: Commit, began_at: float = float("-inf")) -> None:
+        before = self._commits.stamp(self.version)
         for file in commit.removes:
             self._files.pop(file.name, None)
+        self._files.update({name: self._files[name].light for name in self._inlined if name in self._files})
+        self._inlined = [file.name for file in commit.adds if file.content is not None]
         self._files.update({file.name: file for file in commit.adds})
         self._txns.update(commit.txns)
         self._version = commit.version
         self._commits.remember(commit.version, commit.stamp)
         if self.root.newest_versions is not None:
-            self.root.newest_versions.moved(self.root.uri, commit.version, commit.info.get("why"))
+            self.root.newest_versions.moved(self.root.uri, commit.version, commit.info.get("why"), began_at)
+            self.root.newest_versions.commits.add(self.root.uri, before, commit)
 
     def checkpoint_if_due(self, commits_kept: int | None = None) -> None:
         """Writes a checkpoint after CHECKPOINT_COMMITS commits, and drops commits beyond the log retention.
@@ -189,7 +184,7 @@ class DeltaLog:
         self._handle, self._txns, self._checkpointed = handle, {}, self.version
 
     def active_files(self) -> list[AddedFile]:
-        """All data files of the version, in no order."""
+        """All data files of the version, in no order. Small files of its last commit may have their content."""
         return list(self._files.values())
 
     def statistics(self) -> list[dict[str, Any]]:
@@ -207,19 +202,19 @@ class DeltaLog:
         overwrite: bool = False,
         data_change: bool = True,
     ) -> int:
-        """Commits version + 1 or nothing, and returns that version; `version` stays until the next `move`.
+        """Commits version + 1 or nothing, and returns that version; `version` stays until `move_own` or `move`.
 
         `cause` goes into the commit's metadata: the writer and its reason. `overwrite` drops every file that is not in
         `adds`. Raises CommitConflict if another commit won, CommitUnknown if the outcome cannot be read.
         """
-        expected, nonce = self.version + 1, uuid.uuid4().hex
+        expected, nonce, began_at = self.version + 1, uuid.uuid4().hex, time.monotonic()
         if overwrite:
             kept = {file.name for file in adds}
             removes = [file for name, file in self._files.items() if name not in kept]
         facts, stamp = (cause, nonce, adds, removes, txns or {}), None
         content = commit_content(*facts, overwrite=overwrite, data_change=data_change)
         try:
-            if not self._commits.is_there(self.version):
+            if not self._commits.is_sure(self.version) and not self._commits.is_there(self.version):
                 raise FileNotFoundError(f"version {self.version} is gone")
             stamp = self.root.put_if_absent(commit_name(expected), content)
             if stamp is None:
@@ -229,7 +224,7 @@ class DeltaLog:
         if not self._commits.is_there(expected - 1):
             self._settle(expected, nonce, TimeoutError("the commit before it may have been cleaned up"))
         self.root.sync_folder("_delta_log")
-        self._own = parsed(expected, content, stamp)
+        self._own = parsed(expected, content, stamp), began_at
         return expected
 
     def _settle(self, expected: int, nonce: str, error: Exception) -> None:

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 import time
 
-from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
-from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
+from lakelog.replication.storage.delta.commit import Commit, Stamp
+from lakelog.replication.storage.delta.commit_reader import (
+    commit_name,
+    last_version,
+)
+from lakelog.replication.storage.delta.storage_root import (
+    StorageRoot,
+)
 
 _KEPT = 16
 _SURE_SECONDS = 10.0  # how long a look at a commit counts in an object store
@@ -32,27 +38,42 @@ class KnownCommits:
             while len(self._seen) > _KEPT:
                 del self._seen[min(self._seen)]
 
+    def in_hand(self, version: int) -> list[Commit]:
+        """The commits after a version that this process has in its memory, in order. Their stamps are remembered, but
+        not that they were there."""
+        noted, found = self._root.newest_versions, list[Commit]()
+        while noted is not None:
+            last = version + len(found)
+            commit = noted.commits.after(self._root.uri, last, self._seen.get(last))
+            if commit is None or commit.stamp is None:
+                break
+            self._seen[commit.version] = commit.stamp
+            found.append(commit)
+        return found
+
     def is_there(self, version: int) -> bool:
         """Whether a commit still exists. If it was seen, its file must be the one that was seen."""
         (stamp,) = self._root.stamps([commit_name(version)])
-        return self._is_known(version, stamp)
+        is_there = self._is_known(version, stamp)
+        self.remember(version, stamp if is_there else None)
+        return is_there
+
+    def stamp(self, version: int) -> Stamp | None:
+        """The stamp of a commit, if it was seen."""
+        return self._seen.get(version)
 
     def _is_known(self, version: int, stamp: Stamp | None) -> bool:
         return stamp is not None and self._seen.get(version, stamp) == stamp
 
-    def _is_sure(self, version: int) -> bool:
+    def is_sure(self, version: int) -> bool:
         """Whether the commit was there a moment ago, and its store keeps commits for at least an hour."""
         sure, at = self._sure
         return not self._root.is_local and version == sure and time.monotonic() - at < _SURE_SECONDS
 
-    def is_newest(self, version: int, *, is_poll: bool = False) -> bool:
-        """Whether a commit still exists and none follows: two look-ups, no listing. If it is gone, many commits may
-        have followed. A poll is content with one look-up if the commit was there a moment ago."""
-        return self._look(version, is_poll=is_poll) == (None, True)
-
-    def _look(self, version: int, *, is_poll: bool) -> tuple[Stamp | None, bool]:
-        """The stamp of the commit after a version, None without one, and whether the version is still there."""
-        if is_poll and self._is_sure(version):
+    def _look(self, version: int) -> tuple[Stamp | None, bool]:
+        """The stamp of the commit after a version, None without one, and whether the version is still there. One
+        look-up is enough if it was there a moment ago."""
+        if self.is_sure(version):
             return self._root.stamps([commit_name(version + 1)])[0], True
         following, current = self._root.stamps([commit_name(version + 1), commit_name(version)])
         is_there = self._is_known(version, current)
@@ -65,7 +86,7 @@ class KnownCommits:
         Lists the log only if `known` is -1 or gone, because the next file may then be a late one in a clean-up's gap.
         """
         while known >= 0:
-            following, is_there = self._look(known, is_poll=True)
+            following, is_there = self._look(known)
             if not is_there:
                 break
             if following is None:

@@ -1,8 +1,8 @@
 """What a process last saw of the newest versions of tables in object stores, shared by all its threads and brokers.
 
 There each look-up costs money and time. So a poll takes an answer that another thread has found lately, and the less
-happens, the older that answer may be. A commit of this process is known at once. Each commit looks for itself, and
-loses if the table has moved.
+happens, the older that answer may be. A commit of this process is known at once. What is written depends on no such
+answer: a commit loses if the table has moved.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from __future__ import annotations
 import threading
 import time
 
+from lakelog.replication.storage.delta.shared_commits import SharedCommits
+
 LONGEST_SECONDS = 5.0
+YOUNG_SECONDS = 1.0  # the age of what a client or a commit begins with
+_SHORTEST_SECONDS = 0.2  # several threads of a process poll a table at about the same time
 _PART = 0.25  # of the time since anything has moved
 _QUIET = {"heartbeat", "renewed"}  # commits that only tell that a process is alive
 
@@ -22,30 +26,41 @@ def idle_age(seconds: float) -> float:
 
 
 class NewestVersions:
-    """The newest version of each table, by URI, and the time of the look that found it. Threads may share it."""
+    """The newest version of each table, by URI, and the time of the look that found it; `commits` has the newest
+    commits themselves. Threads may share it."""
 
     def __init__(self) -> None:
+        self.commits = SharedCommits()
         self._lock = threading.Lock()
         self._found: dict[str, tuple[int, float]] = {}
         self._moved_at = time.monotonic()
 
     def age(self, longest: float = LONGEST_SECONDS) -> float:
         """The age in seconds that an answer to a poll may have, `longest` at most."""
-        return min(idle_age(time.monotonic() - self._moved_at), longest)
+        return min(max(idle_age(time.monotonic() - self._moved_at), _SHORTEST_SECONDS), longest)
 
     def looked(self, uri: str, version: int, at: float) -> None:
         """Notes a look that began `at` a time of the monotonic clock: the table had this version and no later one."""
         with self._lock:
             self._found[uri] = version, at
 
-    def moved(self, uri: str, version: int, why: object) -> None:
-        """Notes that a commit with this version exists, and its reason."""
+    def moved(self, uri: str, version: int, why: object, at: float = float("-inf")) -> None:
+        """Notes that a commit with this version exists, and its reason. A writer gives the time `at` which it began to
+        write the commit: all earlier commits of the table have lower versions."""
         with self._lock:
             if version > self._found.get(uri, (-1, 0.0))[0]:
-                self._found[uri] = version, float("-inf")
+                self._found[uri] = version, at
             if why not in _QUIET:
                 self._moved_at = time.monotonic()
 
-    def seen(self, uri: str) -> tuple[int, float]:
-        """The highest version that is known to exist, and when a look at it began that has found no later one."""
-        return self._found.get(uri, (-1, float("-inf")))
+    def looked_at(self, uri: str, version: int, since: float) -> float | None:
+        """When the look began that has found no later version than this one; None if it began before `since`, or a
+        later version exists."""
+        newest, looked_at = self._found.get(uri, (-1, float("-inf")))
+        return looked_at if newest == version and looked_at >= since else None
+
+    def forget(self, uri: str) -> None:
+        """Drops all that is known of a table, because its history is another one than was known."""
+        with self._lock:
+            self._found.pop(uri, None)
+        self.commits.forget(uri)

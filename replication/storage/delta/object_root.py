@@ -18,8 +18,11 @@ from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurati
 from obstore.store import ObjectStore, from_url
 
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.newest_versions import NewestVersions
-from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
+from lakelog.replication.storage.delta.storage_root import (
+    StorageRoot,
+)
 from lakelog.replication.storage.delta.store_errors import reading, words_of, writing
 from lakelog.replication.storage.delta.store_options import client_arguments, delta_options, store_options
 from lakelog.replication.storage.in_threads import in_threads

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Schema
 
+from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.newest_versions import NewestVersions
 from lakelog.replication.storage.delta.root_uri import normal_uri
 from lakelog.replication.storage.delta.store_errors import reading, writing
@@ -25,8 +26,6 @@ from lakelog.replication.storage.delta.temporary_file import temporary_file
 
 TIMEOUT_MS = 10_000
 _OTHER_ROOTS: dict[str, type[StorageRoot]] = {}
-# A file's size in bytes, and its time of writing in ns or its ETag: they tell it from another file of that name.
-Stamp = tuple[int, int | str]
 
 
 def use_root(scheme: str, kind: type[StorageRoot]) -> None:
@@ -66,6 +65,10 @@ class StorageRoot:
     def newest_versions(self) -> NewestVersions | None:
         """Where this process notes the versions of tables; None where a look-up costs nothing."""
         return None
+
+    def poll_age(self, longest: float) -> float:
+        """The age in seconds that an answer to a poll may have, `longest` at most: the more happens, the younger."""
+        return longest if self.newest_versions is None else self.newest_versions.age(longest)
 
     @property
     def spark_uri(self) -> str:

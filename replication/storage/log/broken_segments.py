@@ -13,7 +13,7 @@ from typing import Any
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.segment import Segment, read_file, read_records, read_segment, size_fault
@@ -95,14 +95,14 @@ def read_or_broken(root: StorageRoot, file: AddedFile) -> Segment | BrokenSegmen
     does not return the file, because that error may be temporary.
     """
     try:
-        return read_segment(root, file)
+        return read_segment(root, file).light
     except CorruptRecordException as error:
         if not is_data_file(file.name):  # do not even look for it: no writer of Lakelog puts a record there
             return BrokenSegment(file, str(error), frozenset())
     try:
-        return read_segment(root, file)
+        return read_segment(root, file.light)
     except CorruptRecordException as error:
-        return BrokenSegment(file, str(error))
+        return BrokenSegment(file.light, str(error))
 
 
 def check_content(root: StorageRoot, file: AddedFile) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.compaction import Compaction, LogFile, plan_compaction, size_class
 from lakelog.replication.protocol.record_batch import BatchHeader
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.log.log_rewrite import NewFiles, readable, report_unreadable
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
@@ -31,7 +32,7 @@ def compact(
     `segment_bytes` and `max_bytes` are sizes in bytes. If `pace` raises, the log stays as it is. Raises
     CorruptRecordException, naming the file, if one cannot be read, and KafkaStorageException.
     """
-    segments = readable(log.refresh())
+    segments = readable(log.refresh(LONGEST_SECONDS))
     small = [s for s in segments.values() if s.headers and size_class(s.file.size, segment_bytes) >= 0]
     if len(small) < min_files:
         return 0

@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.log.broken_segments import check_content
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 _AGAIN_SECONDS = 600.0  # a file is not read twice within this time, however few there are
+_AGAIN_IN_A_STORE_SECONDS = 86_400.0  # object stores check their files themselves, and each read costs
 _LONGEST_SECONDS = 60.0  # the most that it catches up on, for example after the process was frozen
 
 
@@ -31,7 +32,9 @@ class DigestScrub:
         self._clock = clock
         self._looked_at = clock()
         self._credit = 0.0
+        self._again = _AGAIN_SECONDS if log.root.is_local else _AGAIN_IN_A_STORE_SECONDS
         self._read_at: dict[str, float] = {}
+        self._seen: Collection[str] = set(log.current().segments)
         self._last = f"leader-{random.random():.9f}"
 
     def run_once(self) -> int:
@@ -44,9 +47,12 @@ class DigestScrub:
 
     def _due(self) -> Sequence[str]:
         """The next files that the credit allows; the last of them may exceed it."""
-        state = self._log.current()
+        log, state = self._log, self._log.current()
         segments = dict(state.segments)
-        self._read_at = {name: at for name, at in self._read_at.items() if self._looked_at - at < _AGAIN_SECONDS}
+        self._read_at = {name: at for name, at in self._read_at.items() if self._looked_at - at < self._again}
+        if not log.root.is_local:  # a new file had the right bytes when it was written
+            self._read_at.update(dict.fromkeys(segments.keys() - self._seen, self._looked_at))
+            self._seen = segments.keys()
         names = sorted(segments.keys() - state.broken.keys() - self._read_at.keys())
         start = bisect_right(names, self._last)
         due = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,11 @@ from pyspark.sql.datasource import SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from lakelog.replication.errors import CorruptRecordException
-from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
+from lakelog.replication.storage.delta.commit import Commit
+from lakelog.replication.storage.delta.commit_reader import (
+    last_version,
+    read_commit,
+)
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.newest_versions import idle_age
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -24,6 +29,7 @@ from lakelog.replication.storage.log.segment_name import leader_of
 from lakelog.schemas import LOG
 
 UNBOUNDED = 2**62
+_AHEAD = 64  # commits that one look reads
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         self._stream = stream
         self._log = stream.source.child(LOG.name)
         self._commits = KnownCommits(self._log)
+        self._read: dict[int, Commit] = {}  # commits that the last look has found
+        self._followed = -1  # the commit before them, which was there after they were read
         self._target: int | None = None
         self._polled_at, self._moved_at = float("-inf"), time.monotonic()
         # The last commit that was read without a header for us. Commits that the leader itself fetched must start no
@@ -72,13 +80,30 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         if self._target is None and not self._is_due():
             return iter(()), start
         begin = self._scanned if self._scanned["log"] > start["log"] else start
-        newest = self._commits.newest(begin["log"]) if self._target is None else self._target
+        newest = self._newest(begin["log"]) if self._target is None else self._target
         if newest > begin["log"]:
             self._moved_at = time.monotonic()
         rows, end = self._headers(begin, newest, self._stream.max_bytes)
         if not rows and self._target is None:
             self._scanned, end = end, start
         return iter(rows), end
+
+    def _newest(self, version: int) -> int:
+        """The newest commit, or the last one that is read now. It reads the commits after `version` instead of looking
+        for them first. Only a listing tells where that version is gone."""
+        self._read, found, is_torn = {}, list[Commit](), False
+        with suppress(FileNotFoundError):
+            while version >= 0 and len(found) < _AHEAD and not is_torn:
+                try:
+                    found.append(read_commit(self._log, version + len(found) + 1))
+                except CorruptRecordException:
+                    is_torn = True  # it counts, and its reader says why it cannot be read
+        if version < 0 or not self._is_there(version):
+            return self._commits.newest(-1)
+        for commit in found:
+            self._commits.remember(commit.version, commit.stamp)
+        self._read, self._followed = {commit.version: commit for commit in found}, version
+        return version + len(found) + is_torn
 
     def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[tuple[Any, ...]]:  # noqa: N802 (Spark's name)
         """Reads the same headers again after a restart."""
@@ -102,7 +127,8 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
         version, skip, size = start["log"], start["files"], 0
         while version < newest:
             try:
-                files = [file for file in read_commit(self._log, version + 1).adds if file.data_change]
+                commit = self._read.pop(version + 1, None) or read_commit(self._log, version + 1)
+                files = [file for file in commit.adds if file.data_change]
             except FileNotFoundError:
                 return self._gap(newest)
             except CorruptRecordException as error:
@@ -115,9 +141,12 @@ class RecordBatchReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNo
                 rows += found
                 size += files[index].size if found else 0  # otherwise a read without rows might never advance
             version, skip = version + 1, 0
-        if 0 <= start["log"] < version and not self._commits.is_there(start["log"]):
+        if 0 <= start["log"] < version and start["log"] != self._followed and not self._is_there(start["log"]):
             return self._gap(newest)
         return rows, {"log": version, "files": 0}
+
+    def _is_there(self, version: int) -> bool:
+        return self._commits.is_sure(version) or self._commits.is_there(version)
 
     def _gap(self, newest: int, reason: str | None = None) -> tuple[list[tuple[Any, ...]], Offset]:
         """Discards all headers of this read: a late commit may have landed in a gap that a clean-up left."""

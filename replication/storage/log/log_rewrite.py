@@ -15,6 +15,7 @@ from typing import Any
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.record_batch import BatchHeader
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.log.log_change import LogChange
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.producer_snapshot import RememberedProducer
@@ -144,7 +145,7 @@ def take_out(log: ReplicaLog, cause: Mapping[str, Any], plan: Callable[[LogState
 
         for _ in range(_MAX_ROUNDS):
             try:
-                return log.transact(cause, decide)
+                return log.transact(cause, decide, patience=LONGEST_SECONDS)
             except _NotWritten as wanted:
                 rewriter.write(wanted.removal)
         raise KafkaStorageException(f"{log.root.uri}: the records to rewrite have changed {_MAX_ROUNDS} times")

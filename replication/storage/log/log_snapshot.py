@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions

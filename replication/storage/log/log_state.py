@@ -15,7 +15,7 @@ from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.partition_log import STOPPED, PartitionLog, PlacedBatch, role_version
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import Commit
+from lakelog.replication.storage.delta.commit import Commit
 from lakelog.replication.storage.log.broken_segments import BrokenSegment
 from lakelog.replication.storage.log.log_txns import BROKER_EPOCH, app_ids, partition_of, record, touched_partitions
 from lakelog.replication.storage.log.producer_snapshot import by_partition

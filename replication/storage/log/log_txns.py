@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from lakelog.replication.protocol.chain import halves, joined
 from lakelog.replication.protocol.partition_log import PartitionLog, role_of
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import Commit
+from lakelog.replication.storage.delta.commit import Commit
 from lakelog.replication.storage.log.segment import Segment
 
 BROKER_EPOCH = "broker-epoch"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,10 @@ import pyarrow as pa
 from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException, StaleBrokerEpochException
 from lakelog.replication.protocol.partition_log import LEADER, Role, role_version
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import AddedFile, Commit, check_commits
+from lakelog.replication.storage.delta.commit import AddedFile, Commit
+from lakelog.replication.storage.delta.commit_reader import (
+    check_commits,
+)
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -81,19 +84,16 @@ class ReplicaLog:
         """Delta's id of the table."""
         return self._log.table_id
 
-    def has_moved(self, age: float | None = None) -> bool:
-        """Whether others have committed since the last refresh; `age` as in `DeltaLog.has_moved`."""
-        with self._lock:
-            return self._is_doubtful or self._state.version != self._log.version or self._log.has_moved(age)
-
     def refresh(self, age: float | None = None) -> LogState:
-        """Replays the commits since the last refresh and returns the state. A poll gives an `age`, see `has_moved`.
+        """Replays the commits since the last refresh and returns the state. A poll gives an `age`, see `DeltaLog.move`.
 
         Raises StaleBrokerEpochException if a newer process has claimed this process's log, and KafkaStorageException.
         """
+        return self._refresh(age if age is None else self.root.poll_age(age))
+
+    def _refresh(self, age: float | None) -> LogState:
         with self._lock:
-            if self.has_moved(age):
-                self._replay()
+            self._replay(self._log.move(age))
             if self._state.broken:
                 self._healing.begin_if_due()
             if self._broker_epoch is not None and self._state.broker_epoch > self._broker_epoch:
@@ -110,8 +110,7 @@ class ReplicaLog:
         with self._lock:
             self._log.checkpoint_if_due(LOG.commits_kept)
 
-    def _replay(self, up_to: int | None = None) -> None:
-        commits = self._log.move(up_to)
+    def _replay(self, commits: Sequence[Commit] | None) -> None:
         self._unplaced.extend(commits or ())
         self._is_doubtful |= commits is None or self._state.version + len(self._unplaced) != self._log.version
         try:
@@ -180,29 +179,30 @@ class ReplicaLog:
         found = {segment.file.name: segment for segment in read}
         return [self._known_segments.get(file.name) or found[file.name] for file in files]
 
-    def transact(self, cause: Mapping[str, Any], decide: Decision, deadline: float | None = None) -> int | None:
+    def transact(
+        self, cause: Mapping[str, Any], decide: Decision, deadline: float | None = None, patience: float | None = None
+    ) -> int | None:
         """Commits the change that `decide` returns for the newest state; calls it again after each commit of others.
 
         Returns the version, None if there was nothing to do. After an unknown outcome it decides again on the new
         state. Raises what `decide` raises, KafkaStorageException, and TimeoutException if others win until the
-        `deadline` (s).
+        `deadline` (s). `patience`: for how many seconds the work may wait, see `compare_and_set`.
         """
 
-        def attempt() -> int | None:
+        def attempt(age: float | None) -> int | None:
             with self._lock:
-                change = decide(self.refresh())
+                change = decide(self._refresh(age))
                 return None if change is None else self._commit(cause, change)
 
-        return compare_and_set(self.root.uri, attempt, deadline)
+        return compare_and_set(self.root, attempt, deadline, patience)
 
     def _commit(self, cause: Mapping[str, Any], change: LogChange) -> int:
         check_change(self.root, self._state, change)
-        self._known_segments.update({segment.name: segment for segment in change.adds})
-        added = [segment.file for segment in change.adds]
-        removed = [segment.file for segment in change.removes]
+        self._known_segments.update({segment.name: segment.light for segment in change.adds})
+        added, removed = ([segment.file for segment in segments] for segments in (change.adds, change.removes))
         txns = {**start_chains(self._state, change), **change.txns}
         version = self._log.commit(cause, added, removed, txns, data_change=change.data_change)
-        self._replay(version)
+        self._replay([self._log.move_own()])
         return version
 
     def claim(self, broker_epoch: int) -> None:

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.commit_writer import inlined
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.producer_snapshot import SNAPSHOT_KEY, RememberedProducer, from_json, to_json
 from lakelog.replication.storage.log.segment_check import check_footer
@@ -58,6 +59,11 @@ class Segment:
         """Name of the data file, relative to the log table."""
         return self.file.name
 
+    @property
+    def light(self) -> Segment:
+        """The segment without the content of its file, which its log need not keep in memory."""
+        return self if self.file.content is None else dataclasses.replace(self, file=self.file.light)
+
 
 def write_segment(root: StorageRoot, leader: int | None, records: pa.Table, headers: Sequence[BatchHeader]) -> Segment:
     """Writes records (columns of `schemas.LOG`), in the order of `headers`, into a new file; it commits nothing."""
@@ -91,7 +97,7 @@ def write_file(root: StorageRoot, name_of: Callable[[str], str], content: pa.Buf
     """Writes a new file, named after the digest of its bytes, which is known before the first byte is written."""
     name = name_of(digest_of(content))
     root.put(name, content)
-    return AddedFile(name, content.size, stats)
+    return AddedFile(name, content.size, stats, content=None if root.is_local else inlined(content))
 
 
 def copy_segment(source: StorageRoot, segment: Segment, target: StorageRoot) -> Segment:
@@ -108,7 +114,7 @@ def copy_segment(source: StorageRoot, segment: Segment, target: StorageRoot) -> 
 def read_file(root: StorageRoot, file: AddedFile) -> pa.Buffer:
     """The bytes of a file. Raises CorruptRecordException, naming it, if they are not the committed ones."""
     try:
-        content = root.read_buffer(file.name)
+        content = pa.py_buffer(file.content) if file.content else root.read_buffer(file.name)
     except FileNotFoundError as error:
         raise CorruptRecordException(f"{root.path(file.name)}: is gone") from error
     digest = named_digest(file.name)
@@ -136,7 +142,7 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
     """
     _check_name(root, file.name)
     try:
-        with root.open(file.name, file.size) as source:
+        with pa.BufferReader(file.content) if file.content else root.open(file.name, file.size) as source:
             if source.size() != file.size:
                 raise OSError("has another size")
             footer = pq.read_metadata(source)
@@ -154,7 +160,7 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
 
 def _from_footer(file: AddedFile, metadata: Mapping[bytes, bytes], rows: int) -> Segment:
     headers = _headers(metadata[FOOTER_KEY])
-    known = AddedFile(file.name, file.size, metadata[STATISTICS_KEY].decode())
+    known = dataclasses.replace(file, stats=metadata[STATISTICS_KEY].decode(), data_change=True)
     check_footer(headers, known.stats, rows)
     if not is_snapshot(file.name):
         return Segment(known, headers)

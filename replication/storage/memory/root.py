@@ -10,8 +10,11 @@ import pyarrow as pa
 from deltalake import Schema
 
 from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.newest_versions import NewestVersions
-from lakelog.replication.storage.delta.storage_root import Stamp, StorageRoot
+from lakelog.replication.storage.delta.storage_root import (
+    StorageRoot,
+)
 from lakelog.replication.storage.delta.store_errors import reading, writing
 from lakelog.replication.storage.memory.store import SCHEME, File, MemoryStore
 from lakelog.replication.storage.memory.table import MemoryTable, create_table
@@ -37,7 +40,7 @@ class MemoryRoot(StorageRoot):
 
     @property
     def newest_versions(self) -> NewestVersions | None:
-        """Where all users of an object store in memory note the versions of its tables."""
+        """Where a process notes the versions of tables in an object store in memory."""
         return None if self.is_local else self.store.newest_versions
 
     def open_table(self, version: int | None = None) -> MemoryTable:

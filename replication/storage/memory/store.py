@@ -54,7 +54,7 @@ class NoFaults:
 @dataclass
 class MemoryStore:
     """Files by folder and name. `is_local`: whether it simulates disks of this machine, where an empty folder exists
-    too, or an object store."""
+    too, or an object store. `process` tells which process uses it now: each shares its looks with nobody else."""
 
     name: str
     is_local: bool = False
@@ -62,7 +62,8 @@ class MemoryStore:
     faults: Faults = field(default_factory=NoFaults)
     folders: dict[str, dict[str, File]] = field(default_factory=dict)
     parsed: dict[object, object] = field(default_factory=dict)  # commits that handles have parsed, by their stamps
-    newest_versions: NewestVersions = field(default_factory=NewestVersions)
+    process: Callable[[], object] = lambda: None
+    _newest_versions: dict[object, NewestVersions] = field(default_factory=dict)
     _writes: int = 0
 
     open_stores: ClassVar[dict[str, MemoryStore]] = {}
@@ -83,6 +84,11 @@ class MemoryStore:
     def uri(self) -> str:
         """The URI of the folder of all its roots."""
         return f"{SCHEME}://{self.name}"
+
+    @property
+    def newest_versions(self) -> NewestVersions:
+        """What the process that uses the store now has seen of its tables."""
+        return self._newest_versions.setdefault(self.process(), NewestVersions())
 
     def find(self, uri: str) -> File | None:
         """A file, None if it is not there."""

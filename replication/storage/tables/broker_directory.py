@@ -34,8 +34,8 @@ class BrokerDirectory:
         return dict(sorted(self._registrations.items()))
 
     def refresh(self, age: float | None = None) -> None:
-        """Reads every registration again that has moved. A poll gives an `age`, as for `TypedTable.poll`, and looks for
-        new brokers that often only.
+        """Reads every registration again that has moved. A poll gives an `age`, as for `TypedTable.watch`, and in an
+        object store looks for new brokers every 5 s.
 
         A table that cannot be read says nothing new: its broker counts as dead once its heartbeat has stood still for
         long enough, as any other. Raises KafkaStorageException where none can be read: it is the store then.
@@ -61,7 +61,7 @@ class BrokerDirectory:
     def _refresh(self, broker_id: int, age: float | None) -> None:
         table = self._tables.get(broker_id)
         if table is not None:
-            table.refresh() if age is None else table.poll(age)
+            table.refresh() if age is None else table.watch(age)
         else:
             table = BrokerTable.open_if_registered(self._cluster, broker_id)
         registration = None if table is None else _registration(table, broker_id)

@@ -22,9 +22,9 @@ class ControllerLease(TypedTable[Lease | None]):
         self.refresh()
         return self._value
 
-    def watch(self, age: float) -> Lease | None:
+    def watched(self, age: float) -> Lease | None:
         """The row as a look of this process has found it that, in an object store, is at most `age` seconds old."""
-        self.poll(age)
+        self.watch(age)
         return self._value
 
     def _decode(self, rows: list[Row]) -> Lease | None:

@@ -8,6 +8,7 @@ from lakelog.replication.errors import CorruptRecordException, StaleBrokerEpochE
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.log.log_txns import BROKER_EPOCH
 from lakelog.replication.storage.tables.row_codec import RowValues
 from lakelog.replication.storage.tables.state_table import Row, StateTable
@@ -78,7 +79,7 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
             self._decoded = rows, ordered  # if they land they are the table's, and need not be decoded
             return rows
 
-        version = self._table.update({"who": "broker", "why": why}, change)
+        version = self._table.update({"who": "broker", "why": why}, change, patience=LONGEST_SECONDS)
         # Its own version only: the handle may have moved on to a claim that came right after it.
         self._checked = self._checked if version is None else version
         return version

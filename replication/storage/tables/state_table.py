@@ -11,7 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.replication.errors import CorruptRecordException
-from lakelog.replication.storage.delta.commit_reader import AddedFile, commit_name, read_commit
+from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.commit_reader import (
+    commit_name,
+    read_commit,
+)
+from lakelog.replication.storage.delta.commit_writer import inlined
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
@@ -80,16 +85,19 @@ class StateTable:
         return self._refresh(None)
 
     def poll(self, age: float = LONGEST_SECONDS) -> bool:
-        """Like `refresh`, but in an object store it may take a look of this process, at most `age` seconds old."""
+        """Like `refresh`, but in an object store it may take a look of this process, at most `age` seconds old; the
+        more happens, the younger."""
+        return self._refresh(self._log.root.poll_age(age))
+
+    def watch(self, age: float) -> bool:
+        """Like `poll`, where it does not count how much happens."""
         return self._refresh(age)
 
     def _refresh(self, age: float | None) -> bool:
         with self._lock:
-            # A load that has failed is done again: to decide on older rows would undo what others have written.
-            if self._loaded == self._log.version and not self._log.has_moved(age):
+            if self._log.move(age) == [] and self._loaded == self._log.version:
                 return False
-            self._loaded = -1  # also where the versions have been used again, and the handle is at the newest by then
-            self._log.move()
+            self._loaded = -1  # a load that fails is done again: to decide on older rows would undo others' changes
             self._load()
             return True
 
@@ -113,7 +121,7 @@ class StateTable:
         if not is_data_file(file.name):
             raise CorruptRecordException(f"{path}: is no name of a file in the table's folder")
         try:
-            source = pa.BufferReader(self._log.root.read_buffer(file.name))
+            source = pa.BufferReader(file.content or self._log.root.read_buffer(file.name))
             parquet = pq.ParquetFile(source, page_checksum_verification=True)
             few = parquet.read(use_threads=False)  # threads would cost more than they save
             return _conformed(few, self._table.arrow)
@@ -139,20 +147,21 @@ class StateTable:
         txns: Mapping[str, int] | None = None,
         deadline: float | None = None,
         once: bool = False,
+        patience: float | None = None,
     ) -> int | None:
         """Writes what `change` makes of the newest rows, asking again when somebody else has written in between.
 
         Returns the version written, or None if `change` answered None: nothing to do. Since an outcome that cannot be
         told is decided anew, `change` must know its own work when it sees it. With `once` the table's log is looked at
         first: what has landed is not written again over what others have made of it since; `change` must then answer
-        the same for the same rows. Raises KafkaStorageException, and TimeoutException where others have won until
-        `deadline`, of the monotonic clock.
+        the same for the same rows. `patience`: see `compare_and_set`. Raises KafkaStorageException, and
+        TimeoutException where others have won until `deadline`, of the monotonic clock.
         """
         update, tried = uuid.uuid4().hex, set[int]()
 
-        def attempt() -> int | None:
+        def attempt(age: float | None) -> int | None:
             with self._lock:
-                self.refresh()
+                self._refresh(age)
                 landed = self._landed(tried, update) if once else None
                 rows = None if landed is not None else change(list(self._rows))
                 if rows is None:
@@ -160,7 +169,7 @@ class StateTable:
                 tried.add(self._log.version + 1)
                 return self._commit({**cause, _UPDATE: update}, rows, txns)  # `change` may have added to the cause
 
-        return compare_and_set(self._log.root.uri, attempt, deadline)
+        return compare_and_set(self._log.root, attempt, deadline, patience)
 
     def _landed(self, tried: Iterable[int], update: str) -> int | None:
         """The version that is this update's own commit, of those that it has tried; None if none is, or none is left.
@@ -178,22 +187,20 @@ class StateTable:
 
     def _commit(self, cause: Mapping[str, Any], rows: list[Row], txns: Mapping[str, int] | None) -> int:
         files = [self._write(rows)] if rows else []
-        version = self._log.commit(cause, files, txns=txns, overwrite=True)
-        self._log.move(version)
-        if self._log.version == version:
-            self._rows = rows
-            self._hold(files)
-        else:
-            self._load()
+        self._log.commit(cause, files, txns=txns, overwrite=True)
+        version = self._log.move_own().version
+        self._rows = rows
+        self._hold(files)
         return version
 
     def _write(self, rows: list[Row]) -> AddedFile:
         root, name = self._log.root, f"{uuid.uuid4().hex}.parquet"
-        content = pa.BufferOutputStream()
-        pq.write_table(self._codec.encode(rows), content, write_page_checksum=True)
-        written = content.getvalue()
+        buffer = pa.BufferOutputStream()
+        pq.write_table(self._codec.encode(rows), buffer, write_page_checksum=True)
+        written = buffer.getvalue()
         root.put(name, written)
-        return AddedFile(name, written.size, f'{{"numRecords":{len(rows)}}}')
+        content = None if root.is_local else inlined(written)
+        return AddedFile(name, written.size, f'{{"numRecords":{len(rows)}}}', content=content)
 
 
 def _conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:

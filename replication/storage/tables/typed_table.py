@@ -68,8 +68,13 @@ class TypedTable(Generic[Value]):
         return self._table.refresh()
 
     def poll(self, age: float = LONGEST_SECONDS) -> bool:
-        """Like `refresh`, but in an object store it may take a look of this process, at most `age` seconds old."""
+        """Like `refresh`, but in an object store it may take a look of this process, at most `age` seconds old; the
+        more happens, the younger."""
         return self._table.poll(age)
+
+    def watch(self, age: float) -> bool:
+        """Like `poll`, where it does not count how much happens."""
+        return self._table.watch(age)
 
     def maintain(self) -> None:
         """Keeps opening cheap; for the table's owner (the active controller, or the broker), now and then."""
@@ -81,7 +86,7 @@ class ClientTable(TypedTable[Value]):
 
     def maintain(self) -> None:
         """Reads the table and keeps opening cheap; for the active controller, now and then."""
-        self.refresh()
+        self.poll()
         super().maintain()
 
 

@@ -50,7 +50,7 @@ def test_ft_06_ft_15_a_root_that_fails_is_told_of_until_records_come_again(world
     world.fetch()
     rows_of(world, P0)
     with monkeypatch.context() as patch:
-        patch.setattr(ReplicaTable, "refresh", raises(OSError("away")))
+        patch.setattr(ReplicaTable, "poll", raises(OSError("away")))
         assert world.fetch() is False
     world.clock.now += 60
     assert world.states.end_delays()

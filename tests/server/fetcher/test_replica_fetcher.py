@@ -62,7 +62,7 @@ def test_ft_03_ft_14_without_anything_to_fetch_nothing_is_read_and_nobody_is_wok
 @pytest.mark.parametrize("error", [KafkaStorageException("no route to host"), OSError("connection reset")], ids=repr)
 def test_ft_06_a_fetch_that_fails_delays_all_its_partitions_and_tells(fetch, monkeypatch, caplog, error):
     fetch.states.assign({p: InitialFetchState("flights", 1, 0, 0) for p in (P0, P1)})
-    monkeypatch.setattr(ReplicaTable, "refresh", raises(error))
+    monkeypatch.setattr(ReplicaTable, "poll", raises(error))
     for _ in range(2):
         assert fetch.round.run(None) is False
     said = f"{type(error).__name__}: {error}"
@@ -75,7 +75,7 @@ def test_ft_06_a_fetch_that_fails_delays_all_its_partitions_and_tells(fetch, mon
 def test_ft_13_a_line_of_the_log_has_the_topic_and_no_stack_trace(fetch, monkeypatch, caplog):
     fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
     fetch.log.refresh().learn({P0.topic_id: "flights"})
-    monkeypatch.setattr(ReplicaTable, "refresh", raises(OSError("away\n\tat java.lang.Thread.run(Thread.java:840)")))
+    monkeypatch.setattr(ReplicaTable, "poll", raises(OSError("away\n\tat java.lang.Thread.run(Thread.java:840)")))
     fetch.round.run(None)
     assert caplog.messages == ["broker-2: flights-0 is delayed: OSError: away"]
 
@@ -92,7 +92,7 @@ def test_fm_07_br_04_a_source_that_hangs_does_not_keep_a_broker_from_stopping_to
     """The stop does not wait for the hanging round, which writes nothing when it goes on."""
     fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
     source = Hanging(lambda *_: False)
-    monkeypatch.setattr(ReplicaTable, "refresh", source)
+    monkeypatch.setattr(ReplicaTable, "poll", source)
     made = fetcher_of(root, fetch.states, fetch.round)
     hung = in_background(lambda: made._fetch(None))
     assert source.is_entered.wait(30)

@@ -87,7 +87,7 @@ def test_a_look_that_hangs_ends_with_an_error_when_others_have_gone_on(store, ta
     log, others = DeltaLog.create(table, LOG), Others()
     faulty(store, others, hangs=1.0)
     with pytest.raises(KafkaStorageException, match="timed out"):
-        log.has_moved()
+        log.move()
     assert others.seconds == [10.0]
 
 

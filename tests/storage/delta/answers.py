@@ -43,7 +43,7 @@ def land_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
     def lands(*args: Any, **options: Any) -> int:
         commit(*args, **options)
         refuse_all(monkeypatch)
-        monkeypatch.setattr(DeltaLog, "has_moved", lambda *_: False)
+        monkeypatch.setattr(DeltaLog, "move", lambda *_: [])
         raise CommitUnknown("connection reset")
 
     monkeypatch.setattr(DeltaLog, "commit", lands)

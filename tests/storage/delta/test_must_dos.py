@@ -13,7 +13,12 @@ from lakelog.replication.errors import CorruptRecordException, KafkaStorageExcep
 from lakelog.replication.protocol.partition_log import FOLLOWER, Role, role_version
 from lakelog.replication.storage.cluster import format_broker, format_cluster
 from lakelog.replication.storage.delta import delta_log, storage_root
-from lakelog.replication.storage.delta.commit_reader import AddedFile, commit_name, last_version, read_commit
+from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.commit_reader import (
+    commit_name,
+    last_version,
+    read_commit,
+)
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_txns import role_app_id

@@ -41,6 +41,7 @@ def clock(monkeypatch):
 def store(clock):
     assert time.monotonic is clock
     with MemoryStore("looks", faults=Counting()).opened() as made:
+        assert made.newest_versions.age() == 0.2
         yield made
 
 
@@ -62,59 +63,115 @@ def elsewhere(root, version, why="append"):
     assert root.put_if_absent(commit_name(version), commit_content({"why": why}, "nonce", [], [], {}))
 
 
-def poll(log):
-    return log.has_moved(LONGEST_SECONDS)
+def poll(log, age=LONGEST_SECONDS):
+    """The versions that a poll has found; None where the table was opened anew."""
+    found = log.move(age)
+    return found if found is None else [commit.version for commit in found]
+
+
+def write(log, why="append"):
+    log.commit({"why": why})
+    return log.move_own().version
 
 
 def test_a_poll_takes_what_another_has_just_seen(store, logs, clock):
     one, other = logs
-    assert store.faults.of(lambda: poll(one)) == (False, 2)
-    assert store.faults.of(lambda: poll(other)) == (False, 0)
+    assert store.faults.of(lambda: poll(one)) == ([], 2)
+    assert store.faults.of(lambda: poll(other)) == ([], 0)
     clock.now += LONGEST_SECONDS - 0.1
-    assert store.faults.of(lambda: poll(other)) == (False, 0)
+    assert store.faults.of(lambda: poll(other)) == ([], 0)
     clock.now += 0.2
     assert store.faults.of(lambda: poll(other))[1] > 0
 
 
 def test_a_look_that_a_decision_depends_on_is_never_shared(store, logs):
     one, other = logs
-    assert poll(one) is False
-    assert store.faults.of(other.has_moved)[1] > 0
-    assert store.faults.of(one.has_moved)[1] > 0
+    assert poll(one) == []
+    assert store.faults.of(other.move) == ([], 2)
+    assert store.faults.of(one.move) == ([], 2)
 
 
-def test_a_commit_of_this_process_is_known_at_once(store, logs):
+def test_a_commit_of_this_process_is_known_at_once_and_nobody_reads_it(store, logs):
     one, other = logs
-    assert [poll(one), poll(other)] == [False, False]
-    one.commit({"why": "append"})
-    one.move()
-    assert store.faults.of(lambda: poll(other)) == (True, 0)
-    assert [commit.version for commit in other.move()] == [1]
+    assert [poll(one), poll(other)] == [[], []]
+    write(one)
+    assert store.faults.of(lambda: poll(other)) == ([1], 0)
+    assert (facts_of(other), other.looked_at) == (facts_of(one), one.looked_at)
+
+
+def facts_of(log):
+    return log.version, log.active_files(), log.transaction_version("app")
+
+
+def test_a_look_that_is_not_shared_reads_only_what_the_process_does_not_know(root, store, logs):
+    one, other = logs
+    write(one)
+    write(one)
+    elsewhere(root, 3)
+    found, looks = store.faults.of(other.move)
+    assert [commit.version for commit in found] == [1, 2, 3]
+    assert looks == 3, "commit 3, that there is no commit 4, and commit 2, which the process knows"
+
+
+def test_what_the_process_knows_of_a_commit_counts_only_if_it_is_still_that_commit(root, clock, logs):
+    """The table was put back to version 1 from a copy, and has another commit 2 now."""
+    one, other = logs
+    write(one)
+    assert poll(other) == [1]
+    write(one)
+    root.delete(commit_name(2))
+    elsewhere(root, 2, "another")
+    assert other.move() is None
+    clock.now += 11
+    assert poll(one) is None
+    assert [facts_of(log) for log in logs] == [(2, [], None)] * 2
+
+
+def test_after_a_table_was_opened_anew_its_earlier_commits_are_forgotten(root, clock, logs):
+    one, other = logs
+    late = DeltaLog.open(root)
+    write(one)
+    write(one)
+    for version in (1, 2):
+        root.delete(commit_name(version))
+    clock.now += 11
+    assert one.move() is None
+    elsewhere(root, 1, "another")
+    (commit,) = late.move()
+    assert commit.info["why"] == "another"
+    assert other.move() == [commit]
+
+
+def test_few_commits_are_kept(root, logs):
+    one, other = logs
+    for _ in range(20):
+        write(one)
+    assert sorted(root.newest_versions.commits._commits[root.uri]) == [*range(5, 21)]
+    assert poll(other) == [*range(1, 21)]
 
 
 def test_a_commit_of_another_process_is_seen_when_the_look_is_too_old(root, logs, clock):
     (one, _) = logs
-    assert not poll(one)
+    assert poll(one) == []
     elsewhere(root, 1)
-    assert not poll(one)
+    assert poll(one) == []
     clock.now += LONGEST_SECONDS + 0.1
-    assert poll(one)
+    assert poll(one) == [1]
 
 
 @pytest.mark.parametrize(
-    ("why", "age"), [("append", 0.0), ("heartbeat", LONGEST_SECONDS), ("renewed", LONGEST_SECONDS)]
+    ("why", "age"), [("append", 0.2), ("heartbeat", LONGEST_SECONDS), ("renewed", LONGEST_SECONDS)]
 )
 def test_polls_become_frequent_when_something_happens_and_heartbeats_are_nothing(root, logs, why, age):
     (one, _) = logs
     elsewhere(root, 1, why)
     one.move()
-    assert root.newest_versions.age() == age
+    assert root.newest_versions.age() == root.poll_age(LONGEST_SECONDS) == age
 
 
 def test_the_less_happens_the_older_a_look_may_be(root, logs, clock):
     (one, _) = logs
-    one.commit({"why": "append"})
-    one.move()
+    write(one)
     ages = []
     for _ in range(4):
         clock.now += 4
@@ -131,62 +188,83 @@ def test_a_poll_does_not_look_again_at_a_commit_that_was_just_there(store, logs,
         looks.append(store.faults.of(lambda: poll(one))[1])
         clock.now += LONGEST_SECONDS + 0.1
     assert looks == [2, 1, 2, 1]
-    assert store.faults.of(one.has_moved) == (False, 2), "a decision depends on it"
+    assert store.faults.of(one.move) == ([], 2), "a decision depends on it"
+
+
+def test_a_commit_right_after_a_look_asks_only_whether_the_commit_before_it_is_still_there(store, logs, clock):
+    (one, _) = logs
+    one.move()
+    assert [store.faults.of(lambda: write(one)) for _ in range(2)] == [(1, 1), (2, 1)]
+    clock.now += 11
+    assert store.faults.of(lambda: write(one)) == (3, 2)
 
 
 def test_two_stores_with_a_bucket_of_one_name_share_nothing():
     here, there = (StorageRoot.of("s3://bucket", {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}) for port in (1, 2))
-    here.newest_versions.looked("s3://bucket/log", 5, 0.0)
-    assert here.child("log").newest_versions.seen("s3://bucket/log") == (5, 0.0)
-    assert there.newest_versions.seen("s3://bucket/log")[0] == -1
+    here.newest_versions.looked("s3://bucket/log", 5, 1.0)
+    assert here.child("log").newest_versions.looked_at("s3://bucket/log", 5, 1.0) == 1.0
+    assert here.child("log").newest_versions.looked_at("s3://bucket/log", 5, 1.1) is None
+    assert there.newest_versions.looked_at("s3://bucket/log", 5, 0.0) is None
 
 
 def test_where_the_newest_commit_has_vanished_that_is_seen_a_while_later(root, logs, clock):
     (one, _) = logs
-    one.commit({"why": "append"})
-    one.move()
-    assert not poll(one)
+    write(one)
+    assert poll(one) == []
     root.delete(commit_name(1))
     clock.now += 11
-    assert poll(one)
-    assert one.move() is None
+    assert poll(one) is None
     assert one.version == 0
 
 
 def test_a_poll_does_not_hang_on_versions_of_a_table_that_was_made_again(root, logs, clock):
     one, other = logs
     for _ in range(3):
-        one.commit({"why": "append"})
-        one.move()
+        write(one)
     root.child("_delta_log").delete_folder()
     again = DeltaLog.create(root, LOG)
-    assert poll(again)
-    assert again.move() == []
-    assert not poll(again)
+    assert poll(again) == []
     clock.now += 11
-    assert poll(other)
-    assert other.move() is None
+    assert poll(other) is None
     assert other.table_id == again.table_id
 
 
 def test_when_a_look_began_is_told_only_of_one_that_found_the_version_to_be_the_newest(root, logs, clock):
     (one, _) = logs
-    assert not one.has_moved()
+    assert one.move() == []
     before = one.looked_at
     assert before == clock.now
     elsewhere(root, 1)
     clock.now += 1
-    assert one.has_moved()
+    assert poll(one) == []
     assert one.looked_at == before
     one.move()
     assert one.looked_at == clock.now
+
+
+def test_a_commit_is_a_look_that_began_before_it_was_written(store, logs, clock, monkeypatch):
+    """What others have committed before that has a lower version."""
+    one, other = logs
+    one.move()
+    put = store.put_if_absent
+
+    def puts_slowly(*given):
+        clock.now += 3
+        return put(*given)
+
+    monkeypatch.setattr(store, "put_if_absent", puts_slowly)
+    began_at = clock.now
+    write(one)
+    assert (clock.now, one.looked_at) == (began_at + 3, began_at)
+    assert poll(other, 4.0) == [1]
+    assert other.looked_at == began_at
 
 
 def test_on_a_disk_every_poll_looks(clock):
     with MemoryStore("disk", is_local=True, faults=Counting()).opened() as store:
         log = DeltaLog.create(StorageRoot.of(f"{store.uri}/log"), LOG)
         clock.now += 1000
-        assert [store.faults.of(lambda: poll(log)) for _ in range(3)] == [(False, 2)] * 3
+        assert [store.faults.of(lambda: poll(log)) for _ in range(3)] == [([], 2)] * 3
 
 
 @pytest.mark.usefixtures("logs")

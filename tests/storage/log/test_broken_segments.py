@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.partition_log import FOLLOWER, STOPPED, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import healing
 from lakelog.replication.storage.log.broken_segments import BrokenSegment

@@ -7,6 +7,8 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.digest_scrub import DigestScrub
+from lakelog.replication.storage.memory.root import MemoryRoot
+from lakelog.replication.storage.memory.store import MemoryStore
 from tests.clock import Clock
 from tests.storage.logs import P0, P1, fill, new_log, values
 
@@ -148,3 +150,25 @@ def test_a_file_that_was_removed_meanwhile_is_none_of_its(log, monkeypatch):
     clock.now += 1
     monkeypatch.setattr(scrub, "_due", lambda: ["leader-1-gone.parquet"])
     assert scrub.run_once() == 0
+
+
+def test_in_an_object_store_a_new_file_is_read_a_day_later_and_then_once_a_day(monkeypatch):
+    """The store checks its files itself, and each read costs."""
+    read, read_buffer = [], MemoryRoot.read_buffer
+    monkeypatch.setattr(MemoryRoot, "read_buffer", lambda self, name: read.append(name) or read_buffer(self, name))
+    with MemoryStore("bucket").opened() as store:
+        log = new_log(StorageRoot.of(f"{store.uri}/log"), P0)
+        fill(log, P0, 1)
+        (old,) = log.current().segments
+        clock = Clock()
+        scrub = DigestScrub(log, 1 << 30, clock)
+        fill(log, P0, 1)
+
+        def read_after(hours):
+            read.clear()
+            clock.now += hours * 3600
+            scrub.run_once()
+            return set(read)
+
+        (new,) = log.current().segments.keys() - {old}
+        assert [read_after(hours) for hours in (1, 1, 23)] == [{old}, set(), {old, new}]

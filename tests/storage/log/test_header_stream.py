@@ -63,7 +63,13 @@ def opened(monkeypatch):
     seen = []
     segment, commit = header_stream.read_segment, header_stream.read_commit
     monkeypatch.setattr(header_stream, "read_segment", lambda root, file: seen.append(file.name) or segment(root, file))
-    monkeypatch.setattr(header_stream, "read_commit", lambda root, v: seen.append(v) or commit(root, v))
+
+    def reads(root, version):
+        found = commit(root, version)
+        seen.append(version)
+        return found
+
+    monkeypatch.setattr(header_stream, "read_commit", reads)
     return seen
 
 

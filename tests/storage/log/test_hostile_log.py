@@ -9,7 +9,7 @@ import pytest
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.chain import linked
-from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.log.log_snapshot import batches_from
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_segment, write_segment

@@ -14,7 +14,7 @@ from blake3 import blake3
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.chain import linked
 from lakelog.replication.protocol.record_batch import BatchHeader
-from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog

@@ -9,7 +9,7 @@ import pytest
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import AddedFile
+from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables import replica_table

@@ -1,0 +1,68 @@
+"""Which looks a compare-and-set believes, in an object store and on a disk."""
+
+import pytest
+
+from lakelog.replication.errors import FencedLeaderEpochException, KafkaStorageException
+from lakelog.replication.storage.delta import compare_and_set as module
+from lakelog.replication.storage.delta.compare_and_set import compare_and_set
+from lakelog.replication.storage.delta.delta_log import CommitConflict
+from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.memory.store import MemoryStore
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(module, "_LONGEST_PAUSE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def bucket():
+    with MemoryStore("bucket").opened() as store:
+        yield StorageRoot.of(f"{store.uri}/table")
+
+
+def attempts(root, *outcomes, patience=None):
+    """The ages that the attempts got, and the result or error of the last one."""
+    ages, left = [], list(outcomes)
+
+    def attempt(age):
+        ages.append(age)
+        outcome = left.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    try:
+        return ages, compare_and_set(root, attempt, None, patience)
+    except Exception as error:
+        return ages, error
+
+
+FENCED, BROKEN, LOST = FencedLeaderEpochException("fenced"), KafkaStorageException("503"), CommitConflict("another")
+YOUNG = YOUNG_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "patience", "ages", "result"),
+    [
+        pytest.param([7], None, [YOUNG], 7, id="a commit is its own look"),
+        pytest.param([LOST, 8], None, [YOUNG, None], 8, id="a loser reads the table"),
+        pytest.param([None, 7], None, [YOUNG, None], 7, id="nothing to do is not believed"),
+        pytest.param([None, None], None, [YOUNG, None], None, id="nothing to do is believed after a look"),
+        pytest.param([FENCED, 7], None, [YOUNG, None], 7, id="an error is not believed"),
+        pytest.param([FENCED, FENCED], None, [YOUNG, None], FENCED, id="an error is believed after a look"),
+        pytest.param([BROKEN], None, [YOUNG], BROKEN, id="a store that fails is an error at once"),
+        pytest.param([None], 5.0, [5.0], None, id="patient work believes that there is nothing to do"),
+        pytest.param([7], 5.0, [5.0], 7, id="patient work commits"),
+        pytest.param([FENCED, None], 5.0, [5.0, None], None, id="patient work believes no error"),
+    ],
+)
+def test_what_is_believed_of_a_look_that_others_have_made(bucket, outcomes, patience, ages, result):
+    assert attempts(bucket, *outcomes, patience=patience) == (ages, result)
+
+
+@pytest.mark.parametrize("outcome", [7, None, FENCED])
+@pytest.mark.parametrize("patience", [None, 5.0])
+def test_on_a_disk_the_first_look_counts(tmp_path, outcome, patience):
+    assert attempts(StorageRoot.of(str(tmp_path)), outcome, patience=patience) == ([None], outcome)
