@@ -41,13 +41,13 @@ def _goes_on(manager: ReplicaManager) -> None:
             fetcher.fetch_once()
 
 
-def _is_overtaken(manager: ReplicaManager, why: str) -> None:
+def _is_overtaken(manager: ReplicaManager, why: str, may_wait: bool = False) -> None:
     """The shipped `publish`, after the fetchers' rounds: its rows are correct."""
     _goes_on(manager)
-    _publish(manager, why)
+    _publish(manager, why, may_wait)
 
 
-def _reads_the_log_first(manager: ReplicaManager, why: str) -> None:
+def _reads_the_log_first(manager: ReplicaManager, why: str, _may_wait: bool = False) -> None:
     """Reads the log, lets other threads of the broker run, and then reads the fetch states."""
     state = manager._log.current()
     _goes_on(manager)
