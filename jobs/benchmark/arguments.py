@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lakelog.jobs.benchmark.controller import REPLICAS
+from lakelog.jobs.benchmark.counting_store import KINDS
 from lakelog.jobs.cli.numbers import whole_number, whole_numbers
 from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
@@ -49,6 +50,21 @@ def _requests(command: ArgumentParser) -> None:
         "--poll-interval-ms", metavar="MS", type=whole_number(1),
         help="lakelog.poll.interval.ms of brokers, controllers and producer; default: 50",
     )  # fmt: skip
+    command.add_argument(
+        "--latencies", metavar="KIND=MS,…", type=_latencies, default={},
+        help="time until the store answers a kind of request, such as PUT=40,GET=25,HEAD=15,LIST=60; default: 0",
+    )  # fmt: skip
+
+
+def _latencies(text: str) -> dict[str, int]:
+    """The type of milliseconds by kind of request."""
+    found: dict[str, int] = {}
+    for word in text.split(","):
+        kind, _, milliseconds = word.partition("=")
+        if kind not in KINDS:
+            raise ArgumentTypeError(f"{word!r} does not begin with a kind of request: {', '.join(KINDS)}")
+        found[kind] = whole_number(0)(milliseconds)
+    return found
 
 
 def _controller(command: ArgumentParser) -> None:

@@ -61,7 +61,9 @@ def requests(args: argparse.Namespace) -> int:
     """Counts the requests of clusters in an object store. Returns the exit status."""
     interval = args.poll_interval_ms
     configs = {} if interval is None else {"lakelog.poll.interval.ms": interval}
-    plan = RequestsPlan(args.brokers, args.partitions, args.controllers, args.seconds, args.sends, configs)
+    plan = RequestsPlan(
+        args.brokers, args.partitions, args.controllers, args.seconds, args.sends, configs, args.latencies
+    )
     with _session() as spark:
         found = measure_requests(spark, plan)
     differ = "the committed records are not the records that were sent"

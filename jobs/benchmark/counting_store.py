@@ -1,5 +1,5 @@
-"""`python -m lakelog.jobs.benchmark.counting_store FOLDER`: the object store of the soak, which counts its requests by
-kind, table and part of the table."""
+"""`python -m lakelog.jobs.benchmark.counting_store FOLDER [KIND=MS …]`: the object store of the soak, which counts its
+requests by kind, table and part of the table, and answers each kind after so many milliseconds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
@@ -57,8 +58,9 @@ def _part(file: str) -> str:
 class CountingServer(StoreServer):
     """Counts each request that it answers. `/counts` has the counts, as JSON, and is not counted."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, latencies: Mapping[str, int]) -> None:
         super().__init__(folder)
+        self._latencies = latencies
         self._counts: Counter[Counted] = Counter()
         self._counting = threading.Lock()
 
@@ -67,7 +69,9 @@ class CountingServer(StoreServer):
         with self._counting:
             if url == _COUNTS:
                 return Response(200, json.dumps([[*what, count] for what, count in self._counts.items()]).encode())
-            self._counts[counted(method, url)] += 1
+            what = counted(method, url)
+            self._counts[what] += 1
+        threading.Event().wait(self._latencies.get(what.kind, 0) / 1000)
         return super().answer(method, url, headers, body)
 
 
@@ -75,6 +79,10 @@ class CountingStore(StoreProcess):
     """The process of a counting store."""
 
     module = "lakelog.jobs.benchmark.counting_store"
+
+    def __init__(self, folder: Path, log: Path, latencies: Mapping[str, int]) -> None:
+        super().__init__(folder, log)
+        self._command += [f"{kind}={ms}" for kind, ms in latencies.items()]
 
     def counts(self, options: Mapping[str, str]) -> Counter[Counted]:
         """The requests so far. `options` are those of the store's clients."""
@@ -84,9 +92,10 @@ class CountingStore(StoreProcess):
 
 
 @contextmanager
-def counting_store(folder: Path) -> Iterator[tuple[CountingStore, dict[str, str]]]:
-    """A store that runs until the block ends, and the options of its clients."""
-    store = CountingStore(folder / "bucket", folder / "store.log")
+def counting_store(folder: Path, latencies: Mapping[str, int]) -> Iterator[tuple[CountingStore, dict[str, str]]]:
+    """A store that runs until the block ends, and the options of its clients. `latencies` are the milliseconds after
+    which it answers, by kind of request."""
+    store = CountingStore(folder / "bucket", folder / "store.log", latencies)
     store.start()
     try:
         yield store, store.await_options()
@@ -95,4 +104,5 @@ def counting_store(folder: Path) -> Iterator[tuple[CountingStore, dict[str, str]
 
 
 if __name__ == "__main__":
-    serve(CountingServer, Path(sys.argv[1]))
+    given = {kind: int(ms) for kind, _, ms in (word.partition("=") for word in sys.argv[2:])}
+    serve(partial(CountingServer, latencies=given), Path(sys.argv[1]))

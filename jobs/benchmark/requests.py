@@ -37,6 +37,7 @@ class RequestsPlan:
     seconds: float = 60.0
     sends: int = 10
     configs: Mapping[str, object] = field(default_factory=dict)
+    latencies: Mapping[str, int] = field(default_factory=dict)  # milliseconds, by kind of request
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -71,7 +72,7 @@ def measure_requests(spark: SparkSession, plan: RequestsPlan) -> list[Requests]:
 
 
 def _measure(spark: SparkSession, plan: RequestsPlan, brokers: int, partitions: int) -> Requests:
-    with bench_folder() as folder, counting_store(folder) as (store, options):
+    with bench_folder() as folder, counting_store(folder, plan.latencies) as (store, options):
         owners = ("cluster", *range(1, brokers + 1))
         access = {f"storage.{owner}.{name}": value for owner in owners for name, value in options.items()}
         configs = {**access, **plan.configs}

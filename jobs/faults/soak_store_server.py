@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
@@ -113,7 +114,7 @@ def _joined(stream: BufferedIOBase | BytesIO) -> bytes:
     return b"".join(chunks)
 
 
-def serve(kind: type[StoreServer], folder: Path) -> None:
+def serve(kind: Callable[[Path], StoreServer], folder: Path) -> None:
     """Serves a folder, and writes the port to its file once the server listens. It does not return."""
     with kind(folder) as server:
         draft = port_file(folder).with_suffix(".draft")

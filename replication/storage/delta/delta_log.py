@@ -107,8 +107,8 @@ class DeltaLog:
     def move(self, age: float | None = None) -> list[Commit] | None:
         """Replays the following commits, to the newest version, and returns them in order.
 
-        A poll gives an `age` in seconds: in an object store it takes what this process has seen, if the look is at most
-        as old. Without an age the store is always asked.
+        Without an `age` the store is always asked. A poll of an object store takes a look of this process that is at
+        most so many seconds old.
 
         Returns None if the table was opened anew, because a clean-up has deleted commits that were not replayed, or
         another tool has changed more than files: the state must be built from `active_files`. A clean-up deletes the
@@ -116,12 +116,27 @@ class DeltaLog:
         into a gap does not count. Raises KafkaStorageException if a commit is torn; then the version stays.
         """
         noted, started = self.root.newest_versions, time.monotonic()
-        found = self._commits.in_hand(self.version)
+        if noted is None or age is None or self._seen(self._commits.in_hand(self.version), started - age) is not None:
+            return self._move(started, age)
+        with noted.one_look(self.root.uri):
+            return self._move(started, age)
+
+    def _seen(self, found: Sequence[Commit], since: float) -> float | None:
+        """When this process has begun a look that found no commit after `found`, if it did `since` then."""
+        noted = self.root.newest_versions
+        return None if noted is None else noted.looked_at(self.root.uri, self.version + len(found), since)
+
+    def _move(self, started: float, age: float | None) -> list[Commit] | None:
+        found, noted = self._commits.in_hand(self.version), self.root.newest_versions
         base = self.version + len(found)
-        seen = None if noted is None or age is None else noted.looked_at(self.root.uri, base, started - age)
+        seen = None if age is None else self._seen(found, started - age)
         if seen is None:
-            found += self._read_after(base)
-            if not all(commit.is_plain for commit in found) or not self._is_there(base, is_poll=age is not None):
+            try:
+                found += read_commits_after(self.root, base)
+            except CorruptRecordException as error:
+                raise KafkaStorageException(str(error)) from error
+            is_there = (age is not None and self._commits.is_sure(base)) or self._commits.is_there(base)
+            if not is_there or not all(commit.is_plain for commit in found):
                 if noted is not None:
                     noted.forget(self.root.uri)
                 self._use(reopen_table(self.root))
@@ -132,16 +147,6 @@ class DeltaLog:
         if noted is not None and seen is None:
             noted.looked(self.root.uri, self.version, started)
         return found
-
-    def _read_after(self, version: int) -> list[Commit]:
-        try:
-            return read_commits_after(self.root, version)
-        except CorruptRecordException as error:
-            raise KafkaStorageException(str(error)) from error
-
-    def _is_there(self, base: int, *, is_poll: bool) -> bool:
-        """Whether a commit still exists. A poll does not ask for one that was there a moment ago."""
-        return (is_poll and self._commits.is_sure(base)) or self._commits.is_there(base)
 
     def move_own(self) -> Commit:
         """Replays the commit that was written last, without reading it, and none after it."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lakelog.replication.storage.delta.shared_commits import SharedCommits
 
 LONGEST_SECONDS = 5.0
 YOUNG_SECONDS = 1.0  # the age of what a client or a commit begins with
 _SHORTEST_SECONDS = 0.2  # several threads of a process poll a table at about the same time
+_PATIENCE_SECONDS = 1.0  # for the look of another thread; then a thread looks itself
 _PART = 0.25  # of the time since anything has moved
 _QUIET = {"heartbeat", "renewed"}  # commits that only tell that a process is alive
 
@@ -33,11 +36,24 @@ class NewestVersions:
         self.commits = SharedCommits()
         self._lock = threading.Lock()
         self._found: dict[str, tuple[int, float]] = {}
+        self._looking: dict[str, threading.RLock] = {}
         self._moved_at = time.monotonic()
 
     def age(self, longest: float = LONGEST_SECONDS) -> float:
         """The age in seconds that an answer to a poll may have, `longest` at most."""
         return min(max(idle_age(time.monotonic() - self._moved_at), _SHORTEST_SECONDS), longest)
+
+    @contextmanager
+    def one_look(self, uri: str) -> Iterator[None]:
+        """Only one thread looks at a table at a time: the others wait for its answer, which may do for them, too."""
+        with self._lock:
+            lock = self._looking.setdefault(uri, threading.RLock())
+        is_alone = lock.acquire(timeout=_PATIENCE_SECONDS)
+        try:
+            yield
+        finally:
+            if is_alone:
+                lock.release()
 
     def looked(self, uri: str, version: int, at: float) -> None:
         """Notes a look that began `at` a time of the monotonic clock: the table had this version and no later one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ def test_a_request_has_a_kind_a_table_and_a_part(method: str, url: str, expected
 
 
 def test_a_store_in_a_process_of_its_own_counts_its_requests(tmp_path: Path) -> None:
-    with counting_store(tmp_path) as (store, options):
+    with counting_store(tmp_path, {}) as (store, options):
         assert store.counts(options) == {}
         root = StorageRoot.of("s3://bucket/lake/broker-1", options)
         root.child("log").write("a", b"1")
@@ -55,6 +56,15 @@ def test_a_store_in_a_process_of_its_own_counts_its_requests(tmp_path: Path) -> 
         }  # fmt: skip
         assert store.counts(options) == once
     assert not store.is_running()
+
+
+def test_a_store_answers_after_the_latency_of_the_kind_of_request(tmp_path: Path) -> None:
+    with counting_store(tmp_path, {"GET": 200}) as (_, options):
+        root = StorageRoot.of("s3://bucket/lake", options)
+        root.write("a", b"1")
+        started = time.monotonic()
+        assert root.read("a") == b"1"
+        assert time.monotonic() - started >= 0.2
 
 
 def requests(rows_equal: bool = True) -> Requests:
@@ -92,7 +102,17 @@ def test_rows_that_differ_leave_no_count() -> None:
     assert "clusters" not in found
 
 
-@pytest.mark.parametrize("argv", [["--brokers", "0"], ["--partitions", "x"], ["--seconds", "0"], ["--sends", "0"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--brokers", "0"],
+        ["--partitions", "x"],
+        ["--seconds", "0"],
+        ["--sends", "0"],
+        ["--latencies", "PUT"],
+        ["--latencies", "CUT=1"],
+    ],
+)
 def test_what_makes_no_sense_is_refused(argv: list[str]) -> None:
     assert main(["requests", *argv]) == 2
 

@@ -1,5 +1,6 @@
 """Looks at tables in object stores: shared in a process, and the fewer the less happens."""
 
+import threading
 import time
 
 import pytest
@@ -82,6 +83,26 @@ def test_a_poll_takes_what_another_has_just_seen(store, logs, clock):
     assert store.faults.of(lambda: poll(other)) == ([], 0)
     clock.now += 0.2
     assert store.faults.of(lambda: poll(other))[1] > 0
+
+
+def test_threads_that_look_at_the_same_time_look_once(store, logs, monkeypatch):
+    """The first look takes long enough for the second thread to begin one."""
+    began, second = threading.Event(), threading.Event()
+    looking = []
+
+    def slow(_):
+        looking.append(threading.current_thread())
+        (second if looking[0] is not looking[-1] else began).set()
+        second.wait(0.3)
+
+    monkeypatch.setattr(store.faults, "read", slow)
+    first, other = (threading.Thread(target=poll, args=(log,)) for log in logs)
+    first.start()
+    assert began.wait(10)
+    other.start()
+    first.join()
+    other.join()
+    assert set(looking) == {first}
 
 
 def test_a_look_that_a_decision_depends_on_is_never_shared(store, logs):
