@@ -179,8 +179,7 @@ class DeltaLog:
         if self.version - self._checkpointed < CHECKPOINT_COMMITS:
             return
         try:
-            handle = self.root.open_table(self.version)
-            handle.create_checkpoint()
+            handle = self.root.checkpoint_table(self.version)
             handle.cleanup_metadata()
             if self.root.is_local:
                 tidy_log(self.root, self.version, commits_kept)

@@ -18,13 +18,13 @@ from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurati
 from obstore.store import ObjectStore, from_url
 
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.storage.delta.checkpoint import create_checkpoint
 from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.newest_versions import NewestVersions
-from lakelog.replication.storage.delta.storage_root import (
-    StorageRoot,
-)
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, words_of, writing
 from lakelog.replication.storage.delta.store_options import client_arguments, delta_options, store_options
+from lakelog.replication.storage.delta.table_handle import TableHandle
 from lakelog.replication.storage.in_threads import in_threads
 
 if TYPE_CHECKING:
@@ -79,6 +79,14 @@ class ObjectRoot(StorageRoot):
         with reading(self.path(name)), suppress(FileNotFoundError), _os_errors():
             return _stamp_of(self._store.head(self._key(name)))
         return None
+
+    def checkpoint_table(self, version: int) -> TableHandle:
+        """Writes a checkpoint of a version and returns a handle on it. Raises DeltaError, LakelogException, OSError."""
+        try:
+            create_checkpoint(self, version)
+        except (FileNotFoundError, ValueError, KeyError, TypeError):  # delta-rs knows other ways
+            return super().checkpoint_table(version)
+        return self.open_table(version)
 
     def list(self) -> list[str]:
         """Names of the files and folders directly below this root; empty if there are none."""

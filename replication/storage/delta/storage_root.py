@@ -83,6 +83,12 @@ class StorageRoot:
         """A handle on the Delta table here, at a version or the newest. Raises DeltaError if none exists, OSError."""
         return DeltaTable(self.uri, version, storage_options=self.delta_options)
 
+    def checkpoint_table(self, version: int) -> TableHandle:
+        """Writes a checkpoint of a version and returns a handle on it. Raises DeltaError, LakelogException, OSError."""
+        handle = self.open_table(version)
+        handle.create_checkpoint()
+        return handle
+
     def create_table(
         self, schema: Schema, name: str, description: str, configuration: Mapping[str, str]
     ) -> TableHandle:
@@ -231,18 +237,14 @@ class StorageRoot:
 
     def sync_folder(self, name: str = "") -> None:
         """With `fsync`, makes the names in a folder durable."""
-        if self.fsync and self.is_local:
-            self._fsync(name)
+        self.sync_file(name)
 
     def sync_file(self, name: str) -> None:
         """With `fsync`, makes the content of a file durable."""
         if self.fsync and self.is_local:
-            self._fsync(name)
-
-    def _fsync(self, name: str) -> None:
-        with writing(self.path(name)):
-            descriptor = os.open(self.path(name), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            with writing(self.path(name)):
+                descriptor = os.open(self.path(name), os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)

@@ -5,19 +5,16 @@ delta-rs searches the log anew for each `txn`, so the look-ups of thousands of p
 
 from __future__ import annotations
 
-import json
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.storage.delta.checkpoint import checkpoint_name, last_checkpoint
 from lakelog.replication.storage.delta.commit_reader import read_commit
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 MANY = 100  # look-ups at one version, after which all `txn`s are read
-
-_LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
 
 
 class Transactions:
@@ -42,7 +39,7 @@ def read_transactions(root: StorageRoot, version: int) -> dict[str, int] | None:
     """All `txn`s of a version of the table at `root`: those of its last checkpoint, and of the commits after it. None
     if a file cannot be read, or the checkpoint is newer: then delta-rs is asked, which knows other ways."""
     try:
-        checkpoint = _last_checkpoint(root)
+        checkpoint = last_checkpoint(root)
         if checkpoint > version:
             return None
         found = {} if checkpoint < 0 else _of_checkpoint(root, checkpoint)
@@ -53,15 +50,7 @@ def read_transactions(root: StorageRoot, version: int) -> dict[str, int] | None:
     return found
 
 
-def _last_checkpoint(root: StorageRoot) -> int:
-    """The version of the last checkpoint, -1 without any."""
-    try:
-        return int(json.loads(root.read(_LAST_CHECKPOINT))["version"])
-    except FileNotFoundError:
-        return -1
-
-
 def _of_checkpoint(root: StorageRoot, version: int) -> dict[str, int]:
-    content = root.read_buffer(f"_delta_log/{version:020d}.checkpoint.parquet")
+    content = root.read_buffer(checkpoint_name(version))
     found = pq.read_table(pa.BufferReader(content), columns=["txn"])["txn"].drop_null().to_pylist()
     return {txn["appId"]: txn["version"] for txn in found}

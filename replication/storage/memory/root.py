@@ -138,5 +138,5 @@ class MemoryRoot(StorageRoot):
         with writing(self.uri):
             self.store.faults.write(self.uri, lambda: self.store.delete_folder(self.uri))
 
-    def _fsync(self, name: str) -> None:
+    def sync_file(self, name: str) -> None:
         """Does nothing: memory has nothing to make durable."""

@@ -1,0 +1,55 @@
+"""Checkpoints of tables in object stores.
+
+delta-rs reads each commit four times for one: 200 requests after 50 commits. So it makes the checkpoint on the local
+disk, of one copy of each commit.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from lakelog.replication.storage.delta.commit_reader import commit_name
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.in_threads import in_threads
+
+_LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
+_CONNECTIONS = 8
+
+
+def last_checkpoint(root: StorageRoot) -> int:
+    """The version of the last checkpoint, -1 without any. Raises ValueError, KeyError, TypeError,
+    KafkaStorageException."""
+    try:
+        return int(json.loads(root.read(_LAST_CHECKPOINT))["version"])
+    except FileNotFoundError:
+        return -1
+
+
+def checkpoint_name(version: int) -> str:
+    """The name of the file that holds the checkpoint of a version, if it is one file."""
+    return f"_delta_log/{version:020d}.checkpoint.parquet"
+
+
+def create_checkpoint(root: StorageRoot, version: int) -> None:
+    """Writes a checkpoint of one version, made of the last checkpoint and the commits after it.
+
+    Raises FileNotFoundError if one of them is missing, ValueError, KeyError or TypeError if the last checkpoint is a
+    newer one or cannot be told, DeltaError if they do not make a table, KafkaStorageException.
+    """
+    last = last_checkpoint(root)
+    if last > version:
+        raise ValueError(f"{root.uri}: the last checkpoint is of version {last}, which is after {version}")
+    names = [commit_name(commit) for commit in range(last + 1, version + 1)]
+    if last >= 0:
+        names.append(checkpoint_name(last))
+    with tempfile.TemporaryDirectory(prefix="lakelog-checkpoint-") as folder:
+        copy = Path(folder)
+        (copy / "_delta_log").mkdir()
+        in_threads(lambda name: (copy / name).write_bytes(root.read(name)), names, _CONNECTIONS)
+        DeltaTable(copy, version).create_checkpoint()
+        for name in (checkpoint_name(version), _LAST_CHECKPOINT):  # the second one tells readers of the first
+            root.put(name, (copy / name).read_bytes())
