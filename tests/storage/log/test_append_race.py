@@ -75,7 +75,7 @@ def check(log, given, appends):
 
 def test_four_processes_append_100_times_to_one_log_in_an_object_store(tmp_path):
     """The store is an S3 server in a process of its own."""
-    with counting_store(tmp_path) as (_, options):
+    with counting_store(tmp_path, {}) as (_, options):
         log = new_log(StorageRoot.of("s3://bucket/raced/log", options), P0)
         writers = [(log.root.uri, writer, 25, options) for writer in (1, 2, 3, 4)]
         check(log, race(write, *writers, timeout=300), 25)
