@@ -18,6 +18,7 @@ from lakelog.replication.server.broker import Broker
 from lakelog.replication.server.id_watch import IdWatch
 from lakelog.replication.server.spark_check import check_spark
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
+from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import CLUSTER_ROOT, is_formatted, read_identity
 
@@ -64,8 +65,9 @@ class LocalCluster:
 
         Before it changes a broker it raises InvalidConfigurationException (wrong `configs`, or the Spark session cannot
         run a broker) or DuplicateBrokerRegistrationException (another process runs one of the brokers). Raises
-        InconsistentClusterIdException if a root belongs to another cluster or holds other files, and
-        KafkaStorageException if a root cannot be read or written.
+        InconsistentClusterIdException if a root belongs to another cluster or holds other files,
+        InvalidConfigurationException if a store puts one file over another, and KafkaStorageException if a root cannot
+        be read or written.
         """
         check_spark(self._spark)
         cluster_id = self._format_cluster()
@@ -75,6 +77,7 @@ class LocalCluster:
         for broker_id in self.broker_ids:
             root = storage_root(self.broker_uri(broker_id), broker_id, self._config(broker_id))
             format_broker(root, cluster_id, broker_id)
+            check_conditional_put(root)
         for broker_id, watch in zip(self.broker_ids, watches, strict=True):
             self._start_broker(broker_id, watch)
         for name in self.controller_names:
@@ -85,6 +88,7 @@ class LocalCluster:
         root = storage_root(self.cluster_uri, "cluster", config)
         if not is_formatted(root):
             return format_cluster(root, config)
+        check_conditional_put(root)
         return str(read_identity(root)["cluster_id"])
 
     def _config(self, broker_id: int) -> Config:

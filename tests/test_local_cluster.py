@@ -12,6 +12,7 @@ from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     DuplicateBrokerRegistrationException,
+    InvalidConfigurationException,
     InvalidPartitionsException,
     InvalidRecordException,
     InvalidRequiredAcksException,
@@ -241,6 +242,20 @@ def test_bc_01_a_second_cluster_in_the_folder_of_one_that_runs_is_refused_unless
         with LocalCluster(spark, root, brokers=1, controllers=0, take_over=True) as second:
             wait_until(lambda: not first.brokers[1].is_running(), "the broker before is fenced")
             assert second.brokers[1].is_running()
+
+
+@pytest.mark.parametrize("where", ["cluster", "broker-2"])
+def test_br_01_a_store_that_puts_one_file_over_another_is_refused(spark, root, monkeypatch, where):
+    with LocalCluster(spark, root, brokers=2):
+        pass
+    uri, real = f"{root}/{where}", StorageRoot.put_if_absent
+    monkeypatch.setattr(
+        StorageRoot, "put_if_absent", lambda self, *given: (0, 0) if self.uri == uri else real(self, *given)
+    )
+    refused = LocalCluster(spark, root, brokers=2)
+    with pytest.raises(InvalidConfigurationException, match=f"{uri}: the store takes a second put"):
+        refused.start()
+    assert (refused.brokers, refused.controllers) == ({}, {})
 
 
 def test_several_fetchers_for_one_source(spark, root):

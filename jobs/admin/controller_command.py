@@ -15,6 +15,7 @@ from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.controller.controller import Controller
 from lakelog.replication.errors import InvalidRequestException
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 
 _LEASE_COLUMNS = ("controller", "controller_epoch", "state", "lease_age_s")
 _REQUEST_COLUMNS = ("request", "kind", "state", "of", "error")
@@ -67,7 +68,9 @@ def run_controller(args: argparse.Namespace) -> int:
     """A controller that stands for election, and is active or stands by until the process is told to stop."""
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     log_to_stderr(f"controller {name}", args.log_level)
-    controller = Controller(Cluster.open(args.cluster, settings(args.command_config)), name)
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    check_conditional_put(cluster.root)
+    controller = Controller(cluster, name)
     told = stop_signals()
     controller.start()
     wait_until(told)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from lakelog.replication.errors import DuplicateBrokerRegistrationException
+from lakelog.replication.errors import DuplicateBrokerRegistrationException, KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.root_probe import prepare_root, seems_formatted
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 
@@ -77,10 +79,14 @@ def _beat(registration: BrokerRegistration) -> tuple[int, int]:
 def prepare_start(cluster: Cluster, broker_id: int, root_uri: str, take_over: bool = False) -> IdWatch:
     """Formats a broker's root if it is empty, and returns the watch to hand to `Broker`.
 
-    It formats nothing for a broker that may not start. For a broker that returns to its own root, this returns before
-    the wait is over, so that the process can start Spark meanwhile. Raises DuplicateBrokerRegistrationException if
-    another process with this id is running, and what `prepare_root` raises.
+    It formats nothing for a broker that may not start, or whose store cannot hold commits. For a broker that returns to
+    its own root, this returns before the wait is over, so that the process can start Spark meanwhile. Raises
+    DuplicateBrokerRegistrationException if another process with this id is running, InvalidConfigurationException as
+    `check_conditional_put`, and what `prepare_root` raises.
     """
+    for root in (cluster.root, cluster.storage_of(broker_id, root_uri)):
+        with suppress(KafkaStorageException):  # a broker may start with a root that does not work now
+            check_conditional_put(root)
     watch = IdWatch(cluster, broker_id, root_uri, take_over)
     if not (watch.is_registered_here and seems_formatted(cluster.storage_of(broker_id, root_uri))):
         watch.wait()

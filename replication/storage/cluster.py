@@ -10,11 +10,10 @@ from lakelog.replication.config import Config, Owner
 from lakelog.replication.errors import (
     BrokerNotAvailableException,
     InconsistentClusterIdException,
-    KafkaStorageException,
     LakelogException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_identity import (
@@ -170,7 +169,7 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     """
     check_new(root)
     root.create_folder()
-    probe_compare_and_set(root)
+    check_conditional_put(root)
     MetadataTable.create(root)
     TopicTable.create(root)
     ProducerTable.create(root)
@@ -194,7 +193,7 @@ def format_broker(root: StorageRoot, cluster_id: str, broker_id: int, may_be_nes
         return
     check_new(root, may_be_nested)
     root.create_folder()
-    probe_compare_and_set(root)
+    check_conditional_put(root)
     ReplicaLog.create(root.child(LOG.name))
     ReplicaTable.create(root)
     _write_identity(root, cluster_id, broker_id, {})
@@ -208,22 +207,3 @@ def _write_identity(root: StorageRoot, cluster_id: str, broker_id: int, configs:
         "configs": list(configs.items()),
     }
     StateTable.create(root.child(CLUSTER.name), CLUSTER, [row])
-
-
-def probe_compare_and_set(root: StorageRoot) -> None:
-    """Refuses a store that takes a second put of one key: there every commit could be lost without a word.
-
-    Raises KafkaStorageException.
-    """
-    folder = root.child(f"_probe-{uuid.uuid4().hex}")
-    try:
-        first = DeltaLog.create(folder, CLUSTER)
-        second = DeltaLog.open(folder)
-        first.commit({"who": "probe"})
-        try:
-            second.commit({"who": "probe"})
-        except (CommitConflict, CommitUnknown):
-            return
-        raise KafkaStorageException(f"{root.uri}: the store takes a second put of one key: commits could be lost")
-    finally:
-        folder.delete_folder()

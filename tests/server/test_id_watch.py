@@ -5,7 +5,11 @@ import threading
 import pytest
 
 from lakelog.replication.config import Config
-from lakelog.replication.errors import DuplicateBrokerRegistrationException
+from lakelog.replication.errors import (
+    DuplicateBrokerRegistrationException,
+    InvalidConfigurationException,
+    KafkaStorageException,
+)
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.server.id_watch import IdWatch, prepare_start
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
@@ -139,6 +143,29 @@ def test_bc_01_nothing_is_formatted_for_a_broker_that_is_refused(cluster, root, 
     with pytest.raises(DuplicateBrokerRegistrationException, match="broker 2 is at work at"):
         prepare_start(cluster, 2, storage.uri)
     assert (storage.list(), is_formatted(storage)) == ([], False)
+
+
+@pytest.mark.parametrize("where", ["cluster", "broker-2"])
+def test_br_01_a_broker_whose_store_puts_one_file_over_another_is_refused(cluster, root, monkeypatch, where):
+    storage = StorageRoot.of(root).child("broker-2")
+    format_broker(storage, cluster.cluster_id, 2)
+    uri, real = StorageRoot.of(root).child(where).uri, StorageRoot.put_if_absent
+    monkeypatch.setattr(
+        StorageRoot, "put_if_absent", lambda self, *given: (0, 0) if self.uri == uri else real(self, *given)
+    )
+    with pytest.raises(InvalidConfigurationException, match=f"{uri}: the store takes a second put"):
+        prepare_start(cluster, 2, storage.uri)
+
+
+def test_br_01_a_broker_may_start_with_a_root_that_cannot_be_written_now(cluster, root, monkeypatch):
+    storage = StorageRoot.of(root).child("broker-2")
+    format_broker(storage, cluster.cluster_id, 2)
+
+    def refuse(*_):
+        raise KafkaStorageException("cannot be written")
+
+    monkeypatch.setattr(StorageRoot, "put_if_absent", refuse)
+    prepare_start(cluster, 2, storage.uri).wait()
 
 
 def test_bc_01_a_broker_that_returns_to_its_root_is_watched_while_it_prepares(cluster, beating):

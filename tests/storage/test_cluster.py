@@ -9,6 +9,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     BrokerNotAvailableException,
     InconsistentClusterIdException,
+    InvalidConfigurationException,
     KafkaStorageException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
@@ -17,9 +18,8 @@ from lakelog.replication.storage.cluster import (
     Cluster,
     format_broker,
     format_cluster,
-    probe_compare_and_set,
 )
-from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_identity import check_apart, check_identity, read_identity
@@ -336,41 +336,42 @@ def test_credentials_of_a_root_come_from_the_configuration(cluster):
     assert dict(opened.storage_of(3, "s3://bucket/b").options) == {}
 
 
-def test_a_store_that_takes_a_second_put_is_refused(broker, monkeypatch):
+@pytest.mark.parametrize("where", ["local", "s3"])
+def test_a_store_that_takes_a_second_put_is_refused(broker, monkeypatch, where, request):
     """Two writers would both believe that they won, and one commit would be lost."""
-    monkeypatch.setattr(DeltaLog, "commit", lambda self, _cause: self.version + 1)
-    with pytest.raises(KafkaStorageException, match=f"{broker.uri}: the store takes a second put"):
+    if where == "s3":
+        broker = StorageRoot.of("s3://bucket/second-put", request.getfixturevalue("s3_options"))
+
+    def over(root, name, content):
+        root.put(name, content)
+        return root.stamps([name])[0]
+
+    monkeypatch.setattr(type(broker), "put_if_absent", over)
+    with pytest.raises(InvalidConfigurationException, match=f"{broker.uri}: the store takes a second put"):
         format_broker(broker, "c", 1)
     assert broker.list() == []
 
 
 def test_a_store_that_refuses_a_second_put_is_admitted_and_left_clean(broker):
     broker.create_folder()
-    probe_compare_and_set(broker)
+    check_conditional_put(broker)
     assert broker.list() == []
 
 
-@pytest.mark.parametrize("step", ["create", "commit"])
-def test_a_root_that_cannot_be_written_is_named(broker, monkeypatch, step):
-    """Also if even the probe's folder could not be created."""
+def test_a_put_that_is_refused_because_its_answer_was_lost_does_not_count(broker, monkeypatch):
+    broker.create_folder()
+    real = StorageRoot.put_if_absent
+    monkeypatch.setattr(StorageRoot, "put_if_absent", lambda *given: real(*given) and None)
+    check_conditional_put(broker)
+    assert broker.list() == []
 
+
+@pytest.mark.parametrize("step", ["put_if_absent", "create_folder"])
+def test_a_root_that_cannot_be_written_is_named(broker, monkeypatch, step):
     def refuse(*_):
         raise KafkaStorageException(f"{broker.uri}: Permission denied")
 
-    monkeypatch.setattr(DeltaLog, step, refuse)
+    monkeypatch.setattr(StorageRoot, step, refuse)
     with pytest.raises(KafkaStorageException, match=f"{broker.uri}: Permission denied"):
         format_broker(broker, "c", 1)
     assert broker.list() == []
-
-
-def test_the_probe_puts_one_version_twice(broker, monkeypatch):
-    real, commits = DeltaLog.commit, []
-
-    def counted(self, cause):
-        commits.append(self.version)
-        return real(self, cause)
-
-    monkeypatch.setattr(DeltaLog, "commit", counted)
-    broker.create_folder()
-    probe_compare_and_set(broker)
-    assert commits == [0, 0]

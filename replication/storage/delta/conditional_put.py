@@ -1,0 +1,28 @@
+"""Every commit depends on one promise of the store: a put that must not replace a file does not replace it."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+
+from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+
+
+def check_conditional_put(root: StorageRoot) -> None:
+    """Refuses a store that takes a second put of one key: there a commit could be lost without a word.
+
+    It leaves no file behind. Raises InvalidConfigurationException, or KafkaStorageException if the root cannot be
+    written.
+    """
+    name = f"_probe-{uuid.uuid4().hex}"
+    try:
+        root.put_if_absent(name, b"first")  # refused if the answer to it was lost, and it was sent again
+        takes_second = root.put_if_absent(name, b"second") is not None
+    finally:
+        with suppress(KafkaStorageException):
+            root.delete(name)
+    if takes_second:
+        raise InvalidConfigurationException(
+            f"{root.uri}: the store takes a second put of one key: commits could be lost"
+        )
