@@ -14,6 +14,7 @@ from lakelog.jobs.cli.progress import CourseProgress
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_told
 from lakelog.jobs.faults.seeded_run import Figures, add_run_options, run_seeded
+from lakelog.jobs.faults.soak_cluster import STORED
 from lakelog.jobs.faults.soak_figures import show_figures
 from lakelog.jobs.faults.soak_plan import KINDS, kinds_of
 from lakelog.jobs.faults.soak_run import SoakPlan, run_soak
@@ -22,7 +23,8 @@ from lakelog.jobs.faults.soak_run import SoakPlan, run_soak
 def main(argv: list[str]) -> int:
     """The verb."""
     exit_when_told()
-    return run(make_parser(), _soak, argv)
+    parser = make_parser()
+    return run(parser, lambda args: _soak(parser, args), argv)
 
 
 def make_parser() -> VerbParser:
@@ -32,13 +34,24 @@ def make_parser() -> VerbParser:
     parser.add_argument("--faults", type=whole_number(1), default=100, metavar="N", help="how many; default: 100")
     kinds = f"kinds of faults, in turn: some of {', '.join(KINDS)}; default: all"
     parser.add_argument("--kinds", type=kinds_of, default=tuple(KINDS), metavar="KIND,KIND", help=kinds)
+    parser.add_argument(
+        "--store", choices=STORED, default="mixed",
+        help="where the roots are: mixed: broker 3's in an object store, the others on the disk; s3: each root, the "
+        "cluster's too, in an object store of its own, run on the loopback; default: mixed",
+    )  # fmt: skip
     add_run_options(parser)
     return parser
 
 
-def _soak(args: argparse.Namespace) -> int:
+def _soak(parser: VerbParser, args: argparse.Namespace) -> int:
+    try:
+        SoakPlan(args.minutes * 60, args.faults, 0, args.kinds, args.store).planned()
+    except ValueError as error:
+        return parser.error(f"--kinds {','.join(args.kinds)} and --store {args.store}: {error}")
+
     def work(folder: Path, seed: int) -> Figures:
+        plan = SoakPlan(args.minutes * 60, args.faults, seed, args.kinds, args.store)
         with CourseProgress("faults", args.faults) as report:
-            return run_soak(folder, SoakPlan(args.minutes * 60, args.faults, seed, args.kinds), report)
+            return run_soak(folder, plan, report)
 
     return run_seeded(args, "soak", work, show_figures)

@@ -80,6 +80,7 @@ class Settings:
     log_cleaner_max_bytes: int = key(268435456, Integer(1))
     log_cleaner_io_max_bytes_per_second: int = key(2**63 - 1, Integer(1, 2**63 - 1))
     lakelog_scrub_bytes_per_second: int = key(4194304, Integer(0))
+    lakelog_scrub_interval_ms: int = key(-1, Integer(-1))
     log_segment_delete_delay_ms: int = key(3600000, Integer(0))
     producer_id_expiration_ms: int = key(86400000, Integer(1))
     transactional_id_expiration_ms: int = key(604800000, Integer(1), "cluster")

@@ -1,23 +1,25 @@
-"""The cluster of a soak: two brokers with roots on the local disk, and one with a root in an object store that can fail
-on request."""
+"""The cluster of a soak: its roots are on the local disk, or in object stores that can fail on request, each in one of
+its own."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.jobs.faults.broker_process import ServerProcess
 from lakelog.jobs.faults.cluster_processes import ClusterProcesses
 from lakelog.jobs.faults.soak_store_server import errors_file, port_file
-from lakelog.replication.storage.cluster import Cluster, format_broker
+from lakelog.replication.config import Config, Owner
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 
 BROKERS = (1, 2, 3)
-STORED = 3  # the broker with its root in the store
-_BUCKET = "bucket"
+CLUSTER: Owner = "cluster"
+# Whose roots are in object stores, by the argument `--store`.
+STORED: Mapping[str, tuple[Owner, ...]] = {"mixed": (3,), "s3": (CLUSTER, *BROKERS)}
 _PATIENCE = 60.0
 
 
@@ -57,40 +59,53 @@ class StoreProcess(ServerProcess):
 
 
 class SoakCluster:
-    """The processes, the store, and the folder of each broker's root."""
+    """The processes, the object stores by the owners of the roots in them, and the folder of each broker's root."""
 
-    def __init__(self, folder: Path, cluster_uri: str, config: Path) -> None:
-        self._uri = cluster_uri
-        bucket = folder / "store" / _BUCKET
-        self.store = StoreProcess(bucket, folder / "store.log")
-        self.processes = ClusterProcesses(
-            folder, cluster_uri, BROKERS, config, {STORED: f"s3://{_BUCKET}/broker-{STORED}"}
-        )
+    def __init__(self, folder: Path, config: Path, stored: Collection[Owner]) -> None:
+        self.stores = {
+            owner: StoreProcess(folder / f"store-{owner}" / f"bucket-{owner}", folder / f"store-{owner}.log")
+            for owner in stored
+        }
+        self.uri = f"s3://bucket-{CLUSTER}/cluster" if CLUSTER in stored else str(folder / "cluster")
+        roots = {broker: f"s3://bucket-{broker}/broker-{broker}" for broker in BROKERS if broker in stored}
+        self.processes = ClusterProcesses(folder, self.uri, BROKERS, config, roots)
         self.folders: Mapping[int, Path] = {
-            broker: (bucket if broker == STORED else folder) / f"broker-{broker}" for broker in BROKERS
+            broker: (folder / f"store-{broker}" / f"bucket-{broker}" if broker in stored else folder)
+            / f"broker-{broker}"
+            for broker in BROKERS
         }
 
     @contextmanager
     def ended(self) -> Iterator[SoakCluster]:
-        """Runs the store, and gives its options to all clients in this process, during the block. Kills all processes
-        at its end, also after an error."""
-        with self.processes.ended():
-            try:
-                self.store.start()
-                with _environment({f"LAKELOG_STORAGE_{STORED}_{k}": v for k, v in self.store.await_options().items()}):
-                    yield self
-            finally:
-                self.store.kill()
+        """Runs the stores, and gives their options to all clients in this process, during the block. Kills all
+        processes at its end, also after an error."""
+        with self.processes.ended(), ExitStack() as ending:
+            for store in self.stores.values():
+                ending.callback(store.kill)
+                store.start()
+            options = {owner: store.await_options() for owner, store in self.stores.items()}
+            names = {
+                f"LAKELOG_STORAGE_{owner}_{name}".upper(): value
+                for owner, given in options.items()
+                for name, value in given.items()
+            }
+            with _environment(names):
+                yield self
+
+    def format(self) -> None:
+        """Formats the cluster root."""
+        format_cluster(storage_root(self.uri, CLUSTER, Config()), Config())
 
     def format_root(self, broker: int) -> None:
         """Formats a broker's empty root. Raises InconsistentClusterIdException if the root is not empty."""
-        cluster = Cluster.open(self._uri)
+        cluster = Cluster.open(self.uri)
         format_broker(cluster.storage_of(broker, self.processes.brokers[broker].root), cluster.cluster_id, broker)
 
     def check(self) -> None:
         """Raises BrokerNotAvailableException if a process has ended by itself."""
         self.processes.check()
-        self.store.check()
+        for store in self.stores.values():
+            store.check()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import argparse
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,13 +74,17 @@ class Fault:
 
 
 def plan_faults(
-    seed: int, seconds: float, faults: int, brokers: Sequence[int], stored: int, kinds: Sequence[str] = tuple(KINDS)
-) -> tuple[Fault, ...]:
+    seed: int, seconds: float, faults: int, brokers: Sequence[int], stored: Collection[int],
+    kinds: Sequence[str] = tuple(KINDS),
+) -> tuple[Fault, ...]:  # fmt: skip
     """Plans faults of these kinds, spread evenly over the time. It draws all kinds in random order, then all again.
 
-    Each fault has an equal share of the time (`seconds`) and begins in the first half of it. The broker `stored` has
-    its root in an object store.
+    Each fault has an equal share of the time (`seconds`) and begins in the first half of it. The brokers `stored` have
+    their roots in object stores. Kinds that can hit no broker are left out; raises ValueError if none is left.
     """
+    kinds = [kind for kind in kinds if _victims(kind, brokers, stored)]
+    if not kinds:
+        raise ValueError("no broker's root is where these faults happen")
     draw = random.Random(seed)
     part = seconds / max(faults, 1)
     turns = _turns(draw, kinds)
@@ -94,12 +98,16 @@ def _turns(draw: random.Random, kinds: Sequence[str]) -> Iterator[str]:
         yield from draw.sample(list(kinds), len(kinds))
 
 
-def _fault(draw: random.Random, kind: str, at: float, brokers: Sequence[int], stored: int) -> Fault:
+def _fault(draw: random.Random, kind: str, at: float, brokers: Sequence[int], stored: Collection[int]) -> Fault:
     found = KINDS[kind]
     lasts = draw.uniform(found.shortest, found.longest)
-    hit = draw.choice([b for b in brokers if found.is_stored in (None, b == stored)])
+    hit = draw.choice(_victims(kind, brokers, stored))
     others = draw.sample([b for b in brokers if b != hit], len(brokers) - 1)
     return Fault(round(at, 1), kind, round(lasts, 1), (hit, *others), draw.random(), draw.random())
+
+
+def _victims(kind: str, brokers: Sequence[int], stored: Collection[int]) -> list[int]:
+    return [broker for broker in brokers if KINDS[kind].is_stored in (None, broker in stored)]
 
 
 def kinds_of(text: str) -> tuple[str, ...]:

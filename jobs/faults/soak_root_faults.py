@@ -36,7 +36,7 @@ class RootFaults:
     ) -> None:
         self._cluster = cluster
         self._brokers = cluster.processes.brokers
-        self._store = cluster.store
+        self._stores = cluster.stores
         self._folders: Mapping[int, Path] = cluster.folders
         self._kept = kept
         self._is_alone = is_alone
@@ -95,20 +95,22 @@ class RootFaults:
 
     def hang_store(self, fault: Fault) -> str:
         """The store accepts requests but does not answer."""
-        self._store.pause()
+        store = self._stores[fault.broker]
+        store.pause()
         try:
             self._let(fault.lasts_s)
         finally:
-            self._store.resume()
+            store.resume()
         return f"the store of broker {fault.broker}"
 
     def fail_store(self, fault: Fault) -> str:
         """The store answers errors; it still stores some of the objects that are put."""
-        self._store.begin_errors()
+        store = self._stores[fault.broker]
+        store.begin_errors()
         try:
             self._let(fault.lasts_s)
         finally:
-            self._store.end_errors()
+            store.end_errors()
         return f"the store of broker {fault.broker}"
 
     def rot(self, fault: Fault) -> str:

@@ -23,10 +23,8 @@ from lakelog.jobs.faults.soak_plan import KINDS, Fault, plan_faults
 from lakelog.jobs.faults.soak_root_faults import RootFaults
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.topic_view import TopicView
-from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException, TimeoutException
-from lakelog.replication.storage.cluster import Cluster, format_cluster
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.cluster import Cluster
 
 # No records of the first topic are ever deleted.
 KEPT, TRIMMED = "kept", "trimmed"
@@ -41,6 +39,7 @@ SETTINGS = {
     "log.cleaner.min.files": 8,
     "log.segment.delete.delay.ms": 60_000,
     "leader.imbalance.check.interval.seconds": 30,
+    "lakelog.scrub.interval.ms": 60_000,
 }
 _COMPACTED = "small files were compacted"
 PATIENCE = 300.0
@@ -48,27 +47,33 @@ PATIENCE = 300.0
 
 @dataclass(frozen=True)
 class SoakPlan:
-    """The duration in seconds, the number and kinds of faults, and the seed."""
+    """The duration in seconds, the number and kinds of faults, the seed, and where the roots are: see `STORED`."""
 
     seconds: float
     faults: int
     seed: int
     kinds: tuple[str, ...] = tuple(KINDS)
+    store: str = "mixed"
 
     @property
     def latest_end_s(self) -> float:
         """The second by which all faults must have ended, also on a machine that recovers slowly."""
         return 2 * self.seconds + PATIENCE
 
+    def planned(self) -> tuple[Fault, ...]:
+        """The faults in order. Raises ValueError if none of the kinds can hit a root."""
+        stored = [owner for owner in STORED[self.store] if isinstance(owner, int)]
+        return plan_faults(self.seed, self.seconds, self.faults, BROKERS, stored, self.kinds)
+
 
 def run_soak(folder: Path, plan: SoakPlan, report: ProgressReport) -> dict[str, Any]:
     """Runs the soak in an empty folder and returns its figures. It calls `report` with its progress."""
     started = time.monotonic()
-    cluster_uri, config = str(folder / "cluster"), folder / "server.properties"
-    format_cluster(StorageRoot.of(cluster_uri), Config())
+    config = folder / "server.properties"
     config.write_text("".join(f"{name}={value}\n" for name, value in SETTINGS.items()))
-    with SoakCluster(folder, cluster_uri, config).ended() as cluster:
-        soak = Soak(cluster_uri, cluster, plan, report)
+    with SoakCluster(folder, config, STORED[plan.store]).ended() as cluster:
+        cluster.format()
+        soak = Soak(cluster.uri, cluster, plan, report)
         soak.run()
     return {**soak.figures(), "elapsed_s": round(time.monotonic() - started, 1)}
 
@@ -135,7 +140,7 @@ class Soak:
 
     def _go_wrong(self) -> None:
         plan = self._plan
-        for fault in plan_faults(plan.seed, plan.seconds, plan.faults, BROKERS, STORED, plan.kinds):
+        for fault in plan.planned():
             self._let(fault.at_s - self._elapsed())
             self._carry_out(fault)
         self._let(self._plan.seconds - self._elapsed())

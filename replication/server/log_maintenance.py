@@ -55,7 +55,10 @@ class LogMaintenance:
         self._pause_point = pause_point
         self._wall_clock = wall_clock
         self._cleaner = FileCleaner(log.root, config.log_segment_delete_delay_ms / 1000)
-        self._digests = DigestScrub(log, config.lakelog_scrub_bytes_per_second)
+        again = config.lakelog_scrub_interval_ms
+        self._digests = DigestScrub(
+            log, config.lakelog_scrub_bytes_per_second, again=None if again < 0 else again / 1000
+        )
         self._known = set(log.current().segments)
         self._is_in_use = LogUse(lambda: log.current().version)
         self._retained_at = float("-inf")

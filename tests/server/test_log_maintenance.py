@@ -218,3 +218,20 @@ def test_ol_01_files_are_read_again_now_and_then(root, caplog):
     world.maintenance.run_once()
     assert name in world.log.refresh().broken
     assert "1 files of the log differ from what was committed" in caplog.text
+
+
+@pytest.mark.parametrize(("interval", "found"), [(0, 1), (-1, 0), (3_600_000, 0)])
+def test_ol_01_the_settings_say_how_often_a_file_is_read(root, interval, found):
+    """The file was whole when it was read first."""
+    settings = {
+        "lakelog.scrub.bytes.per.second": 2**31 - 1, "lakelog.scrub.interval.ms": interval, "log.cleaner.enable": False,
+    }  # fmt: skip
+    world = World(root, **settings)
+    world.maintenance.run_once()
+    name = next(iter(world.log.refresh().segments))
+    content = bytearray(world.log.root.read(name))
+    content[100] ^= 1
+    world.log.root.write(name, bytes(content))
+    for _ in range(10):
+        world.maintenance.run_once()
+    assert len(world.log.refresh().broken) == found

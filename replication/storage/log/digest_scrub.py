@@ -23,16 +23,21 @@ _LONGEST_SECONDS = 60.0  # the most that it catches up on, for example after the
 class DigestScrub:
     """Reads the files of one log in order of their names, again and again. Only one thread uses it.
 
-    It begins at a random name. Otherwise a broker that restarts often would only read the first files.
+    It begins at a random name. Otherwise a broker that restarts often would only read the first files. `again` is the
+    least time in seconds between two reads of a file; None: what is right for its store.
     """
 
-    def __init__(self, log: ReplicaLog, bytes_per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, log: ReplicaLog, bytes_per_second: int, clock: Callable[[], float] = time.monotonic,
+        again: float | None = None,
+    ) -> None:  # fmt: skip
         self._log = log
         self._rate = bytes_per_second
         self._clock = clock
         self._looked_at = clock()
         self._credit = 0.0
-        self._again = _AGAIN_SECONDS if log.root.is_local else _AGAIN_IN_A_STORE_SECONDS
+        usual = _AGAIN_SECONDS if log.root.is_local else _AGAIN_IN_A_STORE_SECONDS
+        self._again = usual if again is None else again
         self._read_at: dict[str, float] = {}
         self._seen: Collection[str] = set(log.current().segments)
         self._last = f"leader-{random.random():.9f}"

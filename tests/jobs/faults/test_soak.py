@@ -20,8 +20,12 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 
 @pytest.mark.parametrize(
-    "words", [["--minutes", "0"], ["--faults", "many"], ["--faults", "-1"], ["--seed", "x"], ["--kinds", "flood"]]
-)
+    "words",
+    [
+        ["--minutes", "0"], ["--faults", "many"], ["--faults", "-1"], ["--seed", "x"], ["--kinds", "flood"],
+        ["--store", "tape"], ["--kinds", "cut-power", "--store", "s3"],
+    ],
+)  # fmt: skip
 def test_a_wrong_word_is_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert soak.main(words) == 2
     assert words[0] in capsys.readouterr().err
@@ -87,7 +91,7 @@ def test_who_interrupts_it_leaves_no_process_behind(tmp_path: Path, monkeypatch:
 
 def test_however_slow_the_cluster_is_a_soak_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processes = SimpleNamespace(brokers={})
-    cluster: Any = SimpleNamespace(check=lambda: None, processes=processes, store=None, folders={})
+    cluster: Any = SimpleNamespace(check=lambda: None, processes=processes, stores={}, folders={})
     format_cluster(StorageRoot.of(str(tmp_path)), Config())
     soak = Soak(str(tmp_path), cluster, SoakPlan(60, 1, 7), lambda **_: None)
     monkeypatch.setattr(SoakPlan, "latest_end_s", -1.0)

@@ -96,7 +96,10 @@ class FakeCluster:
         processes: Any = SimpleNamespace(brokers=self.brokers, controllers=self.controllers)
         admin: Any = self
         cluster: Any = SimpleNamespace(
-            processes=processes, store=self.store, folders=self.folders, format_root=self._format_root
+            processes=processes,
+            stores=dict.fromkeys(ALL, self.store),
+            folders=self.folders,
+            format_root=self._format_root,
         )
         self.roots = RootFaults(cluster, "kept", lambda broker: broker in self.alone, self._let)
         return SoakFaults(processes, self.roots, health, admin, "trimmed", self._wait, self._let)
@@ -182,7 +185,7 @@ def test_what_is_done_to_processes(cluster: FakeCluster, kind: str, broker: list
 def test_one_broker_is_away_at_a_time_and_all_come_back(cluster: FakeCluster, seed: int) -> None:
     faults = cluster.faults()
     kinds = [kind for kind in KINDS if kind != "rot"]  # files must exist for this fault
-    for planned in plan_faults(seed, 100, len(kinds), ALL, 3, kinds):
+    for planned in plan_faults(seed, 100, len(kinds), ALL, [3], kinds):
         cluster.most_away = 0
         faults.carry_out(planned)
         assert cluster.most_away == planned.takes_broker

@@ -12,7 +12,7 @@ BROKERS, STORED = (1, 2, 3), 3
 
 
 def plan(seed: int, seconds: float, faults: int) -> tuple[Fault, ...]:
-    return plan_faults(seed, seconds, faults, BROKERS, STORED)
+    return plan_faults(seed, seconds, faults, BROKERS, [STORED])
 
 
 def test_the_same_seed_makes_the_same_plan_and_another_one_another() -> None:
@@ -82,6 +82,17 @@ def test_a_store_hangs_for_less_than_a_session_and_for_more() -> None:
 
 def test_kinds_may_be_chosen() -> None:
     chosen = kinds_of("rot,cut-power")
-    assert {fault.kind for fault in plan_faults(1, 60, 4, BROKERS, STORED, chosen)} == {"rot", "cut-power"}
+    assert {fault.kind for fault in plan_faults(1, 60, 4, BROKERS, [STORED], chosen)} == {"rot", "cut-power"}
     with pytest.raises(argparse.ArgumentTypeError, match=r"flood: unknown; allowed: kill-broker,"):
         kinds_of("rot,flood")
+
+
+def test_where_all_roots_are_in_stores_no_disk_fails() -> None:
+    planned = plan_faults(1, 2400, 200, BROKERS, BROKERS)
+    assert {fault.kind for fault in planned} == set(KINDS) - {"cut-power", "unwritable-root"}
+    assert {fault.broker for fault in planned if fault.kind == "hang-store"} == set(BROKERS)
+
+
+def test_kinds_that_can_hit_no_root_are_no_plan() -> None:
+    with pytest.raises(ValueError, match="no broker's root is where these faults happen"):
+        plan_faults(1, 60, 4, BROKERS, BROKERS, ["cut-power"])

@@ -14,7 +14,7 @@ from lakelog.jobs.faults.soak_s3 import Request, Response, answer
 from lakelog.jobs.faults.soak_store import ObjectStore
 from lakelog.jobs.faults.soak_store_server import StoreServer, errors_file
 from lakelog.replication.config import Config
-from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.errors import BrokerNotAvailableException, KafkaStorageException
 from lakelog.replication.storage.delta.commit_reader import last_version
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -136,24 +136,40 @@ def test_no_key_leads_out_of_the_folder(tmp_path: Path) -> None:
     assert [answered(store, key).status for key in ("../secret", "a/../../secret", "/etc/hosts")] == [404] * 3
 
 
-def test_the_store_of_a_cluster_hangs_while_it_is_frozen_and_ends_with_it(tmp_path: Path) -> None:
+def test_the_store_of_a_broker_hangs_while_it_is_frozen_and_ends_with_the_cluster(tmp_path: Path) -> None:
     """Its clients find it by the environment, also those in processes of their own."""
-    cluster = SoakCluster(tmp_path, "none", tmp_path / "none")
-    name = f"LAKELOG_STORAGE_{STORED}_AWS_ENDPOINT_URL"
+    cluster = SoakCluster(tmp_path, tmp_path / "none", STORED["mixed"])
+    name = "LAKELOG_STORAGE_3_AWS_ENDPOINT_URL"
     with cluster.ended():
-        options = Config().storage_options(STORED)
+        options = Config().storage_options(3)
         assert os.environ[name] == options["AWS_ENDPOINT_URL"]
-        root = StorageRoot.of(cluster.processes.brokers[STORED].root, options)
+        root = StorageRoot.of(cluster.processes.brokers[3].root, options)
         root.write("probe", b"1")
-        assert (cluster.folders[STORED] / "probe").read_bytes() == b"1"
-        assert {broker: str(cluster.folders[broker]) for broker in BROKERS if broker != STORED} == {
-            broker: process.root for broker, process in cluster.processes.brokers.items() if broker != STORED
+        assert (cluster.folders[3] / "probe").read_bytes() == b"1"
+        assert {broker: str(cluster.folders[broker]) for broker in (1, 2)} == {
+            broker: cluster.processes.brokers[broker].root for broker in (1, 2)
         }
         impatient = StorageRoot.of(root.uri, options, timeout_ms=400)
-        cluster.store.pause()
+        cluster.stores[3].pause()
         with pytest.raises(KafkaStorageException, match="error sending request"):
             impatient.read("probe")
-        cluster.store.resume()
+        cluster.stores[3].resume()
         assert root.read("probe") == b"1"
-    assert not cluster.store.is_running()
+    assert not cluster.stores[3].is_running()
     assert name not in os.environ
+
+
+def test_each_root_may_be_in_a_store_of_its_own(tmp_path: Path) -> None:
+    cluster = SoakCluster(tmp_path, tmp_path / "none", STORED["s3"])
+    with cluster.ended():
+        cluster.format()
+        for broker in BROKERS:
+            cluster.format_root(broker)
+            assert {path.name for path in cluster.folders[broker].iterdir()} == {"cluster", "log", "replicas"}
+        assert len({Config().storage_options(owner)["AWS_ENDPOINT_URL"] for owner in cluster.stores}) == 4
+        died = cluster.stores[1]._process
+        assert died is not None
+        died.kill()
+        died.wait()
+        with pytest.raises(BrokerNotAvailableException, match="store"):
+            cluster.check()
