@@ -10,10 +10,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.consumer import Consumer
-from lakelog.replication.config import Config
+from lakelog.replication.config import Config, Owner
 from lakelog.replication.controller.controller import Controller
 from lakelog.replication.controller.leader_election import PREFERRED
-from lakelog.replication.errors import error_named
+from lakelog.replication.errors import InvalidConfigurationException, error_named
 from lakelog.replication.server.broker import Broker
 from lakelog.replication.server.id_watch import IdWatch
 from lakelog.replication.server.spark_check import check_spark
@@ -34,19 +34,25 @@ class LocalCluster:
         with LocalCluster(spark, "/tmp/lake", configs={"min.insync.replicas": 2}) as cluster:
             cluster.admin().create_topic("orders", partitions=6, replication_factor=3)
 
-    `root` may be in an object store, such as `s3://bucket/lake`. Its credentials are settings of each root, as for
-    other brokers: `storage.<cluster or broker id>.<option>` in `configs`, or `LAKELOG_STORAGE_…` in the environment.
+    `root` may be in an object store, such as `s3://bucket/lake`. `roots` are those that lie elsewhere, by broker id or
+    "cluster": `{2: "s3://another-bucket/lake"}`. Credentials and endpoints are settings of each root, as for other
+    brokers: `storage.<cluster or broker id>.<option>` in `configs`, or `LAKELOG_STORAGE_…` in the environment.
     """
 
     def __init__(
         self, spark: SparkSession, root: str, brokers: int = 3, configs: Mapping[str, object] | None = None,
-        controllers: int = 1, take_over: bool = False,
+        controllers: int = 1, take_over: bool = False, roots: Mapping[Owner, str] | None = None,
     ) -> None:  # fmt: skip
         self._spark = spark
         self._root = StorageRoot.of(root)
+        self._roots = {owner: StorageRoot.of(uri).uri for owner, uri in (roots or {}).items()}
         self._configs = dict(configs or {})
-        self.cluster_uri = self._root.child("cluster").uri
         self.broker_ids = tuple(range(1, brokers + 1))
+        self.cluster_uri = self._roots.get("cluster", self._root.child("cluster").uri)
+        if unknown := sorted(map(str, set(self._roots) - {"cluster", *self.broker_ids})):
+            raise InvalidConfigurationException(
+                f"roots of {', '.join(unknown)}: allowed are cluster and the brokers 1 to {brokers}"
+            )
         self.controller_names = tuple(f"controller-{number}" for number in range(1, controllers + 1))
         self._take_over = take_over
         self._own: set[int] = set()  # brokers that this object has started: their next start waits for nobody
@@ -96,7 +102,7 @@ class LocalCluster:
 
     def broker_uri(self, broker_id: int) -> str:
         """The URI of a broker's root."""
-        return self._root.child(f"broker-{broker_id}").uri
+        return self._roots.get(broker_id, self._root.child(f"broker-{broker_id}").uri)
 
     def _watch(self, broker_id: int) -> IdWatch:
         config, take_over = self._config(broker_id), self._take_over or broker_id in self._own

@@ -1,13 +1,16 @@
 """A whole cluster in an object store, in the shared session."""
 
 import os
+from pathlib import Path
 
 import pytest
 
+from lakelog.jobs.benchmark.counting_store import counting_store
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.config import Config
-from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
 from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.processes import wait_until
 
 OWNERS = ("cluster", 1, 2)
@@ -39,6 +42,30 @@ def test_a_cluster_lives_in_a_bucket_with_settings_and_with_those_of_the_environ
     with cluster:  # found again
         fetched = wait_until(lambda: cluster.consumer().fetch("t", {0: 0})[0].records.to_pylist(), "the record")
         assert [record["value"] for record in fetched] == [b"v"]
+
+
+@pytest.mark.usefixtures("no_credentials")
+def test_each_root_may_be_in_a_bucket_of_its_own_with_its_own_endpoint_and_credentials(spark, s3_options, root):
+    """Broker 1 is in one store, broker 2 in another one, and the cluster on the disk."""
+    with counting_store(Path(root), {}) as (_, others):
+        configs = {**settings(s3_options, 1), **settings(others, 2)}
+        roots = {1: "s3://bucket/of-1", 2: "s3://bucket/of-2"}
+        with LocalCluster(spark, f"{root}/lake", brokers=2, configs=configs, roots=roots) as cluster:
+            cluster.admin().create_topic("t", partitions=2, replication_factor=2, configs={"min.insync.replicas": 2})
+            producer = Producer(cluster.cluster_uri, acks="all", config=Config.from_properties(configs))
+            answers = producer.send("t", [{"partition": p, "value": f"{p}"} for p in (0, 1)])
+            assert [(answer.error, answer.base_offset) for answer in answers.values()] == [(None, 0), (None, 0)]
+            fetched = wait_until(lambda: cluster.consumer().fetch("t", {0: 0})[0].records.to_pylist(), "the record")
+            assert [record["value"] for record in fetched] == [b"0"]
+        for broker, options in ((1, s3_options), (2, others)):
+            assert StorageRoot.of(roots[broker], options).list() == ["cluster", "log", "replicas", "storage-probe"]
+            assert StorageRoot.of(roots[3 - broker], options).list() == []
+
+
+@pytest.mark.parametrize("owner", [3, "nobody"])
+def test_a_root_of_nobody_is_refused(spark, root, owner):
+    with pytest.raises(InvalidConfigurationException, match=f"roots of {owner}: allowed are cluster and the brokers 1"):
+        LocalCluster(spark, root, brokers=2, roots={owner: root})
 
 
 @pytest.mark.usefixtures("no_credentials")
