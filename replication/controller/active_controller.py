@@ -83,7 +83,7 @@ class ActiveController:
             ReadTopics: lambda _: self._read_topics(),
             ReadConfigs: lambda _: self._read_configs(),
             ReadMetadata: lambda _: self._read_metadata(),
-            ReadBrokers: lambda _: self._read_brokers(),
+            ReadBrokers: lambda step: self._read_brokers(step.newest),
             ReadRequests: lambda _: self._requests.look(),
             IsBalanceDue: lambda _: self._is_balance_due(),
             SettleWhatHasLanded: lambda _: self._requests.settle_what_has_landed(cluster.root),
@@ -143,10 +143,11 @@ class ActiveController:
         self._cluster.metadata.poll(_PATIENCE_SECONDS)
         return self._cluster.metadata.version, self._cluster.metadata.partitions
 
-    def _read_brokers(self) -> BrokersSeen:
-        found = self._cluster.poll_brokers()
+    def _read_brokers(self, newest: bool) -> BrokersSeen:
+        found = self._cluster.refresh_brokers() if newest else self._cluster.poll_brokers()
         self._storage_errors = {broker: r.storage_error for broker, r in found.items() if r.storage_error}
-        return BrokersSeen(views(found, self._liveness), frozenset(found), self._storage_errors)
+        is_newest = newest or self._cluster.root.newest_versions is None  # polls of a disk always look
+        return BrokersSeen(views(found, self._liveness), frozenset(found), self._storage_errors, is_newest)
 
     def _is_balance_due(self) -> bool:
         config, now = self._cluster.config, self._clock()

@@ -38,15 +38,19 @@ class ReadMetadata(NamedTuple):
 
 
 class ReadBrokers(NamedTuple):
-    """A read, answered with `BrokersSeen`."""
+    """A read, answered with `BrokersSeen`. `newest`: brokers that have just registered must be among them."""
+
+    newest: bool = False
 
 
 class BrokersSeen(NamedTuple):
-    """The live brokers, and the ids of all that have ever registered. `errors` has brokers' storage errors by id."""
+    """The live brokers, and the ids of all that have ever registered. `errors` has brokers' storage errors by id.
+    `is_newest`: whether brokers that have just registered are among them."""
 
     live: Mapping[int, BrokerView]
     registered: frozenset[int] = frozenset()
     errors: Mapping[int, str] = {}
+    is_newest: bool = True
 
 
 class ReadRequests(NamedTuple):

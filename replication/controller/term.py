@@ -96,7 +96,10 @@ class Term:
         if version != self._version:
             self._version, self.context = version, self.context.with_partitions(partitions)
             self._events.put(IsrChangeNotification())
-        for request in (yield ReadRequests()):
+        requests = yield ReadRequests()
+        if requests and not brokers.is_newest:  # a request may name a broker that has just registered
+            self._look_at_brokers((yield ReadBrokers(newest=True)))
+        for request in requests:
             self._events.put(EVENT_OF_REQUEST[request.kind](request))
         if (yield IsBalanceDue()):
             self._events.put(AutoPreferredReplicaLeaderElection())

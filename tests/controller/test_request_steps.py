@@ -11,6 +11,7 @@ from lakelog.replication.controller.steps import ChangeMetadata
 from lakelog.replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.admin_table import AdminTable
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.controller.contexts import Active, context, errors, partition, request
@@ -40,6 +41,20 @@ def outcome(world, request_id="request"):
 def made(world):
     world.cluster.topics.refresh()
     return sorted(world.cluster.topics.topics.keys() - {"flights"})
+
+
+def test_tc_01_a_request_may_name_a_broker_that_has_just_registered_in_an_object_store():
+    """There the controller lists the registrations only now and then, and anew for a request."""
+    with MemoryStore("requests").opened() as store:
+        world = World(store.uri)
+        world.controller.look()
+        world.beats[4] = BrokerTable.open_or_create(world.cluster.root, 4)
+        world.register(4, epoch=1)
+        world.controller.look()
+        assert 4 not in world.controller.context.brokers
+        ask(world, topic="late", assignment={"0": [4]})
+        world.controller.look()
+        assert outcome(world) == "done"
 
 
 @pytest.mark.parametrize("arguments", ["{not json", '["topic", "t"]', "null", "3", '{"topic": ["t"]}'])

@@ -15,10 +15,6 @@ PROGRAM = """
 import json, logging, sys, threading
 import lakelog
 
-class Cluster(lakelog.LocalCluster):
-    def broker_uri(self, broker_id):
-        return "s3://bucket/standalone/broker-3" if broker_id == 3 else super().broker_uri(broker_id)
-
 master, folder, configs = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 logging.getLogger("lakelog.replication.server.fetcher.segment_copier").setLevel(logging.INFO)
 logging.basicConfig()
@@ -26,7 +22,8 @@ spark = lakelog.spark_session("standalone", master, {
     "spark.executor.memory": "512m", "spark.eventLog.enabled": "true", "spark.eventLog.dir": f"{folder}/events",
     "spark.eventLog.compress": "false",
 })
-with Cluster(spark, f"{folder}/lake", configs=configs) as cluster:
+roots = {3: "s3://bucket/standalone/broker-3"}
+with lakelog.LocalCluster(spark, f"{folder}/lake", configs=configs, roots=roots) as cluster:
     admin, config = cluster.admin(), lakelog.Config.from_properties(configs)
     admin.create_topic("orders", partitions=3, replication_factor=3)
     cluster.stop_broker(3)

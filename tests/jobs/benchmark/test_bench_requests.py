@@ -110,7 +110,7 @@ def test_rows_that_differ_leave_no_count() -> None:
         ["--seconds", "0"],
         ["--sends", "0"],
         ["--latencies", "PUT"],
-        ["--latencies", "CUT=1"],
+        ["--latencies", "PATCH=1"],
     ],
 )
 def test_what_makes_no_sense_is_refused(argv: list[str]) -> None:

@@ -1,0 +1,61 @@
+"""Object stores of several makes: many processes append to one log, and a cluster loses a leader."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakelog.jobs.benchmark.counting_store import counting_store
+from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.config import Config
+from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from tests.long.azurite import azurite
+from tests.processes import race, wait_until
+from tests.storage.log.test_append_race import check, write
+from tests.storage.logs import P0, new_log
+
+WRITERS, APPENDS = 4, 500
+PARTITIONS, SENDS = 3, 20
+SLOW = {"PUT": 40, "GET": 25, "HEAD": 15, "LIST": 60, "POST": 40, "DELETE": 20}
+
+
+@pytest.fixture(params=["s3", "slow s3", "azure"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """A bucket in a server process, and how to reach it."""
+    if request.param == "azure":
+        with azurite(tmp_path, "lake") as options:
+            yield "az://lake", options
+    else:
+        with counting_store(tmp_path, SLOW if request.param == "slow s3" else {}) as (_, options):
+            yield "s3://bucket", options
+
+
+def test_four_processes_append_2000_times_to_one_log(store):
+    uri, options = store
+    log = new_log(StorageRoot.of(f"{uri}/raced/log", options), P0)
+    writers = [(log.root.uri, writer, APPENDS, options) for writer in range(1, WRITERS + 1)]
+    check(log, race(write, *writers, timeout=1500), APPENDS)
+
+
+def test_a_cluster_that_loses_a_leader_has_each_record_once(spark, store):
+    uri, options = store
+    configs = {f"storage.{owner}.{name}": value for owner in ("cluster", 1, 2, 3) for name, value in options.items()}
+    sent = {partition: [] for partition in range(PARTITIONS)}
+    with LocalCluster(spark, f"{uri}/lake", configs=configs) as cluster:
+        cluster.admin().create_topic("t", PARTITIONS, 3, configs={"min.insync.replicas": 2})
+        producer = Producer(cluster.cluster_uri, acks="all", config=Config.from_properties(configs))
+        for number in range(SENDS):
+            if number == SENDS // 2:
+                cluster.kill_broker(1)
+            records = [{"partition": p, "value": f"{p}-{number}"} for p in sent]
+            raise_first_error(producer.send("t", records, timeout_ms=120_000))
+            for record in records:
+                sent[record["partition"]].append(record["value"].encode())
+        cluster.start_broker(1)
+        admin = cluster.admin()
+        wait_until(
+            lambda: all(len(partition.isr) == 3 for partition in admin.describe_topic("t").partitions), "the ISRs", 120
+        )
+        fetched = cluster.consumer().fetch("t", dict.fromkeys(sent, 0))
+        assert {p: found.records["value"].to_pylist() for p, found in fetched.items()} == sent
