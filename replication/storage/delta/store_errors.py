@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -15,16 +16,37 @@ _NO_WORDS = re.compile(r"\x1b\[\d+m|↳|\n\nDebug source:.*", re.DOTALL)
 
 # Words of delta-rs and obstore, by what a person can do about them. delta-rs asks a server of Amazon's machines, at an
 # address of their own, where it has been given no credentials.
-_NO_CREDENTIALS = re.compile(r"loading credentials|169\.254\.169\.254|\bIMDS\b|NoCredentials")
+_NO_CREDENTIALS = re.compile(r"loading credentials|169\.254\.169\.254|\bIMDS\b|NoCredentials|metadata\.google")
 _REFUSED = re.compile(
     "ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY|InvalidAccessKey|SIGNATURE_|SignatureDoes|ExpiredToken|403 Forbidden"
 )
 _UNREACHABLE = re.compile(r"NETWORK_CONNECTION|error sending request")
-_CREDENTIALS = (
-    "set LAKELOG_STORAGE_<OWNER>_AWS_ACCESS_KEY_ID and LAKELOG_STORAGE_<OWNER>_AWS_SECRET_ACCESS_KEY in the "
-    "environment, or storage.<owner>.aws.access.key.id and storage.<owner>.aws.secret.access.key in the properties file"
-)
 _OWNER = "the owner is `cluster` or the id of the broker"
+
+
+class _Store(NamedTuple):
+    """Words of a kind of store in its errors, and the names of its settings."""
+
+    words: re.Pattern[str]
+    credentials: tuple[str, ...]
+    endpoint: str
+
+    @property
+    def advice(self) -> str:
+        """What to set where there are no credentials, or others."""
+        variables = " and ".join(f"LAKELOG_STORAGE_<OWNER>_{name}" for name in self.credentials)
+        keys = " and ".join(f"storage.<owner>.{name.lower().replace('_', '.')}" for name in self.credentials)
+        return f"set {variables} in the environment, or {keys} in the properties file; {_OWNER}"
+
+
+_STORES = (
+    _Store(
+        re.compile("MicrosoftAzure|AuthenticationFailed|AuthorizationFailure|failed to authenticate"),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"), "AZURE_STORAGE_ENDPOINT",
+    ),
+    _Store(re.compile(r"\bGCS\b|google"), ("GOOGLE_SERVICE_ACCOUNT",), "GOOGLE_BASE_URL"),
+    _Store(re.compile(""), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "AWS_ENDPOINT_URL"),
+)  # fmt: skip
 
 
 def words_of(error: Exception) -> str:
@@ -37,12 +59,13 @@ def reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     words = words_of(error)
+    store = next(each for each in _STORES if each.words.search(words))
     if _NO_CREDENTIALS.search(words):
-        return f"there are no credentials for it: {_CREDENTIALS}; {_OWNER}"
+        return f"there are no credentials for it: {store.advice}"
     if _REFUSED.search(words):
-        return f"the store refuses access ({words}): {_CREDENTIALS}; {_OWNER}"
+        return f"the store refuses access ({words}): {store.advice}"
     if _UNREACHABLE.search(words):
-        return f"{words}; a store other than Amazon's needs LAKELOG_STORAGE_<OWNER>_AWS_ENDPOINT_URL; {_OWNER}"
+        return f"{words}; a store of one's own needs LAKELOG_STORAGE_<OWNER>_{store.endpoint}; {_OWNER}"
     return words
 
 

@@ -13,6 +13,13 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
 
 KEY, SECRET = "LAKELOG_STORAGE_<OWNER>_AWS_ACCESS_KEY_ID", "storage.<owner>.aws.secret.access.key"
+AZURE = (
+    "set LAKELOG_STORAGE_<OWNER>_AZURE_STORAGE_ACCOUNT_NAME and LAKELOG_STORAGE_<OWNER>_AZURE_STORAGE_ACCOUNT_KEY in "
+    "the environment, or storage.<owner>.azure.storage.account.name and storage.<owner>.azure.storage.account.key in"
+)
+GOOGLE = (
+    "set LAKELOG_STORAGE_<OWNER>_GOOGLE_SERVICE_ACCOUNT in the environment, or storage.<owner>.google.service.account"
+)
 NO_CREDENTIALS = """Kernel error -> Generic S3 error
           \x1b[31m↳\x1b[0m Error performing PUT http://169.254.169.254/latest/api/token in 2.2ms
            \x1b[31m↳\x1b[0m 403 Forbidden"""
@@ -60,6 +67,23 @@ def test_a_store_without_credentials_names_the_settings() -> None:
     assert message.startswith(f"there are no credentials for it: set {KEY} and ")
     assert all(word in message for word in (SECRET, "the owner is `cluster` or the id of the broker"))
     assert "Kernel error" not in message
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("Generic MicrosoftAzure error: Error performing GET http://169.254.169.254/metadata/identity", AZURE),
+        ("The operation lacked the necessary privileges: 403 Forbidden <Code>AuthorizationFailure</Code>", AZURE),
+        ("Generic MicrosoftAzure error: error sending request", "LAKELOG_STORAGE_<OWNER>_AZURE_STORAGE_ENDPOINT"),
+        ("Generic GCS error: GET http://metadata.google.internal/computeMetadata/v1/instance", GOOGLE),
+        ("Generic S3 error: error sending request", "LAKELOG_STORAGE_<OWNER>_AWS_ENDPOINT_URL"),
+        ("Generic S3 error: 403 Forbidden", KEY),
+    ],
+)
+def test_the_settings_are_those_of_the_kind_of_store(words: str, expected: str) -> None:
+    message = reason(OSError(words))
+    assert expected in message
+    assert sum(kind in message for kind in ("_AWS_", "_AZURE_", "_GOOGLE_")) == 1
 
 
 def test_a_store_that_cannot_be_reached_names_the_endpoint() -> None:
