@@ -20,7 +20,7 @@ PARTITIONS, SENDS = 3, 20
 SLOW = {"PUT": 40, "GET": 25, "HEAD": 15, "LIST": 60, "POST": 40, "DELETE": 20}
 
 
-@pytest.fixture(params=["s3", "slow s3", "azure"])
+@pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """A bucket in a server process, and how to reach it."""
     if request.param == "azure":
@@ -31,6 +31,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
             yield "s3://bucket", options
 
 
+@pytest.mark.parametrize("store", ["s3", "azure"], indirect=True)
 def test_four_processes_append_2000_times_to_one_log(store):
     uri, options = store
     log = new_log(StorageRoot.of(f"{uri}/raced/log", options), P0)
@@ -38,6 +39,7 @@ def test_four_processes_append_2000_times_to_one_log(store):
     check(log, race(write, *writers, timeout=1500), APPENDS)
 
 
+@pytest.mark.parametrize("store", ["s3", "slow s3", "azure"], indirect=True)
 def test_a_cluster_that_loses_a_leader_has_each_record_once(spark, store):
     uri, options = store
     configs = {f"storage.{owner}.{name}": value for owner in ("cluster", 1, 2, 3) for name, value in options.items()}
