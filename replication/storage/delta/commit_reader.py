@@ -15,9 +15,7 @@ from typing import Any
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
-from lakelog.replication.storage.delta.storage_root import (
-    StorageRoot,
-)
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 # The number of actions of each kind in a commit. A commit that was torn between two lines has fewer.
 ACTIONS = "lakelog.actions"

@@ -11,10 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_reader import (
-    ACTIONS,
-    CONTENTS,
-)
+from lakelog.replication.storage.delta.commit_reader import ACTIONS, CONTENTS
 
 NONCE = "lakelog.commit"
 

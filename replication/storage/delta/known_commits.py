@@ -10,13 +10,8 @@ from __future__ import annotations
 import time
 
 from lakelog.replication.storage.delta.commit import Commit, Stamp
-from lakelog.replication.storage.delta.commit_reader import (
-    commit_name,
-    last_version,
-)
-from lakelog.replication.storage.delta.storage_root import (
-    StorageRoot,
-)
+from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 _KEPT = 16
 _SURE_SECONDS = 10.0  # how long a look at a commit counts in an object store

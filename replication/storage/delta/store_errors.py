@@ -44,7 +44,7 @@ _STORES = (
         re.compile("MicrosoftAzure|AuthenticationFailed|AuthorizationFailure|failed to authenticate"),
         ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"), "AZURE_STORAGE_ENDPOINT",
     ),
-    _Store(re.compile(r"\bGCS\b|google"), ("GOOGLE_SERVICE_ACCOUNT",), "GOOGLE_BASE_URL"),
+    _Store(re.compile(r"Generic GCS|metadata\.google|googleapis"), ("GOOGLE_SERVICE_ACCOUNT",), "GOOGLE_BASE_URL"),
     _Store(re.compile(""), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "AWS_ENDPOINT_URL"),
 )  # fmt: skip
 

@@ -17,10 +17,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit import Commit
-from lakelog.replication.storage.delta.commit_reader import (
-    last_version,
-    read_commit,
-)
+from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.newest_versions import idle_age
 from lakelog.replication.storage.delta.storage_root import StorageRoot

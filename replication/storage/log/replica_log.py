@@ -19,9 +19,7 @@ from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeE
 from lakelog.replication.protocol.partition_log import LEADER, Role, role_version
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
-from lakelog.replication.storage.delta.commit_reader import (
-    check_commits,
-)
+from lakelog.replication.storage.delta.commit_reader import check_commits
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot

@@ -12,9 +12,7 @@ from deltalake import Schema
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.newest_versions import NewestVersions
-from lakelog.replication.storage.delta.storage_root import (
-    StorageRoot,
-)
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, writing
 from lakelog.replication.storage.memory.store import SCHEME, File, MemoryStore
 from lakelog.replication.storage.memory.table import MemoryTable, create_table

@@ -12,10 +12,7 @@ import pyarrow.parquet as pq
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_reader import (
-    commit_name,
-    read_commit,
-)
+from lakelog.replication.storage.delta.commit_reader import commit_name, read_commit
 from lakelog.replication.storage.delta.commit_writer import inlined
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog

@@ -6,9 +6,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_reader import (
-    commit_name,
-)
+from lakelog.replication.storage.delta.commit_reader import commit_name
 from lakelog.replication.storage.delta.delta_log import CommitUnknown
 from tests.storage.delta.tables import at, facts, filled, go_on, log_of, lose, moved, names, of, opened, put, seen
 
