@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException, TimeoutException
-from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown
+from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
-from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 MAX_ATTEMPTS = 200
 MAX_UNKNOWN = 5
@@ -18,7 +17,7 @@ _LONGEST_PAUSE_SECONDS = 0.1
 
 
 def compare_and_set(
-    table: StorageRoot,
+    log: DeltaLog,
     attempt: Callable[[float | None], int | None],
     deadline: float | None = None,
     patience: float | None = None,
@@ -28,23 +27,32 @@ def compare_and_set(
     In an object store the first attempt gets an age in seconds, and may decide on what this process has seen of the
     table within it: its commit loses if the table has moved. Nothing else is believed of it: if it commits nothing or
     raises an error of the protocol, the next attempt reads the table, as its age is None. With `patience`, in seconds,
-    the work may wait so long: then that is the age, and that there is nothing to do is believed.
+    the work may wait so long: then that is the age, and that there is nothing to do is believed. If it is the turn of
+    other writers of the table, the first attempt waits for them and then reads the table, too (`Turns`).
 
     After an unknown outcome it calls `attempt` again, so `attempt` must recognise its own commit. Raises
     KafkaStorageException, naming the table, if outcomes stay unknown, as on a disk that cannot be written, and
     TimeoutException if others win until `deadline`, in seconds of the monotonic clock. It always makes at least one
     attempt.
     """
-    uri, unknown, pause = table.uri, 0, threading.Event()
+    uri, unknown, pause = log.root.uri, 0, threading.Event()
+    is_distant = log.root.newest_versions is not None
+    for_others = _until(deadline, log.turns.pause()) if is_distant else 0.0
+    pause.wait(for_others)
     for number in range(MAX_ATTEMPTS):
-        age = YOUNG_SECONDS if number == 0 and table.newest_versions is not None else None
+        age = YOUNG_SECONDS if number == 0 and is_distant and not for_others else None
+        began_at = time.monotonic()
         try:
             won = attempt(age if age is None or patience is None else patience)
+            if won is not None:
+                log.turns.won(time.monotonic() - began_at)
             if won is not None or age is None or patience is not None:
                 return won
             continue
         except (CommitConflict, CommitUnknown) as error:
             is_unknown = isinstance(error, CommitUnknown)
+            if not is_unknown:
+                log.turns.lost()
             is_over = deadline is not None and time.monotonic() >= deadline
             unknown += is_unknown
             if unknown == MAX_UNKNOWN or (is_over and is_unknown):
@@ -57,3 +65,8 @@ def compare_and_set(
             continue
         pause.wait(random.uniform(0, min(0.001 * 2**number, _LONGEST_PAUSE_SECONDS)))
     raise KafkaStorageException(f"{uri}: lost {MAX_ATTEMPTS} commits in a row to others")
+
+
+def _until(deadline: float | None, seconds: float) -> float:
+    """So many seconds, or fewer: what is left until `deadline`."""
+    return seconds if deadline is None else min(seconds, max(0.0, deadline - time.monotonic()))

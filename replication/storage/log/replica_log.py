@@ -192,7 +192,7 @@ class ReplicaLog:
                 change = decide(self._refresh(age))
                 return None if change is None else self._commit(cause, change)
 
-        return compare_and_set(self.root, attempt, deadline, patience)
+        return compare_and_set(self._log, attempt, deadline, patience)
 
     def _commit(self, cause: Mapping[str, Any], change: LogChange) -> int:
         check_change(self.root, self._state, change)

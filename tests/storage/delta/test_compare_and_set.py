@@ -1,13 +1,17 @@
 """Which looks a compare-and-set believes, in an object store and on a disk."""
 
+import threading
+import time
+
 import pytest
 
 from lakelog.replication.errors import FencedLeaderEpochException, KafkaStorageException
 from lakelog.replication.storage.delta import compare_and_set as module
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
-from lakelog.replication.storage.delta.delta_log import CommitConflict
+from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown
 from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.turns import Turns
 from lakelog.replication.storage.memory.store import MemoryStore
 
 
@@ -22,8 +26,19 @@ def bucket():
         yield StorageRoot.of(f"{store.uri}/table")
 
 
+class Log:
+    """As much of a `DeltaLog` as a compare-and-set asks for."""
+
+    def __init__(self, root):
+        self.root, self.turns = root, Turns()
+
+
 def attempts(root, *outcomes, patience=None):
     """The ages that the attempts got, and the result or error of the last one."""
+    return attempts_on(Log(root), *outcomes, patience=patience)
+
+
+def attempts_on(log, *outcomes, patience=None, deadline=None):
     ages, left = [], list(outcomes)
 
     def attempt(age):
@@ -34,12 +49,13 @@ def attempts(root, *outcomes, patience=None):
         return outcome
 
     try:
-        return ages, compare_and_set(root, attempt, None, patience)
+        return ages, compare_and_set(log, attempt, deadline, patience)
     except Exception as error:
         return ages, error
 
 
 FENCED, BROKEN, LOST = FencedLeaderEpochException("fenced"), KafkaStorageException("503"), CommitConflict("another")
+UNKNOWN = CommitUnknown("no reply")
 YOUNG = YOUNG_SECONDS
 
 
@@ -66,3 +82,52 @@ def test_what_is_believed_of_a_look_that_others_have_made(bucket, outcomes, pati
 @pytest.mark.parametrize("patience", [None, 5.0])
 def test_on_a_disk_the_first_look_counts(tmp_path, outcome, patience):
     assert attempts(StorageRoot.of(str(tmp_path)), outcome, patience=patience) == ([None], outcome)
+
+
+@pytest.fixture
+def waited(monkeypatch):
+    """The seconds of each wait; none of them is waited for."""
+    waits = []
+    monkeypatch.setattr(threading.Event, "wait", lambda _, seconds=None: waits.append(seconds))
+    return waits
+
+
+def test_a_writer_in_a_store_waits_for_its_turn_and_then_reads_the_table(bucket, waited):
+    log = Log(bucket)
+    log.turns.lost()
+    log.turns.won(100.0)
+    assert attempts_on(log, 7) == ([None], 7)
+    assert 90 < waited[0] <= 200
+
+
+@pytest.mark.parametrize(("left", "waits"), [(-5.0, 0.0), (30.0, pytest.approx(30.0, abs=1.0))])
+def test_a_writer_waits_for_its_turn_until_its_deadline_at_most(bucket, waited, left, waits):
+    log = Log(bucket)
+    log.turns.lost()
+    log.turns.won(100.0)
+    assert attempts_on(log, 7, deadline=time.monotonic() + left)[1] == 7
+    assert waited[0] == waits
+
+
+def test_a_writer_on_a_disk_waits_for_nobody(tmp_path, waited):
+    log = Log(StorageRoot.of(str(tmp_path)))
+    log.turns.lost()
+    log.turns.won(100.0)
+    assert attempts_on(log, 7) == ([None], 7)
+    assert waited == [0.0]
+
+
+@pytest.mark.parametrize(("outcomes", "is_pausing"), [([LOST, 8], True), ([UNKNOWN, 8], False), ([7], False)])
+def test_only_a_commit_of_another_writer_makes_a_writer_give_way(bucket, outcomes, is_pausing):
+    log = Log(bucket)
+    attempts_on(log, *outcomes)
+    log.turns.won(100.0)
+    assert (log.turns.pause() > 0) == is_pausing
+
+
+def test_the_time_of_a_commit_is_that_of_its_last_attempt(bucket, monkeypatch):
+    log, noted = Log(bucket), []
+    monkeypatch.setattr(log.turns, "won", noted.append)
+    attempts_on(log, LOST, 8)
+    attempts_on(log, None, None)
+    assert len(noted) == 1
