@@ -8,8 +8,8 @@ from lakelog.schemas.controller import CONTROLLER
 from lakelog.schemas.groups import GROUPS
 from lakelog.schemas.log import LOG
 from lakelog.schemas.metadata import METADATA
+from lakelog.schemas.new_segments import NEW_SEGMENTS
 from lakelog.schemas.producers import PRODUCERS
-from lakelog.schemas.record_batches import RECORD_BATCHES
 from lakelog.schemas.replicas import REPLICAS
 from lakelog.schemas.table import Column, Table
 from lakelog.schemas.topics import TOPICS
@@ -26,8 +26,8 @@ __all__ = [
     "GROUPS",
     "LOG",
     "METADATA",
+    "NEW_SEGMENTS",
     "PRODUCERS",
-    "RECORD_BATCHES",
     "REPLICAS",
     "STATE_TABLES",
     "TOPICS",

@@ -93,7 +93,7 @@ class ScaleBroker:
     def _fetcher(self, key: BrokerIdAndFetcherId, root: str) -> _Fetcher:
         no_spark: Any = None
         context = FetchContext(
-            no_spark, self._cluster.config, f"broker-{self.number}", self.log, StorageRoot.of(root),
+            no_spark, self._cluster.config, f"broker-{self.number}", self.log, key.broker_id, StorageRoot.of(root),
             lambda: self.cache.replica_table(key.broker_id), self.manager.follow_high_watermarks, lambda _: None,
             self.manager.publish, self._pause, FetcherQuotas(self._quotas, key.broker_id),
         )  # fmt: skip
@@ -133,5 +133,5 @@ class _Fetcher(ReplicaFetcher):
 
     def run(self, lagging: Iterable[TopicIdPartition]) -> None:
         self._states.fell_behind(lagging)
-        while self._fetch(None):
+        while self._fetch():
             pass

@@ -87,7 +87,7 @@ class BrokerSession:
         context, states = self._context, SharedFetchStates()
         source = context.cluster.storage_of(key.broker_id, root)
         fetch = FetchContext(
-            context.spark, context.config, f"broker-{context.broker_id}", self._log, source,
+            context.spark, context.config, f"broker-{context.broker_id}", self._log, key.broker_id, source,
             lambda: context.cache.replica_table(key.broker_id), self.replica_manager.follow_high_watermarks,
             self._divergences.update, self.replica_manager.publish, context.pause_point,
             FetcherQuotas(self.quotas, key.broker_id),

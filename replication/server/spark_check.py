@@ -20,8 +20,8 @@ from lakelog.replication.server.executors import ExecutorsFailed, is_local, on_e
 from lakelog.replication.server.fetcher.error_line import TRACEBACK, error_line
 from lakelog.replication.storage.delta.spark_delta import check_delta
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.header_source import read_headers
-from lakelog.replication.storage.log.header_stream import HeaderStream
+from lakelog.replication.storage.log.segment_source import stream_segments
+from lakelog.replication.storage.log.segment_stream import SegmentStream
 
 _NOWHERE = "/nowhere"  # planning a stream opens no root
 _ERROR_LINE = re.compile(r"^[:\s]*(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE)
@@ -52,7 +52,7 @@ def _check_workers(spark: SparkSession) -> None:
     it gets three tries."""
     for last in (False, False, True):
         try:
-            read_headers(spark.newSession(), HeaderStream(StorageRoot.of(_NOWHERE), 0))
+            stream_segments(spark.newSession(), SegmentStream(StorageRoot.of(_NOWHERE), 0))
         except Exception as error:  # Spark's and py4j's: the worker failed, or could not be started
             if last or _TOO_SLOW not in str(error):
                 raise InvalidConfigurationException(_refusal(spark.sparkContext.pythonExec, str(error))) from None

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.replication.server.spark_check import check_spark
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.header_source import read_headers
-from lakelog.replication.storage.log.header_stream import HeaderStream
+from lakelog.replication.storage.log.segment_source import stream_segments
+from lakelog.replication.storage.log.segment_stream import SegmentStream
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +31,12 @@ def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int) -> bool:
     check_spark(spark)
     done = threading.Event()
 
-    def process(headers: DataFrame, _: int) -> None:
-        headers.toArrow()
+    def process(_: DataFrame, __: int) -> None:
         done.set()
 
     with tempfile.TemporaryDirectory(prefix="lakelog-warm-up-", ignore_cleanup_errors=True) as checkpoint:
         try:
-            stream = read_headers(spark, HeaderStream(root, broker_id))
+            stream = stream_segments(spark, SegmentStream(root, broker_id))
             writer = stream.writeStream.foreachBatch(process).option("checkpointLocation", f"file://{checkpoint}")
             query = writer.start()
             deadline = time.monotonic() + _PATIENCE_SECONDS

@@ -66,12 +66,12 @@ def workers(monkeypatch):
     def end(*outcomes):
         left = iter(outcomes)
 
-        def read_headers(*_):
+        def stream_segments(*_):
             tries.append(1)
             if (error := next(left)) is not None:
                 raise RuntimeError(error)
 
-        monkeypatch.setattr(spark_check, "read_headers", read_headers)
+        monkeypatch.setattr(spark_check, "stream_segments", stream_segments)
         return tries
 
     return end

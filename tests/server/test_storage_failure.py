@@ -139,6 +139,7 @@ def files_of(cluster, broker, topic):
 def test_ol_01_li_04_a_file_of_a_leader_goes_away_and_comes_back(spark, cluster, caplog):
     """Its broker goes on and keeps leading the other topic, under the same broker epoch. It may be in sync again at
     once, because it fetches the file's records."""
+    caplog.set_level("INFO", "lakelog")
     topics = {name: cluster.admin().create_topic(name, assignment={0: [1, 2]}) for name in ("broken", "healthy")}
     for topic in topics:
         send(cluster, topic, b"before")

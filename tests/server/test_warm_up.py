@@ -28,7 +28,7 @@ def test_a_root_that_does_not_work_keeps_nobody_from_starting(spark, root, monke
     def fails(*_):
         raise OSError("no such device")
 
-    monkeypatch.setattr("lakelog.replication.server.warm_up.read_headers", fails)
+    monkeypatch.setattr("lakelog.replication.server.warm_up.stream_segments", fails)
     assert not warm_up(spark, StorageRoot.of(root).child("gone"), 2)
     assert "broker 2: the warm-up has failed" in caplog.text
 

@@ -17,8 +17,8 @@ from lakelog.replication.storage.delta.commit_reader import (
 )
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
 from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import LOG, PRODUCERS
@@ -142,7 +142,7 @@ def test_another_process_replays_small_segments_without_their_footers(root, proc
 def test_a_stream_reads_a_small_commit_with_one_request_and_looks_for_the_next_with_another(root, process):
     log = new_log(root.child(LOG.name), P0)
     process.name = "stream"
-    reader = RecordBatchReader(HeaderStream(root, 1))
+    reader = SegmentStreamReader(SegmentStream(root, 1))
     start = reader.initialOffset()
     process.name = "writer"
     fill(log, P0, 3)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException, LakelogException
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FetchContext:
-    """The follower's log, the leader's root, and the callbacks of a fetcher.
+    """The follower's log, the leader's id and root, and the callbacks of a fetcher.
 
     `on_diverged` receives the partitions whose history differs from the leader's. `publish` writes the follower's
     replica rows; its argument is the reason for the commit.
@@ -67,6 +67,7 @@ class FetchContext:
     config: Config
     name: str
     log: ReplicaLog
+    leader: int
     source: StorageRoot
     leader_replicas: Callable[[], ReplicaTable]
     follow_high_watermarks: Callable[[FollowHighWatermarks], None]
@@ -84,14 +85,13 @@ class FetchRunner:
         self._states = states
         config = context.config
         self._source = context.source.child(LOG.name)
-        self._headers = HeaderFetch(context.name, self._source)
+        most = config.replica_fetch_response_max_bytes
+        self._headers = HeaderFetch(context.name, self._source, context.leader, most)
         self._copier = SegmentCopier(self._source, context.log.root, context.spark, config.lakelog_executor_copy_bytes)
-        self._limits = FetchLimits(
-            config.replica_fetch_response_max_bytes, config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms
-        )
+        self._limits = FetchLimits(most, config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms)
         self._watch = LeaderRowWatch(config.replica_fetch_wait_max_ms / 1000)
         self._has_read_rows = False  # in this round
-        self._streamed: DataFrame | None = None
+        self._is_streamed = False
         self._copied: tuple[Segment, ...] = ()
         self._handlers = self._made_handlers()
 
@@ -104,7 +104,7 @@ class FetchRunner:
             TellDiverged: self._tell_diverged,
             TruncateLogs: lambda step: truncate_logs(log, step.truncations, name),
             ThrottleFetch: lambda step: context.quotas.throttle(step.lags),
-            FetchHeaders: lambda step: self._headers.fetch(self._streamed, step),
+            FetchHeaders: lambda step: self._headers.fetch(self._is_streamed, step),
             CopyBatches: self._copy,
             AppendFetched: self._append,
             FollowHighWatermarks: context.follow_high_watermarks,
@@ -112,19 +112,27 @@ class FetchRunner:
             PublishReplicas: lambda step: context.publish(step.why),
         }
 
-    def run(self, headers: DataFrame | None) -> bool:
-        """Runs one round, and returns whether more can be fetched at once. `headers` has the columns of
-        `schemas.RECORD_BATCHES`; None if the stream has brought none.
+    def begin_stream(self) -> None:
+        """The stream begins: from the leader's newest commit on, its segments are read as it brings them.
+
+        All partitions must then read the leader's snapshot. Raises KafkaStorageException.
+        """
+        self._headers.begin()
+
+    def run(self, is_streamed: bool) -> bool:
+        """Runs one round, and returns whether more can be fetched at once. `is_streamed`: a micro-batch has told that
+        the leader's log has new segments.
 
         Raises StaleBrokerEpochException once a newer process of this broker has claimed its tables, and BrokerKilled.
         Other errors of Lakelog and of the store delay the partitions instead.
         """
         before = self._states.all()
-        self._streamed, self._has_read_rows = headers, False
+        self._is_streamed, self._has_read_rows = is_streamed, False
         try:
             return carry_out(FetchRound(self._states, self._limits).run(), self._handlers, self._deciding)
         finally:
-            self._streamed, self._copied = None, ()
+            self._copied = ()
+            self._headers.done()
             self._log_delays(before)
 
     def has_news(self) -> bool:

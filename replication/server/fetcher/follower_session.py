@@ -6,15 +6,20 @@ from pyspark.sql import SparkSession
 
 from lakelog.replication.server.spark_check import check_spark
 
-# A micro-batch plans a few header rows, so generated code and adaptive planning cost more than they save. They are
-# switched off in a session of the broker's own, so that the user's session stays as it is.
+# A micro-batch plans a scan of a few rows, which nobody runs. So generated code and adaptive planning are switched off,
+# in a session of the broker's own: the user's session stays as it is.
 _SESSION = {
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.shuffle.partitions": "1",
     "spark.sql.streaming.pollingDelay": "50ms",
+}
+
+# Spark writes the query's offsets now and then and waits for none. It allows that only for sinks that need no exact
+# offsets, which it knows by their names. This one needs none at all: a start begins with a new checkpoint.
+CHECKPOINTS_IN_THE_BACKGROUND = {
+    "asyncProgressTrackingEnabled": "true",
+    "asyncProgressTrackingCheckpointIntervalMs": "10000",
+    "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
 }
 
 

@@ -1,74 +1,71 @@
-"""Finds the batches of a leader's log that a fetch may take: from the stream, and for lagging partitions from the log's
-snapshot."""
+"""Finds the batches of a leader's log that a fetch may take: in its newest commits, and for lagging partitions in the
+log's snapshot."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-
-import pyarrow as pa
-from pyspark.sql import DataFrame
+from collections.abc import Iterable, Iterator
 
 from lakelog.replication.protocol.append_plan import FetchedBatch
-from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
-from lakelog.replication.server.executors import ExecutorsFailed, is_local, while_there_are_executors
+from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
 from lakelog.replication.storage.log.log_snapshot import batches_from
+from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
 
 logger = logging.getLogger(__name__)
 
-# The fields of `FetchedBatch`, in their order.
-_BATCH = [*TopicIdPartition._fields, *FetchedBatch._fields[1:]]
-
 
 class HeaderFetch:
-    """Reads the batch headers for one fetcher. `source` is the leader's log. Only the stream's headers need Spark."""
+    """Reads the batch headers for one fetcher, in the driver: they are few, and a job of Spark for them would cost more
+    than all the rest of a micro-batch.
 
-    def __init__(self, name: str, source: StorageRoot) -> None:
-        self._name = name
-        self._source = source
-        self._has_warned = False
+    `source` is the log of broker `leader`. A micro-batch only tells that the log has new segments. They are read from
+    the fetcher's own position on, which is never behind the stream's: it begins later, reads at least as far in each
+    micro-batch, and has the same limit of `max_bytes`.
+    """
 
-    def fetch(self, headers: DataFrame | None, step: FetchHeaders) -> FetchedHeaders:
-        """Reads what `step` asks for. `headers` has the columns of `schemas.RECORD_BATCHES`; None if there are none.
+    def __init__(self, name: str, source: StorageRoot, leader: int, max_bytes: int) -> None:
+        self._name, self._source, self._max_bytes = name, source, max_bytes
+        self._segments = NewSegments(source, leader)
+        self._position = self._end = LogOffset(-1)
+
+    def begin(self) -> None:
+        """Begins at the newest commit. What was there before must be read from the snapshot. Raises
+        KafkaStorageException."""
+        self._position = self._end = self._segments.newest()
+
+    def done(self) -> None:
+        """Goes on after what was fetched last. Until then the same headers are fetched again, because a round may start
+        over."""
+        self._position = self._end
+
+    def fetch(self, is_streamed: bool, step: FetchHeaders) -> FetchedHeaders:
+        """Reads what `step` asks for: from the newest commits if the stream has brought some, and from the snapshot.
 
         Raises KafkaStorageException if the leader's log cannot be read.
         """
         wanted = {p: step.log_ends[p].offset for p in step.lagging}
         snapshot, failed = batches_from(self._source, wanted, step.topics)
-        if headers is None or not step.log_ends:
+        if not is_streamed:
             return FetchedHeaders(snapshot, failed, False)
-        streamed = self._collected(headers)
-        if streamed is None:
-            return FetchedHeaders(snapshot, failed, True)
-        gaps = sorted(streamed["gap"].drop_null().unique().to_pylist())
+        found, self._end = self._segments.read(self._position, self._max_bytes)
+        gaps = {segment.gap for segment in found if segment.gap}
+        files = [segment.file for segment in found if segment.file] if step.log_ends else []
+        batches = [*snapshot, *self._batches(files, step, gaps)]
         if gaps:
-            logger.warning("%s: %s: the leader's snapshot is read instead", self._name, "; ".join(gaps))
-        return FetchedHeaders([*snapshot, *fetched_batches(streamed, step.log_ends)], failed, bool(gaps))
+            logger.warning("%s: %s: the leader's snapshot is read instead", self._name, "; ".join(sorted(gaps)))
+        return FetchedHeaders(batches, failed, bool(gaps))
 
-    def _collected(self, headers: DataFrame) -> pa.Table | None:
-        """The rows of a micro-batch; None if Spark has no executor to bring them, and a replica must not wait."""
-        if is_local(headers.sparkSession):
-            return headers.toArrow()
-        try:
-            rows = while_there_are_executors(headers.sparkSession, headers.toArrow)
-        except ExecutorsFailed as error:
-            if not self._has_warned:
-                logger.warning("%s: %s: the leader's snapshot is read instead", self._name, error)
-            self._has_warned = True
-            return None
-        self._has_warned = False
-        return rows
-
-
-def fetched_batches(headers: pa.Table, log_ends: Mapping[TopicIdPartition, LogEnd]) -> list[FetchedBatch]:
-    """Joins headers with the follower's log ends: the batches of the partitions that it fetches, without those that its
-    log has whole. `headers` has the columns of `schemas.RECORD_BATCHES`; its gaps are no batches.
-
-    A join in the JVM would cost more than the rest of a micro-batch, because the headers are few. [FT-04]
-    """
-    columns = headers.select(_BATCH).to_pydict().values()
-    batches = (FetchedBatch(TopicIdPartition(*row[:2]), *row[2:]) for row in zip(*columns, strict=True))
-    fetched = (batch for batch in batches if batch.topic_id_partition in log_ends)
-    return [batch for batch in fetched if batch.last_offset >= log_ends[batch.topic_id_partition].offset]
+    def _batches(self, files: Iterable[AddedFile], step: FetchHeaders, gaps: set[str]) -> Iterator[FetchedBatch]:
+        """The batches of the partitions that the follower fetches, without those that its log has whole. The fault of a
+        broken file goes into `gaps`. [FT-04]"""
+        for segment in read_segments(self._source, list(files)):
+            if isinstance(segment, BrokenSegment):
+                gaps.add(segment.fault)
+                continue
+            for header in segment.headers:
+                end = step.log_ends.get(header.topic_id_partition)
+                if end is not None and header.last_offset >= end.offset:
+                    yield FetchedBatch.of(header, segment.name, segment.file.size)

@@ -1,5 +1,5 @@
-"""A follower's query: streams a leader's headers and hands each micro-batch to `FetchRunner`. A thread beside it runs
-the rounds that need no headers.
+"""A follower's query: streams the new segments of a leader, and each micro-batch is a round of `FetchRunner`. A thread
+beside it runs the rounds that need no new segments.
 
 Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth, and the streaming
 checkpoint is not: every start deletes it. [FT-01, FM-06]
@@ -27,6 +27,7 @@ from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher.backoff import backoff_ms
 from lakelog.replication.server.fetcher.error_line import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
+from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND
 from lakelog.replication.server.fetcher.start_turn import StartTurn
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
@@ -34,8 +35,8 @@ from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetche
 from lakelog.replication.server.spark_end import kill_if_stopped
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.header_source import read_headers
-from lakelog.replication.storage.log.header_stream import HeaderStream
+from lakelog.replication.storage.log.segment_source import stream_segments
+from lakelog.replication.storage.log.segment_stream import SegmentStream
 from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class ReplicaFetcher:
         self._states = states
         self._round = work
         self._folder = checkpoints.child(fetcher_name(key))
-        self._stream = HeaderStream(
+        self._stream = SegmentStream(
             source, key.broker_id, self.name, config.replica_fetch_response_max_bytes, config.lakelog_poll_interval_ms
         )
         self._round_lock = threading.RLock()
@@ -88,9 +89,10 @@ class ReplicaFetcher:
         the cluster has another file system by default, such as HDFS."""
         if self._folder.list():
             self._folder.delete_folder()
-        writer = read_headers(self._spark, self._stream).writeStream.queryName(self.name).foreachBatch(self._process)
+        writer = stream_segments(self._spark, self._stream).writeStream.queryName(self.name).foreachBatch(self._process)
         checkpoint = self._folder.child(uuid.uuid4().hex).uri
-        self._query = writer.option("checkpointLocation", f"file://{checkpoint}").start()
+        writer = writer.option("checkpointLocation", f"file://{checkpoint}")
+        self._query = writer.options(**CHECKPOINTS_IN_THE_BACKGROUND).start()
 
     def add_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
         """Adds partitions to fetch. A partition that it has under the same leader epoch stays as it is. [FS-02]"""
@@ -110,38 +112,41 @@ class ReplicaFetcher:
         return self._states.all()
 
     def _ask(self) -> None:
-        """Asks for a round without headers: the fetcher's thread runs it at once."""
+        """Asks for a round: the fetcher's thread runs it at once."""
         self._is_asked.set()
         self._thread.wake()
 
-    def _process(self, headers: DataFrame, _: int) -> None:
-        """Runs a micro-batch. A failed fetch delays its partitions [FT-06]. An unexpected error ends the query, and
-        `keep_running` starts it again."""
+    def _process(self, _: DataFrame, __: int) -> None:
+        """Runs a micro-batch. Its rows are not read: `HeaderFetch` reads the segments itself.
+
+        A failed fetch delays its partitions [FT-06]. An unexpected error ends the query, and `keep_running`
+        starts it again."""
         with self._round_lock:  # a round under way would undo the marks that are set here
             if self._begun.is_set():
-                again = self._fetch(headers)
+                again = self._fetch(is_streamed=True)
             else:
                 self._begun.set()
                 self._turn.give_back()
-                # The stream lacks everything before its start. The snapshot has the headers of this micro-batch too.
+                # The stream lacks everything before its start. The snapshot has the segments of this micro-batch too.
+                self._round.begin_stream()
                 self._states.fell_behind(self._states.all())
-                again = self._fetch(None)
+                again = self._fetch()
             self._failures = 0
         if again:  # only now, since the thread comes back at the next poll if it finds a round under way
             self._ask()
 
-    def _fetch(self, headers: DataFrame | None) -> bool:
+    def _fetch(self, is_streamed: bool = False) -> bool:
         """Runs a round. Returns whether more can be fetched at once."""
         with self._round_lock:
             self._is_asked.clear()  # this round does what was asked for until now
             try:
-                return self._round.run(headers)
+                return self._round.run(is_streamed)
             except BrokerKilled:
                 return False
 
     def keep_running(self) -> None:
         """Starts the query, also again a backoff after it has failed, and runs the rounds for which the stream brings
-        no headers. Until the query's first micro-batch it also fetches what the leader appends, from the snapshot."""
+        nothing. Until the query's first micro-batch it also fetches what the leader appends, from the snapshot."""
         if self._query is None or self._has_ended(self._query):
             self._restart(self._query)
         elif not self._begun.is_set() and time.monotonic() >= self._turn_ends_at:
@@ -173,7 +178,7 @@ class ReplicaFetcher:
     def _fetch_if_due(self) -> None:
         """Runs a round if one is due. As in a micro-batch, an unexpected error delays all partitions. [FT-06]"""
         try:
-            if self._is_due() and self._fetch(None):
+            if self._is_due() and self._fetch():
                 self._ask()
         except StaleBrokerEpochException:
             raise

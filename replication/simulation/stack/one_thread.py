@@ -52,7 +52,7 @@ class InlineFetcher(ReplicaFetcher):
         self._round._limits = limits._replace(**_NO_BOUNDS) if all_of_it else limits
         self.is_fetching = True
         try:
-            self._fetch(None)
+            self._fetch()
         finally:
             self.is_fetching = False
             self._round._limits = limits

@@ -15,7 +15,7 @@ from tests.server.fetcher.streams import Elapsed, Round, Writer, fetcher_of
 def fetcher(root, monkeypatch):
     """A fetcher with the test's query and without a running thread."""
     writer, work, states = Writer(), Round(), SharedFetchStates(Clock())
-    monkeypatch.setattr(replica_fetcher, "read_headers", lambda _spark, _stream: writer)
+    monkeypatch.setattr(replica_fetcher, "stream_segments", lambda _spark, _stream: writer)
     monkeypatch.setattr(start_turn, "_turns", threading.BoundedSemaphore(1))
     time = Elapsed()
     monkeypatch.setattr(replica_fetcher, "time", time)

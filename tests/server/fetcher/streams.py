@@ -6,6 +6,8 @@ from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
+STREAMED, UNASKED = "streamed", "unasked"  # rounds of a micro-batch, and of the fetcher's thread
+
 
 class Query:
     """A streaming query that a test ends. `looks` counts how often it was asked whether it runs."""
@@ -33,7 +35,7 @@ class Writer:
 
     def __init__(self):
         self.queries, self.process, self.writeStream, self.error = [], None, self, None
-        self.options = {}
+        self.given = {}
 
     def queryName(self, name):  # noqa: N802
         self.name = name
@@ -44,7 +46,10 @@ class Writer:
         return self
 
     def option(self, name, value):
-        self.options[name] = value
+        return self.options(**{name: value})
+
+    def options(self, **given):
+        self.given.update(given)
         return self
 
     def start(self):
@@ -59,6 +64,7 @@ class Round:
 
     def __init__(self):
         self.answer, self.runs, self.delayed, self.news = False, [], [], False
+        self.begun = []  # the rounds before each begin of the stream
 
     def has_news(self):
         return self.news
@@ -66,8 +72,11 @@ class Round:
     def delay_all(self, error):
         self.delayed.append(error)
 
-    def run(self, headers):
-        self.runs.append(headers)
+    def begin_stream(self):
+        self.begun.append(len(self.runs))
+
+    def run(self, is_streamed):
+        self.runs.append(STREAMED if is_streamed else UNASKED)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer

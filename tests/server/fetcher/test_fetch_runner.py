@@ -1,10 +1,11 @@
-"""Single micro-batches on real logs: a leader (broker 1), a follower (broker 2), and the headers between them."""
+"""Single rounds on real logs: a leader (broker 1) and a follower (broker 2)."""
 
 import dataclasses
 import time
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.chain import genesis
@@ -18,19 +19,16 @@ from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher import fetch_runner
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
-from lakelog.replication.server.fetcher.follower_session import follower_session
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import append_as_follower
 from lakelog.replication.storage.log.compaction import compact
-from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_name import leader_of
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.hanging import Hanging, ends, in_background
-from tests.server.fetcher.test_header_fetch import headers as header_table
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import (
     P0,
@@ -54,8 +52,8 @@ from tests.storage.logs import (
 class World:
     """Leader and follower of two partitions, both under leader epoch 0."""
 
-    def __init__(self, spark, root, followed=(P0, P1), quotas=None, clock=time.monotonic, **config):
-        self.spark = follower_session(spark) if spark else None  # without it, fetches read the leader's log
+    def __init__(self, root, followed=(P0, P1), quotas=None, clock=time.monotonic, is_streamed=True, **config):
+        self._is_streamed = is_streamed  # otherwise fetches read the leader's snapshot alone
         self.source = StorageRoot.of(root).child("broker-1")
         self.leader = new_log(self.source.child("log"), P0, P1)
         self.table = ReplicaTable.create(self.source)
@@ -66,13 +64,12 @@ class World:
         self.states.assign({p: InitialFetchState(TOPIC, 1, 0, 0) for p in followed})
         read = ReplicaTable.open(self.source)
         context = FetchContext(
-            self.spark, Config.from_properties(config), "broker-2", self.follower, self.source,
+            None, Config.from_properties(config), "broker-2", self.follower, 1, self.source,
             lambda: read, self.follow_high_watermarks, self.divergences.append, self.tell, PausePoint(),
             FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1),
         )  # fmt: skip
         self.round = FetchRunner(context, self.states)
-        self._reader = RecordBatchReader(HeaderStream(self.source, leader=1))
-        self._offset = self._reader.initialOffset()
+        self.round.begin_stream()
         self.publish()
 
     def publish(self, epoch=0, high_watermark=0):
@@ -109,22 +106,20 @@ class World:
             2, 20, hosted, state.known(partition), self.states.get(partition), None, state.version
         )  # fmt: skip
 
-    def stream(self):
-        """The headers of the stream since the last call, as Spark passes them; None without any."""
-        rows, self._offset = self._reader.read(self._offset)
-        rows = list(rows)
-        return self.spark.createDataFrame(header_table(*rows)) if rows else None
+    def lose(self):
+        """The stream brings none of what the leader has now: it begins after it."""
+        self.round.begin_stream()
 
     def fetch(self):
-        return self.round.run(self.stream() if self.spark else None)
+        return self.round.run(self._is_streamed)
 
     def files(self, log):
         return set(log.refresh().segments)
 
 
 @pytest.fixture
-def world(spark, root):
-    return World(spark, root)
+def world(root):
+    return World(root)
 
 
 def test_ft_09_a_whole_segment_is_copied_byte_for_byte(world):
@@ -141,12 +136,12 @@ def test_ft_09_the_copy_is_committed_with_the_statistics_of_the_original(world):
     world.fetch()
     ((original,), (copy,)) = (log.refresh().segments.values() for log in (world.leader, world.follower))
     assert (copy.headers, copy.file.stats) == (original.headers, original.file.stats)
-    count = world.spark.read.format("delta").load(world.follower.root.uri).where("offset >= 4").count()
-    assert count == 6
+    rows = DeltaTable(world.follower.root.uri).to_pyarrow_table(filters=[("offset", ">=", 4)])
+    assert rows.num_rows == 6
 
 
-def test_ft_04_rows_are_selected_where_a_segment_holds_more_than_is_followed(spark, root):
-    world = World(spark, root, followed=[P0])
+def test_ft_04_rows_are_selected_where_a_segment_holds_more_than_is_followed(root):
+    world = World(root, followed=[P0])
     send(world.leader, request(P0, 10), request(P1, 5))
     world.fetch()
     assert offsets(world.follower, P0) == list(range(10))
@@ -157,10 +152,11 @@ def test_ft_04_rows_are_selected_where_a_segment_holds_more_than_is_followed(spa
 
 def test_ft_10_what_is_there_already_is_skipped(world):
     fill(world.leader, P0, 10)
-    headers = world.stream()
-    world.round.run(headers)
+    position = world.round._headers._position
+    world.fetch()
     version = world.follower.refresh().version
-    world.round.run(headers)
+    world.round._headers._position = position
+    world.fetch()
     assert world.follower.refresh().version == version
     assert offsets(world.follower) == list(range(10))
 
@@ -179,7 +175,7 @@ def test_ft_10_a_batch_that_begins_below_the_log_end_is_appended_from_it(world):
 
 def test_a_new_replica_begins_with_the_snapshot_of_its_leader(world):
     fill(world.leader, P0, 3, 4, 5)
-    world.stream()  # the stream brought these before the follower existed
+    world.lose()  # the stream brought these before the follower existed
     world.fetch()
     assert offsets(world.follower) == list(range(12))
     assert not world.states.get(P0).lagging
@@ -188,7 +184,7 @@ def test_a_new_replica_begins_with_the_snapshot_of_its_leader(world):
 def test_ft_10_a_gap_is_closed_from_the_snapshot(world):
     world.fetch()
     fill(world.leader, P0, 3)
-    world.stream()  # lost
+    world.lose()
     fill(world.leader, P0, 4)
     assert world.fetch() is True, "there is more to be had at once"
     assert leo(world.follower) == 0, "a log has no holes"
@@ -196,10 +192,10 @@ def test_ft_10_a_gap_is_closed_from_the_snapshot(world):
     assert offsets(world.follower) == list(range(7))
 
 
-def test_a_snapshot_is_read_within_the_bounds_of_a_fetch(spark, root):
-    world = World(spark, root, **{"replica.fetch.response.max.bytes": 1})
+def test_a_snapshot_is_read_within_the_bounds_of_a_fetch(root):
+    world = World(root, **{"replica.fetch.response.max.bytes": 1})
     fill(world.leader, P0, 2, 2, 2)
-    world.stream()
+    world.lose()
     ends = []
     while world.fetch():
         ends.append(leo(world.follower))
@@ -219,15 +215,14 @@ def test_ft_14_a_leader_that_has_not_taken_up_its_epoch_is_waited_for(world):
 
 
 def test_a_batch_that_the_leaders_lineage_does_not_hold_is_not_appended(world):
-    """An old checkpoint may bring batches that the leader has truncated since."""
+    """A stream may bring batches that the leader has truncated since."""
     fill(world.leader, P0, 3)
-    headers = world.stream()
     row = world.table.replicas[P0]
     forged = dataclasses.replace(row, epochs=(EpochEntry(5, 0, genesis(P0)),))
     world.table.publish([forged, world.table.replicas[P1]], "test")
     world.states.truncated(P0, 0)
     world.states.caught_up(P0)
-    world.round.run(headers)
+    world.fetch()
     assert leo(world.follower) == 0
 
 
@@ -248,8 +243,8 @@ def test_tr_06_a_follower_is_truncated_to_its_leaders_lineage_before_it_fetches(
     assert chain(world.follower) == chain(world.leader)
 
 
-def test_ap_03_an_empty_replica_begins_at_its_leaders_log_start(spark, root):
-    world = World(spark, root)
+def test_ap_03_an_empty_replica_begins_at_its_leaders_log_start(root):
+    world = World(root)
     start_at(world.leader, P0, 100)
     fill(world.leader, P0, 5)
     world.publish()
@@ -257,14 +252,16 @@ def test_ap_03_an_empty_replica_begins_at_its_leaders_log_start(spark, root):
     assert offsets(world.follower) == [100, 101, 102, 103, 104]
 
 
-def test_ft_12_a_broken_segment_delays_its_partition_and_no_other(world):
+def test_ft_12_a_broken_segment_delays_its_partition_and_no_other(world, monkeypatch):
     world.fetch()
     fill(world.leader, P0, 3)
     (broken,) = world.files(world.leader)
     fill(world.leader, P1, 5)
-    headers = world.stream()
-    world.leader.root.delete(broken)
-    world.round.run(headers)
+    copy = SegmentCopier.copy
+    monkeypatch.setattr(
+        SegmentCopier, "copy", lambda copier, plan: world.leader.root.delete(broken) or copy(copier, plan)
+    )
+    world.fetch()
     assert leo(world.follower, P1) == 5
     assert leo(world.follower, P0) == 0
     state = world.states.get(P0)
@@ -279,7 +276,7 @@ def test_ft_12_a_broken_segment_in_the_snapshot_delays_its_partition_and_no_othe
     (broken,) = world.files(world.leader)
     fill(world.leader, P1, 5)
     world.leader.root.delete(broken)
-    world.round.run(None)
+    world.round.run(is_streamed=False)
     assert (leo(world.follower, P0), leo(world.follower, P1)) == (0, 5)
     assert world.states.get(P0).shown_state == FollowerState.DELAYED
     assert broken in world.states.get(P0).error

@@ -1,101 +1,159 @@
-"""The headers that a micro-batch brings, joined with the log ends of the follower."""
+"""The headers of a leader's log that a fetch reads: new ones from its commits, others from its snapshot."""
 
-from types import SimpleNamespace
-
-import pyarrow as pa
 import pytest
 
-from lakelog.replication.protocol.append_plan import FetchedBatch
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchHeaders
-from lakelog.replication.server.executors import ExecutorsFailed
 from lakelog.replication.server.fetcher import header_fetch
-from lakelog.replication.server.fetcher.header_fetch import HeaderFetch, fetched_batches
-from lakelog.schemas import RECORD_BATCHES
+from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
+from lakelog.replication.storage.delta.commit_reader import drop_commits_before
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.compaction import compact
+from tests.hanging import raises
+from tests.storage.logs import P0, P1, chain, fill, new_log, request, send
 
-P0, P1, P2 = (TopicIdPartition("id", number) for number in range(3))
-ENDS = {P0: LogEnd(10, "@10")}
-LOCAL, ON_A_CLUSTER = (SimpleNamespace(sparkContext=SimpleNamespace(master=name)) for name in ("local[2]", "yarn"))
-NOBODY_READS = None  # the leader's log: no partition lags
-
-
-def headers(*rows):
-    """Header rows, as Spark hands them over."""
-    return pa.Table.from_pylist(
-        [dict(zip(RECORD_BATCHES.names, row, strict=True)) for row in rows], RECORD_BATCHES.arrow
-    )
+UNBOUNDED = 2**40
 
 
-def header(base, last, partition=P0, segment="a"):
-    return (7, segment, 100, "t", *partition, 3, base, last, 40, f"@{base}", f"@{last + 1}", None)
+@pytest.fixture
+def log(root):
+    """Broker 1 leads P0 and P1."""
+    return new_log(root, P0, P1)
 
 
-def gap(reason):
-    return (7, *[None] * 11, reason)
+@pytest.fixture
+def fetch(log):
+    return begun(log)
 
 
-def batch(base, last, partition=P0, segment="a"):
-    return FetchedBatch(partition, base, last, 3, segment, 100, 40, f"@{base}", f"@{last + 1}")
+def begun(log, max_bytes=UNBOUNDED):
+    made = HeaderFetch("broker-2", log.root, 1, max_bytes)
+    made.begin()
+    return made
+
+
+def step(ends, lagging=()):
+    return FetchHeaders({p: LogEnd(end, "") for p, end in ends.items()}, frozenset(lagging), {})
+
+
+def fetched(fetch, ends, lagging=(), is_streamed=True):
+    """The batches that a round gets: partition, first and last offset."""
+    found = fetch.fetch(is_streamed, step(ends, lagging))
+    fetch.done()
+    return sorted((b.topic_id_partition.partition, b.base_offset, b.last_offset) for b in found.batches)
 
 
 CASES = {
-    "FT-10 at the LEO": (10, 12, True),
-    "FT-10 above the LEO: append_plan finds the gap": (20, 29, True),
-    "FT-04 below the LEO": (0, 9, False),
-    "FT-04 its last record is new": (5, 10, True),
+    "FT-10 at the LEO": (10, True),
+    "FT-10 above the LEO: append_plan finds the gap": (5, True),
+    "FT-04 below the LEO": (13, False),
+    "FT-04 its last record is new": (12, True),
 }
 
 
-@pytest.mark.parametrize(("base", "last", "is_fetched"), CASES.values(), ids=CASES)
-def test_ft_04_ft_10_what_reaches_the_fetch_offset_is_fetched(base, last, is_fetched):
-    found = fetched_batches(headers(header(base, last)), ENDS)
-    assert found == ([batch(base, last)] if is_fetched else [])
+@pytest.mark.parametrize(("end", "is_fetched"), CASES.values(), ids=CASES)
+def test_ft_04_ft_10_what_reaches_the_fetch_offset_is_fetched(log, end, is_fetched):
+    fill(log, P0, 10)
+    fetch = begun(log)
+    fill(log, P0, 3)
+    assert fetched(fetch, {P0: end}) == ([(0, 10, 12)] if is_fetched else [])
 
 
-def test_ft_07_batches_of_partitions_that_are_not_fetched_are_left_out():
-    rows = headers(header(10, 12, P1), header(10, 12, TopicIdPartition("made again", 0)), header(10, 12))
-    assert fetched_batches(rows, ENDS) == [batch(10, 12)]
+def test_a_batch_has_all_that_a_plan_asks_of_it(log, fetch):
+    fill(log, P0, 3)
+    (batch,) = fetch.fetch(True, step({P0: 0})).batches
+    (segment,) = log.current().segments.values()
+    (header,) = segment.headers
+    assert batch.topic_id_partition == P0
+    assert (batch.segment, batch.segment_bytes, batch.bytes) == (segment.name, segment.file.size, header.bytes)
+    assert (batch.leader_epoch, batch.previous, batch.chain) == (0, header.previous, chain(log))
 
 
-def test_each_partition_is_fetched_from_its_own_offset():
-    rows = headers(header(5, 7, P1), header(5, 7), header(0, 0, P2, "b"))
-    ends = {**ENDS, P1: LogEnd(5, "@5"), P2: LogEnd(0, "@0")}
-    assert fetched_batches(rows, ends) == [batch(5, 7, P1), batch(0, 0, P2, "b")]
+def test_ft_07_batches_of_partitions_that_are_not_fetched_are_left_out(log, fetch):
+    send(log, request(P0, 2), request(P1, 3))
+    assert fetched(fetch, {P0: 0, TopicIdPartition("made again", 0): 0}) == [(0, 0, 1)]
 
 
-@pytest.mark.parametrize("ends", [ENDS, {P1: LogEnd(0, "@0")}], ids=["fetched", "of another partition"])
-def test_a_gap_in_the_stream_stays_a_gap_and_is_told_once(caplog, ends):
-    rows = headers(gap("torn"), gap("cleaned up"), header(10, 12), gap("torn"))
-    frame = SimpleNamespace(sparkSession=LOCAL, toArrow=lambda: rows)
-    found = HeaderFetch("broker-2", NOBODY_READS).fetch(frame, FetchHeaders(ends, frozenset(), {}))
+def test_each_partition_is_fetched_from_its_own_offset(log, fetch):
+    fill(log, P0, 2, 2)
+    fill(log, P1, 3)
+    assert fetched(fetch, {P0: 2, P1: 0}) == [(0, 2, 3), (1, 0, 2)]
+
+
+def test_ft_05_a_fetch_goes_on_where_the_last_one_has_ended_and_a_round_that_starts_over_does_not(log, fetch):
+    fill(log, P0, 1)
+    assert [len(fetch.fetch(True, step({P0: 0})).batches) for _ in range(2)] == [1, 1]
+    fetch.done()
+    assert fetched(fetch, {P0: 0}) == []
+    fill(log, P0, 1)
+    assert fetched(fetch, {P0: 0}) == [(0, 1, 1)]
+
+
+def test_what_was_there_before_the_stream_began_is_in_the_snapshot_alone(log):
+    fill(log, P0, 1)
+    fetch = begun(log)
+    fill(log, P0, 1)
+    assert fetched(fetch, {P0: 0}) == [(0, 1, 1)]
+    assert fetched(fetch, {P0: 0}, lagging=[P0]) == [(0, 0, 0), (0, 1, 1)]
+
+
+def test_a_round_that_no_micro_batch_has_started_reads_the_snapshot_alone(log, fetch):
+    fill(log, P0, 1)
+    assert fetched(fetch, {P0: 0}, is_streamed=False) == []
+    assert fetched(fetch, {P0: 0}, lagging=[P0], is_streamed=False) == [(0, 0, 0)]
+    assert fetched(fetch, {P0: 0}) == [(0, 0, 0)], "the next micro-batch has it"
+
+
+def test_fe_02_a_fetch_is_bounded_and_the_next_one_goes_on(log):
+    fetch = begun(log, max_bytes=1)
+    fill(log, P0, 1, 1)
+    assert [fetched(fetch, {P0: 0}) for _ in range(3)] == [[(0, 0, 0)], [(0, 1, 1)], []]
+
+
+def test_ft_03_without_a_partition_to_fetch_no_footer_is_read(log, fetch, monkeypatch):
+    fill(log, P0, 1)
+    read = []
+    monkeypatch.setattr(header_fetch, "read_segments", lambda _, files: read.extend(files) or [])
+    assert fetched(fetch, {}) == []
+    assert read == []
+
+
+@pytest.mark.parametrize("ends", [{P0: 0}, {P1: 0}], ids=["fetched", "of another partition"])
+def test_commits_that_were_cleaned_up_are_a_gap(log, fetch, caplog, ends):
+    fill(log, P0, 1, 1, 1)
+    drop_commits_before(log.root, log.current().version)
+    found = fetch.fetch(True, step(ends))
+    assert (list(found.batches), found.stream_has_gap) == ([], True)
+    gap = f"commits up to {log.current().version} of {log.root.uri} have been cleaned up"
+    assert caplog.messages == [f"broker-2: {gap}: the leader's snapshot is read instead"]
+    fetch.done()
+    fill(log, P0, 1)
+    assert fetched(fetch, {P0: 0}) == [(0, 3, 3)]
+
+
+def test_a_segment_that_is_gone_is_a_gap_that_names_it_and_the_others_are_fetched(log, fetch, caplog):
+    fill(log, P0, 1, 1)
+    first, _ = log.current().segments
+    log.root.delete(first)
+    found = fetch.fetch(True, step({P0: 0}))
+    assert [b.base_offset for b in found.batches] == [1]
     assert found.stream_has_gap
-    assert [b.topic_id_partition for b in found.batches] == [p for p in ends if p == P0]
-    assert caplog.messages == ["broker-2: cleaned up; torn: the leader's snapshot is read instead"]
+    assert f"{first}: is gone" in caplog.text
 
 
-def test_ft_03_without_a_partition_to_fetch_no_frame_is_read():
-    """Reading it would be a job of Spark."""
-    found = HeaderFetch("broker-2", NOBODY_READS).fetch(SimpleNamespace(), FetchHeaders({}, frozenset(), {}))
-    assert (list(found.batches), found.stream_has_gap) == ([], False)
+def test_a_log_that_cannot_be_read_is_an_error_and_is_read_again(log, fetch, monkeypatch):
+    fill(log, P0, 1)
+    with monkeypatch.context() as changed:
+        changed.setattr(StorageRoot, "read_stamped", raises(KafkaStorageException("503 Slow Down")))
+        with pytest.raises(KafkaStorageException):
+            fetch.fetch(True, step({P0: 0}))
+    fetch.done()
+    assert fetched(fetch, {P0: 0}) == [(0, 0, 0)]
 
 
-def test_without_an_executor_headers_are_a_gap_which_is_told_once_until_there_is_one(monkeypatch, caplog):
-    """A job without executors never ends, and the follower would leave the ISR meanwhile."""
-    asked = []
-
-    def may_fail(spark, run):
-        asked.append(spark)
-        if fails[len(asked) - 1]:
-            raise ExecutorsFailed("Spark has no executor")
-        return run()
-
-    fails = [True, True, False, True]
-    monkeypatch.setattr(header_fetch, "while_there_are_executors", may_fail)
-    frame = SimpleNamespace(sparkSession=ON_A_CLUSTER, toArrow=lambda: headers(header(10, 12)))
-    fetch = HeaderFetch("broker-2", NOBODY_READS)
-    found = [fetch.fetch(frame, FetchHeaders(ENDS, frozenset(), {})) for _ in fails]
-    assert [(each.stream_has_gap, list(each.batches)) for each in found] == [
-        (True, []), (True, []), (False, [batch(10, 12)]), (True, []),
-    ]  # fmt: skip
-    assert caplog.messages == ["broker-2: Spark has no executor: the leader's snapshot is read instead"] * 2
-    assert asked == [ON_A_CLUSTER] * 4
+def test_na_04_what_a_compaction_rewrites_is_not_fetched_again(log, fetch):
+    fill(log, P0, 1, 1)
+    assert fetched(fetch, {P0: 0}) == [(0, 0, 0), (0, 1, 1)]
+    assert compact(log, 1 << 20, 2, 1 << 20, "test") == 2
+    assert fetched(fetch, {P0: 0}) == []

@@ -21,7 +21,7 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
-from tests.server.fetcher.streams import Round, fetcher_of
+from tests.server.fetcher.streams import STREAMED, UNASKED, Round, fetcher_of
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
 
@@ -37,7 +37,7 @@ def fetch(root):
     states = SharedFetchStates(Clock())
     leaders = ReplicaTable.create(storage)
     context = FetchContext(
-        None, Config(), "broker-2", log, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
+        None, Config(), "broker-2", log, 1, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
         lambda _: None, published.append, pause_point,
         FetcherQuotas(ReplicationQuotas(2, QuotaCache()), 1),
     )  # fmt: skip
@@ -52,10 +52,10 @@ def fetch(root):
 
 
 def test_ft_03_ft_14_without_anything_to_fetch_nothing_is_read_and_nobody_is_woken(fetch):
-    assert fetch.round.run(None) is False
+    assert fetch.round.run(False) is False
     assert fetch.looks == []
     fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
-    assert fetch.round.run(None) is False
+    assert fetch.round.run(False) is False
     assert fetch.states.get(P0).shown_state == FollowerState.TRUNCATING, "it waits for its leader"
 
 
@@ -64,7 +64,7 @@ def test_ft_06_a_fetch_that_fails_delays_all_its_partitions_and_tells(fetch, mon
     fetch.states.assign({p: InitialFetchState("flights", 1, 0, 0) for p in (P0, P1)})
     monkeypatch.setattr(ReplicaTable, "poll", raises(error))
     for _ in range(2):
-        assert fetch.round.run(None) is False
+        assert fetch.round.run(False) is False
     said = f"{type(error).__name__}: {error}"
     assert {(s.shown_state, s.error) for s in fetch.states.all().values()} == {(FollowerState.DELAYED, said)}
     assert fetch.published == ["delayed"] * 2
@@ -76,14 +76,14 @@ def test_ft_13_a_line_of_the_log_has_the_topic_and_no_stack_trace(fetch, monkeyp
     fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
     fetch.log.refresh().learn({P0.topic_id: "flights"})
     monkeypatch.setattr(ReplicaTable, "poll", raises(OSError("away\n\tat java.lang.Thread.run(Thread.java:840)")))
-    fetch.round.run(None)
+    fetch.round.run(False)
     assert caplog.messages == ["broker-2: flights-0 is delayed: OSError: away"]
 
 
 def test_a_fetcher_of_a_broker_that_was_killed_does_nothing_more(fetch):
     fetch.pause_point.kill()
     with pytest.raises(BrokerKilled):
-        fetch.round.run(None)
+        fetch.round.run(False)
     assert (fetch.looks, fetch.published) == ([], []), "not even a look at its leader"
 
 
@@ -94,7 +94,7 @@ def test_fm_07_br_04_a_source_that_hangs_does_not_keep_a_broker_from_stopping_to
     source = Hanging(lambda *_: False)
     monkeypatch.setattr(ReplicaTable, "poll", source)
     made = fetcher_of(root, fetch.states, fetch.round)
-    hung = in_background(lambda: made._fetch(None))
+    hung = in_background(lambda: made._fetch())
     assert source.is_entered.wait(30)
     assert ends(in_background({"remove": lambda: made.remove_partitions([P0]), "shutdown": made.shutdown}[stop]))
     assert made.partition_count() == 0
@@ -109,7 +109,7 @@ def test_ft_01_a_query_that_begins_fetches_from_the_snapshot_also_after_a_round_
     fetcher.states.truncated(P0, 0)
     hanging = Hanging(lambda *_: fetcher.states.caught_up(P0))
     fetcher.work.run, run = hanging, fetcher.work.run
-    under_way = in_background(lambda: fetcher.it._fetch(None))
+    under_way = in_background(lambda: fetcher.it._fetch())
     assert hanging.is_entered.wait(30)
     fetcher.work.run = run
     first = in_background(lambda: fetcher.writer.process(None, 0))
@@ -173,9 +173,11 @@ def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again
 
 
 def test_a_checkpoint_is_on_the_local_disk_wherever_spark_has_its_files(fetcher, root):
-    assert fetcher.writer.options["checkpointLocation"].startswith(
-        f"file://{root}/checkpoints/ReplicaFetcherThread-0-1/"
-    )
+    assert fetcher.writer.given["checkpointLocation"].startswith(f"file://{root}/checkpoints/ReplicaFetcherThread-0-1/")
+
+
+def test_no_micro_batch_waits_for_a_checkpoint(fetcher):
+    assert fetcher.writer.given["asyncProgressTrackingEnabled"] == "true"
 
 
 def test_br_04_a_fetcher_asks_once_a_second_and_at_a_failed_start_whether_spark_has_stopped(fetcher):
@@ -261,14 +263,15 @@ def test_ft_01_before_its_stream_has_begun_a_fetcher_fetches_by_itself(fetcher, 
     """A query takes seconds to begin; meanwhile its partitions would fall out of the ISR."""
     leader = new_log(StorageRoot.of(root).child("log"))
     fetcher.it.keep_running()
-    assert fetcher.work.runs == [None]
-    fetcher.writer.process("first headers", 0)
-    assert fetcher.work.runs == [None, None], "the snapshot has the first headers too"
+    assert fetcher.work.runs == [UNASKED]
+    fetcher.writer.process(None, 0)
+    assert fetcher.work.runs == [UNASKED, UNASKED], "the snapshot has the first segments too"
+    assert fetcher.work.begun == [1], "before the snapshot is read"
     fetcher.work.runs.clear()
     leader.become({P0: Role(1, LEADER)}, "test")
     fetcher.it.keep_running()
-    fetcher.writer.process("headers", 1)
-    assert fetcher.work.runs == ["headers"], "from its first micro-batch on the stream does it"
+    fetcher.writer.process(None, 1)
+    assert fetcher.work.runs == [STREAMED], "from its first micro-batch on the stream does it"
 
 
 def test_ft_01_what_the_leader_commits_before_the_stream_has_begun_is_fetched_from_its_snapshot(fetcher, root):
@@ -288,7 +291,7 @@ def test_ft_01_while_its_query_is_down_a_fetcher_fetches_by_itself_again(fetcher
     """A backoff takes seconds, and so does the next start."""
     leader = new_log(StorageRoot.of(root).child("log"))
     fetcher.it.keep_running()
-    fetcher.writer.process("first headers", 0)
+    fetcher.writer.process(None, 0)
     fetcher.writer.queries[0].end()
     fetcher.time.now += 1
     fetcher.it.keep_running()
@@ -296,7 +299,7 @@ def test_ft_01_while_its_query_is_down_a_fetcher_fetches_by_itself_again(fetcher
         fetcher.work.runs.clear()
         leader.become({P0: Role(epoch, LEADER)}, "test")
         fetcher.it.keep_running()
-        assert fetcher.work.runs == [None]
+        assert fetcher.work.runs == [UNASKED]
         fetcher.time.now += 10
 
 
@@ -316,7 +319,7 @@ def test_ft_01_queries_start_in_turn_and_a_fetcher_that_waits_fetches_by_itself(
     for epoch in range(2):
         leader.become({P0: Role(epoch, LEADER)}, "test")
         other.keep_running()
-    assert (len(fetcher.writer.queries), work.runs) == (1, [None, None])
+    assert (len(fetcher.writer.queries), work.runs) == (1, [UNASKED, UNASKED])
     end_the_start(fetcher, end)
     other.keep_running()
     assert len(fetcher.writer.queries) == 2
@@ -327,7 +330,7 @@ def test_ft_10_what_came_before_the_stream_began_is_read_from_the_snapshot(fetch
     fetcher.it.add_partitions({P0: InitialFetchState("flights", 1, 0, 0)})
     fetcher.states.truncated(P0, 0)
     fetcher.states.caught_up(P0)
-    fetcher.writer.process("headers", 0)
+    fetcher.writer.process(None, 0)
     assert fetcher.it.fetch_states()[P0].lagging
 
 

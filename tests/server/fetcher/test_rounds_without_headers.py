@@ -11,6 +11,7 @@ from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.pause_point import BrokerKilled
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.hanging import Hanging, ends, in_background, raises
+from tests.server.fetcher.streams import STREAMED, UNASKED
 from tests.server.fetcher.test_fetch_runner import World
 from tests.storage.logs import P0, P1
 
@@ -18,7 +19,7 @@ from tests.storage.logs import P0, P1
 @pytest.fixture
 def begun(fetcher):
     """The same, and its stream has begun."""
-    fetcher.writer.process("first headers", 0)
+    fetcher.writer.process(None, 0)
     fetcher.work.runs.clear()
     return fetcher
 
@@ -50,9 +51,9 @@ def has_a_delay_that_is_over(fetcher):
 
 def has_more_to_fetch(fetcher):
     fetcher.work.answer = True
-    fetcher.writer.process("headers", 1)
+    fetcher.writer.process(None, 1)
     fetcher.work.answer = False
-    assert fetcher.work.runs.pop() == "headers"
+    assert fetcher.work.runs.pop() == STREAMED
 
 
 def sees_news_of_its_leader(fetcher):
@@ -67,7 +68,7 @@ def test_ft_01_a_round_without_headers_needs_no_micro_batch(begun, event):
     assign(begun)
     event(begun)
     begun.it.keep_running()
-    assert begun.work.runs == [None]
+    assert begun.work.runs == [UNASKED]
 
 
 @pytest.mark.parametrize("event", [is_given_a_partition, has_more_to_fetch])
@@ -102,21 +103,21 @@ def test_ft_01_a_listing_finds_the_newest_commit_once_the_query_has_ended(begun)
 def test_ft_01_a_round_serves_what_was_asked_before_it_and_nothing_that_was_asked_since(begun):
     assign(begun)
     is_given_a_partition(begun)
-    begun.writer.process("headers", 1)
+    begun.writer.process(None, 1)
     begun.it.keep_running()
-    assert begun.work.runs == ["headers"]
-    begun.work.run, run = lambda headers: begun.it._ask() or run(headers), begun.work.run
-    begun.writer.process("headers", 2)
+    assert begun.work.runs == [STREAMED]
+    begun.work.run, run = lambda is_streamed: begun.it._ask() or run(is_streamed), begun.work.run
+    begun.writer.process(None, 2)
     begun.work.run = run
     begun.it.keep_running()
-    assert begun.work.runs == ["headers", "headers", None]
+    assert begun.work.runs == [STREAMED, STREAMED, UNASKED]
 
 
 def test_ft_01_the_thread_does_not_wait_for_a_micro_batch_and_comes_back_after_it(begun):
     """Otherwise a micro-batch that hangs would keep the thread from the query, and the broker from stopping."""
     assign(begun)
     begun.work.run, run = Hanging(begun.work.run), begun.work.run
-    under_way = in_background(lambda: begun.writer.process("headers", 1))
+    under_way = in_background(lambda: begun.writer.process(None, 1))
     assert begun.work.run.is_entered.wait(30)
     is_given_a_partition(begun)
     assert ends(in_background(begun.it.keep_running))
@@ -125,7 +126,7 @@ def test_ft_01_the_thread_does_not_wait_for_a_micro_batch_and_comes_back_after_i
     assert ends(under_way)
     begun.work.run = run
     begun.it.keep_running()
-    assert begun.work.runs == ["headers", None]
+    assert begun.work.runs == [STREAMED, UNASKED]
 
 
 def test_ft_06_an_unexpected_error_of_a_round_without_headers_delays_all_partitions(begun, caplog):
@@ -146,7 +147,7 @@ def test_a_fenced_broker_fetches_no_more(begun):
     assert begun.work.delayed == []
 
 
-@pytest.mark.parametrize("runs", [lambda fetcher: fetcher.writer.process("headers", 1), lambda f: f.it.keep_running()])
+@pytest.mark.parametrize("runs", [lambda fetcher: fetcher.writer.process(None, 1), lambda f: f.it.keep_running()])
 def test_ft_01_who_was_killed_asks_for_nothing(begun, runs):
     assign(begun)
     begun.work.answer, begun.work.news = BrokerKilled(), True
@@ -157,7 +158,7 @@ def test_ft_01_who_was_killed_asks_for_nothing(begun, runs):
 @pytest.fixture
 def world(root):
     """A leader and a follower whose rounds read the leader's log."""
-    world = World(None, root, [P0])
+    world = World(root, [P0], is_streamed=False)
     world.fetch()
     return world
 
@@ -181,7 +182,7 @@ def test_hw_02_rows_that_change_within_a_round_call_for_another_one(world, monke
 
     with monkeypatch.context() as changed:
         changed.setattr(FetchRound, "run", reads_twice)
-        world.round.run(None)
+        world.round.run(False)
     assert world.round.has_news()
     world.fetch()
     assert not world.round.has_news()

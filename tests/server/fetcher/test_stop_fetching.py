@@ -58,7 +58,7 @@ def world(root):
 @pytest.mark.parametrize("stop", ["one partition", "the fetcher"])
 def test_fm_07_fm_09_once_fetching_is_stopped_nothing_more_is_appended(world, stop):
     """The stop waits for an append under way. It runs in another thread than the fetcher."""
-    batch = in_background(lambda: world.fetcher._fetch(None))
+    batch = in_background(lambda: world.fetcher._fetch())
     assert world.work.begun.wait(SECONDS)
     if stop == "one partition":
         world.manager.remove_fetcher_for_partitions([P0])
@@ -74,11 +74,11 @@ def test_fm_07_fm_09_once_fetching_is_stopped_nothing_more_is_appended(world, st
 def test_fm_07_fm_09_the_next_micro_batch_has_no_partition_that_was_stopped(world):
     """A micro-batch that began before the stop appends nothing after it. The next one has the other partition."""
     plan = world.work.plan = Hanging()
-    batch = in_background(lambda: world.fetcher._fetch(None))
+    batch = in_background(lambda: world.fetcher._fetch())
     assert plan.is_entered.wait(SECONDS)
     world.manager.remove_fetcher_for_partitions([P0])
     plan.let_go()
     assert ends(batch)
     assert world.work.appended == []
-    world.fetcher._fetch(None)
+    world.fetcher._fetch()
     assert world.work.appended == [{P1}] * STEPS

@@ -18,12 +18,12 @@ def clock():
 
 
 @pytest.fixture
-def throttled(spark, root, clock):
+def throttled(root, clock):
     """A follower that may fetch two batches of partition 0 a second."""
 
     def make(**cache):
         told = QuotaCache(**{"replicas": {"follower": "0:2"}, "rates": {2: {"follower": 2 * BATCH}}, **cache})
-        world = World(spark, root, quotas=ReplicationQuotas(2, told, clock), clock=clock)
+        world = World(root, quotas=ReplicationQuotas(2, told, clock), clock=clock)
         world.cache = told
         return world
 

@@ -1,4 +1,4 @@
-"""Histories in which followers read the shipped header stream, and run only the rounds that something calls for.
+"""Histories in which followers read the shipped stream of segments, and run only the rounds that something calls for.
 
 Elsewhere in this tier a follower runs a round at each of its steps, and reads its leader's snapshot. That would hide a
 round that nobody has asked for, and a header that nobody has kept.
@@ -6,7 +6,6 @@ round that nobody has asked for, and a header that nobody has kept.
 
 import dataclasses
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,8 +14,7 @@ from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.simulation.stack.history import run
 from lakelog.replication.simulation.stack.one_thread import InlineFetcher
-from lakelog.replication.storage.log.header_stream import RecordBatchReader
-from tests.server.fetcher.test_header_fetch import LOCAL, headers
+from lakelog.replication.storage.log.segment_stream import SegmentStreamReader
 
 NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxsize}
 
@@ -53,18 +51,18 @@ class Streamed:
         if found:
             self.micro_batches += 1
             self._streams[fetcher] = reader, end
-            fetcher._process(SimpleNamespace(sparkSession=LOCAL, toArrow=lambda: headers(*found)), 1)
+            fetcher._process(None, 1)
         return None
 
     def _begin(self, fetcher):
-        reader = RecordBatchReader(dataclasses.replace(fetcher._stream, poll_interval_ms=0))
+        reader = SegmentStreamReader(dataclasses.replace(fetcher._stream, poll_interval_ms=0))
         self._streams[fetcher] = reader, reader.initialOffset()
         fetcher._process(None, 0)
 
     def _round(self, fetcher):
         if fetcher._is_due():
             self.rounds += 1
-            if fetcher._fetch(None):
+            if fetcher._fetch():
                 fetcher._ask()
         else:
             self.idle += 1

@@ -14,8 +14,8 @@ from lakelog.replication.storage.delta.commit_reader import commit_name, is_comm
 from lakelog.replication.storage.delta.delta_log import CHECKPOINT_COMMITS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.compaction import compact
-from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.group_table import CommittedOffset
 from lakelog.schemas import BROKERS, LOG
@@ -142,7 +142,7 @@ def test_must_do_2_a_commit_that_lands_in_the_hole_of_a_clean_up_is_not_believed
 
 
 def test_must_do_2_nobody_reads_what_lies_in_the_hole_of_a_clean_up(root, busy):
-    other, reader = ReplicaLog.open(busy.root), RecordBatchReader(HeaderStream(StorageRoot.of(root), 1))
+    other, reader = ReplicaLog.open(busy.root), SegmentStreamReader(SegmentStream(StorageRoot.of(root), 1))
     start = reader.initialOffset()
     go_on(busy)
     hole = commit_name(start["log"] + 1)

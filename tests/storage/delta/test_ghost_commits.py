@@ -12,8 +12,8 @@ from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments, replica_log
-from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
 from tests.storage.log.test_replay import fails_once
 from tests.storage.logs import P0, P1, facts, fill, lead, leo, new_log
 
@@ -51,7 +51,7 @@ def test_who_stands_at_a_dropped_commit_sees_that_the_table_has_moved(log):
 
 
 def test_a_stream_that_stands_at_a_dropped_commit_sees_that_the_table_has_moved(root, log):
-    reader = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1))
+    reader = SegmentStreamReader(SegmentStream(StorageRoot.of(root), 1))
     start = reader.initialOffset()
     assert reader.read(start)[1] == start
     leave_behind(log, start["log"])
@@ -62,7 +62,7 @@ def test_a_stream_that_stands_at_a_dropped_commit_sees_that_the_table_has_moved(
 
 def test_a_stream_does_not_take_what_lies_in_the_hole_for_a_commit_that_follows(root, log):
     """All commits from the ghost on can be read, but a clean-up has removed those before it."""
-    reader = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1))
+    reader = SegmentStreamReader(SegmentStream(StorageRoot.of(root), 1))
     start = reader.initialOffset()
     fill(log, P0, *[1] * 4)
     drop_commits_before(log.root, start["log"] + 2)

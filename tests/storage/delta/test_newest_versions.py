@@ -10,7 +10,7 @@ from lakelog.replication.storage.delta.commit_writer import commit_content
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
+from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
 from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
 from lakelog.schemas import LOG
 from tests.clock import Clock
@@ -290,7 +290,7 @@ def test_on_a_disk_every_poll_looks(clock):
 
 @pytest.mark.usefixtures("logs")
 def test_a_stream_looks_seldom_where_nothing_happens(store, root, clock):
-    reader = RecordBatchReader(HeaderStream(StorageRoot.of(store.uri), 1, poll_interval_ms=50))
+    reader = SegmentStreamReader(SegmentStream(StorageRoot.of(store.uri), 1, poll_interval_ms=50))
     start = reader.initialOffset()
 
     def looks(seconds):

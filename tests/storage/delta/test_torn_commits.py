@@ -13,9 +13,9 @@ from lakelog.replication.storage.delta.commit_reader import commit_name, read_co
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.root_probe import storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
 from lakelog.replication.storage.log.log_txns import role_app_id
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import PRODUCERS
 from tests.storage.logs import P0, fill, leo, new_log, offsets, request, send
@@ -78,7 +78,7 @@ def test_a_log_with_a_torn_commit_is_not_opened(log, harm, back):
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_stream_hands_on_that_a_commit_is_torn(root, log, harm):
-    reader = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1))
+    reader = SegmentStreamReader(SegmentStream(StorageRoot.of(root), 1))
     start = reader.initialOffset()
     fill(log, P0, 1)
     path, _ = harmed(log.root, log.current().version, harm)

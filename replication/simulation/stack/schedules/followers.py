@@ -212,8 +212,8 @@ def headers_of_what_was_truncated(world: StackWorld) -> None:
     wait_for(world, lambda: is_in_sync(world, 3, two, three), 2, 3)
     fetch = HeaderFetch.fetch
 
-    def brings_more(headers: HeaderFetch, stream: None, step: FetchHeaders) -> FetchedHeaders:
-        found = fetch(headers, stream, step)
+    def brings_more(headers: HeaderFetch, is_streamed: bool, step: FetchHeaders) -> FetchedHeaders:
+        found = fetch(headers, is_streamed, step)
         return found._replace(batches=[*late, *found.batches])
 
     with Changes() as changes:

@@ -1,4 +1,4 @@
-"""The Spark data source of a stream of batch headers.
+"""The Spark data source of a stream of new segments.
 
 Options of a source appear in plans, logs, event logs and Spark's UI, so they name the root by URI and hold no
 credentials. The source's class holds the credentials, and Spark sends the class to its workers as bytes.
@@ -16,20 +16,20 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.header_stream import UNBOUNDED, HeaderStream, RecordBatchReader
-from lakelog.schemas import RECORD_BATCHES
+from lakelog.replication.storage.log.segment_stream import UNBOUNDED, SegmentStream, SegmentStreamReader
+from lakelog.schemas import NEW_SEGMENTS
 
-FORMAT = "lakelog_record_batches"
+FORMAT = "lakelog_new_segments"
 
 # The formats of each session by their streams. Spark warns if a format is registered twice. Streams share none, because
 # Spark changes the environment in a registered function while a query starts, and another query may serialize it then.
-_registered: WeakKeyDictionary[SparkSession, dict[HeaderStream, str]] = WeakKeyDictionary()
+_registered: WeakKeyDictionary[SparkSession, dict[SegmentStream, str]] = WeakKeyDictionary()
 _registering = threading.Lock()
 _numbers = count(1)
 
 
-def read_headers(spark: SparkSession, stream: HeaderStream) -> DataFrame:
-    """A streaming DataFrame of header rows, from the newest commit on. Columns: `schemas.RECORD_BATCHES`."""
+def stream_segments(spark: SparkSession, stream: SegmentStream) -> DataFrame:
+    """A streaming DataFrame of a leader's segments, from the newest commit on. Columns: `schemas.NEW_SEGMENTS`."""
     options = {
         "source": stream.source.uri,
         "leader": str(stream.leader),
@@ -40,7 +40,7 @@ def read_headers(spark: SparkSession, stream: HeaderStream) -> DataFrame:
     return spark.readStream.format(_format_for(spark, stream)).options(**options).load()
 
 
-def _format_for(spark: SparkSession, stream: HeaderStream) -> str:
+def _format_for(spark: SparkSession, stream: SegmentStream) -> str:
     """The format of a stream: a source with the credentials and time limits of its root, registered at its first
     use."""
     with _registering:
@@ -52,8 +52,8 @@ def _format_for(spark: SparkSession, stream: HeaderStream) -> str:
         return formats[stream]
 
 
-def _source_with(format_name: str, known: StorageRoot | None) -> type[RecordBatchSource]:
-    class Source(RecordBatchSource):  # a local class, so that Spark pickles its content and not its name
+def _source_with(format_name: str, known: StorageRoot | None) -> type[SegmentStreamSource]:
+    class Source(SegmentStreamSource):  # a local class, so that Spark pickles its content and not its name
         root = known
 
         @classmethod
@@ -63,8 +63,8 @@ def _source_with(format_name: str, known: StorageRoot | None) -> type[RecordBatc
     return Source
 
 
-class RecordBatchSource(DataSource):
-    """`spark.readStream.format("lakelog_record_batches")`. Options: source (URI), leader, reader, maxBytes (bytes),
+class SegmentStreamSource(DataSource):
+    """`spark.readStream.format("lakelog_new_segments")`. Options: source (URI), leader, reader, maxBytes (bytes),
     pollIntervalMs (ms). `root` has the options of the source's root; None if it has none."""
 
     root: ClassVar[StorageRoot | None] = None
@@ -75,14 +75,14 @@ class RecordBatchSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """The columns of the header rows as DDL."""
-        return RECORD_BATCHES.types
+        """The columns as DDL."""
+        return NEW_SEGMENTS.types
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """The reader. The driver reads the headers itself, because they are few and small."""
+        """The reader. The driver reads the rows itself, because they are few and small."""
         options = self.options
-        return RecordBatchReader(
-            HeaderStream(
+        return SegmentStreamReader(
+            SegmentStream(
                 self.root or StorageRoot.of(options["source"]),
                 int(options["leader"]),
                 options.get("reader", ""),

@@ -1,4 +1,4 @@
-"""The reader of the header stream, without Spark: the headers between two offsets."""
+"""The reader of the stream of segments, without Spark: the segments between two offsets."""
 
 from types import SimpleNamespace
 
@@ -8,12 +8,15 @@ from pyspark import cloudpickle
 from lakelog.replication.protocol.partition_log import Role
 from lakelog.replication.storage.delta.commit_reader import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log import header_source, header_stream
-from lakelog.replication.storage.log.header_source import RecordBatchSource
-from lakelog.replication.storage.log.header_stream import HeaderStream, RecordBatchReader
+from lakelog.replication.storage.log import new_segments, segment_source, segment_stream
+from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
 from lakelog.replication.storage.log.replica_log import LogChange
 from lakelog.replication.storage.log.segment import write_segment
-from lakelog.schemas import RECORD_BATCHES
+from lakelog.replication.storage.log.segment_name import is_snapshot
+from lakelog.replication.storage.log.segment_source import SegmentStreamSource
+from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
+from lakelog.schemas import NEW_SEGMENTS
 from tests.storage.log.test_replay import clean_up
 from tests.storage.logs import P0, P1, P2, fill, header, lead, log_rows, new_log, request, send, truncate
 
@@ -32,16 +35,22 @@ def broker_root(log):
 
 @pytest.fixture
 def reader(log):
-    return RecordBatchReader(HeaderStream(broker_root(log), 1))
+    return SegmentStreamReader(SegmentStream(broker_root(log), 1))
 
 
 def read(reader, start):
     rows, end = reader.read(start)
-    return [dict(zip(RECORD_BATCHES.names, row, strict=True)) for row in rows], end
+    return [dict(zip(NEW_SEGMENTS.names, row, strict=True)) for row in rows], end
 
 
-def batches(rows):
-    return [(row["version"], row["partition"], row["base_offset"], row["last_offset"]) for row in rows]
+def batches(log, rows):
+    """The batches of the rows' segments: version, partition, first and last offset."""
+    segments = log.current().segments
+    return [
+        (row["version"], header.partition, header.base_offset, header.last_offset)
+        for row in rows
+        for header in segments[row["segment"]].headers
+    ]
 
 
 def at(log, files=0):
@@ -59,31 +68,28 @@ def follow_commit(log, count=1, first=0):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The segments whose footers are read, and the commits."""
-    seen = []
-    segment, commit = header_stream.read_segment, header_stream.read_commit
-    monkeypatch.setattr(header_stream, "read_segment", lambda root, file: seen.append(file.name) or segment(root, file))
+    """The commits that are read."""
+    seen, commit = [], new_segments.read_commit
 
     def reads(root, version):
         found = commit(root, version)
         seen.append(version)
         return found
 
-    monkeypatch.setattr(header_stream, "read_commit", reads)
+    monkeypatch.setattr(new_segments, "read_commit", reads)
     return seen
 
 
-def test_ft_05_headers_come_in_the_order_of_commits(log, reader):
+def test_ft_05_segments_come_in_the_order_of_commits(log, reader):
     fill(log, P0, 3)
     send(log, request(P1, 2), request(P0, 2, sequence=3))
     fill(log, P1, 1)
     rows, end = read(reader, START)
-    assert batches(rows) == [(2, 0, 0, 2), (3, 0, 3, 4), (3, 1, 0, 1), (4, 1, 2, 2)]
+    assert batches(log, rows) == [(2, 0, 0, 2), (3, 0, 3, 4), (3, 1, 0, 1), (4, 1, 2, 2)]
     assert end == at(4)
     segments = log.current().segments
-    for row in rows:
-        assert row["segment_bytes"] == segments[row["segment"]].file.size
-        assert (row["topic"], row["topic_id"], row["leader_epoch"], row["gap"]) == ("flights", P0.topic_id, 0, None)
+    assert {row["segment"]: row["segment_bytes"] for row in rows} == {n: s.file.size for n, s in segments.items()}
+    assert {row["gap"] for row in rows} == {None}
 
 
 @pytest.mark.parametrize(("start", "versions"), [(1, [2, 3, 4]), (2, [3, 4]), (4, [])])
@@ -104,14 +110,23 @@ def test_commits_without_files_give_no_rows(log, reader):
     assert read(reader, START) == ([], START)
 
 
-def test_a_file_that_another_broker_led_is_not_opened(log, reader, opened):
-    (foreign,) = follow_commit(log)
-    log.root.delete(foreign.name)
+def test_a_file_that_another_broker_led_is_no_new_segment(log, reader):
+    follow_commit(log)
     fill(log, P0, 1)
     rows, end = read(reader, START)
-    assert batches(rows) == [(3, 0, 0, 0)]
+    assert batches(log, rows) == [(3, 0, 0, 0)]
     assert end == at(3)
-    assert foreign.name not in opened
+
+
+def test_a_producer_snapshot_is_no_new_segment(log, reader):
+    """Retention adds one, and a follower would be called for nothing."""
+    fill(log, P0, 1, 1)
+    rows, end = read(reader, START)
+    assert len(rows) == 2
+    raise_log_starts(log, {P0: lambda _: 2}, "test", "test")
+    delete_old_segments(log, 0, "test")
+    assert any(is_snapshot(name) for name in log.current().segments), "it remembers the producer"
+    assert read(reader, end) == ([], end)
 
 
 def test_what_the_leader_itself_follows_moves_no_offset_and_is_read_once(log, reader, opened):
@@ -123,7 +138,7 @@ def test_what_the_leader_itself_follows_moves_no_offset_and_is_read_once(log, re
     assert opened == [2, 3]
     fill(log, P0, 1)
     rows, end = read(reader, START)
-    assert (batches(rows), end) == ([(4, 0, 0, 0)], at(4))
+    assert (batches(log, rows), end) == ([(4, 0, 0, 0)], at(4))
 
 
 def test_fe_02_bytes_bound_a_micro_batch_also_within_a_commit(root, log):
@@ -131,14 +146,14 @@ def test_fe_02_bytes_bound_a_micro_batch_also_within_a_commit(root, log):
     lead(log, P2, epoch=0)
     send(log, request(P0, 1, replicas=(1, 2)), request(P1, 1, replicas=(1, 3)), request(P2, 1, replicas=(1, 4)))
     fill(log, P0, 1)
-    reader, offset, seen = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1, max_bytes=1)), at(2), []
+    reader, offset, seen = SegmentStreamReader(SegmentStream(StorageRoot.of(root), 1, max_bytes=1)), at(2), []
     for expected in (at(2, 1), at(2, 2), at(3), at(4)):
         rows, end = read(reader, offset)
         assert len(rows) == 1, "at least one segment, however large"
         again = list(reader.readBetweenOffsets(offset, end))
         assert again == [tuple(row.values()) for row in rows]
         assert end == expected
-        seen += batches(rows)
+        seen += batches(log, rows)
         offset = end
     assert sorted(seen) == [(3, 0, 0, 0), (3, 1, 0, 0), (3, 2, 0, 0), (4, 0, 1, 1)]
 
@@ -147,8 +162,8 @@ def test_fe_02_files_of_others_do_not_count_and_stop_nothing(root, log):
     """They fill the bound, and the stream would look at them for ever."""
     follow_commit(log, count=3)
     fill(log, P0, 1)
-    reader = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1, max_bytes=1))
-    assert batches(read(reader, START)[0]) == [(3, 0, 0, 0)]
+    reader = SegmentStreamReader(SegmentStream(StorageRoot.of(root), 1, max_bytes=1))
+    assert batches(log, read(reader, START)[0]) == [(3, 0, 0, 0)]
 
 
 @pytest.mark.parametrize("ends_within", [False, True])
@@ -160,7 +175,7 @@ def test_the_same_rows_come_again_between_the_same_offsets(log, reader, ends_wit
     end = at(3, 1) if ends_within else at(5)
     rows = list(reader.readBetweenOffsets(at(2), end))
     assert [row[0] for row in rows] == ([3, 4] if ends_within else [3, 4, 4, 5])
-    assert rows == list(RecordBatchReader(reader._stream).readBetweenOffsets(at(2), end))
+    assert rows == list(SegmentStreamReader(reader._stream).readBetweenOffsets(at(2), end))
 
 
 def test_a_cleaned_commit_is_a_gap_and_never_passed_over(log, reader):
@@ -174,28 +189,37 @@ def test_a_cleaned_commit_is_a_gap_and_never_passed_over(log, reader):
     assert list(reader.readBetweenOffsets(START, end)) == [tuple(rows[0].values())]
 
 
-def test_a_missing_segment_is_a_gap_that_names_it_and_the_others_go_on(log, reader):
-    fill(log, P0, 1, 1)
-    first, second = log.current().segments
-    log.root.delete(first)
+def test_what_one_look_does_not_read_is_read_by_the_next_ones(log, reader, monkeypatch):
+    """A reader may be called once for all that has happened."""
+    monkeypatch.setattr(new_segments, "_AHEAD", 2)
+    fill(log, P0, 1, 1, 1)
+    follow_commit(log)
+    follow_commit(log, first=1)
+    fill(log, P0, 1)
     rows, end = read(reader, START)
-    assert end == at(3)
-    assert [(row["version"], row["segment"]) for row in rows] == [(2, None), (3, second)]
-    assert f"{first}: is gone" in rows[0]["gap"]
+    assert ([row["version"] for row in rows], end) == ([2, 3, 4, 7], at(7))
+
+
+def test_fe_02_bytes_bound_all_looks_together(log, monkeypatch):
+    monkeypatch.setattr(new_segments, "_AHEAD", 1)
+    fill(log, P0, 1, 1, 1, 1)
+    sizes = [segment.file.size for segment in log.current().segments.values()]
+    found, end = NewSegments(log.root, 1).read(LogOffset(1), sizes[0] + sizes[1] + 1)
+    assert ([segment.version for segment in found], end.log) == ([2, 3, 4], 4)
 
 
 def test_what_was_truncated_and_rewritten_is_not_streamed_again(log, reader):
     """It brings nothing new: who follows under the new leader epoch begins with the snapshot, others have the rest."""
-
     send(log, request(P0, 4), request(P1, 4))
+    (written,) = log.current().segments
     truncate(log, {P0: 2})
-    assert batches(read(reader, START)[0]) == [(2, 0, 0, 3), (2, 1, 0, 3)]
+    assert [row["segment"] for row in read(reader, START)[0]] == [written]
 
 
 def test_a_log_is_looked_at_once_a_poll_interval(root, log, monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr(header_stream, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    reader = RecordBatchReader(HeaderStream(StorageRoot.of(root), 1, poll_interval_ms=200))
+    monkeypatch.setattr(segment_stream, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    reader = SegmentStreamReader(SegmentStream(StorageRoot.of(root), 1, poll_interval_ms=200))
     assert read(reader, START) == ([], START)
     fill(log, P0, 1)
     for seconds, rows in ((0.1, 0), (0.09, 0), (0.02, 1)):
@@ -215,8 +239,8 @@ def test_available_now_ends_with_what_was_there_when_it_began(log, reader):
 
 def test_a_reader_is_made_of_options(root):
     options = {"source": f"{root}/a", "leader": "3"}
-    stream = RecordBatchSource(options).simpleStreamReader(None)._stream
-    assert stream == HeaderStream(StorageRoot.of(f"{root}/a"), 3)
+    stream = SegmentStreamSource(options).simpleStreamReader(None)._stream
+    assert stream == SegmentStream(StorageRoot.of(f"{root}/a"), 3)
 
 
 def test_the_options_of_a_stream_make_the_same_stream(root):
@@ -237,16 +261,16 @@ def test_the_options_of_a_stream_make_the_same_stream(root):
             return self
 
         def load(self):
-            return RecordBatchSource(self.given).simpleStreamReader(None)._stream
+            return SegmentStreamSource(self.given).simpleStreamReader(None)._stream
 
-    stream = HeaderStream(StorageRoot.of(f"{root}/a"), 3, "broker-2:ReplicaFetcherThread-0-3", 100, 50)
-    assert header_source.read_headers(Session(), stream) == stream
+    stream = SegmentStream(StorageRoot.of(f"{root}/a"), 3, "broker-2:ReplicaFetcherThread-0-3", 100, 50)
+    assert segment_source.stream_segments(Session(), stream) == stream
 
 
 def test_a_source_takes_what_it_knows_of_its_root_along_to_a_worker():
     """Options have the URI alone; a class that is pickled by its name would have nothing else."""
     known = StorageRoot.of("s3://bucket/broker-3", {"AWS_SECRET_ACCESS_KEY": "secret"}, timeout_ms=2000)
-    source = cloudpickle.loads(cloudpickle.dumps(header_source._source_with("a_format", known)))
+    source = cloudpickle.loads(cloudpickle.dumps(segment_source._source_with("a_format", known)))
     assert source.name() == "a_format"
     stream = source({"source": known.uri, "leader": "3"}).simpleStreamReader(None)._stream
     assert (stream.source, stream.source.options) == (known, {"AWS_SECRET_ACCESS_KEY": "secret"})
@@ -266,12 +290,12 @@ def test_a_format_is_registered_once_and_shared_by_no_two_streams():
     session, other = Session(), Session()
     disk, bucket = StorageRoot.of("/a"), StorageRoot.of("s3://bucket/b", {"AWS_REGION": "eu"})
     moved = StorageRoot.of("s3://bucket/b", {"AWS_REGION": "us"})
-    streams = [HeaderStream(disk, 1, "fetcher 0"), HeaderStream(disk, 1, "fetcher 1")]
-    streams += [HeaderStream(bucket, 1), HeaderStream(moved, 1)]
-    names = [header_source._format_for(session, stream) for stream in [*streams, *streams]]
+    streams = [SegmentStream(disk, 1, "fetcher 0"), SegmentStream(disk, 1, "fetcher 1")]
+    streams += [SegmentStream(bucket, 1), SegmentStream(moved, 1)]
+    names = [segment_source._format_for(session, stream) for stream in [*streams, *streams]]
     assert names[:4] == names[4:] == session.names
     assert len(set(names)) == 4
-    assert header_source._format_for(other, streams[0]) not in names
+    assert segment_source._format_for(other, streams[0]) not in names
     assert len(other.names) == 1
 
 

@@ -1,0 +1,129 @@
+"""Finds the segments that a leader's log has gained since an offset, in the order of its commits.
+
+Kafka: the position of a fetch request in the leader's log. [FT-05]
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NamedTuple
+
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.storage.delta.commit import AddedFile, Commit
+from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
+from lakelog.replication.storage.delta.known_commits import KnownCommits
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.segment_name import is_snapshot, leader_of
+
+UNBOUNDED = 2**62
+_AHEAD = 64  # commits that one look reads
+
+
+class LogOffset(NamedTuple):
+    """A place in a log table: `log` is the last version that was read whole, `files` the number of added files already
+    read from the next version."""
+
+    log: int
+    files: int = 0
+
+
+class NewSegment(NamedTuple):
+    """A segment that a version has added. Without a file it is a gap: segments up to that version were not read, for
+    this reason."""
+
+    version: int
+    file: AddedFile | None
+    gap: str | None = None
+
+
+class NewSegments:
+    """Reads the segments of one leader from its log, for one reader. It is not thread-safe."""
+
+    def __init__(self, log: StorageRoot, leader: int) -> None:
+        self._log, self._leader = log, leader
+        self._commits = KnownCommits(log)
+        self._read: dict[int, Commit] = {}  # commits that the last look has found
+        self._followed = -1  # the commit before them, which was there after they were read
+
+    def newest(self) -> LogOffset:
+        """The newest commit, from a listing. Raises KafkaStorageException."""
+        return LogOffset(last_version(self._log))
+
+    def read(self, start: LogOffset, max_bytes: int = UNBOUNDED) -> tuple[list[NewSegment], LogOffset]:
+        """All segments after `start`, and the offset after them. It ends after the segment with which their sizes reach
+        `max_bytes`. Raises KafkaStorageException."""
+        found: list[NewSegment] = []
+        while True:
+            target = self._newest(start.log)
+            more, end = self.between(start, target, max_bytes)
+            found += more
+            max_bytes -= sum(segment.file.size for segment in more if segment.file)
+            if max_bytes <= 0 or target.log < start.log + _AHEAD or any(segment.gap for segment in more):
+                return found, end
+            start = end
+
+    def between(
+        self, start: LogOffset, target: LogOffset, max_bytes: int = UNBOUNDED
+    ) -> tuple[list[NewSegment], LogOffset]:
+        """The segments from `start` to `target`, and the offset after them: `target`, or an earlier one if their sizes
+        reach `max_bytes` before it."""
+        found: list[NewSegment] = []
+        version, skip, size = start.log, start.files, 0
+        while version < target.log + (target.files > 0):
+            try:
+                commit = self._read.pop(version + 1, None) or read_commit(self._log, version + 1)
+            except FileNotFoundError:
+                return self._gap(target)
+            except CorruptRecordException as error:
+                return self._gap(target, str(error))
+            files = [file for file in commit.adds if file.data_change]
+            stop = len(files) if version < target.log else target.files
+            for index in range(skip, stop):
+                if size >= max_bytes:
+                    return found, LogOffset(version, index)
+                if self._is_segment(files[index].name):
+                    found.append(NewSegment(version + 1, files[index]))
+                    size += files[index].size  # other files do not count, or a read might never advance
+            version, skip = version + 1, 0
+        if 0 <= start.log < version and start.log != self._followed and not self._is_there(start.log):
+            return self._gap(target)
+        return found, target if target.files else LogOffset(version)
+
+    def _newest(self, version: int) -> LogOffset:
+        """The newest commit, or the last one that is read now. It reads the commits after `version` instead of looking
+        for them first. Only a listing tells where that version is gone."""
+        found, is_torn = self._commits.in_hand(version), False
+        in_hand = len(found)
+        with suppress(FileNotFoundError):
+            while version >= 0 and len(found) < _AHEAD and not is_torn:
+                try:
+                    found.append(read_commit(self._log, version + len(found) + 1))
+                except CorruptRecordException:
+                    is_torn = True  # it counts, and its reader says why it cannot be read
+        self._read = {}
+        if version < 0 or not self._is_there(version):
+            return LogOffset(self._commits.newest(-1))
+        for commit in found[in_hand:]:
+            self._share(commit)
+            self._commits.remember(commit.version, commit.stamp)
+        self._read, self._followed = {commit.version: commit for commit in found}, version
+        return LogOffset(version + len(found) + is_torn)
+
+    def _is_segment(self, name: str) -> bool:
+        """Whether a file may have records of the leader: segments of other leaders are copies."""
+        return leader_of(name) in (None, self._leader) and not is_snapshot(name)
+
+    def _share(self, commit: Commit) -> None:
+        """Followers of a process that have the same leader read its commits once."""
+        if self._log.newest_versions is not None:
+            before = self._commits.stamp(commit.version - 1)
+            self._log.newest_versions.commits.add(self._log.uri, before, commit)
+
+    def _is_there(self, version: int) -> bool:
+        return self._commits.is_sure(version) or self._commits.is_there(version)
+
+    def _gap(self, target: LogOffset, reason: str | None = None) -> tuple[list[NewSegment], LogOffset]:
+        """Discards all segments of this read: a late commit may have landed in a gap that a clean-up left."""
+        newest = LogOffset(target.log + (target.files > 0))
+        reason = reason or f"commits up to {newest.log} of {self._log.uri} have been cleaned up"
+        return [NewSegment(newest.log, None, reason)], newest
