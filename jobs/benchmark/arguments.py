@@ -37,6 +37,11 @@ def _idle(command: ArgumentParser) -> None:
     _number(command, "--seconds", 1, 30, "seconds of each measurement")
 
 
+def _processes(command: ArgumentParser) -> None:
+    _number(command, "--sends", 1, 40, "measured sends of one record a partition")
+    _idle(command)
+
+
 def _requests(command: ArgumentParser) -> None:
     for flag, what in (
         ("--brokers", "numbers of brokers, such as 1,3"),
@@ -118,6 +123,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "replication": ("compare a follower with a plain Delta-to-Delta stream", _rounds),
     "produce": ("time sends with acks=all, beside plain appends to a Delta table", _rounds),
     "idle": ("measure the cores that an idle cluster uses", _idle),
+    "processes": ("time the start and the sends of brokers in processes of their own", _processes),
     "requests": ("count the requests of a cluster in an object store", _requests),
     "controller": ("time the controller: start, loss of a broker, shutdown of one", _controller),
     "maintenance": ("time compaction of small files, and thousands of commits on one log", _maintenance),

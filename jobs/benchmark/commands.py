@@ -16,6 +16,7 @@ from lakelog.jobs.benchmark.idle import idle_figures, idle_rows, measure_idle
 from lakelog.jobs.benchmark.maintenance import measure_maintenance
 from lakelog.jobs.benchmark.maintenance_report import maintenance_figures, maintenance_rows
 from lakelog.jobs.benchmark.pictures import pictures_of
+from lakelog.jobs.benchmark.processes import measure_processes, processes_figures, processes_rows
 from lakelog.jobs.benchmark.produce import QUICK as QUICK_SENDS
 from lakelog.jobs.benchmark.produce import ProducePlan, measure_produce
 from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
@@ -55,6 +56,13 @@ def idle(args: argparse.Namespace) -> int:
     with _session() as spark:
         found = measure_idle(spark, args.seconds)
     return _report(args, idle_figures(found), idle_rows(found))
+
+
+def processes(args: argparse.Namespace) -> int:
+    """Measures a cluster of processes. Returns the exit status."""
+    found = measure_processes(args.sends, args.seconds)
+    differ = "the committed records are not the records that were sent"
+    return _report(args, processes_figures(found), processes_rows(found), wrong=None if found.rows_equal else differ)
 
 
 def requests(args: argparse.Namespace) -> int:
@@ -122,6 +130,7 @@ COMMANDS = {
     "replication": replication,
     "produce": produce,
     "idle": idle,
+    "processes": processes,
     "requests": requests,
     "controller": controller,
     "maintenance": maintenance,

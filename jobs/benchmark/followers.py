@@ -75,7 +75,7 @@ class PlainStream(Follower):
     name = "plain stream"
 
     def __init__(self, spark: SparkSession, sources: Sources) -> None:
-        self._spark = _session(spark)
+        self._spark = spark.newSession()
         self._source = sources.mirror.root
         self._checkpoint = sources.folder / "plain-checkpoint"
         self._commit = sources.commit_to_mirror
@@ -90,15 +90,6 @@ class PlainStream(Follower):
     def stop(self) -> None:
         if self._query is not None:
             self._query.stop()
-
-
-def _session(spark: SparkSession) -> SparkSession:
-    """A session that makes a plain stream faster. It keeps this job's settings: with Delta's default of 50 tasks a
-    snapshot, the stream takes seconds instead of one. It uses Spark's default polling delay, which starts batches
-    sooner."""
-    session = spark.newSession()
-    session.conf.unset("spark.sql.streaming.pollingDelay")
-    return session
 
 
 def copy_files(appended: Append, source: StorageRoot, folder: Path) -> float:

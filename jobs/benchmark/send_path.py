@@ -18,7 +18,7 @@ LOOK, APPEND_FETCHED, PUBLISH = "ReadLeaderships", "AppendFetched", "PublishRepl
 APPEND, HIGH_WATERMARK = "append", "high watermark"  # the reasons of commits
 
 # In the order of a micro-batch; Spark counts `addBatch` with what our function does in it.
-PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning")
+PHASES = ("walCommit", "getBatch", "queryPlanning")
 
 Mark = tuple[str, float]  # a part, and the time at which it ends
 
@@ -31,6 +31,11 @@ class MicroBatch:
     batch: int
     start: float
     phases: Mapping[str, float]
+
+    @property
+    def found(self) -> float:
+        """The end of its wait for new segments, in seconds since the epoch: the source waits in `latestOffset`."""
+        return self.start + self.phases.get("latestOffset", 0) / 1000
 
     @property
     def end(self) -> float:
@@ -112,7 +117,8 @@ def parts_of(trace: Trace, send: Span) -> dict[str, float] | None:
 
 
 def batch_parts(trace: Trace, send: Span) -> list[dict[str, float]]:
-    """The seconds of each part of every micro-batch that appended records of a send. They add up to its time."""
+    """The seconds of each part of every micro-batch that appended records of a send. They add up to its time from the
+    moment on at which it had found the segments."""
     found = []
     for fetch, leader in trace.fetches(send):
         batch = trace.batch_of(fetch, leader)
@@ -124,7 +130,7 @@ def batch_parts(trace: Trace, send: Span) -> list[dict[str, float]]:
             marks += [("our function: decides", fetch.end)]
             commit = batch.end - batch.phases.get("commitOffsets", 0) / 1000
             found.append(
-                durations(batch.start, [*marks, ("Spark: others", commit), ("Spark: commitOffsets", batch.end)])
+                durations(batch.found, [*marks, ("Spark: others", commit), ("Spark: commitOffsets", batch.end)])
             )
     return found
 
@@ -173,12 +179,12 @@ def _stream_marks(trace: Trace, fetch: Span, leader: int) -> list[Mark]:
     batch = trace.batch_of(fetch, leader)
     if batch is None:
         return [("follower: fetches without a report of Spark", fetch.start)]
-    marks = [("waits for a poll, or for its query", batch.start), *_phase_marks(batch)]
+    marks = [("waits for a poll, or for its query", batch.found), *_phase_marks(batch)]
     return [(f"follower: {name}", end) for name, end in [*marks, ("Spark: calls our function", fetch.start)]]
 
 
 def _phase_marks(batch: MicroBatch) -> list[Mark]:
-    ends = accumulate((batch.phases.get(phase, 0) / 1000 for phase in PHASES), initial=batch.start)
+    ends = accumulate((batch.phases.get(phase, 0) / 1000 for phase in PHASES), initial=batch.found)
     return [(f"Spark: {phase}", end) for phase, end in zip(PHASES, list(ends)[1:], strict=True)]
 
 

@@ -26,7 +26,6 @@ _LOOK_SECONDS = 0.1
 _NEEDED = {
     CATALOG: DELTA_CATALOG,
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.streaming.pollingDelay": "50ms",
     "spark.ui.enabled": "false",
 }
 

@@ -18,6 +18,7 @@ from lakelog.replication.protocol.replica import Replica
 Rows: TypeAlias = Mapping[TopicIdPartition, Replica]
 
 _NOW = float("inf")
+_LINGER_SECONDS = 5.0  # a thread without work ends after so long; a leader looks many times a second
 PATIENCE_SECONDS = 0.5  # how long a leader round waits for roots that were this fast the last time
 
 
@@ -67,8 +68,9 @@ class _Follower:
         self._looked_at = looked_at
         self._found: tuple[Rows | LakelogException, float] = ({}, float("-inf"))
         self._began_at = 0.0
-        self._ended = threading.Event()
+        self._ended, self._asked = threading.Event(), threading.Event()
         self._ended.set()
+        self._lock, self._has_thread = threading.Lock(), False
         self.is_prompt = True
 
     def begin(self, now: float) -> None:
@@ -76,7 +78,27 @@ class _Follower:
         if self._ended.is_set():
             self._began_at = now
             self._ended.clear()
-            threading.Thread(target=self._look, name=f"rows-of-broker-{self._broker}", daemon=True).start()
+            self._ask()
+
+    def _ask(self) -> None:
+        with self._lock:
+            self._asked.set()
+            if self._has_thread:
+                return
+            self._has_thread = True
+        threading.Thread(target=self._serve, name=f"rows-of-broker-{self._broker}", daemon=True).start()
+
+    def _serve(self) -> None:
+        """Looks whenever it is asked to. A thread for each look would cost more than the look."""
+        while True:
+            if self._asked.wait(_LINGER_SECONDS):
+                self._asked.clear()
+                self._look()
+                continue
+            with self._lock:
+                if not self._asked.is_set():
+                    self._has_thread = False
+                    return
 
     def _look(self) -> None:
         started, began_at = time.monotonic(), self._began_at

@@ -1,5 +1,7 @@
 """Reads the rows of followers while the root of one hangs, fails or is slow."""
 
+import threading
+
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException
@@ -96,3 +98,22 @@ def test_fe_03_an_error_of_one_follower_is_told_and_costs_only_that_one(world, e
     assert found[3] == "rows of 3"
     world.reads[2] = lambda: "rows again"
     assert world.look()[2] == "rows again"
+
+
+def threads():
+    return {thread for thread in threading.enumerate() if thread.name == "rows-of-broker-2"}
+
+
+def test_a_thread_serves_many_looks_and_ends_when_nobody_looks(world, monkeypatch):
+    before = threads()
+    world.look()
+    (mine,) = threads() - before
+    for _ in range(3):
+        world.look()
+    assert threads() - before == {mine}
+    monkeypatch.setattr(follower_rows, "_LINGER_SECONDS", 0.0)
+    world.look()
+    mine.join(30)
+    assert not mine.is_alive()
+    world.reads[2] = lambda: "newer rows of 2"
+    assert world.look()[2] == "newer rows of 2", "another thread has read them"

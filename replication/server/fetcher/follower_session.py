@@ -7,11 +7,11 @@ from pyspark.sql import SparkSession
 from lakelog.replication.server.spark_check import check_spark
 
 # A micro-batch plans a scan of a few rows, which nobody runs. So generated code and adaptive planning are switched off,
-# in a session of the broker's own: the user's session stays as it is.
+# in a session of the broker's own: the user's session stays as it is. An idle stream waits in its source, not in Spark.
 _SESSION = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.sql.streaming.pollingDelay": "10ms",
 }
 
 # Spark writes the query's offsets now and then and waits for none. It allows that only for sinks that need no exact

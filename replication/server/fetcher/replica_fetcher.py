@@ -65,8 +65,9 @@ class ReplicaFetcher:
         self._round = work
         self._folder = checkpoints.child(fetcher_name(key))
         self._stream = SegmentStream(
-            source, key.broker_id, self.name, config.replica_fetch_response_max_bytes, config.lakelog_poll_interval_ms
-        )
+            source, key.broker_id, self.name, config.replica_fetch_response_max_bytes, config.lakelog_poll_interval_ms,
+            config.replica_fetch_wait_max_ms,
+        )  # fmt: skip
         self._round_lock = threading.RLock()
         self._is_asked = threading.Event()
         self._ending: threading.Thread | None = None

@@ -145,7 +145,8 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     _hold_clocks(changes, clock)
     changes.change(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
     changes.change("storage.tables.producer_table", "secrets", SimpleNamespace(randbits=rng.getrandbits))
-    inline = SimpleNamespace(Thread=AtOnce, Event=threading.Event)
+    inline = SimpleNamespace(Thread=AtOnce, Event=threading.Event, Lock=threading.Lock)
+    changes.change("server.follower_rows", "_LINGER_SECONDS", 0.0)
     for place in ("server.follower_rows", "storage.log.healing", "storage.in_threads"):
         changes.change(place, "threading", inline)
     changes.change("storage.delta.compare_and_set", "threading", SimpleNamespace(Event=NoPause))

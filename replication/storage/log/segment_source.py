@@ -36,6 +36,7 @@ def stream_segments(spark: SparkSession, stream: SegmentStream) -> DataFrame:
         "reader": stream.reader,
         "maxBytes": str(stream.max_bytes),
         "pollIntervalMs": str(stream.poll_interval_ms),
+        "waitMaxMs": str(stream.wait_max_ms),
     }
     return spark.readStream.format(_format_for(spark, stream)).options(**options).load()
 
@@ -65,7 +66,7 @@ def _source_with(format_name: str, known: StorageRoot | None) -> type[SegmentStr
 
 class SegmentStreamSource(DataSource):
     """`spark.readStream.format("lakelog_new_segments")`. Options: source (URI), leader, reader, maxBytes (bytes),
-    pollIntervalMs (ms). `root` has the options of the source's root; None if it has none."""
+    pollIntervalMs (ms), waitMaxMs (ms). `root` has the options of the source's root; None if it has none."""
 
     root: ClassVar[StorageRoot | None] = None
 
@@ -88,5 +89,6 @@ class SegmentStreamSource(DataSource):
                 options.get("reader", ""),
                 int(options.get("maxBytes", UNBOUNDED)),
                 int(options.get("pollIntervalMs", 0)),
+                int(options.get("waitMaxMs", 0)),
             )
         )

@@ -2,10 +2,14 @@
 
 The offset is the stream's position in the leader's log. It moves only for segments, so each micro-batch but the first
 has some. Who receives a micro-batch reads the headers itself: a job of Spark would cost more than all the rest. [FT-05]
+
+Spark asks an idle stream again and again, and each question costs more than a look at a local log. So the reader waits
+for segments, as Kafka's leader does before it answers a fetch request.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +30,7 @@ class SegmentStream:
 
     `reader` names the query that reads it. `max_bytes` limits the segments of a micro-batch in bytes; it has at least
     one. The stream looks at the log at most every `poll_interval_ms`, and less often in an object store where nothing
-    happens.
+    happens. It waits up to `wait_max_ms` for segments.
     """
 
     source: StorageRoot
@@ -34,6 +38,7 @@ class SegmentStream:
     reader: str = ""
     max_bytes: int = UNBOUNDED
     poll_interval_ms: int = 0
+    wait_max_ms: int = 0
 
     def segments(self) -> NewSegments:
         """A reader of its segments."""
@@ -44,13 +49,13 @@ Offset = dict[str, int]  # the fields of a `LogOffset`, as Spark keeps them
 
 
 class SegmentStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the rows of segments between two offsets."""
+    """Reads the rows of segments between two offsets. Spark pickles it."""
 
     def __init__(self, stream: SegmentStream) -> None:
         self._stream = stream
         self._segments = stream.segments()
         self._target: LogOffset | None = None
-        self._polled_at, self._moved_at = float("-inf"), time.monotonic()
+        self._looked_at, self._moved_at = float("-inf"), time.monotonic()
         # The last commit that was read without a segment for us. Commits that the leader itself fetched must start no
         # micro-batch.
         self._scanned = LogOffset(-1)
@@ -64,35 +69,41 @@ class SegmentStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAvailable
         self._target = self._segments.newest()
 
     def read(self, start: Offset) -> tuple[Iterator[tuple[Any, ...]], Offset]:
-        """The segments after `start`, at most `max_bytes` of them, and the offset after them."""
-        begin = LogOffset(**start)
+        """The segments after `start`, at most `max_bytes` of them, and the offset after them. Without any it answers
+        after `wait_max_ms`."""
+        begin, ends_at = LogOffset(**start), time.monotonic() + self._stream.wait_max_ms / 1000
         if self._target is not None:
             found, end = self._segments.between(begin, self._target, self._stream.max_bytes)
             return _rows(found), end._asdict()
-        if not self._is_due():
-            return iter(()), start
-        begin = max(begin, self._scanned)
+        while True:
+            now = time.monotonic()
+            if now >= self._due_at(now):
+                self._looked_at = now
+                found, end = self._look(max(begin, self._scanned))
+                if found:
+                    return _rows(found), end._asdict()
+            if now >= ends_at:
+                return iter(()), start
+            threading.Event().wait(min(self._due_at(now), ends_at) - now)
+
+    def _look(self, begin: LogOffset) -> tuple[list[NewSegment], LogOffset]:
         found, end = self._segments.read(begin, self._stream.max_bytes)
         if end.log > begin.log:
             self._moved_at = time.monotonic()
-        if found:
-            return _rows(found), end._asdict()
-        self._scanned = end
-        return iter(()), start
+        if not found:
+            self._scanned = end
+        return found, end
+
+    def _due_at(self, now: float) -> float:
+        interval = self._stream.poll_interval_ms / 1000
+        if not self._stream.source.is_local:
+            interval = max(interval, idle_age(now - self._moved_at))
+        return self._looked_at + interval
 
     def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[tuple[Any, ...]]:  # noqa: N802 (Spark's name)
         """Reads the same segments again after a restart."""
         found, _ = self._segments.between(LogOffset(**start), LogOffset(**end))
         return _rows(found)
-
-    def _is_due(self) -> bool:
-        now, interval = time.monotonic(), self._stream.poll_interval_ms / 1000
-        if not self._stream.source.is_local:
-            interval = max(interval, idle_age(now - self._moved_at))
-        if now - self._polled_at < interval:
-            return False
-        self._polled_at = now
-        return True
 
 
 def _rows(found: Sequence[NewSegment]) -> Iterator[tuple[Any, ...]]:

@@ -84,8 +84,7 @@ def test_the_parts_of_a_send_follow_one_another_without_a_gap() -> None:
         "client: reads logs, decides": 1,
         "client: writes segments": 2,
         "client: commits": 5,
-        "follower: waits for a poll, or for its query": 14,
-        "follower: Spark: latestOffset": 4,
+        "follower: waits for a poll, or for its query": 18,
         "follower: Spark: walCommit": 3,
         "follower: Spark: queryPlanning": 2,
         "follower: Spark: calls our function": 6,
@@ -105,7 +104,7 @@ def test_the_parts_of_a_send_follow_one_another_without_a_gap() -> None:
 def test_the_parts_of_a_micro_batch_add_up_to_its_time() -> None:
     told, send = story()
     (parts,) = batch_parts(Trace(told.spans, [BATCH], {PARTITION: 1}), send)
-    assert sum(parts.values()) == BATCH.end - BATCH.start
+    assert sum(parts.values()) == BATCH.end - BATCH.found
     assert (parts["Spark: commitOffsets"], parts["our function: FetchHeaders"]) == (5, 9)
 
 

@@ -227,6 +227,45 @@ def test_a_log_is_looked_at_once_a_poll_interval(root, log, monkeypatch):
         assert len(read(reader, START)[0]) == rows
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that waiting moves; `then` has what happens at the end of each wait."""
+
+    class Clock:
+        now, waits, then = 100.0, [], []
+
+        def monotonic(self):
+            return self.now
+
+        def wait(self, seconds):
+            self.waits.append(round(seconds, 3))
+            self.now += seconds
+            if self.then:
+                self.then.pop(0)()
+
+    made = Clock()
+    monkeypatch.setattr(segment_stream, "time", made)
+    monkeypatch.setattr(segment_stream, "threading", SimpleNamespace(Event=lambda: made))
+    return made
+
+
+def test_an_idle_stream_waits_for_segments_and_answers_at_once_when_there_are_some(root, log, clock):
+    """Each question of Spark's costs more than many looks."""
+    stream = SegmentStream(StorageRoot.of(root), 1, poll_interval_ms=250, wait_max_ms=625)
+    reader = SegmentStreamReader(stream)
+    assert read(reader, START) == ([], START)
+    assert clock.waits == [0.25, 0.25, 0.125], "no look comes early, and the answer not late"
+    clock.waits.clear()
+    clock.then += [int, lambda: follow_commit(log), lambda: fill(log, P0, 1)]
+    assert len(read(reader, START)[0]) == 1
+    assert clock.waits == [0.125, 0.25, 0.25]
+
+
+def test_spark_can_send_a_reader_to_its_workers(log, reader):
+    fill(log, P0, 1)
+    assert read(reader, START) == read(cloudpickle.loads(cloudpickle.dumps(reader)), START)
+
+
 def test_available_now_ends_with_what_was_there_when_it_began(log, reader):
     fill(log, P0, 1)
     reader.prepareForTriggerAvailableNow()
@@ -263,7 +302,7 @@ def test_the_options_of_a_stream_make_the_same_stream(root):
         def load(self):
             return SegmentStreamSource(self.given).simpleStreamReader(None)._stream
 
-    stream = SegmentStream(StorageRoot.of(f"{root}/a"), 3, "broker-2:ReplicaFetcherThread-0-3", 100, 50)
+    stream = SegmentStream(StorageRoot.of(f"{root}/a"), 3, "broker-2:ReplicaFetcherThread-0-3", 100, 50, 500)
     assert segment_source.stream_segments(Session(), stream) == stream
 
 
