@@ -10,7 +10,6 @@ NEW_SEGMENTS = Table(
     columns=(
         Column("version", "bigint", "Version of the leader's log table that added the segment"),
         Column("segment", "string", "Name of the data file; null: commits up to here were not read", nullable=True),
-        Column("segment_bytes", "bigint", "Size of the data file in bytes", nullable=True),
         Column("gap", "string", "Reason why commits were not read; null for a segment", nullable=True),
     ),
 )

@@ -39,7 +39,7 @@ def _idle(command: ArgumentParser) -> None:
 
 def _processes(command: ArgumentParser) -> None:
     _number(command, "--sends", 1, 40, "measured sends of one record a partition")
-    _idle(command)
+    _number(command, "--seconds", 1, 30, "seconds of the idle measurement, after as many without a count")
 
 
 def _requests(command: ArgumentParser) -> None:

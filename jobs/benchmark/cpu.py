@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -11,6 +13,16 @@ _PROC = Path("/proc")
 def cpu_seconds() -> float:
     """The CPU time in seconds of this process, its descendants, and those of them that have ended."""
     return sum(process_tree().values())
+
+
+def cores_while_idle(seconds: float) -> float:
+    """The cores that this process and its descendants use while it waits: for `seconds`, after as many without a count,
+    because what was just started or used is still busy."""
+    pause = threading.Event()
+    pause.wait(seconds)
+    started, before = time.perf_counter(), cpu_seconds()
+    pause.wait(seconds)
+    return (cpu_seconds() - before) / (time.perf_counter() - started)
 
 
 def process_tree() -> dict[int, float]:

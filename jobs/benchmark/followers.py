@@ -75,7 +75,7 @@ class PlainStream(Follower):
     name = "plain stream"
 
     def __init__(self, spark: SparkSession, sources: Sources) -> None:
-        self._spark = spark.newSession()
+        self._spark = spark
         self._source = sources.mirror.root
         self._checkpoint = sources.folder / "plain-checkpoint"
         self._commit = sources.commit_to_mirror

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from lakelog.jobs.benchmark.cpu import cpu_seconds
+from lakelog.jobs.benchmark.cpu import cores_while_idle
 from lakelog.jobs.benchmark.folder import bench_folder
 from lakelog.jobs.benchmark.produce import BROKERS, PARTITIONS, TOPIC
 from lakelog.jobs.benchmark.report import circumstances
@@ -28,19 +26,11 @@ class Idle:
 
 def measure_idle(spark: SparkSession, seconds: float) -> Idle:
     """Measures each for `seconds`, after as many seconds without a count: a session is busy after each start."""
-    alone = _cores(seconds)
+    alone = cores_while_idle(seconds)
     with bench_folder() as folder, LocalCluster(spark, str(folder), BROKERS) as cluster:
         cluster.admin().create_topic(TOPIC, PARTITIONS, BROKERS)
         raise_first_error(Producer(cluster.cluster_uri).send(TOPIC, ["a record"], timeout_ms=120_000))
-        return Idle(seconds, alone, _cores(seconds))
-
-
-def _cores(seconds: float) -> float:
-    pause = threading.Event()
-    pause.wait(seconds)
-    started, before = time.perf_counter(), cpu_seconds()
-    pause.wait(seconds)
-    return (cpu_seconds() - before) / (time.perf_counter() - started)
+        return Idle(seconds, alone, cores_while_idle(seconds))
 
 
 def idle_figures(found: Idle) -> dict[str, object]:

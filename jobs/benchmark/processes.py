@@ -1,9 +1,8 @@
-"""`bench processes`: three brokers and two controllers as processes of their own, as in production: how long they take
-to start, what a small send costs, and what they cost while nothing happens."""
+"""`bench processes` runs three brokers and two controllers as processes of their own, as in production. It measures
+their start, a small send, and the CPU use of the idle cluster."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from statistics import median
 
 import pyarrow as pa
 
-from lakelog.jobs.benchmark.cpu import cpu_seconds
+from lakelog.jobs.benchmark.cpu import cores_while_idle, cpu_seconds
 from lakelog.jobs.benchmark.folder import bench_folder
 from lakelog.jobs.benchmark.produce import BROKERS, PARTITIONS, TOPIC
 from lakelog.jobs.benchmark.report import circumstances, summary
@@ -31,7 +30,7 @@ _TIMEOUT_MS, _START_SECONDS, _WARM_UP_SENDS = 120_000, 300.0, 5
 
 
 @dataclass(frozen=True)
-class Processes:
+class ProcessTimes:
     """The times of a cluster of processes. `start_seconds`: until all brokers were registered. `core_seconds`: the CPU
     time of client, brokers and controllers for all measured sends. `idle_cores`: over `idle_seconds`. `rows_equal`:
     whether each partition has the records that were sent to it, in order."""
@@ -43,8 +42,13 @@ class Processes:
     idle_cores: float
     rows_equal: bool
 
+    @property
+    def send_core_seconds(self) -> float:
+        """The CPU time of a send."""
+        return self.core_seconds / len(self.send_seconds)
 
-def measure_processes(sends: int, idle_seconds: float) -> Processes:
+
+def measure_processes(sends: int, idle_seconds: float) -> ProcessTimes:
     """Starts all processes together, and sends one record to each partition with acks=all, over and over: a few sends
     warm up. Then it leaves the cluster alone for `idle_seconds` without a count, and as long with one."""
     with bench_folder() as folder, counting_bar() as progress:
@@ -59,9 +63,9 @@ def measure_processes(sends: int, idle_seconds: float) -> Processes:
             before = cpu_seconds()
             taken = load.send(sends)
             core_seconds = cpu_seconds() - before
-            is_equal, idle_cores = load.is_committed(), _idle_cores(idle_seconds)
+            is_equal, idle_cores = load.is_committed(), cores_while_idle(idle_seconds)
             processes.check()
-    return Processes(start_seconds, taken, core_seconds, idle_seconds, idle_cores, is_equal)
+    return ProcessTimes(start_seconds, taken, core_seconds, idle_seconds, idle_cores, is_equal)
 
 
 def _formatted(folder: Path) -> Cluster:
@@ -117,15 +121,7 @@ def _value(partition: int, number: int) -> bytes:
     return b"%d-%d" % (partition, number)
 
 
-def _idle_cores(seconds: float) -> float:
-    pause = threading.Event()
-    pause.wait(seconds)
-    started, before = time.perf_counter(), cpu_seconds()
-    pause.wait(seconds)
-    return (cpu_seconds() - before) / (time.perf_counter() - started)
-
-
-def processes_figures(found: Processes) -> dict[str, object]:
+def processes_figures(found: ProcessTimes) -> dict[str, object]:
     """All figures. If rows differ, the times mean nothing and are left out."""
     if not found.rows_equal:
         return {"rows_equal": False, **circumstances()}
@@ -133,7 +129,7 @@ def processes_figures(found: Processes) -> dict[str, object]:
         "rows_equal": True,
         "start_seconds": round(found.start_seconds, 1),
         "small_send_ms": round(median(found.send_seconds) * 1000, 1),
-        "small_send_core_seconds": round(found.core_seconds / len(found.send_seconds), 3),
+        "small_send_core_seconds": round(found.send_core_seconds, 3),
         "idle_cores": round(found.idle_cores, 3),
         "idle_seconds": found.idle_seconds,
         "sends": summary(found.send_seconds),
@@ -141,15 +137,15 @@ def processes_figures(found: Processes) -> dict[str, object]:
     }
 
 
-def processes_rows(found: Processes) -> list[Row]:
-    """One row for each of the three questions."""
-    core_seconds = found.core_seconds / len(found.send_seconds)
+def processes_rows(found: ProcessTimes) -> list[Row]:
+    """One row for the start, one for a send, one for the idle cluster."""
+    sent, send = f"acknowledged send of {PARTITIONS} records", median(found.send_seconds)
     return [
-        {"what": "started together, until registered", "seconds": f"{found.start_seconds:.1f}", "cores": ""},
-        {
-            "what": f"acknowledged send of {PARTITIONS} records",
-            "seconds": f"{median(found.send_seconds):.3f}",
-            "cores": f"{core_seconds:.2f} core-seconds",
-        },
-        {"what": "idle", "seconds": "", "cores": f"{found.idle_cores:.3f}"},
+        _row("start of all processes, until the brokers are registered", f"{found.start_seconds:.1f}"),
+        _row(sent, f"{send:.3f}", f"{found.send_core_seconds:.2f}"),
+        _row("idle", cores=f"{found.idle_cores:.3f}"),
     ]
+
+
+def _row(what: str, seconds: str = "", core_seconds: str = "", cores: str = "") -> Row:
+    return {"what": what, "seconds": seconds, "core-seconds": core_seconds, "cores": cores}

@@ -114,7 +114,7 @@ class ScaleBroker:
         self._quotas.look_at_followers(self.manager.leads, self.log.current())
 
     def fetch(self, lagging: Iterable[TopicIdPartition]) -> None:
-        """Fetches until nothing is due. `lagging`: the partitions with news. Without Spark a round reads the headers
+        """Fetches until nothing is due. `lagging`: the partitions with news. Without a stream a round reads the headers
         of these from the leader's snapshot."""
         for fetcher in self.fetchers().values():
             assert isinstance(fetcher, _Fetcher)

@@ -17,7 +17,8 @@ LEADER_ROUND, FETCH_ROUND = "LeaderRound.run", "FetchRound.run"
 LOOK, APPEND_FETCHED, PUBLISH = "ReadLeaderships", "AppendFetched", "PublishReplicas"
 APPEND, HIGH_WATERMARK = "append", "high watermark"  # the reasons of commits
 
-# In the order of a micro-batch; Spark counts `addBatch` with what our function does in it.
+# In the order of a micro-batch, after `latestOffset`, in which the source waits. Spark counts `addBatch` with what our
+# function does in it.
 PHASES = ("walCommit", "getBatch", "queryPlanning")
 
 Mark = tuple[str, float]  # a part, and the time at which it ends
@@ -179,7 +180,7 @@ def _stream_marks(trace: Trace, fetch: Span, leader: int) -> list[Mark]:
     batch = trace.batch_of(fetch, leader)
     if batch is None:
         return [("follower: fetches without a report of Spark", fetch.start)]
-    marks = [("waits for a poll, or for its query", batch.found), *_phase_marks(batch)]
+    marks = [("waits until its stream has found the segments", batch.found), *_phase_marks(batch)]
     return [(f"follower: {name}", end) for name, end in [*marks, ("Spark: calls our function", fetch.start)]]
 
 

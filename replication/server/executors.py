@@ -78,7 +78,8 @@ def on_executors(
 ) -> list[R]:
     """Calls `call` with each item in a task of its own. Returns the results in the order of the items.
 
-    Spark tries a task that fails again, as `spark.task.maxFailures` says. Raises ExecutorsFailed as above.
+    Spark tries a task that fails again, as `spark.task.maxFailures` says. Raises ExecutorsFailed if it fails for good,
+    or if Spark has no executor; then it cancels the job. Executors may take `patience_seconds` to come.
     """
     context = spark.sparkContext
     return while_there_are_executors(

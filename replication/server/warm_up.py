@@ -12,7 +12,7 @@ import time
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakelog.replication.server.spark_check import check_spark
+from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND, follower_session
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_source import stream_segments
 from lakelog.replication.storage.log.segment_stream import SegmentStream
@@ -28,17 +28,16 @@ def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int) -> bool:
     Raises InvalidConfigurationException if the session cannot run a broker. It only logs other errors, because the
     first real fetch reports them.
     """
-    check_spark(spark)
-    done = threading.Event()
+    session, done = follower_session(spark), threading.Event()
 
     def process(_: DataFrame, __: int) -> None:
         done.set()
 
     with tempfile.TemporaryDirectory(prefix="lakelog-warm-up-", ignore_cleanup_errors=True) as checkpoint:
         try:
-            stream = stream_segments(spark, SegmentStream(root, broker_id))
+            stream = stream_segments(session, SegmentStream(root, broker_id))
             writer = stream.writeStream.foreachBatch(process).option("checkpointLocation", f"file://{checkpoint}")
-            query = writer.start()
+            query = writer.options(**CHECKPOINTS_IN_THE_BACKGROUND).start()
             deadline = time.monotonic() + _PATIENCE_SECONDS
             while query.isActive and time.monotonic() < deadline and not done.wait(_LOOK_SECONDS):
                 pass

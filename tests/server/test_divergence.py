@@ -126,14 +126,14 @@ def test_tr_08_a_leader_that_has_lost_its_end_and_written_nothing_has_no_other_h
     assert (leo(world.follower), world.follower.refresh().version, world.divergences) == (10, version, [])
 
 
-def test_tr_08_a_header_that_was_read_long_ago_truncates_nothing(world):
+def test_tr_08_a_commit_whose_batches_the_leader_has_truncated_truncates_nothing(world):
     """The stream may bring batches that the leader has truncated since. The leader's current log decides."""
     fill(world.leader, P0, 2)
-    world.lose()
+    world.begin_after()
     before = world.round._headers._position
     fill(world.leader, P0, 1)
     lose_and_write(world, 10, OTHERS[:2])
-    world.lose()
+    world.begin_after()
     world.states.fell_behind([P0])
     catch_up(world)
     assert is_equal(world), "it had not fetched what was lost"

@@ -68,8 +68,10 @@ class FetchRound:
         """Fetches the partitions that are ready; returns whether another round should follow at once.
 
         An error of the whole round delays all partitions. If a partition is removed meanwhile, the round writes no
-        decision that it made before, and starts over with the remaining partitions: the stream brings their headers
-        only once. Raises StaleBrokerEpochException if a newer process of the broker has taken over. [FT-06, FM-07]
+        decision that it made before, and starts over with the remaining partitions: a micro-batch tells of new
+        segments only once. [FT-06, FM-07]
+
+        Raises StaleBrokerEpochException if a newer process of the broker has taken over.
         """
         try:
             while True:

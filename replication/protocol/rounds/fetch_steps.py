@@ -75,8 +75,9 @@ class Throttled(NamedTuple):
 
 
 class FetchHeaders(NamedTuple):
-    """Reads batch headers of the leader's log: all that the stream has brought of these partitions and, for lagging
-    ones, all batches that end above their log ends. Answer: `FetchedHeaders`."""
+    """Reads batch headers of these partitions from the leader's log: those of the commits since the last fetch, if a
+    micro-batch has called for the round, and for lagging ones all that end above their log ends. Answer:
+    `FetchedHeaders`."""
 
     log_ends: Mapping[TopicIdPartition, LogEnd]
     lagging: frozenset[TopicIdPartition]
@@ -84,8 +85,8 @@ class FetchHeaders(NamedTuple):
 
 
 class FetchedHeaders(NamedTuple):
-    """Batches in any order, perhaps late or twice; the errors of partitions with a broken file; and whether the stream
-    has skipped commits."""
+    """Batches in any order, perhaps late or twice; the errors of partitions with a broken file; and whether new
+    commits or segments could not be read."""
 
     batches: Sequence[FetchedBatch]
     failed: Mapping[TopicIdPartition, LakelogException]

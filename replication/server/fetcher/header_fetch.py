@@ -42,7 +42,7 @@ class HeaderFetch:
         self._position = self._end
 
     def fetch(self, is_streamed: bool, step: FetchHeaders) -> FetchedHeaders:
-        """Reads what `step` asks for: from the newest commits if the stream has brought some, and from the snapshot.
+        """Reads what `step` asks for: from the newest commits if a micro-batch has told of some, and from the snapshot.
 
         Raises KafkaStorageException if the leader's log cannot be read.
         """

@@ -37,7 +37,7 @@ def compare_and_set(
     """
     uri, unknown, pause = log.root.uri, 0, threading.Event()
     is_distant = log.root.newest_versions is not None
-    for_others = _until(deadline, log.turns.pause()) if is_distant else 0.0
+    for_others = _until(deadline, log.turns.next_pause()) if is_distant else 0.0
     pause.wait(for_others)
     for number in range(MAX_ATTEMPTS):
         age = YOUNG_SECONDS if number == 0 and is_distant and not for_others else None

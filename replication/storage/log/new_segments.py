@@ -66,7 +66,7 @@ class NewSegments:
         self, start: LogOffset, target: LogOffset, max_bytes: int = UNBOUNDED
     ) -> tuple[list[NewSegment], LogOffset]:
         """The segments from `start` to `target`, and the offset after them: `target`, or an earlier one if their sizes
-        reach `max_bytes` before it."""
+        reach `max_bytes` before it. Raises KafkaStorageException."""
         found: list[NewSegment] = []
         version, skip, size = start.log, start.files, 0
         while version < target.log + (target.files > 0):
@@ -114,7 +114,7 @@ class NewSegments:
         return leader_of(name) in (None, self._leader) and not is_snapshot(name)
 
     def _share(self, commit: Commit) -> None:
-        """Followers of a process that have the same leader read its commits once."""
+        """Fetchers in one process that have the same leader read its commits once."""
         if self._log.newest_versions is not None:
             before = self._commits.stamp(commit.version - 1)
             self._log.newest_versions.commits.add(self._log.uri, before, commit)

@@ -80,7 +80,7 @@ class SegmentStreamSource(DataSource):
         return NEW_SEGMENTS.types
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """The reader. The driver reads the rows itself, because they are few and small."""
+        """The reader. It runs in a Python process beside the driver, without tasks."""
         options = self.options
         return SegmentStreamReader(
             SegmentStream(

@@ -1,7 +1,7 @@
 """Streams the segments that a leader's log has gained since its newest commits.
 
-The offset is the stream's position in the leader's log. It moves only for segments, so each micro-batch but the first
-has some. Who receives a micro-batch reads the headers itself: a job of Spark would cost more than all the rest. [FT-05]
+The offset is the stream's position in the leader's log. It moves only for segments, so only the first micro-batch is
+empty. The follower reads the headers itself: a job of Spark would cost more than all the rest. [FT-05]
 
 Spark asks an idle stream again and again, and each question costs more than a look at a local log. So the reader waits
 for segments, as Kafka's leader does before it answers a fetch request.
@@ -108,4 +108,4 @@ class SegmentStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAvailable
 
 def _rows(found: Sequence[NewSegment]) -> Iterator[tuple[Any, ...]]:
     """Rows of `schemas.NEW_SEGMENTS`. Spark copies the iterator, and a generator cannot be copied."""
-    return iter([(version, file and file.name, file and file.size, gap) for version, file, gap in found])
+    return iter([(version, file and file.name, gap) for version, file, gap in found])

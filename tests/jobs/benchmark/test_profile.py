@@ -84,7 +84,7 @@ def test_the_parts_of_a_send_follow_one_another_without_a_gap() -> None:
         "client: reads logs, decides": 1,
         "client: writes segments": 2,
         "client: commits": 5,
-        "follower: waits for a poll, or for its query": 18,
+        "follower: waits until its stream has found the segments": 18,
         "follower: Spark: walCommit": 3,
         "follower: Spark: queryPlanning": 2,
         "follower: Spark: calls our function": 6,

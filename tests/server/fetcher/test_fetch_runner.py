@@ -106,8 +106,8 @@ class World:
             2, 20, hosted, state.known(partition), self.states.get(partition), None, state.version
         )  # fmt: skip
 
-    def lose(self):
-        """The stream brings none of what the leader has now: it begins after it."""
+    def begin_after(self):
+        """The stream begins again, after all that the leader has now."""
         self.round.begin_stream()
 
     def fetch(self):
@@ -175,7 +175,7 @@ def test_ft_10_a_batch_that_begins_below_the_log_end_is_appended_from_it(world):
 
 def test_a_new_replica_begins_with_the_snapshot_of_its_leader(world):
     fill(world.leader, P0, 3, 4, 5)
-    world.lose()  # the stream brought these before the follower existed
+    world.begin_after()
     world.fetch()
     assert offsets(world.follower) == list(range(12))
     assert not world.states.get(P0).lagging
@@ -184,7 +184,7 @@ def test_a_new_replica_begins_with_the_snapshot_of_its_leader(world):
 def test_ft_10_a_gap_is_closed_from_the_snapshot(world):
     world.fetch()
     fill(world.leader, P0, 3)
-    world.lose()
+    world.begin_after()
     fill(world.leader, P0, 4)
     assert world.fetch() is True, "there is more to be had at once"
     assert leo(world.follower) == 0, "a log has no holes"
@@ -195,7 +195,7 @@ def test_ft_10_a_gap_is_closed_from_the_snapshot(world):
 def test_a_snapshot_is_read_within_the_bounds_of_a_fetch(root):
     world = World(root, **{"replica.fetch.response.max.bytes": 1})
     fill(world.leader, P0, 2, 2, 2)
-    world.lose()
+    world.begin_after()
     ends = []
     while world.fetch():
         ends.append(leo(world.follower))

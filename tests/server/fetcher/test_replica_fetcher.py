@@ -14,6 +14,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
+from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -176,8 +177,8 @@ def test_a_checkpoint_is_on_the_local_disk_wherever_spark_has_its_files(fetcher,
     assert fetcher.writer.given["checkpointLocation"].startswith(f"file://{root}/checkpoints/ReplicaFetcherThread-0-1/")
 
 
-def test_no_micro_batch_waits_for_a_checkpoint(fetcher):
-    assert fetcher.writer.given["asyncProgressTrackingEnabled"] == "true"
+def test_checkpoints_are_written_in_the_background(fetcher):
+    assert CHECKPOINTS_IN_THE_BACKGROUND.items() <= fetcher.writer.given.items()
 
 
 def test_br_04_a_fetcher_asks_once_a_second_and_at_a_failed_start_whether_spark_has_stopped(fetcher):

@@ -26,7 +26,7 @@ def commits(turns, clock, count, rest=0.0):
     """The pauses before so many commits that take `TOOK` seconds, each begun `rest` seconds after the one before."""
     pauses = []
     for _ in range(count):
-        pauses.append(turns.pause())
+        pauses.append(turns.next_pause())
         clock.at += pauses[-1] + TOOK
         turns.won(TOOK)
         clock.at += rest
@@ -55,16 +55,16 @@ def test_a_lost_commit_is_remembered_for_ten_seconds(clock, seconds, pauses):
     turns.lost()
     clock.at += seconds
     turns.won(TOOK)
-    assert (turns.pause() > 0) == pauses
+    assert (turns.next_pause() > 0) == pauses
 
 
-def test_a_writer_that_never_loses_finds_out_now_and_then(clock):
+def test_a_writer_that_never_loses_lets_others_go_first_now_and_then(clock):
     """Others who lose all the time leave no trace in the table."""
     at = [number for number, pause in enumerate(commits(Turns(), clock, 300)) if pause]
     assert at == [8, 24, 56, 120, 184, 248]
 
 
-def test_after_a_lost_commit_it_finds_out_sooner_again(clock):
+def test_after_a_lost_commit_it_does_so_sooner_again(clock):
     turns = Turns()
     commits(turns, clock, 300)
     turns.lost()
@@ -74,3 +74,10 @@ def test_after_a_lost_commit_it_finds_out_sooner_again(clock):
 
 def test_a_writer_that_rests_between_commits_never_waits(clock):
     assert not any(commits(Turns(), clock, 300, rest=2 * TOOK))
+
+
+def test_a_commit_that_a_fault_of_the_store_has_held_up_holds_up_no_other():
+    turns = Turns()
+    turns.lost()
+    turns.won(60.0)
+    assert 0 < turns.next_pause() <= 2.0

@@ -123,7 +123,7 @@ def test_ft_05_the_segment_stream_brings_nothing_twice(root, log):
     fill(log, P0, 2)
     rows, _ = reader.read(start)
     (added,) = log.current().partition(P0).batches[-1:]
-    assert [name for _, name, _, _ in rows] == [added.segment]
+    assert [name for _, name, _ in rows] == [added.segment]
 
 
 def test_na_04_files_are_of_a_segments_size_at_most(log):

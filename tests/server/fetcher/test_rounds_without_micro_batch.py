@@ -1,4 +1,4 @@
-"""The rounds that a fetcher's thread runs because no micro-batch brings headers for them."""
+"""The rounds that a fetcher's thread runs without a micro-batch."""
 
 from types import SimpleNamespace
 
@@ -63,7 +63,7 @@ def sees_news_of_its_leader(fetcher):
 @pytest.mark.parametrize(
     "event", [is_given_a_partition, has_a_delay_that_is_over, has_more_to_fetch, sees_news_of_its_leader]
 )
-def test_ft_01_a_round_without_headers_needs_no_micro_batch(begun, event):
+def test_ft_01_a_round_without_new_segments_needs_no_micro_batch(begun, event):
     """A micro-batch costs a job of Spark."""
     assign(begun)
     event(begun)
@@ -129,7 +129,7 @@ def test_ft_01_the_thread_does_not_wait_for_a_micro_batch_and_comes_back_after_i
     assert begun.work.runs == [STREAMED, UNASKED]
 
 
-def test_ft_06_an_unexpected_error_of_a_round_without_headers_delays_all_partitions(begun, caplog):
+def test_ft_06_an_unexpected_error_of_a_round_without_micro_batch_delays_all_partitions(begun, caplog):
     """The thread would else come back at each poll, with a stack trace each time."""
     assign(begun)
     begun.work.answer, begun.work.news = ZeroDivisionError("a bug"), True
