@@ -86,7 +86,13 @@ class _Follower:
             if self._has_thread:
                 return
             self._has_thread = True
-        threading.Thread(target=self._serve, name=f"rows-of-broker-{self._broker}", daemon=True).start()
+        try:
+            threading.Thread(target=self._serve, name=f"rows-of-broker-{self._broker}", daemon=True).start()
+        except RuntimeError:  # the process has too many threads; the next look asks again
+            self._asked.clear()
+            self._has_thread = False
+            self._ended.set()
+            raise
 
     def _serve(self) -> None:
         """Looks whenever it is asked to. A thread for each look would cost more than the look."""

@@ -8,7 +8,7 @@ from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.server import follower_rows
 from lakelog.replication.server.follower_rows import FollowerRows
 from tests.clock import Clock
-from tests.hanging import Hanging
+from tests.hanging import Hanging, raises
 from tests.processes import wait_until
 
 MAX_AGE = 5.0
@@ -117,3 +117,11 @@ def test_a_thread_serves_many_looks_and_ends_when_nobody_looks(world, monkeypatc
     assert not mine.is_alive()
     world.reads[2] = lambda: "newer rows of 2"
     assert world.look()[2] == "newer rows of 2", "another thread has read them"
+
+
+def test_a_thread_that_does_not_start_is_started_by_the_next_look(world, monkeypatch):
+    with monkeypatch.context() as changed:
+        changed.setattr(threading.Thread, "start", raises(RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError):
+            world.look()
+    assert world.look() == {2: "rows of 2", 3: "rows of 3"}

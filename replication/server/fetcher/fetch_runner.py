@@ -22,6 +22,7 @@ from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRo
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AppendFetched,
     CopyBatches,
+    FetchedHeaders,
     FetchHeaders,
     FetchStep,
     FollowHighWatermarks,
@@ -91,7 +92,7 @@ class FetchRunner:
         self._limits = FetchLimits(most, config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms)
         self._watch = LeaderRowWatch(config.replica_fetch_wait_max_ms / 1000)
         self._has_read_rows = False  # in this round
-        self._is_streamed = False
+        self._is_streamed = self._has_more = False  # in this round, too
         self._copied: tuple[Segment, ...] = ()
         self._handlers = self._made_handlers()
 
@@ -104,7 +105,7 @@ class FetchRunner:
             TellDiverged: self._tell_diverged,
             TruncateLogs: lambda step: truncate_logs(log, step.truncations, name),
             ThrottleFetch: lambda step: context.quotas.throttle(step.lags),
-            FetchHeaders: lambda step: self._headers.fetch(self._is_streamed, step),
+            FetchHeaders: self._fetch_headers,
             CopyBatches: self._copy,
             AppendFetched: self._append,
             FollowHighWatermarks: context.follow_high_watermarks,
@@ -127,9 +128,10 @@ class FetchRunner:
         Other errors of Lakelog and of the store delay the partitions instead.
         """
         before = self._states.all()
-        self._is_streamed, self._has_read_rows = is_streamed, False
+        self._is_streamed, self._has_read_rows, self._has_more = is_streamed, False, False
         try:
-            return carry_out(FetchRound(self._states, self._limits).run(), self._handlers, self._deciding)
+            is_due = carry_out(FetchRound(self._states, self._limits).run(), self._handlers, self._deciding)
+            return is_due or self._has_more
         finally:
             self._copied = ()
             self._headers.done()
@@ -199,6 +201,11 @@ class FetchRunner:
         for partition in step.partitions:
             logger.error("%s: %s-%d: %s", self._context.name, *partition, DIVERGED)
         self._context.on_diverged(step.partitions)
+
+    def _fetch_headers(self, step: FetchHeaders) -> FetchedHeaders:
+        found = self._headers.fetch(self._is_streamed, step)
+        self._has_more = self._headers.has_more  # not after an error: a round that fails must not follow at once
+        return found
 
     def _copy(self, step: CopyBatches) -> Mapping[TopicIdPartition, LakelogException]:
         copied = self._copier.copy(step.plan)

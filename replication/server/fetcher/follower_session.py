@@ -11,6 +11,7 @@ from lakelog.replication.server.spark_check import check_spark
 _SESSION = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.streaming.metadataCache.enabled": "true",  # without it Spark writes no checkpoints in the background
     "spark.sql.streaming.pollingDelay": "10ms",
 }
 

@@ -12,7 +12,7 @@ from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
 from lakelog.replication.storage.log.log_snapshot import batches_from
-from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
+from lakelog.replication.storage.log.new_segments import LogOffset, NewSegment, NewSegments
 
 logger = logging.getLogger(__name__)
 
@@ -22,19 +22,21 @@ class HeaderFetch:
     than all the rest of a micro-batch.
 
     `source` is the log of broker `leader`. A micro-batch only tells that the log has new segments. They are read from
-    the fetcher's own position on, which is never behind the stream's: it begins later, reads at least as far in each
-    micro-batch, and has the same limit of `max_bytes`.
+    the fetcher's own position on, up to the newest commit. A fetch that has read segments of `max_bytes` ends before
+    it: then `has_more` is true, and the next fetch goes on without being told.
     """
 
     def __init__(self, name: str, source: StorageRoot, leader: int, max_bytes: int) -> None:
         self._name, self._source, self._max_bytes = name, source, max_bytes
         self._segments = NewSegments(source, leader)
         self._position = self._end = LogOffset(-1)
+        self.has_more = False
 
     def begin(self) -> None:
         """Begins at the newest commit. What was there before must be read from the snapshot. Raises
         KafkaStorageException."""
         self._position = self._end = self._segments.newest()
+        self.has_more = False
 
     def done(self) -> None:
         """Goes on after what was fetched last. Until then the same headers are fetched again, because a round may start
@@ -46,17 +48,18 @@ class HeaderFetch:
 
         Raises KafkaStorageException if the leader's log cannot be read.
         """
-        wanted = {p: step.log_ends[p].offset for p in step.lagging}
-        snapshot, failed = batches_from(self._source, wanted, step.topics)
-        if not is_streamed:
-            return FetchedHeaders(snapshot, failed, False)
-        found, self._end = self._segments.read(self._position, self._max_bytes)
+        found: list[NewSegment] = []
+        if is_streamed or self.has_more:
+            found, self._end, self.has_more = self._segments.read(self._position, self._max_bytes)
         gaps = {segment.gap for segment in found if segment.gap}
         files = [segment.file for segment in found if segment.file] if step.log_ends else []
-        batches = [*snapshot, *self._batches(files, step, gaps)]
+        batches = list(self._batches(files, step, gaps))
+        # After the commits: a partition that a gap leaves without a batch must find the batch here.
+        wanted = {p: step.log_ends[p].offset for p in step.lagging}
+        snapshot, failed = batches_from(self._source, wanted, step.topics)
         if gaps:
             logger.warning("%s: %s: the leader's snapshot is read instead", self._name, "; ".join(sorted(gaps)))
-        return FetchedHeaders(batches, failed, bool(gaps))
+        return FetchedHeaders([*snapshot, *batches], failed, bool(gaps))
 
     def _batches(self, files: Iterable[AddedFile], step: FetchHeaders, gaps: set[str]) -> Iterator[FetchedBatch]:
         """The batches of the partitions that the follower fetches, without those that its log has whole. The fault of a

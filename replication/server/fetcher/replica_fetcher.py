@@ -126,10 +126,10 @@ class ReplicaFetcher:
             if self._begun.is_set():
                 again = self._fetch(is_streamed=True)
             else:
-                self._begun.set()
-                self._turn.give_back()
                 # The stream lacks everything before its start. The snapshot has the segments of this micro-batch too.
                 self._round.begin_stream()
+                self._begun.set()
+                self._turn.give_back()
                 self._states.fell_behind(self._states.all())
                 again = self._fetch()
             self._failures = 0

@@ -39,7 +39,7 @@ def _is_decided_once(
             decided.append(decided[0] if decided else decide(state))
             return None if decided[0] is None else log._commit(cause, decided[0])
 
-    return compare_and_set(log._log, attempt, deadline, patience)
+    return compare_and_set(log.root, attempt, deadline, patience)
 
 
 def _writes_what_it_had(table: StateTable, cause: Any, change: Any, txns: Any = None, *_: Any, **__: Any) -> Any:
@@ -51,7 +51,7 @@ def _writes_what_it_had(table: StateTable, cause: Any, change: Any, txns: Any = 
             decided.append(decided[0] if decided else change(list(table._rows)))
             return None if decided[0] is None else table._commit(dict(cause), decided[0], txns)
 
-    return compare_and_set(table._log, attempt, None)
+    return compare_and_set(table._log.root, attempt, None)
 
 
 def _takes_silence_for_landed(_log: DeltaLog, _expected: int, _nonce: str, error: Exception) -> None:

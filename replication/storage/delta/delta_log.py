@@ -30,7 +30,6 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
 from lakelog.replication.storage.delta.table_opening import create_table, open_table, reopen_table
-from lakelog.replication.storage.delta.turns import Turns
 from lakelog.schemas import Table
 
 # Who opens a table reads all commits since its checkpoint: after so many the table's owner writes one.
@@ -49,7 +48,7 @@ class DeltaLog:
     """One table at the version up to which it was replayed. It is not thread-safe: its owner locks."""
 
     def __init__(self, root: StorageRoot, handle: TableHandle) -> None:
-        self.root, self.turns = root, Turns()
+        self.root = root
         self._own: tuple[Commit, float] | None = None  # the commit that was written last, and when that began
         self.looked_at = time.monotonic()  # when the look began that found `version` to be the newest
         self._checkpointed = int(handle.version())

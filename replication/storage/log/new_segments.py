@@ -49,9 +49,9 @@ class NewSegments:
         """The newest commit, from a listing. Raises KafkaStorageException."""
         return LogOffset(last_version(self._log))
 
-    def read(self, start: LogOffset, max_bytes: int = UNBOUNDED) -> tuple[list[NewSegment], LogOffset]:
-        """All segments after `start`, and the offset after them. It ends after the segment with which their sizes reach
-        `max_bytes`. Raises KafkaStorageException."""
+    def read(self, start: LogOffset, max_bytes: int = UNBOUNDED) -> tuple[list[NewSegment], LogOffset, bool]:
+        """All segments after `start`, the offset after them, and whether there may be more: it ends after the segment
+        with which their sizes reach `max_bytes`. Raises KafkaStorageException."""
         found: list[NewSegment] = []
         while True:
             target = self._newest(start.log)
@@ -59,7 +59,7 @@ class NewSegments:
             found += more
             max_bytes -= sum(segment.file.size for segment in more if segment.file)
             if max_bytes <= 0 or target.log < start.log + _AHEAD or any(segment.gap for segment in more):
-                return found, end
+                return found, end, max_bytes <= 0
             start = end
 
     def between(
@@ -100,7 +100,7 @@ class NewSegments:
                     found.append(read_commit(self._log, version + len(found) + 1))
                 except CorruptRecordException:
                     is_torn = True  # it counts, and its reader says why it cannot be read
-        self._read = {}
+        self._read, self._followed = {}, -1
         if version < 0 or not self._is_there(version):
             return LogOffset(self._commits.newest(-1))
         for commit in found[in_hand:]:

@@ -24,6 +24,7 @@ from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.transactions import Transactions
+from lakelog.replication.storage.delta.turns import Turns
 from lakelog.replication.storage.log.broken_segments import (
     BrokenSegment,
     find_faults,
@@ -45,7 +46,7 @@ class ReplicaLog:
     """A handle on a log table for its owner, a producer or a reader. Threads may share it."""
 
     def __init__(self, log: DeltaLog) -> None:
-        self._log, self._txns = log, Transactions(log)
+        self._log, self._txns, self._turns = log, Transactions(log), Turns()
         self._lock = threading.RLock()
         self._broker_epoch: int | None = None
         self._known_segments: dict[str, Segment | BrokenSegment] = {}
@@ -192,7 +193,7 @@ class ReplicaLog:
                 change = decide(self._refresh(age))
                 return None if change is None else self._commit(cause, change)
 
-        return compare_and_set(self._log, attempt, deadline, patience)
+        return compare_and_set(self.root, attempt, deadline, patience, self._turns)
 
     def _commit(self, cause: Mapping[str, Any], change: LogChange) -> int:
         check_change(self.root, self._state, change)

@@ -1,7 +1,8 @@
 """Streams the segments that a leader's log has gained since its newest commits.
 
-The offset is the stream's position in the leader's log. It moves only for segments, so only the first micro-batch is
-empty. The follower reads the headers itself: a job of Spark would cost more than all the rest. [FT-05]
+The offset is the stream's position in the leader's log. It moves for segments, and now and then for many commits that
+have none; only then, and at the beginning, a micro-batch is empty. The follower reads the headers itself: a job of
+Spark would cost more than all the rest. [FT-05]
 
 Spark asks an idle stream again and again, and each question costs more than a look at a local log. So the reader waits
 for segments, as Kafka's leader does before it answers a fetch request.
@@ -45,6 +46,8 @@ class SegmentStream:
         return NewSegments(self.source.child(LOG.name), self.leader)
 
 
+_FAR = 16  # commits without segments after which the offset moves all the same: the follower reads them once more
+
 Offset = dict[str, int]  # the fields of a `LogOffset`, as Spark keeps them
 
 
@@ -59,6 +62,7 @@ class SegmentStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAvailable
         # The last commit that was read without a segment for us. Commits that the leader itself fetched must start no
         # micro-batch.
         self._scanned = LogOffset(-1)
+        self._has_answered = False
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
         """The newest commit."""
@@ -70,8 +74,9 @@ class SegmentStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAvailable
 
     def read(self, start: Offset) -> tuple[Iterator[tuple[Any, ...]], Offset]:
         """The segments after `start`, at most `max_bytes` of them, and the offset after them. Without any it answers
-        after `wait_max_ms`."""
-        begin, ends_at = LogOffset(**start), time.monotonic() + self._stream.wait_max_ms / 1000
+        after `wait_max_ms`, but at once the first time: the query begins with that answer."""
+        begin, wait_ms = LogOffset(**start), self._stream.wait_max_ms if self._has_answered else 0
+        ends_at, self._has_answered = time.monotonic() + wait_ms / 1000, True
         if self._target is not None:
             found, end = self._segments.between(begin, self._target, self._stream.max_bytes)
             return _rows(found), end._asdict()
@@ -80,14 +85,14 @@ class SegmentStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAvailable
             if now >= self._due_at(now):
                 self._looked_at = now
                 found, end = self._look(max(begin, self._scanned))
-                if found:
+                if found or end.log >= begin.log + _FAR:
                     return _rows(found), end._asdict()
             if now >= ends_at:
                 return iter(()), start
             threading.Event().wait(min(self._due_at(now), ends_at) - now)
 
     def _look(self, begin: LogOffset) -> tuple[list[NewSegment], LogOffset]:
-        found, end = self._segments.read(begin, self._stream.max_bytes)
+        found, end, _ = self._segments.read(begin, self._stream.max_bytes)
         if end.log > begin.log:
             self._moved_at = time.monotonic()
         if not found:

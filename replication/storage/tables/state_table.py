@@ -166,7 +166,7 @@ class StateTable:
                 tried.add(self._log.version + 1)
                 return self._commit({**cause, _UPDATE: update}, rows, txns)  # `change` may have added to the cause
 
-        return compare_and_set(self._log, attempt, deadline, patience)
+        return compare_and_set(self._log.root, attempt, deadline, patience)
 
     def _landed(self, tried: Iterable[int], update: str) -> int | None:
         """The version that is this update's own commit, of those that it has tried; None if none is, or none is left.

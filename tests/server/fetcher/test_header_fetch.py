@@ -108,7 +108,9 @@ def test_a_round_that_no_micro_batch_has_started_reads_the_snapshot_alone(log, f
 def test_fe_02_a_fetch_is_bounded_and_the_next_one_goes_on(log):
     fetch = begun(log, max_bytes=1)
     fill(log, P0, 1, 1)
-    assert [fetched(fetch, {P0: 0}) for _ in range(3)] == [[(0, 0, 0)], [(0, 1, 1)], []]
+    assert (fetched(fetch, {P0: 0}), fetch.has_more) == ([(0, 0, 0)], True)
+    assert (fetched(fetch, {P0: 0}, is_streamed=False), fetch.has_more) == ([(0, 1, 1)], True), "nobody tells it twice"
+    assert (fetched(fetch, {P0: 0}, is_streamed=False), fetch.has_more) == ([], False)
 
 
 def test_ft_03_without_a_partition_to_fetch_no_footer_is_read(log, fetch, monkeypatch):

@@ -275,6 +275,17 @@ def test_ft_01_before_its_stream_has_begun_a_fetcher_fetches_by_itself(fetcher, 
     assert fetcher.work.runs == [STREAMED], "from its first micro-batch on the stream does it"
 
 
+def test_ft_01_a_stream_that_cannot_begin_has_not_begun(fetcher, root):
+    """Its query ends. Until the next one has begun, the fetcher fetches from the snapshot."""
+    leader = new_log(StorageRoot.of(root).child("log"))
+    fetcher.work.begin_stream = raises(KafkaStorageException("503 Slow Down"))
+    with pytest.raises(KafkaStorageException):
+        fetcher.writer.process(None, 0)
+    leader.become({P0: Role(1, LEADER)}, "test")
+    fetcher.it.keep_running()
+    assert fetcher.work.runs == [UNASKED]
+
+
 def test_ft_01_what_the_leader_commits_before_the_stream_has_begun_is_fetched_from_its_snapshot(fetcher, root):
     leader = new_log(StorageRoot.of(root).child("log"))
     fetcher.it.add_partitions({P0: InitialFetchState("flights", 1, 0, 0)})

@@ -2,10 +2,14 @@
 
 import pytest
 
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.server.fetcher import header_fetch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
+from tests.clock import Clock
+from tests.hanging import raises
 from tests.server.fetcher.test_fetch_runner import World
+from tests.storage.log.test_replay import clean_up
 from tests.storage.logs import P0, P1, fill, leo, offsets
 
 
@@ -54,4 +58,54 @@ def test_ft_05_each_new_segment_is_fetched_once(world, monkeypatch):
         fill(world.leader, P0, *[1] * count)
         world.fetch()
     world.round.run(is_streamed=False)
-    assert looked_at == [1, 2, 0]
+    assert looked_at == [1, 2, 0, 0]
+
+
+def test_ft_10_a_batch_after_the_snapshot_of_a_gap_comes_with_the_next_fetch(world, monkeypatch):
+    """The gap ends before the snapshot. Otherwise it would pass over a batch that the snapshot lacks."""
+    fill(world.leader, P0, 1)
+    clean_up(world.leader.root)
+    world.states.fell_behind([P0])
+    snapshot = header_fetch.batches_from
+
+    def commits_meanwhile(*given):
+        found = snapshot(*given)
+        fill(world.leader, P0, 1)
+        return found
+
+    with monkeypatch.context() as changed:
+        changed.setattr(header_fetch, "batches_from", commits_meanwhile)
+        world.fetch()
+    world.fetch()
+    assert offsets(world.follower) == [0, 1]
+
+
+def test_ft_11_what_a_limit_leaves_is_fetched_though_no_micro_batch_tells_of_it(root, monkeypatch):
+    """Rounds that fail read nothing, and Spark takes their micro-batches as done."""
+    clock = Clock()
+    world = World(root, clock=clock, **{"replica.fetch.response.max.bytes": 1})
+    world.fetch()
+    with monkeypatch.context() as changed:
+        changed.setattr(type(world.table), "poll", raises(KafkaStorageException("503 Slow Down")))
+        for _ in range(3):
+            fill(world.leader, P0, 1)
+            world.fetch()
+    clock.now += 60
+    while world.round.run(is_streamed=False):
+        pass
+    assert (leo(world.follower), world.states.get(P0).lagging) == (3, False)
+    fill(world.leader, P0, 1)
+    is_due = world.fetch()
+    for _ in range(10):
+        is_due = is_due and world.round.run(is_streamed=False)
+    assert (leo(world.follower), is_due) == (4, False)
+
+
+def test_ft_06_a_fetch_that_fails_does_not_follow_at_once(root, monkeypatch):
+    clock = Clock()
+    world = World(root, clock=clock, **{"replica.fetch.response.max.bytes": 1})
+    world.fetch()
+    fill(world.leader, P0, 1, 1)
+    assert world.fetch() is True
+    monkeypatch.setattr(header_fetch, "batches_from", raises(KafkaStorageException("503 Slow Down")))
+    assert world.round.run(is_streamed=False) is False

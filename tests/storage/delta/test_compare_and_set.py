@@ -26,19 +26,12 @@ def bucket():
         yield StorageRoot.of(f"{store.uri}/table")
 
 
-class Log:
-    """As much of a `DeltaLog` as a compare-and-set asks for."""
-
-    def __init__(self, root):
-        self.root, self.turns = root, Turns()
-
-
 def attempts(root, *outcomes, patience=None):
     """The ages that the attempts got, and the result or error of the last one."""
-    return attempts_on(Log(root), *outcomes, patience=patience)
+    return attempts_on(root, Turns(), *outcomes, patience=patience)
 
 
-def attempts_on(log, *outcomes, patience=None, deadline=None):
+def attempts_on(root, turns, *outcomes, patience=None, deadline=None):
     ages, left = [], list(outcomes)
 
     def attempt(age):
@@ -49,7 +42,7 @@ def attempts_on(log, *outcomes, patience=None, deadline=None):
         return outcome
 
     try:
-        return ages, compare_and_set(log, attempt, deadline, patience)
+        return ages, compare_and_set(root, attempt, deadline, patience, turns)
     except Exception as error:
         return ages, error
 
@@ -93,41 +86,41 @@ def waited(monkeypatch):
 
 
 def test_a_writer_in_a_store_waits_for_its_turn_and_then_reads_the_table(bucket, waited):
-    log = Log(bucket)
-    log.turns.lost()
-    log.turns.won(0.8)
-    assert attempts_on(log, 7) == ([None], 7)
+    turns = Turns()
+    turns.lost()
+    turns.won(0.8)
+    assert attempts_on(bucket, turns, 7) == ([None], 7)
     assert 0.7 < waited[0] <= 1.6
 
 
 @pytest.mark.parametrize(("left", "waits"), [(-5.0, 0.0), (0.4, pytest.approx(0.4, abs=0.1))])
 def test_a_writer_waits_for_its_turn_until_its_deadline_at_most(bucket, waited, left, waits):
-    log = Log(bucket)
-    log.turns.lost()
-    log.turns.won(0.8)
-    assert attempts_on(log, 7, deadline=time.monotonic() + left)[1] == 7
+    turns = Turns()
+    turns.lost()
+    turns.won(0.8)
+    assert attempts_on(bucket, turns, 7, deadline=time.monotonic() + left)[1] == 7
     assert waited[0] == waits
 
 
 def test_a_writer_on_a_disk_waits_for_nobody(tmp_path, waited):
-    log = Log(StorageRoot.of(str(tmp_path)))
-    log.turns.lost()
-    log.turns.won(0.8)
-    assert attempts_on(log, 7) == ([None], 7)
+    root, turns = StorageRoot.of(str(tmp_path)), Turns()
+    turns.lost()
+    turns.won(0.8)
+    assert attempts_on(root, turns, 7) == ([None], 7)
     assert waited == [0.0]
 
 
 @pytest.mark.parametrize(("outcomes", "is_pausing"), [([LOST, 8], True), ([UNKNOWN, 8], False), ([7], False)])
 def test_only_a_commit_of_another_writer_makes_a_writer_give_way(bucket, outcomes, is_pausing):
-    log = Log(bucket)
-    attempts_on(log, *outcomes)
-    log.turns.won(0.8)
-    assert (log.turns.next_pause() > 0) == is_pausing
+    turns = Turns()
+    attempts_on(bucket, turns, *outcomes)
+    turns.won(0.8)
+    assert (turns.next_pause() > 0) == is_pausing
 
 
 def test_the_time_of_a_commit_is_that_of_its_last_attempt(bucket, monkeypatch):
-    log, noted = Log(bucket), []
-    monkeypatch.setattr(log.turns, "won", noted.append)
-    attempts_on(log, LOST, 8)
-    attempts_on(log, None, None)
+    turns, noted = Turns(), []
+    monkeypatch.setattr(turns, "won", noted.append)
+    attempts_on(bucket, turns, LOST, 8)
+    attempts_on(bucket, turns, None, None)
     assert len(noted) == 1

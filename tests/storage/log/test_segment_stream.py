@@ -139,6 +139,19 @@ def test_what_the_leader_itself_follows_moves_no_offset_and_is_read_once(log, re
     assert (batches(log, rows), end) == ([(4, 0, 0, 0)], at(4))
 
 
+def test_many_commits_without_segments_move_the_offset_all_the_same(log, reader, monkeypatch):
+    """The follower reads each commit once more, when its leader appends again: that must not be all since long ago."""
+    monkeypatch.setattr(segment_stream, "_FAR", 3)
+    for number in range(2):
+        follow_commit(log, first=number)
+        assert read(reader, START) == ([], START)
+    follow_commit(log, first=2)
+    assert read(reader, START) == ([], at(4))
+    assert read(reader, at(4)) == ([], at(4))
+    fill(log, P0, 1)
+    assert batches(log, read(reader, at(4))[0]) == [(5, 0, 0, 0)]
+
+
 def test_fe_02_bytes_bound_a_micro_batch_also_within_a_commit(root, log):
     """Three replica sets: three segments in one commit, then one more commit."""
     lead(log, P2, epoch=0)
@@ -202,8 +215,11 @@ def test_fe_02_bytes_bound_all_looks_together(log, monkeypatch):
     monkeypatch.setattr(new_segments, "_AHEAD", 1)
     fill(log, P0, 1, 1, 1, 1)
     sizes = [segment.file.size for segment in log.current().segments.values()]
-    found, end = NewSegments(log.root, 1).read(LogOffset(1), sizes[0] + sizes[1] + 1)
-    assert ([segment.version for segment in found], end.log) == ([2, 3, 4], 4)
+    segments = NewSegments(log.root, 1)
+    found, end, is_limited = segments.read(LogOffset(1), sizes[0] + sizes[1] + 1)
+    assert ([segment.version for segment in found], end.log, is_limited) == ([2, 3, 4], 4, True)
+    found, end, is_limited = segments.read(end, 2 * sizes[3])
+    assert ([segment.version for segment in found], end.log, is_limited) == ([5], 5, False)
 
 
 def test_what_was_truncated_and_rewritten_is_not_streamed_again(log, reader):
@@ -251,6 +267,7 @@ def test_an_idle_stream_waits_for_segments_and_answers_at_once_when_there_are_so
     """Each question of Spark's costs more than many looks."""
     stream = SegmentStream(StorageRoot.of(root), 1, poll_interval_ms=250, wait_max_ms=625)
     reader = SegmentStreamReader(stream)
+    assert (read(reader, START), clock.waits) == (([], START), []), "a query begins with its first answer"
     assert read(reader, START) == ([], START)
     assert clock.waits == [0.25, 0.25, 0.125], "no look comes early, and the answer not late"
     clock.waits.clear()
