@@ -42,13 +42,12 @@ class Streamed:
             return self._begin(fetcher)
         reader, offset = self._streams[fetcher]
         try:
-            rows, end = reader.read(offset)
-            found = list(rows)
+            _, end = reader.read(offset)
         except LakelogException:
             del self._streams[fetcher]
             fetcher._begun.clear()
             return fetcher._round.delay_all("its query has ended")
-        if found:
+        if end != offset:
             self.micro_batches += 1
             self._streams[fetcher] = reader, end
             fetcher._process(None, 1)
