@@ -22,7 +22,10 @@ SUITES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "produce": (("--quick",), ("first_send_ms", "small_send_ms", "small_send_core_seconds", "in_flight_mb_per_s")),
     "profile": (("--quick",), ("send_ms", "send_core_ms", "commits_a_send", "micro_batch_ms")),
     "idle": (("--seconds", "1"), ("session_cores", "cluster_cores")),
-    "processes": (("--sends", "2", "--seconds", "1"), ("start_seconds", "small_send_ms", "small_send_core_seconds")),
+    "processes": (
+        ("--sends", "2", "--seconds", "1"),
+        ("start_seconds", "small_send_ms", "small_send_core_seconds", "idle_cores"),
+    ),
     "requests": (("--seconds", "1", "--sends", "1"), ()),
     "controller": (("--partitions", "60"), ("longest_seconds", "commits")),
     "scale": (("--quick",), ("largest_growth", "action_that_grows_most")),

@@ -6,8 +6,8 @@ from pyspark.sql import SparkSession
 
 from lakelog.replication.server.spark_check import check_spark
 
-# A micro-batch plans a scan of a few rows, which nobody runs. So generated code and adaptive planning are switched off,
-# in a session of the broker's own: the user's session stays as it is. An idle stream waits in its source, not in Spark.
+# A micro-batch only plans a scan of a few rows. Generated code and adaptive planning would add to that plan: they are
+# off, in a session of the broker's own, and the user's session stays as it is. An idle stream waits in its source.
 _SESSION = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",

@@ -59,7 +59,7 @@ def test_two_processes_append_1000_times_to_one_log(root):
     uri = log.root.uri
     given = race(write, (uri, 1), (uri, 2), timeout=300, meanwhile=lambda: maintained.append(maintain(log)))
     check(log, given, APPENDS)
-    assert any(maintained), "it merged while they appended"
+    assert sum(maintained) > 1
 
 
 def check(log, given, appends):
