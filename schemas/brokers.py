@@ -4,7 +4,7 @@ from lakelog.schemas.table import Column, Table
 
 BROKERS = Table(
     name="brokers",
-    description="One row: the root of a broker, its state, and the counter that shows that it is alive",
+    description="One row: the root of a broker and its state. Each commit is a heartbeat, also one that changes no row",
     key=("broker_id",),
     writers="its broker alone",
     columns=(
@@ -12,7 +12,6 @@ BROKERS = Table(
         Column("root", "string", "URI of its storage root"),
         Column("rack", "string", "Rack, zone or region; null if not set", nullable=True),
         Column("broker_epoch", "bigint", "Rises with each registration of this broker id"),
-        Column("heartbeat", "bigint", "Counter; observers measure with their own clock how long it stands still"),
         Column("metadata_version", "bigint", "Version of metadata that the broker has applied; -1: none yet"),
         Column("shutting_down", "boolean", "The broker asks for a controlled shutdown, or has stopped"),
         Column("storage_error", "string", "Fault of the root; null if none", nullable=True),

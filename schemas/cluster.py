@@ -2,7 +2,7 @@
 
 from lakelog.schemas.table import Column, Table
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 CLUSTER = Table(
     name="cluster",

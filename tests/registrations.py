@@ -25,7 +25,7 @@ def register(
 ) -> None:
     """A process of a broker, with the log that lies at its root."""
     log = identify(ReplicaLog.open(root.child(LOG.name)))
-    row = BrokerRegistration(broker_id, root.uri, None, epoch, 0, metadata_version, False, None, *log, epoch)
+    row = BrokerRegistration(broker_id, root.uri, None, epoch, metadata_version, False, None, *log, epoch)
     BrokerTable.open_or_create(cluster, broker_id).register(lambda _: row)
 
 

@@ -67,7 +67,7 @@ class ControllerBench:
         format_cluster(self._root, Config())
         self._brokers = {broker: BrokerTable.open_or_create(self._root, broker) for broker in range(1, brokers + 1)}
         for broker, table in self._brokers.items():
-            row = BrokerRegistration(broker, f"{folder}/{broker}", None, _EPOCH, 0, -1, False, None, "none", 0)
+            row = BrokerRegistration(broker, f"{folder}/{broker}", None, _EPOCH, -1, False, None, "none", 0)
             table.register(lambda _, row=row: row)  # type: ignore[misc]
         self._write_topic(partitions)
         self._clock, self._cluster = SteppedClock(), Cluster.open(self._root.uri)

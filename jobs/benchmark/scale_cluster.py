@@ -43,7 +43,7 @@ class ScaleCluster:
         for broker, own in self._roots.items():
             format_broker(own, cluster_id, broker)
             self.tables[broker] = BrokerTable.open_or_create(root.child("cluster"), broker)
-            row = BrokerRegistration(broker, own.uri, None, _EPOCH, 0, -1, False, None, "log", 0)
+            row = BrokerRegistration(broker, own.uri, None, _EPOCH, -1, False, None, "log", 0)
             self.tables[broker].register(lambda _, row=row: row)  # type: ignore[misc]
         self.cluster = Cluster.open(self.uri)
         self._write_metadata(partitions, topics, replicas)

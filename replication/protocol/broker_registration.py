@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -18,7 +18,8 @@ class LogIdentity(NamedTuple):
 
 @dataclass(frozen=True)
 class BrokerRegistration:
-    """Where a broker keeps its log, and the heartbeat counter that shows that it is alive.
+    """Where a broker keeps its log, and its heartbeat: a number that changes as long as the broker is alive. Rows that
+    differ in the heartbeat alone are equal.
 
     `log_epoch`: the broker epoch under which it first registered with this log. It rises each time the log is lost. A
     member that joined an ISR before that lacks the records it had then. [LI-04]
@@ -31,7 +32,6 @@ class BrokerRegistration:
     root: str
     rack: str | None
     broker_epoch: int
-    heartbeat: int
     metadata_version: int
     shutting_down: bool
     storage_error: str | None
@@ -45,6 +45,7 @@ class BrokerRegistration:
     follower_replication_quota: int | None = None
     follower_replication_rate: int | None = None
     divergences: int | None = None
+    heartbeat: int = field(default=0, compare=False)
 
     @property
     def log(self) -> LogIdentity:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The row of the active controller. The controller raises `lease` as long as it is alive."""
+    """The row of the active controller. `lease` rises as long as the controller is alive."""
 
     controller_id: str
     controller_epoch: int

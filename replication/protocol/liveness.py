@@ -1,4 +1,4 @@
-"""Which brokers are alive: those whose heartbeat counter moves, by the observer's own monotonic clock. [BC-01]
+"""Which brokers are alive: those whose heartbeat moves, by the observer's own monotonic clock. [BC-01]
 
 No clocks of two machines are compared. A broker that reports a storage error can neither lead nor follow, so it does
 not count as alive. [LI-04]

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 class MetadataCache:
     """Immutable snapshots of metadata, topics and brokers, replaced as a whole. Kafka: `MetadataCache`. [MC-01, MC-03]
 
-    A broker is alive while its heartbeat counter moves, by this process's monotonic clock. No clocks are compared.
+    A broker is alive while its heartbeat moves, by this process's monotonic clock. No clocks are compared.
     """
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:

@@ -76,7 +76,7 @@ class Registration:
         self._check_is_ours(last)
         epoch = max(last.broker_epoch if last else 0, seen) + 1
         self._offered = BrokerRegistration(
-            self._config.broker_id, self._root.uri, self._config.broker_rack, epoch, 0, -1, False, error, *log,
+            self._config.broker_id, self._root.uri, self._config.broker_rack, epoch, -1, False, error, *log,
             last.log_epoch if last and is_the_same else epoch, last.offline_partitions if last else (),
         )  # fmt: skip
         return self._offered

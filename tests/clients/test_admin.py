@@ -33,7 +33,7 @@ def cluster_uri(root):
     home = StorageRoot.of(root).child("cluster")
     format_cluster(home, Config())
     for broker_id in (1, 2, 3):
-        row = BrokerRegistration(broker_id, f"/{broker_id}", None, 1, 0, -1, False, None, "log", 0)
+        row = BrokerRegistration(broker_id, f"/{broker_id}", None, 1, -1, False, None, "log", 0)
         BrokerTable.open_or_create(home, broker_id).register(lambda _, row=row: row)
     return home.uri
 

@@ -35,7 +35,7 @@ class World:
 
     def register(self, broker, epoch):
         self.beats[broker].register(
-            lambda _: BrokerRegistration(broker, f"/{broker}", None, epoch, 0, -1, False, None, "log", 0)
+            lambda _: BrokerRegistration(broker, f"/{broker}", None, epoch, -1, False, None, "log", 0)
         )
 
     def fail_over(self):

@@ -25,7 +25,7 @@ def cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     uri = str(tmp_path / "cluster")
     assert format_verb.main(["--cluster", uri]) == 0
     for broker_id in (1, 2, 3):
-        row = BrokerRegistration(broker_id, f"/nowhere/{broker_id}", None, 1, 0, -1, False, None, "id", 0)
+        row = BrokerRegistration(broker_id, f"/nowhere/{broker_id}", None, 1, -1, False, None, "id", 0)
         BrokerTable.open_or_create(StorageRoot.of(uri), broker_id).register(lambda _, row=row: row)
     capsys.readouterr()
     return uri

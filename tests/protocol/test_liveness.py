@@ -8,7 +8,7 @@ from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.liveness import Liveness
 from tests.clock import Clock
 
-BROKER = BrokerRegistration(1, "/1", None, 7, 0, -1, False, None, "log", 0)
+BROKER = BrokerRegistration(1, "/1", None, 7, -1, False, None, "log", 0)
 
 
 def broker(broker_id=1, **changes):

@@ -31,7 +31,7 @@ def cluster(root):
 def elsewhere(cluster):
     """The registration of broker 1 at a root that no longer exists."""
     table = BrokerTable.open_or_create(cluster.root, 1)
-    table.register(lambda _: BrokerRegistration(1, "/elsewhere", None, 7, 0, -1, False, None, "log", 0))
+    table.register(lambda _: BrokerRegistration(1, "/elsewhere", None, 7, -1, False, None, "log", 0))
     return table
 
 

@@ -33,7 +33,7 @@ def cluster(root):
 def table(cluster):
     """Broker 1 is registered at /here."""
     made = BrokerTable.open_or_create(cluster.root, 1)
-    made.register(lambda _: BrokerRegistration(1, HERE, None, 3, 0, -1, False, None, "log", 0))
+    made.register(lambda _: BrokerRegistration(1, HERE, None, 3, -1, False, None, "log", 0))
     return made
 
 
@@ -104,7 +104,7 @@ def test_bc_01_another_newcomer_is_noticed_too(cluster, table):
     """Two processes start at once. The second sees the first one's registration."""
 
     def other():
-        table.register(lambda last: BrokerRegistration(1, HERE, None, last.broker_epoch + 1, 0, -1, False, None, "", 0))
+        table.register(lambda last: BrokerRegistration(1, HERE, None, last.broker_epoch + 1, -1, False, None, "", 0))
 
     with pytest.raises(DuplicateBrokerRegistrationException):
         wait(cluster, HERE, other)
@@ -130,7 +130,7 @@ def beating(cluster, root, monkeypatch):
     """The root of broker 2, which is registered there; its heartbeat moves at each look."""
     storage = StorageRoot.of(root).child("broker-2")
     made = BrokerTable.open_or_create(cluster.root, 2)
-    made.register(lambda _: BrokerRegistration(2, storage.uri, None, 1, 0, -1, False, None, "log", 0))
+    made.register(lambda _: BrokerRegistration(2, storage.uri, None, 1, -1, False, None, "log", 0))
     refresh = BrokerTable.refresh
     monkeypatch.setattr(BrokerTable, "refresh", lambda seen: (made.update(1, "heartbeat"), refresh(seen))[1])
     return storage

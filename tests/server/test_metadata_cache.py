@@ -40,7 +40,7 @@ def cluster(root):
 
 def register(cluster, broker_id, epoch=1):
     table = BrokerTable.open_or_create(cluster.root, broker_id)
-    table.register(lambda _: BrokerRegistration(broker_id, f"/{broker_id}", None, epoch, 0, -1, False, None, "log", 0))
+    table.register(lambda _: BrokerRegistration(broker_id, f"/{broker_id}", None, epoch, -1, False, None, "log", 0))
     return table
 
 
@@ -133,7 +133,7 @@ def test_what_a_broker_has_said_last_is_known_without_a_look_at_its_root(cluster
     published = ReplicaTable.create(StorageRoot.of(home))
     published.publish([row], "test")
     BrokerTable.open_or_create(cluster.root, 2).register(
-        lambda _: BrokerRegistration(2, home, None, 1, 0, -1, False, None, "log", 0)
+        lambda _: BrokerRegistration(2, home, None, 1, -1, False, None, "log", 0)
     )
     cache = MetadataCache(cluster, clock)
     assert cache.last_rows(2) == {}, "it was not read yet"

@@ -44,7 +44,7 @@ def identity(cluster_id="c", broker_id=1, version=FORMAT_VERSION):
 
 
 def register(cluster, broker_id, uri, shutting_down=False):
-    row = BrokerRegistration(broker_id, uri, None, 1, 0, -1, shutting_down, None, "log-id", 0)
+    row = BrokerRegistration(broker_id, uri, None, 1, -1, shutting_down, None, "log-id", 0)
     BrokerTable.open_or_create(cluster, broker_id).register(lambda _: row)
 
 
@@ -321,11 +321,11 @@ def test_a_broker_is_found_by_its_registration(cluster, broker):
         opened.broker_root(1)
     table = BrokerTable.open_or_create(cluster, 1)
     assert opened.refresh_brokers() == {}
-    registration = BrokerRegistration(1, broker.uri, None, 1, 0, -1, False, None, "log-id", 0)
+    registration = BrokerRegistration(1, broker.uri, None, 1, -1, False, None, "log-id", 0)
     table.register(lambda _: registration)
     assert opened.broker_root(1) == broker
     table.update(1, "heartbeat")
-    assert opened.refresh_brokers()[1].heartbeat == 1
+    assert opened.refresh_brokers()[1].heartbeat == 2
 
 
 def test_credentials_of_a_root_come_from_the_configuration(cluster):

@@ -1,4 +1,7 @@
-"""`brokers/<id>`: registrations and heartbeats, a table a broker, so that no two brokers ever contend. [BC-01]"""
+"""`brokers/<id>`: registrations and heartbeats, a table a broker, so that no two brokers ever contend. [BC-01]
+
+The heartbeat is the version of the table, so that one without news is a commit without a file.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
     @property
     def registration(self) -> BrokerRegistration | None:
         """The registration as last read."""
-        return self._value
+        found = self._value
+        return found and dataclasses.replace(found, heartbeat=self.version)
 
     def _decode(self, rows: list[Row]) -> BrokerRegistration | None:
         return _registration(rows[0]) if rows else None
@@ -56,13 +60,13 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
             if written and last == written[-1]:
                 return None
             written.append(build(last))
-            return [dataclasses.asdict(written[-1])]
+            return [_row(written[-1])]
 
         self._table.update({"who": "broker", "why": "register"}, change)
         return written[-1]
 
     def update(self, broker_epoch: int, why: str, **changes: object) -> BrokerRegistration:
-        """Changes fields of the registration that this process has made; each write moves the heartbeat.
+        """Changes fields of the registration that this process has made, if any. Each call moves the heartbeat.
 
         Raises StaleBrokerEpochException if a newer process has registered under the id.
         """
@@ -76,11 +80,12 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
                     f"broker {found.broker_id}: epoch {broker_epoch} is fenced: "
                     f"a newer process has registered under epoch {found.broker_epoch}"
                 )
-            written[:] = [{**rows[0], "heartbeat": found.heartbeat + 1, **changes}]
+            written[:] = [{**rows[0], **changes}]
             return list(written)
 
-        self._table.update({"who": "broker", "why": why}, change)
-        return _registration(written[0])
+        version = self._table.update({"who": "broker", "why": why}, change)
+        assert version is not None, "a heartbeat is always written"
+        return dataclasses.replace(_registration(written[0]), heartbeat=version)
 
 
 def broker_ids(cluster: StorageRoot) -> list[int]:
@@ -90,3 +95,7 @@ def broker_ids(cluster: StorageRoot) -> list[int]:
 
 def _registration(row: Row) -> BrokerRegistration:
     return BrokerRegistration(**{**row, "offline_partitions": tuple(row.get("offline_partitions") or ())})
+
+
+def _row(registration: BrokerRegistration) -> Row:
+    return {name: value for name, value in dataclasses.asdict(registration).items() if name != "heartbeat"}

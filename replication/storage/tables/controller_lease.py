@@ -1,4 +1,7 @@
-"""`controller`: who controls the cluster. An election and each renewal is one compare-and-set. [CE-02, CE-03, CE-04]"""
+"""`controller`: who controls the cluster. An election and each renewal is one compare-and-set. [CE-02, CE-03, CE-04]
+
+A renewal changes no row: the lease is the version of the table.
+"""
 
 from __future__ import annotations
 
@@ -20,31 +23,32 @@ class ControllerLease(TypedTable[Lease | None]):
     def read(self) -> Lease | None:
         """The row as it is now; None if nobody has ever been elected."""
         self.refresh()
-        return self._value
+        return self._lease
 
     def watched(self, age: float) -> Lease | None:
         """The row as a look of this process has found it that, in an object store, is at most `age` seconds old."""
         self.watch(age)
-        return self._value
+        return self._lease
 
-    def _decode(self, rows: list[Row]) -> Lease | None:
-        return Lease(**rows[0]) if rows else None
+    @property
+    def _lease(self) -> Lease | None:
+        return _lease(self._table.rows, self.version)
 
     def elect(self, controller_id: str, seen: Lease | None) -> Lease | None:
         """Takes the office over from `seen`, under the next epoch; None if the row is not what was seen any more."""
         mine = Lease(controller_id, seen.controller_epoch + 1 if seen else 1)
 
         def change(rows: list[Row]) -> list[Row] | None:
-            return [dataclasses.asdict(mine)] if self._decode(rows) == seen else None
+            return [_row(mine)] if _lease(rows, self.version) == seen else None
 
         self._table.update({"who": controller_id, "why": "elected"}, change)
-        found = self._value
+        found = self._lease
         is_mine = found is not None and found.controller_id == mine.controller_id
         return found if is_mine and found is not None and found.controller_epoch == mine.controller_epoch else None
 
     def renew(self, held: Lease) -> Lease:
         """Moves the lease. Raises ControllerMovedException if another was elected."""
-        return self._change(held, "renewed", lambda found: dataclasses.replace(found, lease=found.lease + 1))
+        return self._change(held, "renewed", lambda found: found)
 
     def resign(self, held: Lease) -> None:
         """Gives the office up: the next one need not wait. Raises ControllerMovedException. [CE-06]"""
@@ -58,7 +62,17 @@ class ControllerLease(TypedTable[Lease | None]):
                     f"{held.controller_id}: controller epoch {held.controller_epoch} is over: "
                     f"{found.controller_id} was elected under epoch {found.controller_epoch}"
                 )
-            return [dataclasses.asdict(move(found))]
+            return [_row(move(found))]
 
         self._table.update({"who": held.controller_id, "why": why}, change)
-        return Lease(**self._table.rows[0])
+        moved = self._lease
+        assert moved is not None, "a lease that is held has a row"
+        return moved
+
+
+def _lease(rows: list[Row], version: int) -> Lease | None:
+    return Lease(**rows[0], lease=version) if rows else None
+
+
+def _row(lease: Lease) -> Row:
+    return {name: value for name, value in dataclasses.asdict(lease).items() if name != "lease"}

@@ -94,17 +94,18 @@ class StateTable:
         with self._lock:
             if self._log.move(age) == [] and self._loaded == self._log.version:
                 return False
-            self._loaded = -1  # a load that fails is done again: to decide on older rows would undo others' changes
             self._load()
             return True
 
     def _load(self) -> None:
         files = self._log.active_files()
-        self._rows = self._read(files)
+        if self._loaded < 0 or _names(files) != self._names:
+            self._loaded = -1  # a load that fails is done again: to decide on older rows would undo others' changes
+            self._rows = self._read(files)
         self._hold(files)
 
     def _hold(self, files: Sequence[AddedFile]) -> None:
-        names = {file.name for file in files}
+        names = _names(files)
         if self._cleaner:
             self._cleaner.removed(self._names - names)
         self._names, self._loaded = names, self._log.version
@@ -148,7 +149,8 @@ class StateTable:
     ) -> int | None:
         """Writes what `change` makes of the newest rows, asking again when somebody else has written in between.
 
-        Returns the version written, or None if `change` answered None: nothing to do. Since an outcome that cannot be
+        Returns the version written, or None if `change` answered None: nothing to do. A commit that changes no row has
+        no file: it moves the version, and writes `cause` and `txns`. Since an outcome that cannot be
         told is decided anew, `change` must know its own work when it sees it. With `once` the table's log is looked at
         first: what has landed is not written again over what others have made of it since; `change` must then answer
         the same for the same rows. `patience`: see `compare_and_set`. Raises KafkaStorageException, and
@@ -183,6 +185,10 @@ class StateTable:
         return None
 
     def _commit(self, cause: Mapping[str, Any], rows: list[Row], txns: Mapping[str, int] | None) -> int:
+        if rows == self._rows:
+            self._log.commit(cause, txns=txns)
+            self._loaded = self._log.move_own().version
+            return self._loaded
         files = [self._write(rows)] if rows else []
         self._log.commit(cause, files, txns=txns, overwrite=True)
         version = self._log.move_own().version
@@ -198,6 +204,10 @@ class StateTable:
         root.put(name, written)
         content = None if root.is_local else inlined(written)
         return AddedFile(name, written.size, f'{{"numRecords":{len(rows)}}}', content=content)
+
+
+def _names(files: Sequence[AddedFile]) -> set[str]:
+    return {file.name for file in files}
 
 
 def _conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:

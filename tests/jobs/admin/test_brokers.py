@@ -27,7 +27,7 @@ def test_json_has_all_that_a_broker_says(show: Run) -> None:
         0,
         {
             "broker": 2, "state": "dead", "heartbeat_age_s": 312.0, "root": "/nowhere/2", "rack": None, "epoch": 1,
-            "heartbeat": 1, "metadata_version": -1, "shutting_down": False, "storage_error": None,
+            "heartbeat": 2, "metadata_version": -1, "shutting_down": False, "storage_error": None,
             "offline_partitions": [], "leader_replication_rate": None, "leader_replication_quota": None,
             "follower_replication_rate": None, "follower_replication_quota": None, "divergences": None,
         },

@@ -28,7 +28,7 @@ LED = PartitionRegistration("t", "id", 0, (1, 2), 1, 0, (1, 2))
 
 
 def broker(number: int, state: str = "alive", age: float = 1.0, error: str | None = None) -> SeenBroker:
-    registration = BrokerRegistration(number, f"/{number}", None, 1, 0, -1, False, error, "id", 0)
+    registration = BrokerRegistration(number, f"/{number}", None, 1, -1, False, error, "id", 0)
     return SeenBroker(registration, state, age)
 
 

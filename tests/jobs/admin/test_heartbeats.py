@@ -11,7 +11,7 @@ from lakelog.replication.protocol.lease import Lease
 from lakelog.replication.storage.cluster import Cluster
 from tests.jobs.admin.seen import Wait, beat, written
 
-REGISTERED = BrokerRegistration(1, "/1", None, 1, 0, -1, False, None, "id", 0)
+REGISTERED = BrokerRegistration(1, "/1", None, 1, -1, False, None, "id", 0)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_bc_01_a_second_process_of_a_broker_is_refused_and_leaves_no_root_behind
 ) -> None:
     """Its heartbeat moves while it is watched, here at each look."""
     table = BrokerTable.open_or_create(cluster.root, 2)
-    table.register(lambda _: BrokerRegistration(2, "/elsewhere", None, 1, 0, -1, False, None, "log", 0))
+    table.register(lambda _: BrokerRegistration(2, "/elsewhere", None, 1, -1, False, None, "log", 0))
     refresh = BrokerTable.refresh
     monkeypatch.setattr(BrokerTable, "refresh", lambda seen: (table.update(1, "heartbeat"), refresh(seen))[1])
     root = tmp_path / "new"

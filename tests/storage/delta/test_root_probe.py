@@ -130,7 +130,7 @@ def test_ol_02_a_root_that_does_not_work_is_the_end_only_of_a_broker_that_has_ne
     uri = f"{root}/broker-2"
     prepare_root(cluster, 2, uri)
     if has_registered:
-        row = BrokerRegistration(2, uri, None, 1, 0, -1, False, None, "log", 0)
+        row = BrokerRegistration(2, uri, None, 1, -1, False, None, "log", 0)
         BrokerTable.open_or_create(cluster.root, 2).register(lambda _: row)
     take_away(uri)
     with nullcontext() if has_registered else pytest.raises(KafkaStorageException, match=uri):

@@ -33,7 +33,7 @@ from tests.processes import race
 from tests.storage.delta.answers import refuse_all
 from tests.storage.log.test_replay import clean_up, fails_once
 
-REGISTRATION = BrokerRegistration(1, "/root", "rack a", 1, 0, -1, False, None, "log-id", 3)
+REGISTRATION = BrokerRegistration(1, "/root", "rack a", 1, -1, False, None, "log-id", 3)
 REPLICA = Replica("t", "id", 0, 1, 2, 3, "follower", "Fetching", 0, 9, 7, (EpochEntry(0, 0), EpochEntry(3, 5)), None, 4)
 PARTITION = PartitionRegistration("t", "id", 0, (1, 2, 3), 1, 4, (1, 3), 2, 5, (3,), (2,))
 
@@ -70,6 +70,34 @@ def test_a_table_has_its_first_rows_and_their_cause(storage, producers):
 def test_nothing_to_do_commits_nothing(storage, producers):
     assert producers.update({}, lambda _: None) is None
     assert last_version(storage) == 1
+
+
+def test_a_commit_that_changes_no_row_has_no_file_and_readers_read_none(storage, producers, monkeypatch):
+    """So a heartbeat, a claim and a renewal of the lease are one small object each."""
+    other = StateTable.open(storage, PRODUCERS)
+    version = producers.update({"why": "claim"}, lambda rows: rows, {"epoch": 7})
+    commit = read_commit(storage, version)
+    assert (commit.adds, commit.removes, commit.txns) == ((), (), {"epoch": 7})
+    with monkeypatch.context() as patched:
+        patched.setattr(StorageRoot, "read_buffer", lambda *_: pytest.fail("a file was read"))
+        assert other.refresh()
+    for table in (producers, other, StateTable.open(storage, PRODUCERS)):
+        assert (table.version, names(table), table.transaction_version("epoch")) == (version, ["first"], 7)
+
+
+def test_spark_reads_rows_and_history_of_commits_without_a_file(spark, storage, producers):
+    producers.update({"why": "heartbeat"}, lambda rows: rows)
+    assert [found.name for found in spark.read.format("delta").load(storage.spark_uri).collect()] == ["first"]
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{storage.spark_uri}`").collect()
+    assert [found.version for found in history] == [2, 1, 0]
+
+
+def test_the_rows_of_a_commit_without_a_file_are_not_older_than_what_was_written_before_it(storage, producers):
+    other = StateTable.open(storage, PRODUCERS)
+    producers.update({}, add("second"))
+    producers.update({}, lambda rows: rows)
+    assert other.refresh()
+    assert names(other) == ["first", "second"]
 
 
 def test_a_table_may_lose_its_rows(storage, producers):
@@ -304,11 +332,12 @@ def test_bc_01_a_registration_comes_back(storage):
 def test_bc_01_a_write_moves_the_heartbeat(storage):
     table, reader = BrokerTable.open_or_create(storage, 1), BrokerTable.open_or_create(storage, 1)
     table.register(lambda _: REGISTRATION)
-    assert table.update(1, "heartbeat").heartbeat == 1
+    assert table.update(1, "heartbeat").heartbeat == 2
     updated = table.update(1, "storage", storage_error="disk full", metadata_version=7)
-    assert updated == dataclasses.replace(REGISTRATION, heartbeat=2, storage_error="disk full", metadata_version=7)
+    assert updated == dataclasses.replace(REGISTRATION, storage_error="disk full", metadata_version=7)
     assert reader.refresh()
     assert reader.registration == updated
+    assert reader.registration.heartbeat == updated.heartbeat == 3
 
 
 def test_bc_01_an_older_process_is_fenced_by_a_newer_epoch(storage):
@@ -317,7 +346,7 @@ def test_bc_01_an_older_process_is_fenced_by_a_newer_epoch(storage):
     newer.register(lambda last: dataclasses.replace(last, broker_epoch=last.broker_epoch + 1))
     with pytest.raises(StaleBrokerEpochException, match=r"broker 1: epoch 1 is fenced.* epoch 2"):
         older.update(1, "heartbeat")
-    assert newer.update(2, "heartbeat").heartbeat == 1
+    assert newer.update(2, "heartbeat").heartbeat == 3
 
 
 HEARTBEATS = 30
@@ -333,7 +362,7 @@ def test_two_processes_count_one_heartbeat(storage):
     table = BrokerTable.open_or_create(storage, 1)
     table.register(lambda _: REGISTRATION)
     first, second = race(beat, (storage.uri,), (storage.uri,))
-    assert sorted(first + second) == list(range(1, 2 * HEARTBEATS + 1))
+    assert sorted(first + second) == list(range(2, 2 * HEARTBEATS + 2))
     assert first == sorted(first)
     table.refresh()
-    assert table.registration.heartbeat == 2 * HEARTBEATS
+    assert table.registration.heartbeat == 2 * HEARTBEATS + 1
