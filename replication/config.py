@@ -23,6 +23,9 @@ Owner = int | Literal["cluster"]
 _STORAGE_KEY = re.compile(r"storage\.(?P<owner>0|[1-9][0-9]*|cluster)\.(?P<option>[A-Za-z0-9_.]+)")
 _STORAGE_HINT = " and storage.<broker id|cluster>.<option>"
 _ENVIRONMENT_PREFIX = "LAKELOG_STORAGE"
+_SESSION_MS = 6_000
+_SESSION_IN_A_STORE_MS = 18_000
+_HEARTBEATS = 3  # in a session, so that a late one does not end it
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,25 @@ class Config(Settings):
     def in_cluster(self, configs: Mapping[str, object]) -> Config:
         """These settings, overridden by the shared settings from the cluster table."""
         return replace(self, **_scoped_values(configs, CLUSTER_KEYS, "cluster"))
+
+    def with_sessions(self, is_local: bool) -> Config:
+        """These settings with the session time-outs and the heartbeat interval that are not set, for a cluster root on
+        a disk (`is_local`) or in an object store. Raises InvalidConfigurationException.
+
+        A store takes longer for a commit, at times by seconds, and each heartbeat is paid for. KIP-537 raised Kafka's
+        session time-out from 6 s to 18 s for clouds.
+        """
+        usual = _SESSION_MS if is_local else _SESSION_IN_A_STORE_MS
+        session = usual if self.broker_session_timeout_ms < 0 else self.broker_session_timeout_ms
+        beat, controller = self.broker_heartbeat_interval_ms, self.controller_session_timeout_ms
+        config = replace(
+            self,
+            broker_session_timeout_ms=session,
+            broker_heartbeat_interval_ms=max(session // _HEARTBEATS, 1) if beat < 0 else beat,
+            controller_session_timeout_ms=usual if controller < 0 else controller,
+        )
+        _raise_if(_contradictions(config))
+        return config
 
 
 @dataclass(frozen=True)
@@ -211,7 +233,7 @@ def _contradictions(config: Config) -> list[str]:
     """Values that are allowed one by one, but not together."""
     heartbeat, session = config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms
     problems = []
-    if heartbeat >= session:
+    if heartbeat >= session > 0:
         problems.append(
             f"broker.heartbeat.interval.ms is {heartbeat}, it must be below broker.session.timeout.ms ({session}): "
             "else a living broker looks dead"

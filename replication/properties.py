@@ -31,6 +31,16 @@ class Integer:
         return f"an integer from {self.low} to {self.high}"
 
 
+class IntegerOrDefault(Integer):
+    """An integer as `Integer`, or -1 for a default that depends on something else."""
+
+    def parse(self, text: str) -> int:
+        return -1 if text == "-1" else super().parse(text)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, or -1"
+
+
 class Boolean:
     """`true` or `false`, in any case."""
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lakelog.replication.properties import Boolean, Choice, Integer, OptionalText, ThrottledReplicas, ValueType
+from lakelog.replication.properties import (
+    Boolean,
+    Choice,
+    Integer,
+    IntegerOrDefault,
+    OptionalText,
+    ThrottledReplicas,
+    ValueType,
+)
 
 # `dynamic`: a broker's setting that can change while the broker runs.
 Scope = Literal["broker", "cluster", "topic", "dynamic"]
@@ -51,9 +59,9 @@ class Settings:
     replica_fetch_max_bytes: int = key(268435456, Integer(1))
     replica_fetch_response_max_bytes: int = key(268435456, Integer(1))
     lakelog_executor_copy_bytes: int = key(134217728, Integer(1))
-    broker_heartbeat_interval_ms: int = key(2000, Integer(1))
-    broker_session_timeout_ms: int = key(6000, Integer(1))
-    controller_session_timeout_ms: int = key(6000, Integer(1))
+    broker_heartbeat_interval_ms: int = key(-1, IntegerOrDefault(1))
+    broker_session_timeout_ms: int = key(-1, IntegerOrDefault(1))
+    controller_session_timeout_ms: int = key(-1, IntegerOrDefault(1))
     controlled_shutdown_max_retries: int = key(3, Integer(0))
     controlled_shutdown_retry_backoff_ms: int = key(5000, Integer(1))
     controlled_shutdown_enable: bool = key(True, Boolean())

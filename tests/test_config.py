@@ -30,7 +30,6 @@ def test_defaults():
     assert config == Config()
     assert (config.broker_id, config.broker_rack, config.num_replica_fetchers) == (-1, None, 1)
     assert (config.replica_fetch_backoff_ms, config.replica_fetch_response_max_bytes) == (1000, 268435456)
-    assert (config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms) == (2000, 6000)
     assert config.lakelog_poll_interval_ms == 50
     assert (config.num_partitions, config.default_replication_factor, config.min_insync_replicas) == (1, 1, 1)
     assert (config.log_segment_bytes, config.storage_fsync) == (33554432, False)
@@ -97,7 +96,8 @@ def test_what_is_wrong_is_named_with_its_line(line, problem):
 
 
 def test_all_that_is_wrong_is_reported_at_once():
-    problems = problems_of("num.partitions=0\nbroker.id=1\nnope=1\nbroker.id=2\nbroker.heartbeat.interval.ms=6000")
+    contradiction = "broker.heartbeat.interval.ms=6000\nbroker.session.timeout.ms=6000"
+    problems = problems_of(f"num.partitions=0\nbroker.id=1\nnope=1\nbroker.id=2\n{contradiction}")
     assert len(problems) == 4
     assert "line 4: broker.id is given twice, first at server.properties, line 2" in problems[0]
     assert "num.partitions" in problems[1]
@@ -105,19 +105,40 @@ def test_all_that_is_wrong_is_reported_at_once():
     assert "broker.heartbeat.interval.ms is 6000" in problems[3]
 
 
+SESSION, HEARTBEAT, LEASE = "broker.session.timeout.ms", "broker.heartbeat.interval.ms", "controller.session.timeout.ms"
+
+
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("given", "on_a_disk", "in_a_store"),
     [
-        ("broker.session.timeout.ms=2000", "broker.heartbeat.interval.ms is 2000, it must be below .* \\(2000\\)"),
+        ({}, (6000, 2000, 6000), (18000, 6000, 18000)),
+        ({SESSION: -1, HEARTBEAT: -1, LEASE: -1}, (6000, 2000, 6000), (18000, 6000, 18000)),
+        ({SESSION: 9000}, (9000, 3000, 6000), (9000, 3000, 18000)),
+        ({SESSION: 2}, (2, 1, 6000), (2, 1, 18000)),
+        ({HEARTBEAT: 5999}, (6000, 5999, 6000), (18000, 5999, 18000)),
+        ({LEASE: 1}, (6000, 2000, 1), (18000, 6000, 1)),
     ],
 )
-def test_values_that_contradict_each_other(text, problem):
-    (found,) = problems_of(text)
-    assert re.search(problem, found)
+def test_sessions_that_are_not_set_depend_on_the_store(given, on_a_disk, in_a_store):
+    for is_local, expected in ((True, on_a_disk), (False, in_a_store)):
+        found = Config.from_properties(given).with_sessions(is_local)
+        sessions = found.broker_session_timeout_ms, found.broker_heartbeat_interval_ms
+        assert (*sessions, found.controller_session_timeout_ms) == expected
 
 
-def test_values_at_the_edge_of_a_contradiction():
-    assert Config.from_properties("broker.session.timeout.ms=2001").broker_session_timeout_ms == 2001
+@pytest.mark.parametrize(
+    ("given", "is_local"), [({HEARTBEAT: 6000}, True), ({HEARTBEAT: 18000}, False), ({SESSION: 1}, True)]
+)
+def test_a_heartbeat_that_is_no_shorter_than_the_session_is_refused(given, is_local):
+    with pytest.raises(InvalidConfigurationException, match=r"interval.ms is \d+, it must be below .* \(\d+\): else"):
+        Config.from_properties(given).with_sessions(is_local)
+
+
+@pytest.mark.parametrize("name", [SESSION, HEARTBEAT, LEASE])
+@pytest.mark.parametrize("value", ["0", "-2", "", "2147483648", "1.5"])
+def test_a_session_is_a_positive_time_or_left_to_the_store(name, value):
+    (found,) = problems_of(f"{name}={value}")
+    assert f"{name} is {value!r}, it must be an integer from 1 to 2147483647, or -1" in found
 
 
 def test_storage_options_of_a_root():

@@ -60,7 +60,7 @@ def run_kill_test(folder: Path, plan: KillPlan, report: ProgressReport) -> dict[
         harness = KillHarness(cluster_uri, processes, plan, report)
         harness.run()
     findings = check_logs(harness.view, TOPIC, harness.acknowledged)
-    is_short = are_short(harness.outages, Config())
+    is_short = are_short(harness.outages, harness.view.cluster.config)
     return {
         "kills": plan.total,
         "checkpoints_deleted": harness.checkpoints_deleted,

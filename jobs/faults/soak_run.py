@@ -33,6 +33,8 @@ ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, T
 # of the store is a request and all processes share a small machine. The broker with the slow store takes seconds a
 # round. Kafka's lag time of 30 s (KIP-537), longer than Lakelog's default, keeps it in sync.
 SETTINGS = {
+    "broker.session.timeout.ms": 6_000,
+    "controller.session.timeout.ms": 6_000,
     "replica.lag.time.max.ms": 30_000,
     "lakelog.poll.interval.ms": 200,
     "log.cleaner.backoff.ms": 2_000,

@@ -48,7 +48,7 @@ class Cluster:
             )
         self.root = root
         self.cluster_id: str = identity["cluster_id"]
-        self.config = config.in_cluster(dict(identity["configs"]))
+        self.config = config.in_cluster(dict(identity["configs"])).with_sessions(root.is_local)
         self.metadata = MetadataTable.open(root)
         self.topics = TopicTable.open(root)
         self._brokers = BrokerDirectory(root)
@@ -57,7 +57,8 @@ class Cluster:
     def open(cls, uri: str, config: Config | None = None) -> Cluster:
         """Opens the cluster at `uri`, with credentials from the configuration and the environment.
 
-        Raises InconsistentClusterIdException if there is none, or one of a newer format.
+        Raises InconsistentClusterIdException if there is none, or one of a newer format, and
+        InvalidConfigurationException for settings that contradict each other.
         """
         config = config or Config()
         return cls(storage_root(uri, "cluster", config), config)

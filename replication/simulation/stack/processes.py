@@ -23,6 +23,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.schemas import LOG
 
 _BROKEN = "CorruptRecord", "torn", "found gap"  # words of errors that only an operator can mend
+SESSIONS = {"broker.session.timeout.ms": "6000", "controller.session.timeout.ms": "6000"}  # as on a disk
 _NEWEST = 0.6  # the probability that the newest process gets the step, if there are older ones
 
 
@@ -47,7 +48,7 @@ class StackBroker:
         self._older: list[Broker] = []
         self._cluster = cluster
         self._maintain = maintain
-        self._config = Config.from_properties({"broker.id": str(number), **properties})
+        self._config = Config.from_properties({**SESSIONS, "broker.id": str(number), **properties})
 
     @property
     def is_dead(self) -> bool:
@@ -209,7 +210,8 @@ class StackController:
         if self.is_dead or self._process is None:
             self.is_dead, self._process = False, None
             try:
-                self._process = Controller(Cluster.open(self._cluster), self.name)
+                cluster = Cluster.open(self._cluster, Config.from_properties(SESSIONS))
+                self._process = Controller(cluster, self.name)
             except LakelogException:
                 return
         with suppress(BrokerKilled):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from lakelog.replication.storage.delta.shared_commits import SharedCommits
@@ -36,6 +36,7 @@ class NewestVersions:
         self.commits = SharedCommits()
         self._lock = threading.Lock()
         self._found: dict[str, tuple[int, float]] = {}
+        self._listings: dict[str, tuple[Sequence[str], float]] = {}
         self._looking: dict[str, threading.RLock] = {}
         self._moved_at = time.monotonic()
 
@@ -54,6 +55,15 @@ class NewestVersions:
         finally:
             if is_alone:
                 lock.release()
+
+    def listing(self, uri: str, age: float, list_now: Callable[[], Sequence[str]]) -> Sequence[str]:
+        """The names in a folder as `list_now` has found them `age` seconds ago at most."""
+        with self.one_look(uri):
+            names, listed_at = self._listings.get(uri, ((), float("-inf")))
+            if (now := time.monotonic()) - listed_at >= age:
+                names = list_now()
+                self._listings[uri] = names, now
+            return names
 
     def looked(self, uri: str, version: int, at: float) -> None:
         """Notes a look that began `at` a time of the monotonic clock: the table had this version and no later one."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from lakelog.replication.errors import CorruptRecordException, LakelogException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
@@ -25,8 +24,6 @@ class BrokerDirectory:
         self._tables: dict[int, BrokerTable] = {}
         self._registrations: dict[int, BrokerRegistration] = {}
         self._unreadable: dict[int, str] = {}
-        self._there: Collection[int] = ()
-        self._listed_at = float("-inf")
 
     @property
     def registrations(self) -> Mapping[int, BrokerRegistration]:
@@ -35,13 +32,13 @@ class BrokerDirectory:
 
     def refresh(self, age: float | None = None) -> None:
         """Reads every registration again that has moved. A poll gives an `age`, as for `TypedTable.watch`, and in an
-        object store looks for new brokers every 5 s.
+        object store this process looks for new brokers every 5 s.
 
         A table that cannot be read says nothing new: its broker counts as dead once its heartbeat has stood still for
         long enough, as any other. Raises KafkaStorageException where none can be read: it is the store then.
         """
         errors: dict[int, LakelogException] = {}
-        there = self._ids(age)
+        there = broker_ids(self._cluster, 0.0 if age is None else LONGEST_SECONDS)
         for broker_id in there:
             try:
                 self._refresh(broker_id, age)
@@ -51,12 +48,6 @@ class BrokerDirectory:
         if of_the_store and len(errors) == len(there):
             raise of_the_store[0]
         self._note_unreadable({broker_id: str(error) for broker_id, error in errors.items()})
-
-    def _ids(self, age: float | None) -> Collection[int]:
-        noted, now = self._cluster.newest_versions, time.monotonic()
-        if age is None or noted is None or now - self._listed_at >= LONGEST_SECONDS:
-            self._there, self._listed_at = broker_ids(self._cluster), now
-        return self._there
 
     def _refresh(self, broker_id: int, age: float | None) -> None:
         table = self._tables.get(broker_id)

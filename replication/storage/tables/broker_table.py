@@ -88,9 +88,12 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
         return dataclasses.replace(_registration(written[0]), heartbeat=version)
 
 
-def broker_ids(cluster: StorageRoot) -> list[int]:
-    """Ids of all brokers that have ever registered with the cluster."""
-    return sorted(int(name) for name in cluster.child(BROKERS.name).list() if name.isdigit())
+def broker_ids(cluster: StorageRoot, age: float = 0.0) -> list[int]:
+    """Ids of all brokers that have ever registered with the cluster; in an object store as this process has seen them
+    `age` seconds ago at most."""
+    folder, noted = cluster.child(BROKERS.name), cluster.newest_versions
+    names = noted.listing(folder.uri, age, folder.list) if noted else folder.list()
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def _registration(row: Row) -> BrokerRegistration:

@@ -28,7 +28,7 @@ def outage(victim: str, *acknowledged: float | None, taken_over: float | None = 
 def test_the_first_record_is_acknowledged_within_the_session_and_two_seconds(
     acknowledged: list[float | None], settings: dict[str, object], short: bool
 ) -> None:
-    config = Config.from_properties(settings, "test")
+    config = Config.from_properties(settings, "test").with_sessions(is_local=True)
     assert are_short([outage(LEADER, 0.1), outage(BOTH, *acknowledged)], config) is short
 
 

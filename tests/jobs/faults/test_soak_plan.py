@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from lakelog.jobs.faults.soak_plan import KINDS, Fault, kinds_of, plan_faults
-from lakelog.replication.config import Config
+from lakelog.jobs.faults.soak_run import SETTINGS
 
 BROKERS, STORED = (1, 2, 3), 3
 
@@ -54,7 +54,7 @@ def test_each_lasts_as_long_as_its_kind_says() -> None:
 
 @pytest.mark.parametrize("who", ["broker", "controller"])
 def test_the_frozen_come_back_within_their_session_and_the_expired_after_it(who: str) -> None:
-    session = getattr(Config(), f"{who}_session_timeout_ms") / 1000
+    session = SETTINGS[f"{who}.session.timeout.ms"] / 1000
     assert KINDS[f"freeze-{who}"].longest < session < KINDS[f"expire-{who}"].shortest
 
 
@@ -76,7 +76,7 @@ def test_disks_lose_power_and_fail_and_the_store_hangs_and_answers_errors(seed: 
 
 
 def test_a_store_hangs_for_less_than_a_session_and_for_more() -> None:
-    session = Config().broker_session_timeout_ms / 1000
+    session = SETTINGS["broker.session.timeout.ms"] / 1000
     assert KINDS["hang-store"].shortest < session < KINDS["hang-store"].longest
 
 

@@ -78,7 +78,7 @@ def test_who_starts_waits_for_as_long_as_the_process_before_may_live(schedule: S
     assert not broker.runs
     begun = time.monotonic()
     broker.start()
-    interval = Config().broker_heartbeat_interval_ms / 1000
+    interval = broker.broker._config.broker_heartbeat_interval_ms / 1000
     assert 2 * interval <= time.monotonic() - begun <= 2 * interval + 1
     assert (broker.runs, broker.epoch) == (True, epoch + 1)
 
