@@ -24,7 +24,7 @@ REPLICAS = 3
 _TIMEOUT_MS = 120_000
 _PATIENCE = 120.0
 _WARM_UP_SENDS = 3
-_SETTLING_SECONDS = 10.0  # compaction and streams come to rest after the sends
+_SETTLING_SECONDS = 10.0  # the followers' streams begin, and compaction and streams come to rest after the sends
 
 
 @dataclass(frozen=True)
@@ -79,18 +79,24 @@ def _measure(spark: SparkSession, plan: RequestsPlan, brokers: int, partitions: 
         with LocalCluster(spark, f"s3://bucket/{ROOT}", brokers, configs, plan.controllers) as cluster:
             cluster.admin().create_topic(TOPIC, partitions, min(brokers, REPLICAS))
             sender = _Sender(cluster.cluster_uri, Config.from_properties(configs), partitions)
-            for _ in range(_WARM_UP_SENDS):
+            sender.send()
+            _settle(plan)
+            for _ in range(_WARM_UP_SENDS):  # they also end the quiet time, after which polls are rare
                 sender.send()
             with _counting(lambda: store.counts(options)) as (sent, took):
                 for _ in range(plan.sends):
                     sender.send()
-            threading.Event().wait(min(_SETTLING_SECONDS, plan.seconds))
+            _settle(plan)
             with _counting(lambda: store.counts(options)) as (idle, lasted):
                 threading.Event().wait(plan.seconds)
             is_equal = sender.has_all(cluster)
         return Requests(
             brokers, plan.controllers, partitions, lasted[0], idle, plan.sends, took[0], sent, is_equal
         )  # fmt: skip
+
+
+def _settle(plan: RequestsPlan) -> None:
+    threading.Event().wait(min(_SETTLING_SECONDS, plan.seconds))
 
 
 @contextmanager

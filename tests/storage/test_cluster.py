@@ -22,6 +22,7 @@ from lakelog.replication.storage.cluster import (
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.root_identity import check_apart, check_identity, read_identity
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -56,6 +57,20 @@ def test_a_cluster_root_has_its_tables_and_settings(cluster):
     assert (opened.metadata.partitions, opened.topics.topics, opened.refresh_brokers()) == ({}, {}, {})
     assert opened.producers.init_producer("a", "me").producer_epoch == 0
     assert cluster.list() == ["admin", "cluster", "configs", "controller", "groups", "metadata", "producers", "topics"]
+
+
+def test_sessions_that_are_not_set_are_longer_in_an_object_store(cluster):
+    with MemoryStore("bucket").opened() as store:
+        bucket = StorageRoot.of(f"{store.uri}/cluster")
+        for root, expected in ((cluster, (6000, 2000, 6000)), (bucket, (18000, 6000, 18000))):
+            format_cluster(root, Config())
+            found = Cluster.open(root.uri).config
+            sessions = found.broker_session_timeout_ms, found.broker_heartbeat_interval_ms
+            assert (*sessions, found.controller_session_timeout_ms) == expected
+        late = Config.from_properties({"broker.heartbeat.interval.ms": 6000})
+        assert Cluster.open(bucket.uri, late).config.broker_heartbeat_interval_ms == 6000
+        with pytest.raises(InvalidConfigurationException, match=r"is 6000, it must be below .* \(6000\)"):
+            Cluster.open(cluster.uri, late)
 
 
 def test_a_broker_root_has_its_tables(cluster, broker):

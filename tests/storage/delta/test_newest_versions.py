@@ -303,3 +303,25 @@ def test_a_stream_looks_seldom_where_nothing_happens(store, root, clock):
     elsewhere(root, 1)
     assert looks(LONGEST_SECONDS + 0.1) > 0
     assert looks(0.06) > 0, "something has happened"
+
+
+def test_a_folder_is_listed_once_for_all_who_poll_it_and_at_once_for_who_must_know(store, clock):
+    listed = []
+
+    def look(age):
+        return store.newest_versions.listing("bucket/brokers", age, lambda: listed.append(clock.now) or [len(listed)])
+
+    assert [look(5.0), look(5.0), look(0.0), look(5.0)] == [[1], [1], [2], [2]]
+    clock.now += 4.9
+    assert look(5.0) == [2]
+    clock.now += 0.1
+    assert look(5.0) == [3]
+
+
+def test_a_listing_that_fails_is_done_again(store):
+    def fails():
+        raise OSError("503")
+
+    with pytest.raises(OSError, match="503"):
+        store.newest_versions.listing("bucket/brokers", 5.0, fails)
+    assert store.newest_versions.listing("bucket/brokers", 5.0, lambda: ["1"]) == ["1"]

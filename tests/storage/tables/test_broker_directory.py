@@ -1,16 +1,19 @@
 """The brokers' registrations: an unreadable one does not hide others."""
 
 import logging
+import time
 
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.broker_directory import BrokerDirectory
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import BROKERS
+from tests.clock import Clock
 
 
 @pytest.fixture
@@ -38,8 +41,8 @@ def beat(home, broker):
     BrokerTable.open(home, broker).update(1, "heartbeat")
 
 
-def look(directory):
-    directory.refresh()
+def look(directory, age=None):
+    directory.refresh(age)
     return {broker: found.heartbeat for broker, found in directory.registrations.items()}
 
 
@@ -67,6 +70,30 @@ def test_li_01_a_registration_that_cannot_be_read_says_nothing_new_and_hides_no_
     told = [record.message for record in caplog.records]
     assert len(told) == 2, "once for each who looks, however often"
     assert all(words.startswith("the registration of broker 2 cannot be read: ") for words in told)
+
+
+def test_bc_02_new_brokers_are_found_every_5_seconds_in_an_object_store_by_one_listing_for_all(monkeypatch):
+    monkeypatch.setattr(time, "monotonic", clock := Clock())
+    with MemoryStore("brokers").opened() as store:
+        home = StorageRoot.of(f"{store.uri}/cluster")
+        register(home, 1)
+        listed, names = [], store.names
+        monkeypatch.setattr(store, "names", lambda folder: listed.append(folder) or names(folder))
+        directories = BrokerDirectory(home), BrokerDirectory(home)
+        assert [look(directory, 1.0) for directory in directories] == [{1: 1}] * 2
+        register(home, 2)
+        clock.now += 4.9
+        assert [look(directory, 1.0) for directory in directories] == [{1: 1}] * 2
+        clock.now += 0.1
+        assert [look(directory, 1.0) for directory in directories] == [{1: 1, 2: 1}] * 2
+        assert listed.count(home.child("brokers").uri) == 2
+
+
+def test_bc_02_who_asks_for_the_brokers_as_they_are_now_lists_them(cluster):
+    directory = BrokerDirectory(cluster)
+    assert look(directory) == {1: 1, 2: 1}
+    register(cluster, 3)
+    assert look(directory) == {1: 1, 2: 1, 3: 1}
 
 
 def test_bc_01_a_heartbeat_that_changes_nothing_needs_no_file(cluster):
