@@ -16,7 +16,7 @@ from lakelog.replication.simulation.actor import Actor, Handler, Outcoming, Work
 from lakelog.replication.simulation.controller_invariants import requests_are_read
 from lakelog.replication.simulation.tables import Admin, Claimed, Metadata, Topics
 
-CONFIG = Config()
+CONFIG = Config().with_sessions(is_local=True)
 
 _REBALANCES = 4  # one look in this many ends with a check of the balance of leaders
 

@@ -45,7 +45,9 @@ def context(
     }
     known = {registration.topic_id_partition: registration for registration in partitions}
     brokers, there = views(live, shutting_down), frozenset(registered)
-    found = ControllerContext(EPOCH, Config(**config), brokers, topics, known, registered=there)
+    found = ControllerContext(
+        EPOCH, Config(**config).with_sessions(is_local=True), brokers, topics, known, registered=there
+    )
     return found.started(VERSION)
 
 

@@ -8,6 +8,7 @@ from lakelog.replication.controller.decision import DecisionInterrupted
 from lakelog.replication.errors import ControllerMovedException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.lease import Lease
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_cluster
@@ -112,6 +113,16 @@ def test_ce_05_what_a_deposed_controller_writes_is_refused(world):
     assert world.leader() == (1, 0), "it has written nothing"
     b.tick()
     assert world.leader() == (2, 2)
+
+
+def test_ce_05_whose_lease_is_gone_is_deposed(world):
+    """Somebody has emptied the table."""
+    a = world.controller("a")
+    a.tick()
+    ControllerLease.open(world.home)._table.update({"who": "test"}, lambda _: [])
+    for write in (a._cluster.lease.renew, a._cluster.lease.resign):
+        with pytest.raises(ControllerMovedException, match="a: controller epoch 1 is over: nobody is elected"):
+            write(Lease("a", 1))
 
 
 def test_ce_05_a_deposed_controller_stands_by_and_may_be_elected_again(world):

@@ -56,11 +56,15 @@ class ControllerLease(TypedTable[Lease | None]):
 
     def _change(self, held: Lease, why: str, move: Callable[[Lease], Lease]) -> Lease:
         def change(rows: list[Row]) -> list[Row]:
-            found = Lease(**rows[0])
-            if found.controller_epoch != held.controller_epoch:
-                raise ControllerMovedException(
-                    f"{held.controller_id}: controller epoch {held.controller_epoch} is over: "
+            found = _lease(rows, self.version)
+            if found is None or found.controller_epoch != held.controller_epoch:
+                now = (
                     f"{found.controller_id} was elected under epoch {found.controller_epoch}"
+                    if found
+                    else "nobody is elected"
+                )
+                raise ControllerMovedException(
+                    f"{held.controller_id}: controller epoch {held.controller_epoch} is over: {now}"
                 )
             return [_row(move(found))]
 
