@@ -113,16 +113,30 @@ class FetchRunner:
             PublishReplicas: lambda step: context.publish(step.why),
         }
 
-    def begin_stream(self) -> None:
-        """The stream begins: from the leader's newest commit on, its segments are read as it brings them.
+    def follow(self) -> None:
+        """Rounds follow the leader's commits from now on, if they did not yet. The next one reads the snapshot, which
+        has all that was before. Raises KafkaStorageException."""
+        if not self._headers.follows:
+            self._headers.begin()
+            self._states.fell_behind(self._states.all())
 
-        All partitions must then read the leader's snapshot. Raises KafkaStorageException.
-        """
-        self._headers.begin()
+    def finds_commits(self) -> bool:
+        """Whether a round must be told of commits of the leader, as by a micro-batch: they are new, or it has not
+        followed until now. False if the leader cannot be read, because the fetch itself tells why."""
+        with suppress(KafkaStorageException):
+            if self._headers.follows:
+                return self._headers.finds_commits()
+            self.follow()
+            return True
+        return False
+
+    def stop_following(self) -> None:
+        """The commits that were not read yet are read from the snapshot, once rounds follow again."""
+        self._headers.follows = False
 
     def run(self, is_streamed: bool) -> bool:
-        """Runs one round, and returns whether more can be fetched at once. `is_streamed`: a micro-batch has told that
-        the leader's log has new segments.
+        """Runs one round, and returns whether more can be fetched at once. `is_streamed`: a micro-batch, or
+        `finds_commits`, has told that the leader's log has new segments.
 
         Raises StaleBrokerEpochException once a newer process of this broker has claimed its tables, and BrokerKilled.
         Other errors of Lakelog and of the store delay the partitions instead.

@@ -29,14 +29,22 @@ class HeaderFetch:
     def __init__(self, name: str, source: StorageRoot, leader: int, max_bytes: int) -> None:
         self._name, self._source, self._max_bytes = name, source, max_bytes
         self._segments = NewSegments(source, leader)
-        self._position = self._end = LogOffset(-1)
-        self.has_more = False
+        self._position = self._end = self._found = LogOffset(-1)
+        self.has_more = self.follows = False
 
     def begin(self) -> None:
         """Begins at the newest commit. What was there before must be read from the snapshot. Raises
         KafkaStorageException."""
-        self._position = self._end = self._segments.newest()
-        self.has_more = False
+        self._position = self._end = self._found = self._segments.newest()
+        self.has_more, self.follows = False, True
+
+    def finds_commits(self) -> bool:
+        """Whether the log has commits that were neither fetched nor found. Where it has fewer, it was made again, and
+        is not followed any more. Raises KafkaStorageException."""
+        known = max(self._position, self._found)
+        self._found = self._segments.newest_after(known)
+        self.follows = self._found >= known
+        return self._found != known
 
     def done(self) -> None:
         """Goes on after what was fetched last. Until then the same headers are fetched again, because a round may start

@@ -13,13 +13,12 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.config import Config
-from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
+from lakelog.replication.errors import StaleBrokerEpochException
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -33,11 +32,9 @@ from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.server.spark_end import kill_if_stopped
-from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_source import stream_segments
 from lakelog.replication.storage.log.segment_stream import SegmentStream
-from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +73,6 @@ class ReplicaFetcher:
         self._query_looked_at = float("-inf")
         self._turn, self._turn_ends_at, self._may_start = StartTurn(), 0.0, True
         self._begun = threading.Event()  # the query has run its first micro-batch
-        self._leader_commits, self._leader_version = KnownCommits(source.child(LOG.name)), -1
         self._thread = PeriodicTask(
             f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, pause_point, self.keep_running
         )
@@ -123,15 +119,11 @@ class ReplicaFetcher:
         A failed fetch delays its partitions [FT-06]. An unexpected error ends the query, and `keep_running`
         starts it again."""
         with self._round_lock:  # a round under way would undo the marks that are set here
-            if self._begun.is_set():
-                again = self._fetch(is_streamed=True)
-            else:
-                # The stream lacks everything before its start. The snapshot has the segments of this micro-batch too.
-                self._round.begin_stream()
+            self._round.follow()
+            if not self._begun.is_set():
                 self._begun.set()
                 self._turn.give_back()
-                self._states.fell_behind(self._states.all())
-                again = self._fetch()
+            again = self._fetch(is_streamed=True)
             self._failures = 0
         if again:  # only now, since the thread comes back at the next poll if it finds a round under way
             self._ask()
@@ -147,16 +139,15 @@ class ReplicaFetcher:
 
     def keep_running(self) -> None:
         """Starts the query, also again a backoff after it has failed, and runs the rounds for which the stream brings
-        nothing. Until the query's first micro-batch it also fetches what the leader appends, from the snapshot."""
+        nothing. Until the query's first micro-batch it also looks for the leader's commits, because a query takes
+        seconds to begin, and the follower would leave the ISR meanwhile."""
         if self._query is None or self._has_ended(self._query):
             self._restart(self._query)
         elif not self._begun.is_set() and time.monotonic() >= self._turn_ends_at:
             self._turn.give_back()  # it hangs, and others may start
-        if not self._begun.is_set():
-            self._follow_snapshot()
         if self._round_lock.acquire(blocking=False):  # a micro-batch that is under way serves what was asked before it
             try:
-                self._fetch_if_due()
+                self._fetch_if_due(is_told=not self._begun.is_set() and self._round.finds_commits())
             finally:
                 self._round_lock.release()
 
@@ -167,19 +158,11 @@ class ReplicaFetcher:
         self._end_with_spark()  # its queries stay active
         return not query.isActive
 
-    def _follow_snapshot(self) -> None:
-        """A query takes seconds to begin, and the follower would leave the ISR meanwhile."""
-        with suppress(KafkaStorageException):  # the fetch itself tells why the leader cannot be read
-            version = self._leader_commits.newest(self._leader_version)
-            if version != self._leader_version:
-                self._leader_version = version
-                self._states.fell_behind(self._states.all())
-                self._is_asked.set()
-
-    def _fetch_if_due(self) -> None:
-        """Runs a round if one is due. As in a micro-batch, an unexpected error delays all partitions. [FT-06]"""
+    def _fetch_if_due(self, is_told: bool) -> None:
+        """Runs a round if it `is_told` of commits, or due. As in a micro-batch, an unexpected error delays all
+        partitions. [FT-06]"""
         try:
-            if self._is_due() and self._fetch():
+            if (is_told or self._is_due()) and self._fetch(is_streamed=is_told):
                 self._ask()
         except StaleBrokerEpochException:
             raise
@@ -195,7 +178,7 @@ class ReplicaFetcher:
         if query is not None:
             self._query = None
             self._begun.clear()
-            self._leader_version = -1  # a listing finds the newest commit; looking for each one since would take long
+            self._round.stop_following()  # it may be a commit that ends it
             self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
         elif time.monotonic() >= self._restart_at and self._may_start and self._turn.take():
             self._turn_ends_at = time.monotonic() + _TURN_SECONDS

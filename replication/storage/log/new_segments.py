@@ -49,6 +49,12 @@ class NewSegments:
         """The newest commit, from a listing. Raises KafkaStorageException."""
         return LogOffset(last_version(self._log))
 
+    def newest_after(self, start: LogOffset) -> LogOffset:
+        """The newest commit after `start`, or a later one of the many after it; `start` if it is the newest. An earlier
+        one tells that the log was made again. Raises KafkaStorageException."""
+        newest = self._newest(start.log)
+        return start if newest.log == start.log else newest
+
     def read(self, start: LogOffset, max_bytes: int = UNBOUNDED) -> tuple[list[NewSegment], LogOffset, bool]:
         """All segments after `start`, the offset after them, and whether there may be more: it ends after the segment
         with which their sizes reach `max_bytes`. Raises KafkaStorageException."""

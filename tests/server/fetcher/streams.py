@@ -64,7 +64,8 @@ class Round:
 
     def __init__(self):
         self.answer, self.runs, self.delayed, self.news = False, [], [], False
-        self.begun = []  # the rounds before each begin of the stream
+        self.followed = []  # the rounds before each call that makes the rounds follow
+        self.commits = False  # whether there are commits that no round was told of
 
     def has_news(self):
         return self.news
@@ -72,8 +73,15 @@ class Round:
     def delay_all(self, error):
         self.delayed.append(error)
 
-    def begin_stream(self):
-        self.begun.append(len(self.runs))
+    def follow(self):
+        self.followed.append(len(self.runs))
+
+    def finds_commits(self):
+        found, self.commits = self.commits, False
+        return found
+
+    def stop_following(self):
+        self.commits = True
 
     def run(self, is_streamed):
         self.runs.append(STREAMED if is_streamed else UNASKED)

@@ -69,7 +69,7 @@ class World:
             FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1),
         )  # fmt: skip
         self.round = FetchRunner(context, self.states)
-        self.round.begin_stream()
+        self.round.follow()
         self.publish()
 
     def publish(self, epoch=0, high_watermark=0):
@@ -108,7 +108,7 @@ class World:
 
     def begin_after(self):
         """The stream begins again, after all that the leader has now."""
-        self.round.begin_stream()
+        self.round._headers.begin()
 
     def fetch(self):
         return self.round.run(self._is_streamed)

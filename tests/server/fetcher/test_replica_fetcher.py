@@ -9,7 +9,6 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
@@ -22,7 +21,7 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
-from tests.server.fetcher.streams import STREAMED, UNASKED, Round, fetcher_of
+from tests.server.fetcher.streams import STREAMED, Round, fetcher_of
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
 
@@ -104,11 +103,9 @@ def test_fm_07_br_04_a_source_that_hangs_does_not_keep_a_broker_from_stopping_to
     assert (fetch.log.refresh().version, fetch.published) == (0, [])
 
 
-def test_ft_01_a_query_that_begins_fetches_from_the_snapshot_also_after_a_round_that_was_under_way(fetcher):
+def test_ft_01_a_query_that_begins_follows_after_a_round_that_was_under_way(fetcher):
     """The round would else say that the snapshot has been read, of which the stream has not what came since."""
-    fetcher.it.add_partitions({P0: InitialFetchState("flights", 1, 0, 0)})
-    fetcher.states.truncated(P0, 0)
-    hanging = Hanging(lambda *_: fetcher.states.caught_up(P0))
+    hanging = Hanging(lambda *_: fetcher.work.followed.append("round"))
     fetcher.work.run, run = hanging, fetcher.work.run
     under_way = in_background(lambda: fetcher.it._fetch())
     assert hanging.is_entered.wait(30)
@@ -118,7 +115,7 @@ def test_ft_01_a_query_that_begins_fetches_from_the_snapshot_also_after_a_round_
     hanging.let_go()
     assert ends(under_way)
     assert ends(first)
-    assert fetcher.states.get(P0).lagging
+    assert fetcher.work.followed == ["round", 0]
 
 
 def end_the_start(fetcher, end):
@@ -157,6 +154,7 @@ def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again
     fetcher.work.answer = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError):
         fetcher.writer.process(None, 0)
+    fetcher.work.answer = False
     fetcher.writer.queries[0].end()
     fetcher.time.now += 1
     for _ in range(2):
@@ -168,7 +166,6 @@ def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again
     ]
     fetcher.it.keep_running()
     assert len(fetcher.writer.queries) == 2
-    fetcher.work.answer = False
     fetcher.it.keep_running()
     assert len(fetcher.writer.queries) == 2, "it runs"
 
@@ -260,59 +257,41 @@ def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fe
     assert not [t for t in threading.enumerate() if t.name == "broker-2-ReplicaFetcherThread-0-1"]
 
 
-def test_ft_01_before_its_stream_has_begun_a_fetcher_fetches_by_itself(fetcher, root):
+def test_ft_01_before_its_stream_has_begun_a_fetcher_looks_for_commits_by_itself(fetcher):
     """A query takes seconds to begin; meanwhile its partitions would fall out of the ISR."""
-    leader = new_log(StorageRoot.of(root).child("log"))
-    fetcher.it.keep_running()
-    assert fetcher.work.runs == [UNASKED]
+    for commits in (True, False, True):
+        fetcher.work.commits = commits
+        fetcher.it.keep_running()
+    assert fetcher.work.runs == [STREAMED, STREAMED]
     fetcher.writer.process(None, 0)
-    assert fetcher.work.runs == [UNASKED, UNASKED], "the snapshot has the first segments too"
-    assert fetcher.work.begun == [1], "before the snapshot is read"
-    fetcher.work.runs.clear()
-    leader.become({P0: Role(1, LEADER)}, "test")
+    assert fetcher.work.runs == [STREAMED] * 3
+    assert fetcher.work.followed == [2], "before its round"
+    fetcher.work.commits = True
     fetcher.it.keep_running()
-    fetcher.writer.process(None, 1)
-    assert fetcher.work.runs == [STREAMED], "from its first micro-batch on the stream does it"
+    assert fetcher.work.runs == [STREAMED] * 3, "from its first micro-batch on the stream tells of commits"
 
 
-def test_ft_01_a_stream_that_cannot_begin_has_not_begun(fetcher, root):
-    """Its query ends. Until the next one has begun, the fetcher fetches from the snapshot."""
-    leader = new_log(StorageRoot.of(root).child("log"))
-    fetcher.work.begin_stream = raises(KafkaStorageException("503 Slow Down"))
+def test_ft_01_a_stream_that_cannot_begin_has_not_begun(fetcher):
+    """Its query ends. Until the next one has begun, the fetcher looks for commits by itself."""
+    fetcher.work.follow = raises(KafkaStorageException("503 Slow Down"))
     with pytest.raises(KafkaStorageException):
         fetcher.writer.process(None, 0)
-    leader.become({P0: Role(1, LEADER)}, "test")
+    fetcher.work.commits = True
     fetcher.it.keep_running()
-    assert fetcher.work.runs == [UNASKED]
+    assert fetcher.work.runs == [STREAMED]
 
 
-def test_ft_01_what_the_leader_commits_before_the_stream_has_begun_is_fetched_from_its_snapshot(fetcher, root):
-    leader = new_log(StorageRoot.of(root).child("log"))
-    fetcher.it.add_partitions({P0: InitialFetchState("flights", 1, 0, 0)})
-    fetcher.states.truncated(P0, 0)
-    for commits in range(2):
-        leader.become({P0: Role(commits, LEADER)}, "test")
-        fetcher.it.keep_running()
-        assert fetcher.it.fetch_states()[P0].lagging
-        fetcher.states.caught_up(P0)
-    fetcher.it.keep_running()
-    assert not fetcher.it.fetch_states()[P0].lagging, "the leader's log has not moved"
-
-
-def test_ft_01_while_its_query_is_down_a_fetcher_fetches_by_itself_again(fetcher, root):
+def test_ft_01_while_its_query_is_down_a_fetcher_looks_for_commits_by_itself_again(fetcher):
     """A backoff takes seconds, and so does the next start."""
-    leader = new_log(StorageRoot.of(root).child("log"))
-    fetcher.it.keep_running()
     fetcher.writer.process(None, 0)
+    fetcher.work.runs.clear()
     fetcher.writer.queries[0].end()
     fetcher.time.now += 1
     fetcher.it.keep_running()
-    for epoch in range(2):
-        fetcher.work.runs.clear()
-        leader.become({P0: Role(epoch, LEADER)}, "test")
-        fetcher.it.keep_running()
-        assert fetcher.work.runs == [UNASKED]
-        fetcher.time.now += 10
+    assert fetcher.work.runs == [STREAMED], "it follows anew, because a commit may have ended the query"
+    fetcher.work.commits = True
+    fetcher.it.keep_running()
+    assert fetcher.work.runs == [STREAMED] * 2
 
 
 def test_ft_01_a_query_is_looked_at_once_a_second(fetcher):
@@ -326,24 +305,15 @@ def test_ft_01_a_query_is_looked_at_once_a_second(fetcher):
 @pytest.mark.parametrize("end", ["begins", "fails", "is shut down", "hangs"])
 def test_ft_01_queries_start_in_turn_and_a_fetcher_that_waits_fetches_by_itself(fetcher, root, end):
     """More Python processes than cores start so slowly that Spark gives all of them up."""
-    work, leader = Round(), new_log(StorageRoot.of(root).child("log"))
+    work = Round()
     other = fetcher_of(root, SharedFetchStates(Clock()), work)
-    for epoch in range(2):
-        leader.become({P0: Role(epoch, LEADER)}, "test")
+    for _ in range(2):
+        work.commits = True
         other.keep_running()
-    assert (len(fetcher.writer.queries), work.runs) == (1, [UNASKED, UNASKED])
+    assert (len(fetcher.writer.queries), work.runs) == (1, [STREAMED, STREAMED])
     end_the_start(fetcher, end)
     other.keep_running()
     assert len(fetcher.writer.queries) == 2
-
-
-def test_ft_10_what_came_before_the_stream_began_is_read_from_the_snapshot(fetcher):
-    """The stream begins with the newest commit. The fetch before it may have ended below that."""
-    fetcher.it.add_partitions({P0: InitialFetchState("flights", 1, 0, 0)})
-    fetcher.states.truncated(P0, 0)
-    fetcher.states.caught_up(P0)
-    fetcher.writer.process(None, 0)
-    assert fetcher.it.fetch_states()[P0].lagging
 
 
 def test_br_04_a_query_that_hangs_is_waited_for_no_longer_than_it_is_said(fetcher, caplog):

@@ -1,7 +1,5 @@
 """The rounds that a fetcher's thread runs without a micro-batch."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
@@ -86,18 +84,6 @@ def test_ft_01_the_thread_is_woken_once_the_round_is_over(begun):
     begun.it._thread.wake = lambda: was_free.append(ends(in_background(begun.it._round_lock.acquire)))
     has_more_to_fetch(begun)
     assert was_free == [True]
-
-
-def test_ft_01_a_listing_finds_the_newest_commit_once_the_query_has_ended(begun):
-    """Looking for each commit since the first start would take long."""
-    asked = []
-    begun.it._leader_commits = SimpleNamespace(newest=lambda known: asked.append(known) or 7)
-    begun.it._leader_version = 5
-    begun.writer.queries[-1].end()
-    begun.time.now += 1
-    begun.it.keep_running()
-    begun.it.keep_running()
-    assert asked == [-1, 7]
 
 
 def test_ft_01_a_round_serves_what_was_asked_before_it_and_nothing_that_was_asked_since(begun):
