@@ -49,7 +49,8 @@ class Config(Settings):
         storage = {key: setting for key, setting in given.items() if _STORAGE_KEY.fullmatch(key)}
         known = {key: setting for key, setting in given.items() if key not in storage}
         config = cls(**_parse(known, KEYS, problems), storage=storage)
-        _raise_if(problems + [f"{source_name}: {words}" for words in _contradictions(config)])
+        together = _contradictions(config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms)
+        _raise_if(problems + [f"{source_name}: {words}" for words in together])
         return config
 
     def storage_options(self, owner: Owner, environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -102,23 +103,25 @@ class Config(Settings):
         return replace(self, **_scoped_values(configs, CLUSTER_KEYS, "cluster"))
 
     def with_sessions(self, is_local: bool) -> Config:
-        """These settings with the session time-outs and the heartbeat interval that are not set, for a cluster root on
-        a disk (`is_local`) or in an object store. Raises InvalidConfigurationException.
+        """Fills in the session time-outs and the heartbeat interval, in ms, that are not set. `is_local`: the cluster
+        root is on a disk. Raises InvalidConfigurationException if the interval is not below the session time-out.
 
         A store takes longer for a commit, at times by seconds, and each heartbeat is paid for. KIP-537 raised Kafka's
         session time-out from 6 s to 18 s for clouds.
         """
-        usual = _SESSION_MS if is_local else _SESSION_IN_A_STORE_MS
-        session = usual if self.broker_session_timeout_ms < 0 else self.broker_session_timeout_ms
-        beat, controller = self.broker_heartbeat_interval_ms, self.controller_session_timeout_ms
-        config = replace(
+        usual, where = (_SESSION_MS, "on a disk") if is_local else (_SESSION_IN_A_STORE_MS, "in an object store")
+        session, beat = self.broker_session_timeout_ms, self.broker_heartbeat_interval_ms
+        controller = self.controller_session_timeout_ms
+        if session < 0:
+            session = usual
+            _raise_if(_contradictions(beat, session, f", the default if the cluster root is {where}"))
+        return replace(
             self,
             broker_session_timeout_ms=session,
-            broker_heartbeat_interval_ms=max(session // _HEARTBEATS, 1) if beat < 0 else beat,
+            # Others may have the usual time-out, though this process has a longer one.
+            broker_heartbeat_interval_ms=min(session, usual) // _HEARTBEATS if beat < 0 else beat,
             controller_session_timeout_ms=usual if controller < 0 else controller,
         )
-        _raise_if(_contradictions(config))
-        return config
 
 
 @dataclass(frozen=True)
@@ -229,16 +232,14 @@ def _suggestion(name: str, keys: Mapping[str, ConfigKey]) -> str:
     return f"; known are {', '.join(keys)}{_STORAGE_HINT if keys is KEYS else ''}"
 
 
-def _contradictions(config: Config) -> list[str]:
-    """Values that are allowed one by one, but not together."""
-    heartbeat, session = config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms
-    problems = []
-    if heartbeat >= session > 0:
-        problems.append(
-            f"broker.heartbeat.interval.ms is {heartbeat}, it must be below broker.session.timeout.ms ({session}): "
-            "else a living broker looks dead"
-        )
-    return problems
+def _contradictions(heartbeat: int, session: int, why: str = "") -> list[str]:
+    """What is wrong with values that are allowed one by one, but not together. `why` the session lasts so long."""
+    if session < 0 or heartbeat < session:
+        return []
+    return [
+        f"broker.heartbeat.interval.ms is {heartbeat}, it must be below broker.session.timeout.ms ({session}{why}): "
+        "else a living broker looks dead"
+    ]
 
 
 def _raise_if(problems: list[str]) -> None:

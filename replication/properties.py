@@ -38,7 +38,7 @@ class IntegerOrDefault(Integer):
         return -1 if text == "-1" else super().parse(text)
 
     def __str__(self) -> str:
-        return f"{super().__str__()}, or -1"
+        return f"{super().__str__()}, or -1 for the default"
 
 
 class Boolean:

@@ -60,7 +60,7 @@ class Settings:
     replica_fetch_response_max_bytes: int = key(268435456, Integer(1))
     lakelog_executor_copy_bytes: int = key(134217728, Integer(1))
     broker_heartbeat_interval_ms: int = key(-1, IntegerOrDefault(1))
-    broker_session_timeout_ms: int = key(-1, IntegerOrDefault(1))
+    broker_session_timeout_ms: int = key(-1, IntegerOrDefault(3))
     controller_session_timeout_ms: int = key(-1, IntegerOrDefault(1))
     controlled_shutdown_max_retries: int = key(3, Integer(0))
     controlled_shutdown_retry_backoff_ms: int = key(5000, Integer(1))

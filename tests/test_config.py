@@ -113,8 +113,9 @@ SESSION, HEARTBEAT, LEASE = "broker.session.timeout.ms", "broker.heartbeat.inter
     [
         ({}, (6000, 2000, 6000), (18000, 6000, 18000)),
         ({SESSION: -1, HEARTBEAT: -1, LEASE: -1}, (6000, 2000, 6000), (18000, 6000, 18000)),
-        ({SESSION: 9000}, (9000, 3000, 6000), (9000, 3000, 18000)),
-        ({SESSION: 2}, (2, 1, 6000), (2, 1, 18000)),
+        ({SESSION: 9000}, (9000, 2000, 6000), (9000, 3000, 18000)),
+        ({SESSION: 60000}, (60000, 2000, 6000), (60000, 6000, 18000)),
+        ({SESSION: 3}, (3, 1, 6000), (3, 1, 18000)),
         ({HEARTBEAT: 5999}, (6000, 5999, 6000), (18000, 5999, 18000)),
         ({LEASE: 1}, (6000, 2000, 1), (18000, 6000, 1)),
     ],
@@ -127,18 +128,20 @@ def test_sessions_that_are_not_set_depend_on_the_store(given, on_a_disk, in_a_st
 
 
 @pytest.mark.parametrize(
-    ("given", "is_local"), [({HEARTBEAT: 6000}, True), ({HEARTBEAT: 18000}, False), ({SESSION: 1}, True)]
+    ("beat", "is_local", "where"), [(6000, True, "on a disk"), (18000, False, "in an object store")]
 )
-def test_a_heartbeat_that_is_no_shorter_than_the_session_is_refused(given, is_local):
-    with pytest.raises(InvalidConfigurationException, match=r"interval.ms is \d+, it must be below .* \(\d+\): else"):
-        Config.from_properties(given).with_sessions(is_local)
+def test_a_heartbeat_that_is_no_shorter_than_the_default_session_is_refused(beat, is_local, where):
+    words = f"interval.ms is {beat}, it must be below .* \\({beat}, the default if the cluster root is {where}\\): else"
+    with pytest.raises(InvalidConfigurationException, match=words):
+        Config.from_properties({HEARTBEAT: beat}).with_sessions(is_local)
 
 
 @pytest.mark.parametrize("name", [SESSION, HEARTBEAT, LEASE])
 @pytest.mark.parametrize("value", ["0", "-2", "", "2147483648", "1.5"])
 def test_a_session_is_a_positive_time_or_left_to_the_store(name, value):
     (found,) = problems_of(f"{name}={value}")
-    assert f"{name} is {value!r}, it must be an integer from 1 to 2147483647, or -1" in found
+    low = 3 if name == SESSION else 1
+    assert f"{name} is {value!r}, it must be an integer from {low} to 2147483647, or -1 for the default" in found
 
 
 def test_storage_options_of_a_root():

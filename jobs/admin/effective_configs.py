@@ -49,7 +49,7 @@ def broker_settings(
         elif name in CLUSTER_KEYS:
             yield EffectiveConfig(name, text_of(getattr(config, key.field)), CLUSTER)
         else:
-            yield EffectiveConfig(name, *_static(key, given))
+            yield EffectiveConfig(name, text_of(getattr(config, key.field)), _static(key, given)[1])
 
 
 def _static(key: ConfigKey, given: Mapping[str, Setting]) -> tuple[str, str]:

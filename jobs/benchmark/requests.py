@@ -81,7 +81,7 @@ def _measure(spark: SparkSession, plan: RequestsPlan, brokers: int, partitions: 
             sender = _Sender(cluster.cluster_uri, Config.from_properties(configs), partitions)
             sender.send()
             _settle(plan)
-            for _ in range(_WARM_UP_SENDS):  # they also end the quiet time, after which polls are rare
+            for _ in range(_WARM_UP_SENDS):  # polls are rare after a quiet time; these make them frequent again
                 sender.send()
             with _counting(lambda: store.counts(options)) as (sent, took):
                 for _ in range(plan.sends):

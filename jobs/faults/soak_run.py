@@ -31,7 +31,8 @@ KEPT, TRIMMED = "kept", "trimmed"
 ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, TRIMMED: {0: (2, 1, 3), 1: (3, 2, 1)}}
 # Compaction runs often, and removed files are deleted soon after the longest freeze. Polls are rare, because each poll
 # of the store is a request and all processes share a small machine. The broker with the slow store takes seconds a
-# round. Kafka's lag time of 30 s (KIP-537), longer than Lakelog's default, keeps it in sync.
+# round. Kafka's lag time of 30 s (KIP-537), longer than Lakelog's default, keeps it in sync. Sessions are as on a disk
+# in a store too, because the lengths of the faults are chosen for 6 s.
 SETTINGS = {
     "broker.session.timeout.ms": 6_000,
     "controller.session.timeout.ms": 6_000,

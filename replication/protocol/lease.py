@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The row of the active controller. `lease` rises as long as the controller is alive."""
+    """The row of the active controller, and `lease`, the version of its table, which rises as long as the controller is
+    alive."""
 
     controller_id: str
     controller_epoch: int

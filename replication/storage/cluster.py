@@ -10,6 +10,7 @@ from lakelog.replication.config import Config, Owner
 from lakelog.replication.errors import (
     BrokerNotAvailableException,
     InconsistentClusterIdException,
+    InvalidConfigurationException,
     LakelogException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
@@ -48,7 +49,7 @@ class Cluster:
             )
         self.root = root
         self.cluster_id: str = identity["cluster_id"]
-        self.config = config.in_cluster(dict(identity["configs"])).with_sessions(root.is_local)
+        self.config = _with_sessions(config.in_cluster(dict(identity["configs"])), root)
         self.metadata = MetadataTable.open(root)
         self.topics = TopicTable.open(root)
         self._brokers = BrokerDirectory(root)
@@ -156,6 +157,13 @@ class Cluster:
             return not registration.shutting_down or is_formatted(root)
         except LakelogException:
             return True
+
+
+def _with_sessions(config: Config, root: StorageRoot) -> Config:
+    try:
+        return config.with_sessions(root.is_local)
+    except InvalidConfigurationException as error:
+        raise InvalidConfigurationException(f"{root.uri}: {error}") from error
 
 
 def storage_root(uri: str, owner: Owner, config: Config) -> StorageRoot:

@@ -123,6 +123,9 @@ def test_ce_05_whose_lease_is_gone_is_deposed(world):
     for write in (a._cluster.lease.renew, a._cluster.lease.resign):
         with pytest.raises(ControllerMovedException, match="a: controller epoch 1 is over: nobody is elected"):
             write(Lease("a", 1))
+    world.clock.now += TIMEOUT / 3
+    a.round()
+    assert not a.is_active
 
 
 def test_ce_05_a_deposed_controller_stands_by_and_may_be_elected_again(world):

@@ -69,7 +69,7 @@ def test_sessions_that_are_not_set_are_longer_in_an_object_store(cluster):
             assert (*sessions, found.controller_session_timeout_ms) == expected
         late = Config.from_properties({"broker.heartbeat.interval.ms": 6000})
         assert Cluster.open(bucket.uri, late).config.broker_heartbeat_interval_ms == 6000
-        with pytest.raises(InvalidConfigurationException, match=r"is 6000, it must be below .* \(6000\)"):
+        with pytest.raises(InvalidConfigurationException, match=f"{cluster.uri}: .* is 6000, it must be below .*"):
             Cluster.open(cluster.uri, late)
 
 

@@ -121,8 +121,8 @@ class FetchRunner:
             self._states.fell_behind(self._states.all())
 
     def finds_commits(self) -> bool:
-        """Whether a round must be told of commits of the leader, as by a micro-batch: they are new, or it has not
-        followed until now. False if the leader cannot be read, because the fetch itself tells why."""
+        """Whether the leader has commits that no round was told of. The first time, and the first time after
+        `stop_following`, it is true. False if the leader cannot be read, because the fetch itself tells why."""
         with suppress(KafkaStorageException):
             if self._headers.follows:
                 return self._headers.finds_commits()

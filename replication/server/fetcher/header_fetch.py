@@ -21,9 +21,9 @@ class HeaderFetch:
     """Reads the batch headers for one fetcher, in the driver: they are few, and a job of Spark for them would cost more
     than all the rest of a micro-batch.
 
-    `source` is the log of broker `leader`. A micro-batch only tells that the log has new segments. They are read from
-    the fetcher's own position on, up to the newest commit. A fetch that has read segments of `max_bytes` ends before
-    it: then `has_more` is true, and the next fetch goes on without being told.
+    `source` is the log of broker `leader`. A micro-batch, or `finds_commits`, only tells that the log has new segments.
+    They are read from the fetcher's own position on, up to the newest commit. A fetch that has read segments of
+    `max_bytes` ends before it: then `has_more` is true, and the next fetch goes on without being told.
     """
 
     def __init__(self, name: str, source: StorageRoot, leader: int, max_bytes: int) -> None:
@@ -52,7 +52,7 @@ class HeaderFetch:
         self._position = self._end
 
     def fetch(self, is_streamed: bool, step: FetchHeaders) -> FetchedHeaders:
-        """Reads what `step` asks for: from the newest commits if a micro-batch has told of some, and from the snapshot.
+        """Reads what `step` asks for: from the newest commits if the round was told of some, and from the snapshot.
 
         Raises KafkaStorageException if the leader's log cannot be read.
         """

@@ -1,5 +1,5 @@
 """A follower's query: streams the new segments of a leader, and each micro-batch is a round of `FetchRunner`. A thread
-beside it runs the rounds that need no new segments.
+beside it runs the rounds that need no new segments, and all of them until the query has begun.
 
 Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth, and the streaming
 checkpoint is not: every start deletes it. [FT-01, FM-06]
@@ -178,7 +178,7 @@ class ReplicaFetcher:
         if query is not None:
             self._query = None
             self._begun.clear()
-            self._round.stop_following()  # it may be a commit that ends it
+            self._round.stop_following()  # a commit may have ended the query, and the snapshot is read without it
             self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
         elif time.monotonic() >= self._restart_at and self._may_start and self._turn.take():
             self._turn_ends_at = time.monotonic() + _TURN_SECONDS

@@ -50,8 +50,8 @@ class NewSegments:
         return LogOffset(last_version(self._log))
 
     def newest_after(self, start: LogOffset) -> LogOffset:
-        """The newest commit after `start`, or a later one of the many after it; `start` if it is the newest. An earlier
-        one tells that the log was made again. Raises KafkaStorageException."""
+        """The newest commit after `start` or, if many follow, the last one that this look has read; `start` if none
+        follows. An earlier one tells that the log was made again. Raises KafkaStorageException."""
         newest = self._newest(start.log)
         return start if newest.log == start.log else newest
 

@@ -13,7 +13,7 @@ from lakelog.replication.storage.tables.broker_table import BrokerTable, broker_
 
 logger = logging.getLogger(__name__)
 
-_NUMBERS = ("broker_id", "broker_epoch", "heartbeat", "metadata_version", "log_version")
+_NUMBERS = ("broker_id", "broker_epoch", "metadata_version", "log_version")
 
 
 class BrokerDirectory:

@@ -66,7 +66,7 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
         return written[-1]
 
     def update(self, broker_epoch: int, why: str, **changes: object) -> BrokerRegistration:
-        """Changes fields of the registration that this process has made, if any. Each call moves the heartbeat.
+        """Changes fields of this process's registration, or none. Each call moves the heartbeat.
 
         Raises StaleBrokerEpochException if a newer process has registered under the id.
         """

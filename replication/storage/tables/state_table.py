@@ -150,11 +150,11 @@ class StateTable:
         """Writes what `change` makes of the newest rows, asking again when somebody else has written in between.
 
         Returns the version written, or None if `change` answered None: nothing to do. A commit that changes no row has
-        no file: it moves the version, and writes `cause` and `txns`. Since an outcome that cannot be
-        told is decided anew, `change` must know its own work when it sees it. With `once` the table's log is looked at
-        first: what has landed is not written again over what others have made of it since; `change` must then answer
-        the same for the same rows. `patience`: see `compare_and_set`. Raises KafkaStorageException, and
-        TimeoutException where others have won until `deadline`, of the monotonic clock.
+        no file: it moves the version, and writes `cause` and `txns`. Since an outcome that cannot be told is decided
+        anew, `change` must know its own work when it sees it. With `once` the table's log is looked at first: what has
+        landed is not written again over what others have made of it since; `change` must then answer the same for the
+        same rows. `patience`: see `compare_and_set`. Raises KafkaStorageException, and TimeoutException where others
+        have won until `deadline`, of the monotonic clock.
         """
         update, tried = uuid.uuid4().hex, set[int]()
 

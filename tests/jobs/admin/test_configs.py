@@ -73,6 +73,13 @@ def test_without_a_name_all_that_are_registered_are_described_in_full(on_t: Run)
     assert sorted({row["broker"] for row in json.loads(out)}) == ["1", "2", "3"]
 
 
+def test_a_time_that_is_left_to_the_store_is_shown_as_it_holds(on_t: Run) -> None:
+    found = described(on_t, *BROKERS, "--entity-name", "1")
+    sessions = "broker.session.timeout.ms", "controller.session.timeout.ms"
+    assert {found[name] for name in sessions} == {("6000", "DEFAULT_CONFIG")}
+    assert found["broker.heartbeat.interval.ms"] == ("2000", "DEFAULT_CONFIG")
+
+
 @pytest.mark.parametrize("words", [[], ["--all"]])
 def test_a_broker_or_topic_that_there_is_not_is_an_error(on_t: Run, words: list[str]) -> None:
     status, out, err = on_t(configs, "--describe", *words, *BROKERS, "--entity-name", "9", "-o", "json")

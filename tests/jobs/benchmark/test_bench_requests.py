@@ -123,7 +123,9 @@ def test_a_cluster_is_measured_for_each_number_of_brokers_and_partitions() -> No
 
 def test_a_small_cluster_is_counted(spark: SparkSession) -> None:
     """Real brokers, a real store in a process of its own."""
-    (found,) = measure_requests(spark, RequestsPlan([1], [2], seconds=5, sends=1))
+    (found,) = measure_requests(
+        spark, RequestsPlan([1], [2], seconds=5, sends=1, configs={"broker.session.timeout.ms": 6000})
+    )
     assert found.rows_equal
     assert {what.table for what in found.sent} >= {"log"}
     assert {what.kind for what in found.idle} >= {"GET", "PUT"}, "looks, and a heartbeat every 2 s"
