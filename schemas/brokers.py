@@ -12,6 +12,7 @@ BROKERS = Table(
         Column("root", "string", "URI of its storage root"),
         Column("rack", "string", "Rack, zone or region; null if not set", nullable=True),
         Column("broker_epoch", "bigint", "Rises with each registration of this broker id"),
+        Column("incarnation_id", "string", "Random id of the process that has registered"),
         Column("metadata_version", "bigint", "Version of metadata that the broker has applied; -1: none yet"),
         Column("shutting_down", "boolean", "The broker asks for a controlled shutdown, or has stopped"),
         Column("storage_error", "string", "Fault of the root; null if none", nullable=True),

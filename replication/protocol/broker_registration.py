@@ -26,6 +26,8 @@ class BrokerRegistration:
 
     `offline_partitions`: `<topic id>/<partition>` of each replica with a broken file. Quotas and rates are in bytes/s;
     a quota of None is no limit. `divergences`: how often a log differed from its leader's under equal epochs.
+    `incarnation_id`: a random id of the process, so that none takes another's row for its own. Kafka:
+    `BrokerRegistrationRequest`.
     """
 
     broker_id: int
@@ -45,6 +47,7 @@ class BrokerRegistration:
     follower_replication_quota: int | None = None
     follower_replication_rate: int | None = None
     divergences: int | None = None
+    incarnation_id: str = ""
     heartbeat: int = field(default=0, compare=False)
 
     @property

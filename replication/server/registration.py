@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -37,6 +38,7 @@ class Registration:
         self._config = config
         self._lock = threading.RLock()
         self._epoch: int | None = None
+        self._incarnation_id = uuid.uuid4().hex
         self._offered: BrokerRegistration | None = None
 
     def register(self, log: ReplicaLog, seen: int = 0) -> int:
@@ -78,6 +80,7 @@ class Registration:
         self._offered = BrokerRegistration(
             self._config.broker_id, self._root.uri, self._config.broker_rack, epoch, -1, False, error, *log,
             last.log_epoch if last and is_the_same else epoch, last.offline_partitions if last else (),
+            incarnation_id=self._incarnation_id,
         )  # fmt: skip
         return self._offered
 

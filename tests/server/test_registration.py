@@ -179,6 +179,36 @@ def unreachable_after(register):
     return patched
 
 
+@pytest.mark.parametrize("beats", [0, 2])
+def test_bc_01_of_two_processes_that_register_at_once_none_takes_the_others_epoch_for_its_own(process, beats):
+    process(log())
+    one, other = process(), process()
+    decided = []
+
+    def register_meanwhile(_):
+        if not decided:
+            decided.append(other.register(log()))
+            for _ in range(beats):
+                other.beat(None)
+
+    one.table._table.update = interrupted(one.table._table.update, register_meanwhile)
+    assert (one.register(log()), decided) == (3, [2])
+    with pytest.raises(StaleBrokerEpochException):
+        other.beat(None)
+
+
+def interrupted(update, meanwhile):
+    def updates(cause, change, *given):
+        def decides(rows):
+            made = change(rows)
+            meanwhile(rows)
+            return made
+
+        return update(cause, decides, *given)
+
+    return updates
+
+
 def test_li_04_who_has_no_storage_is_not_alive_and_is_again_when_it_has(process):
     broker, liveness, seen = process(log()), Liveness(6000, time.monotonic), []
     for error in (None, "the disk is gone", None):

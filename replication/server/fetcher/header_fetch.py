@@ -57,7 +57,8 @@ class HeaderFetch:
         Raises KafkaStorageException if the leader's log cannot be read.
         """
         found: list[NewSegment] = []
-        if is_streamed or self.has_more:
+        starts_over = self._end != self._position
+        if is_streamed or self.has_more or starts_over:
             found, self._end, self.has_more = self._segments.read(self._position, self._max_bytes)
         gaps = {segment.gap for segment in found if segment.gap}
         files = [segment.file for segment in found if segment.file] if step.log_ends else []

@@ -147,7 +147,7 @@ class ReplicaFetcher:
             self._turn.give_back()  # it hangs, and others may start
         if self._round_lock.acquire(blocking=False):  # a micro-batch that is under way serves what was asked before it
             try:
-                self._fetch_if_due(is_told=not self._begun.is_set() and self._round.finds_commits())
+                self._fetch_if_due()
             finally:
                 self._round_lock.release()
 
@@ -158,10 +158,11 @@ class ReplicaFetcher:
         self._end_with_spark()  # its queries stay active
         return not query.isActive
 
-    def _fetch_if_due(self, is_told: bool) -> None:
-        """Runs a round if it `is_told` of commits, or due. As in a micro-batch, an unexpected error delays all
-        partitions. [FT-06]"""
+    def _fetch_if_due(self) -> None:
+        """Runs a round if one is due, or for commits of which no micro-batch tells yet. As in a micro-batch, an
+        unexpected error delays all partitions. [FT-06]"""
         try:
+            is_told = not self._begun.is_set() and self._round.finds_commits()
             if (is_told or self._is_due()) and self._fetch(is_streamed=is_told):
                 self._ask()
         except StaleBrokerEpochException:

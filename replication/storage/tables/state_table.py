@@ -26,6 +26,7 @@ from lakelog.schemas import Table
 Row = dict[str, Any]
 
 _UPDATE = "lakelog.update"  # names an update in its commits, of which only one can win
+_COMMITS_A_FILE = 50  # after so many commits the rows are written again, in case their file was lost
 
 
 class StateTable:
@@ -39,6 +40,7 @@ class StateTable:
         self._rows: list[Row] = []
         self._codec = RowCodec(table.arrow)
         self._names: set[str] = set()
+        self._named_at = -1  # the version at which the names were seen first
         self._cleaner: FileCleaner | None = None
         self._load()
 
@@ -108,7 +110,9 @@ class StateTable:
         names = _names(files)
         if self._cleaner:
             self._cleaner.removed(self._names - names)
-        self._names, self._loaded = names, self._log.version
+        self._loaded = self._log.version
+        if names != self._names or self._named_at < 0:
+            self._names, self._named_at = names, self._loaded
 
     def _read(self, files: Sequence[AddedFile]) -> list[Row]:
         found = [self._read_file(file) for file in files]
@@ -150,11 +154,11 @@ class StateTable:
         """Writes what `change` makes of the newest rows, asking again when somebody else has written in between.
 
         Returns the version written, or None if `change` answered None: nothing to do. A commit that changes no row has
-        no file: it moves the version, and writes `cause` and `txns`. Since an outcome that cannot be told is decided
-        anew, `change` must know its own work when it sees it. With `once` the table's log is looked at first: what has
-        landed is not written again over what others have made of it since; `change` must then answer the same for the
-        same rows. `patience`: see `compare_and_set`. Raises KafkaStorageException, and TimeoutException where others
-        have won until `deadline`, of the monotonic clock.
+        no file, but for one in 50: it moves the version, and writes `cause` and `txns`. Since an outcome that cannot be
+        told is decided anew, `change` must know its own work when it sees it. With `once` the table's log is looked at
+        first: what has landed is not written again over what others have made of it since; `change` must then answer
+        the same for the same rows. `patience`: see `compare_and_set`. Raises KafkaStorageException, and
+        TimeoutException where others have won until `deadline`, of the monotonic clock.
         """
         update, tried = uuid.uuid4().hex, set[int]()
 
@@ -185,7 +189,7 @@ class StateTable:
         return None
 
     def _commit(self, cause: Mapping[str, Any], rows: list[Row], txns: Mapping[str, int] | None) -> int:
-        if rows == self._rows:
+        if rows == self._rows and self._log.version - self._named_at < _COMMITS_A_FILE:
             self._log.commit(cause, txns=txns)
             self._loaded = self._log.move_own().version
             return self._loaded

@@ -90,6 +90,18 @@ def test_ft_05_a_fetch_goes_on_where_the_last_one_has_ended_and_a_round_that_sta
     assert fetched(fetch, {P0: 0}) == [(0, 1, 1)]
 
 
+def test_ft_05_a_round_that_nobody_told_of_the_rest_has_it_again_where_it_starts_over(log):
+    fetch = begun(log, max_bytes=2**20)
+    fill(log, P0, 1)
+    fetch._max_bytes = 1
+    assert (fetched(fetch, {P0: 0}), fetch.has_more) == ([(0, 0, 0)], True)
+    fetch._max_bytes = 2**20
+    fill(log, P0, 1)
+    assert [len(fetch.fetch(False, step({P0: 0})).batches) for _ in range(3)] == [1, 1, 1]
+    fetch.done()
+    assert fetched(fetch, {P0: 0}, is_streamed=False) == []
+
+
 def test_what_was_there_before_the_stream_began_is_in_the_snapshot_alone(log):
     fill(log, P0, 1)
     fetch = begun(log)

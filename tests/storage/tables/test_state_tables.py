@@ -100,6 +100,19 @@ def test_the_rows_of_a_commit_without_a_file_are_not_older_than_what_was_written
     assert names(other) == ["first", "second"]
 
 
+def test_after_many_commits_without_a_file_the_rows_are_written_again_in_case_it_was_lost(storage, producers):
+    first = {file.name for file in producers._log.active_files()}
+    for name in first:
+        storage.delete(name)
+    with pytest.raises(CorruptRecordException):
+        StateTable.open(storage, PRODUCERS)
+    commits = [read_commit(storage, producers.update({}, lambda rows: rows)) for _ in range(51)]
+    assert [len(commit.adds) for commit in commits] == [0] * 50 + [1]
+    assert {file.name for file in commits[-1].removes} == first
+    assert names(StateTable.open(storage, PRODUCERS)) == names(producers) == ["first"]
+    assert not read_commit(storage, producers.update({}, lambda rows: rows)).adds
+
+
 def test_a_table_may_lose_its_rows(storage, producers):
     producers.update({}, lambda _: [])
     assert StateTable.open(storage, PRODUCERS).rows == producers.rows == []
