@@ -1,15 +1,11 @@
-"""The rows that start a follower's micro-batch: one row a segment that its leader's log has gained."""
+"""The rows that start a follower's micro-batch: one row each time that its leader's log has gained segments."""
 
 from lakelog.schemas.table import Column, Table
 
 NEW_SEGMENTS = Table(
     name="new_segments",
-    description="Segments in the order of the leader's commits; streamed, never stored",
-    key=("version", "segment"),
-    writers="nobody: the streaming source reads the leader's commits",
-    columns=(
-        Column("version", "bigint", "Version of the leader's log table that added the segment"),
-        Column("segment", "string", "Name of the data file; null: commits up to here were not read", nullable=True),
-        Column("gap", "string", "Reason why commits were not read; null for a segment", nullable=True),
-    ),
+    description="News of a leader's log; streamed, never stored",
+    key=("version",),
+    writers="nobody: the follower's own thread tells its stream",
+    columns=(Column("version", "bigint", "Version of the leader's log table up to which there are new segments"),),
 )

@@ -21,7 +21,7 @@ def run_broker(args: argparse.Namespace, config: Config) -> int:
     spark = job_session(f"lakelog broker {config.broker_id}")
     told = stop_signals()  # after PySpark, which has a handler of its own
     try:
-        warm_up(spark, cluster.storage_of(config.broker_id, args.root), config.broker_id)
+        warm_up(spark, config.broker_id)
         return _serve(Broker(spark, args.cluster, args.root, config, watch), told)
     finally:
         spark.stop()

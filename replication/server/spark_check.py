@@ -19,11 +19,9 @@ from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.server.executors import ExecutorsFailed, is_local, on_executors
 from lakelog.replication.server.fetcher.error_line import TRACEBACK, error_line
 from lakelog.replication.storage.delta.spark_delta import check_delta
-from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_source import stream_segments
 from lakelog.replication.storage.log.segment_stream import SegmentStream
 
-_NOWHERE = "/nowhere"  # planning a stream opens no root
 _ERROR_LINE = re.compile(r"^[:\s]*(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _TOO_SLOW = "Python worker failed to connect back"
 _PATIENCE_SECONDS = 120.0  # a container may have to start first
@@ -52,7 +50,7 @@ def _check_workers(spark: SparkSession) -> None:
     it gets three tries."""
     for last in (False, False, True):
         try:
-            stream_segments(spark.newSession(), SegmentStream(StorageRoot.of(_NOWHERE), 0))
+            stream_segments(spark.newSession(), SegmentStream())
         except Exception as error:  # Spark's and py4j's: the worker failed, or could not be started
             if last or _TOO_SLOW not in str(error):
                 raise InvalidConfigurationException(_refusal(spark.sparkContext.pythonExec, str(error))) from None

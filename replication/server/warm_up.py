@@ -13,7 +13,6 @@ import time
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND, follower_session
-from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_source import stream_segments
 from lakelog.replication.storage.log.segment_stream import SegmentStream
 
@@ -22,7 +21,7 @@ logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS, _LOOK_SECONDS = 60.0, 0.1
 
 
-def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int) -> bool:
+def warm_up(spark: SparkSession, broker_id: int) -> bool:
     """Runs a micro-batch of a stream like a follower's. Returns whether it ran within a minute.
 
     Raises InvalidConfigurationException if the session cannot run a broker. It only logs other errors, because the
@@ -35,7 +34,7 @@ def warm_up(spark: SparkSession, root: StorageRoot, broker_id: int) -> bool:
 
     with tempfile.TemporaryDirectory(prefix="lakelog-warm-up-", ignore_cleanup_errors=True) as checkpoint:
         try:
-            stream = stream_segments(session, SegmentStream(root, broker_id))
+            stream = stream_segments(session, SegmentStream())
             writer = stream.writeStream.foreachBatch(process).option("checkpointLocation", f"file://{checkpoint}")
             query = writer.options(**CHECKPOINTS_IN_THE_BACKGROUND).start()
             deadline = time.monotonic() + _PATIENCE_SECONDS

@@ -186,7 +186,7 @@ def test_executors_that_fail_are_refused_in_one_sentence(workers, monkeypatch, e
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("start", [follower_session, lambda spark: warm_up(spark, None, 1)])
+@pytest.mark.parametrize("start", [follower_session, lambda spark: warm_up(spark, 1)])
 def test_a_broker_asks_before_it_does_anything_else(workers, start):
     workers(IMPORT)
     with pytest.raises(InvalidConfigurationException, match="cannot run Lakelog"):

@@ -120,23 +120,13 @@ class FetchRunner:
             self._headers.begin()
             self._states.fell_behind(self._states.all())
 
-    def finds_commits(self) -> bool:
-        """Whether the leader has commits that no round was told of. The first time, and the first time after
-        `stop_following`, it is true. False if the leader cannot be read, because the fetch itself tells why."""
-        with suppress(KafkaStorageException):
-            if self._headers.follows:
-                return self._headers.finds_commits()
-            self.follow()
-            return True
-        return False
-
     def stop_following(self) -> None:
         """The commits that were not read yet are read from the snapshot, once rounds follow again."""
         self._headers.follows = False
 
     def run(self, is_streamed: bool) -> bool:
         """Runs one round, and returns whether more can be fetched at once. `is_streamed`: a micro-batch, or
-        `finds_commits`, has told that the leader's log has new segments.
+        `LeaderLogWatch`, has told that the leader's log has new segments.
 
         Raises StaleBrokerEpochException once a newer process of this broker has claimed its tables, and BrokerKilled.
         Other errors of Lakelog and of the store delay the partitions instead.

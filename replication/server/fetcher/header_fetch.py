@@ -21,30 +21,22 @@ class HeaderFetch:
     """Reads the batch headers for one fetcher, in the driver: they are few, and a job of Spark for them would cost more
     than all the rest of a micro-batch.
 
-    `source` is the log of broker `leader`. A micro-batch, or `finds_commits`, only tells that the log has new segments.
-    They are read from the fetcher's own position on, up to the newest commit. A fetch that has read segments of
-    `max_bytes` ends before it: then `has_more` is true, and the next fetch goes on without being told.
+    `source` is the log of broker `leader`. A micro-batch, or `LeaderLogWatch`, only tells that the log has new
+    segments. They are read from the fetcher's own position on, up to the newest commit. A fetch that has read segments
+    of `max_bytes` ends before it: then `has_more` is true, and the next fetch goes on without being told.
     """
 
     def __init__(self, name: str, source: StorageRoot, leader: int, max_bytes: int) -> None:
         self._name, self._source, self._max_bytes = name, source, max_bytes
         self._segments = NewSegments(source, leader)
-        self._position = self._end = self._found = LogOffset(-1)
+        self._position = self._end = LogOffset(-1)
         self.has_more = self.follows = False
 
     def begin(self) -> None:
         """Begins at the newest commit. What was there before must be read from the snapshot. Raises
         KafkaStorageException."""
-        self._position = self._end = self._found = self._segments.newest()
+        self._position = self._end = self._segments.newest()
         self.has_more, self.follows = False, True
-
-    def finds_commits(self) -> bool:
-        """Whether the log has commits that were neither fetched nor found. Where it has fewer, it was made again, and
-        is not followed any more. Raises KafkaStorageException."""
-        known = max(self._position, self._found)
-        self._found = self._segments.newest_after(known)
-        self.follows = self._found >= known
-        return self._found != known
 
     def done(self) -> None:
         """Goes on after what was fetched last. Until then the same headers are fetched again, because a round may start

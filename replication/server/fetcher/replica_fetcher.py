@@ -1,5 +1,6 @@
-"""A follower's query: streams the new segments of a leader, and each micro-batch is a round of `FetchRunner`. A thread
-beside it runs the rounds that need no new segments, and all of them until the query has begun.
+"""A follower's query: each micro-batch is a round of `FetchRunner`. A thread beside it looks for new segments of the
+leader and starts the micro-batches. It runs the rounds that need no new segments, and all of them until the query has
+begun.
 
 Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth, and the streaming
 checkpoint is not: every start deletes it. [FT-01, FM-06]
@@ -11,14 +12,14 @@ import logging
 import random
 import threading
 import time
-import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.config import Config
-from lakelog.replication.errors import StaleBrokerEpochException
+from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -26,15 +27,15 @@ from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher.backoff import backoff_ms
 from lakelog.replication.server.fetcher.error_line import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
-from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND
+from lakelog.replication.server.fetcher.follower_query import FollowerQuery
+from lakelog.replication.server.fetcher.leader_log_watch import LeaderLogWatch
 from lakelog.replication.server.fetcher.start_turn import StartTurn
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.server.spark_end import kill_if_stopped
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.segment_source import stream_segments
-from lakelog.replication.storage.log.segment_stream import SegmentStream
+from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
@@ -60,11 +61,9 @@ class ReplicaFetcher:
         self._config = config
         self._states = states
         self._round = work
-        self._folder = checkpoints.child(fetcher_name(key))
-        self._stream = SegmentStream(
-            source, key.broker_id, self.name, config.replica_fetch_response_max_bytes, config.lakelog_poll_interval_ms,
-            config.replica_fetch_wait_max_ms,
-        )  # fmt: skip
+        self._watch, self._is_told = LeaderLogWatch(source.child(LOG.name), key.broker_id), False
+        folder = checkpoints.child(fetcher_name(key))
+        self._starts = FollowerQuery(spark, self.name, folder, config.replica_fetch_wait_max_ms, self._process)
         self._round_lock = threading.RLock()
         self._is_asked = threading.Event()
         self._ending: threading.Thread | None = None
@@ -80,16 +79,6 @@ class ReplicaFetcher:
     def start(self) -> None:
         """Starts on a thread of its own: a query takes seconds to start, and the broker must lead meanwhile."""
         self._thread.start()
-
-    def _start_query(self) -> None:
-        """Starts the query with a new checkpoint, and deletes the older ones. They are on this machine's disk, also if
-        the cluster has another file system by default, such as HDFS."""
-        if self._folder.list():
-            self._folder.delete_folder()
-        writer = stream_segments(self._spark, self._stream).writeStream.queryName(self.name).foreachBatch(self._process)
-        checkpoint = self._folder.child(uuid.uuid4().hex).uri
-        writer = writer.option("checkpointLocation", f"file://{checkpoint}")
-        self._query = writer.options(**CHECKPOINTS_IN_THE_BACKGROUND).start()
 
     def add_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
         """Adds partitions to fetch. A partition that it has under the same leader epoch stays as it is. [FS-02]"""
@@ -139,12 +128,13 @@ class ReplicaFetcher:
 
     def keep_running(self) -> None:
         """Starts the query, also again a backoff after it has failed, and runs the rounds for which the stream brings
-        nothing. Until the query's first micro-batch it also looks for the leader's commits, because a query takes
-        seconds to begin, and the follower would leave the ISR meanwhile."""
+        nothing. A query takes seconds to begin, and the follower would leave the ISR meanwhile: until then the rounds
+        fetch new segments, too."""
         if self._query is None or self._has_ended(self._query):
             self._restart(self._query)
         elif not self._begun.is_set() and time.monotonic() >= self._turn_ends_at:
             self._turn.give_back()  # it hangs, and others may start
+        self._look_at_leader()
         if self._round_lock.acquire(blocking=False):  # a micro-batch that is under way serves what was asked before it
             try:
                 self._fetch_if_due()
@@ -158,11 +148,19 @@ class ReplicaFetcher:
         self._end_with_spark()  # its queries stay active
         return not query.isActive
 
+    def _look_at_leader(self) -> None:
+        """Starts a micro-batch if the leader has new segments, or leaves them to a round if the query has not begun."""
+        with suppress(KafkaStorageException):  # the fetch itself tells why the leader cannot be read
+            self._is_told = self._watch.has_news() or self._is_told
+        if self._is_told and self._begun.is_set():
+            self._is_told = False
+            self._starts.ring(self._watch.version)
+
     def _fetch_if_due(self) -> None:
-        """Runs a round if one is due, or for commits of which no micro-batch tells yet. As in a micro-batch, an
-        unexpected error delays all partitions. [FT-06]"""
+        """Runs a round if one is due, or for segments of which no micro-batch tells. As in a micro-batch, an unexpected
+        error delays all partitions. [FT-06]"""
         try:
-            is_told = not self._begun.is_set() and self._round.finds_commits()
+            is_told = self._was_told()
             if (is_told or self._is_due()) and self._fetch(is_streamed=is_told):
                 self._ask()
         except StaleBrokerEpochException:
@@ -170,6 +168,15 @@ class ReplicaFetcher:
         except Exception as error:
             logger.exception("%s: unexpected error", self.name)
             self._round.delay_all(f"{type(error).__name__}: {error}")
+
+    def _was_told(self) -> bool:
+        """Takes the news of the leader's log, if there are any and the rounds can follow it."""
+        with suppress(KafkaStorageException):  # as above; the news stay
+            if self._is_told:
+                self._round.follow()
+                self._is_told = False
+                return True
+        return False
 
     def _is_due(self) -> bool:
         """Whether a round was asked for, a delay is over, or the leader's rows have news."""
@@ -180,11 +187,12 @@ class ReplicaFetcher:
             self._query = None
             self._begun.clear()
             self._round.stop_following()  # a commit may have ended the query, and the snapshot is read without it
+            self._is_told = True
             self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
         elif time.monotonic() >= self._restart_at and self._may_start and self._turn.take():
             self._turn_ends_at = time.monotonic() + _TURN_SECONDS
             try:
-                self._start_query()
+                self._query = self._starts.start()
             except Exception as error:  # from Spark, from its workers or from the checkpoint's folder
                 self._end_with_spark()
                 self._has_failed(f"its query does not start: {error_line(error)}")
@@ -228,6 +236,7 @@ class ReplicaFetcher:
             self._thread.stop()
             if self._query is not None:
                 self._query.stop()
+            self._starts.close()
         except Exception:  # Spark's errors too: no caller would receive them
             logger.exception("%s: error while its query was stopped", self.name)
         finally:

@@ -5,12 +5,14 @@ Kafka: the position of a fetch request in the leader's log. [FT-05]
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
-from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
+from lakelog.replication.storage.delta.commit_reader import read_commit
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_name import is_snapshot, leader_of
@@ -47,20 +49,17 @@ class NewSegments:
 
     def newest(self) -> LogOffset:
         """The newest commit, from a listing. Raises KafkaStorageException."""
-        return LogOffset(last_version(self._log))
+        return LogOffset(self._commits.newest(-1))  # and its stamp, from which on other threads' commits are known
 
-    def newest_after(self, start: LogOffset) -> LogOffset:
-        """The newest commit after `start` or, if many follow, the last one that this look has read; `start` if none
-        follows. An earlier one tells that the log was made again. Raises KafkaStorageException."""
-        newest = self._newest(start.log)
-        return start if newest.log == start.log else newest
-
-    def read(self, start: LogOffset, max_bytes: int = UNBOUNDED) -> tuple[list[NewSegment], LogOffset, bool]:
+    def read(
+        self, start: LogOffset, max_bytes: int = UNBOUNDED, age: float | None = None
+    ) -> tuple[list[NewSegment], LogOffset, bool]:
         """All segments after `start`, the offset after them, and whether there may be more: it ends after the segment
-        with which their sizes reach `max_bytes`. Raises KafkaStorageException."""
+        with which their sizes reach `max_bytes`. With an `age` it may take a look at an object store that this process
+        began at most so many seconds ago. Raises KafkaStorageException."""
         found: list[NewSegment] = []
         while True:
-            target = self._newest(start.log)
+            target = self._newest(start.log, age)
             more, end = self.between(start, target, max_bytes)
             found += more
             max_bytes -= sum(segment.file.size for segment in more if segment.file)
@@ -74,6 +73,8 @@ class NewSegments:
         """The segments from `start` to `target`, and the offset after them: `target`, or an earlier one if their sizes
         reach `max_bytes` before it. Raises KafkaStorageException."""
         found: list[NewSegment] = []
+        if target.log < start.log:
+            return self._gap(target, f"{self._log.uri} has lost its commits after {target.log}")
         version, skip, size = start.log, start.files, 0
         while version < target.log + (target.files > 0):
             try:
@@ -95,11 +96,26 @@ class NewSegments:
             return self._gap(target)
         return found, target if target.files else LogOffset(version)
 
-    def _newest(self, version: int) -> LogOffset:
+    def _newest(self, version: int, age: float | None) -> LogOffset:
+        noted, started = self._log.newest_versions, time.monotonic()
+        if noted is None or age is None or self._is_newest(version, self._commits.in_hand(version), started - age):
+            return self._look(version, started, age)
+        with noted.one_look(self._log.uri):
+            return self._look(version, started, age)
+
+    def _is_newest(self, version: int, found: Sequence[Commit], since: float) -> bool:
+        """Whether this process has begun a look `since` then that found no commit after `found`."""
+        noted = self._log.newest_versions
+        return noted is not None and noted.looked_at(self._log.uri, version + len(found), since) is not None
+
+    def _look(self, version: int, started: float, age: float | None) -> LogOffset:
         """The newest commit, or the last one that is read now. It reads the commits after `version` instead of looking
         for them first. Only a listing tells where that version is gone."""
         found, is_torn = self._commits.in_hand(version), False
         in_hand = len(found)
+        if age is not None and version >= 0 and self._is_newest(version, found, started - age):
+            self._read, self._followed = {commit.version: commit for commit in found}, version
+            return LogOffset(version + in_hand)
         with suppress(FileNotFoundError):
             while version >= 0 and len(found) < _AHEAD and not is_torn:
                 try:
@@ -112,6 +128,8 @@ class NewSegments:
         for commit in found[in_hand:]:
             self._share(commit)
             self._commits.remember(commit.version, commit.stamp)
+        if self._log.newest_versions is not None and len(found) < _AHEAD and not is_torn:
+            self._log.newest_versions.looked(self._log.uri, version + len(found), started)
         self._read, self._followed = {commit.version: commit for commit in found}, version
         return LogOffset(version + len(found) + is_torn)
 

@@ -5,17 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakelog.replication.server.fetcher import replica_fetcher, start_turn
+from lakelog.replication.server.fetcher import follower_query, replica_fetcher, start_turn
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from tests.clock import Clock
-from tests.server.fetcher.streams import Elapsed, Round, Writer, fetcher_of
+from tests.server.fetcher.streams import Elapsed, Round, Watch, Writer, fetcher_of
 
 
 @pytest.fixture
 def fetcher(root, monkeypatch):
     """A fetcher with the test's query and without a running thread."""
     writer, work, states = Writer(), Round(), SharedFetchStates(Clock())
-    monkeypatch.setattr(replica_fetcher, "stream_segments", lambda _spark, _stream: writer)
+    monkeypatch.setattr(follower_query, "stream_segments", writer.for_stream)
     monkeypatch.setattr(start_turn, "_turns", threading.BoundedSemaphore(1))
     time = Elapsed()
     monkeypatch.setattr(replica_fetcher, "time", time)
@@ -23,6 +23,7 @@ def fetcher(root, monkeypatch):
     stops = []
     monkeypatch.setattr(replica_fetcher, "kill_if_stopped", lambda *arguments: stops.append(arguments))
     made = fetcher_of(root, states, work)
+    made._watch = watch = Watch()
     made.keep_running()
     work.runs.clear()
-    return SimpleNamespace(it=made, writer=writer, work=work, states=states, time=time, stops=stops)
+    return SimpleNamespace(it=made, writer=writer, work=work, states=states, time=time, stops=stops, watch=watch)

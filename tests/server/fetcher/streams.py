@@ -5,6 +5,7 @@ from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.bell import Bell
 
 STREAMED, UNASKED = "streamed", "unasked"  # rounds of a micro-batch, and of the fetcher's thread
 
@@ -34,8 +35,20 @@ class Writer:
     """Spark's stream writer: records the queries and the function that each calls for a micro-batch."""
 
     def __init__(self):
-        self.queries, self.process, self.writeStream, self.error = [], None, self, None
+        self.queries, self.process, self.writeStream, self.error, self.stream = [], None, self, None, None
         self.given = {}
+
+    def for_stream(self, _, stream):
+        self.stream = stream
+        return self
+
+    def rung(self):
+        """The version that the stream was told of; None if of none."""
+        heard = Bell(self.stream.bell)
+        try:
+            return heard.wait(0)
+        finally:
+            heard.close()
 
     def queryName(self, name):  # noqa: N802
         self.name = name
@@ -65,7 +78,7 @@ class Round:
     def __init__(self):
         self.answer, self.runs, self.delayed, self.news = False, [], [], False
         self.followed = []  # the rounds before each call that makes the rounds follow
-        self.commits = False  # whether there are commits that no round was told of
+        self.stops = 0
 
     def has_news(self):
         return self.news
@@ -76,18 +89,26 @@ class Round:
     def follow(self):
         self.followed.append(len(self.runs))
 
-    def finds_commits(self):
-        found, self.commits = self.commits, False
-        return found
-
     def stop_following(self):
-        self.commits = True
+        self.stops += 1
 
     def run(self, is_streamed):
         self.runs.append(STREAMED if is_streamed else UNASKED)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+
+class Watch:
+    """A leader's log that has news when the test says so."""
+
+    version, news = 7, False
+
+    def has_news(self):
+        if isinstance(self.news, Exception):
+            raise self.news
+        found, self.news = self.news, False
+        return found
 
 
 class Elapsed:

@@ -1,6 +1,7 @@
 """A fetcher's query starts, ends by itself, is restarted, and is shut down."""
 
 import dataclasses
+import os
 import threading
 from types import SimpleNamespace
 
@@ -17,11 +18,12 @@ from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_T
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.segment_stream import SegmentStream
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
-from tests.server.fetcher.streams import STREAMED, Round, fetcher_of
+from tests.server.fetcher.streams import STREAMED, UNASKED, Round, Watch, fetcher_of
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
 
@@ -257,41 +259,97 @@ def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fe
     assert not [t for t in threading.enumerate() if t.name == "broker-2-ReplicaFetcherThread-0-1"]
 
 
-def test_ft_01_before_its_stream_has_begun_a_fetcher_looks_for_commits_by_itself(fetcher):
+def test_ft_01_before_its_query_has_begun_a_fetcher_fetches_new_segments_by_itself(fetcher):
     """A query takes seconds to begin; meanwhile its partitions would fall out of the ISR."""
-    for commits in (True, False, True):
-        fetcher.work.commits = commits
+    for news in (True, False, True):
+        fetcher.watch.news = news
         fetcher.it.keep_running()
     assert fetcher.work.runs == [STREAMED, STREAMED]
+    assert fetcher.work.followed == [0, 1], "before each round"
+    assert fetcher.writer.rung() is None
     fetcher.writer.process(None, 0)
-    assert fetcher.work.runs == [STREAMED] * 3
-    assert fetcher.work.followed == [2], "before its round"
-    fetcher.work.commits = True
+    assert (fetcher.work.runs, fetcher.work.followed) == ([STREAMED] * 3, [0, 1, 2])
+
+
+def test_ft_01_new_segments_ring_the_bell_of_a_query_that_has_begun(fetcher):
+    fetcher.writer.process(None, 0)
+    fetcher.work.runs.clear()
+    for news, rung in ((True, 7), (False, None), (True, 7)):
+        fetcher.watch.news = news
+        fetcher.it.keep_running()
+        assert (fetcher.writer.rung(), fetcher.work.runs) == (rung, [])
+
+
+def test_ft_01_news_that_come_while_the_first_micro_batch_runs_are_not_lost(fetcher):
+    """It may have looked at the leader's log before."""
+    hanging = Hanging(fetcher.work.run)
+    fetcher.work.run = hanging
+    first = in_background(lambda: fetcher.writer.process(None, 0))
+    assert hanging.is_entered.wait(30)
+    fetcher.watch.news = True
     fetcher.it.keep_running()
-    assert fetcher.work.runs == [STREAMED] * 3, "from its first micro-batch on the stream tells of commits"
+    hanging.let_go()
+    assert ends(first)
+    fetcher.it.keep_running()
+    assert fetcher.writer.rung() == 7
 
 
-def test_ft_01_a_stream_that_cannot_begin_has_not_begun(fetcher):
-    """Its query ends. Until the next one has begun, the fetcher looks for commits by itself."""
+def test_ft_01_news_wait_for_a_leader_that_cannot_be_followed_now(fetcher):
+    follow, fetcher.watch.news = fetcher.work.follow, True
     fetcher.work.follow = raises(KafkaStorageException("503 Slow Down"))
-    with pytest.raises(KafkaStorageException):
-        fetcher.writer.process(None, 0)
-    fetcher.work.commits = True
+    fetcher.it.keep_running()
+    assert fetcher.work.runs == []
+    fetcher.work.follow = follow
     fetcher.it.keep_running()
     assert fetcher.work.runs == [STREAMED]
 
 
-def test_ft_01_while_its_query_is_down_a_fetcher_looks_for_commits_by_itself_again(fetcher):
+def test_ft_06_a_leader_that_cannot_be_looked_at_stops_no_round(fetcher):
+    fetcher.watch.news, fetcher.work.news = KafkaStorageException("503 Slow Down"), True
+    fetcher.it.keep_running()
+    assert fetcher.work.runs == [UNASKED]
+
+
+def test_ft_01_a_stream_that_cannot_begin_has_not_begun(fetcher):
+    """Its query ends. Until the next one has begun, the fetcher fetches new segments by itself."""
+    follow, fetcher.work.follow = fetcher.work.follow, raises(KafkaStorageException("503 Slow Down"))
+    with pytest.raises(KafkaStorageException):
+        fetcher.writer.process(None, 0)
+    fetcher.work.follow, fetcher.watch.news = follow, True
+    fetcher.it.keep_running()
+    assert (fetcher.work.runs, fetcher.writer.rung()) == ([STREAMED], None)
+
+
+def test_ft_01_while_its_query_is_down_a_fetcher_fetches_new_segments_by_itself_again(fetcher):
     """A backoff takes seconds, and so does the next start."""
     fetcher.writer.process(None, 0)
     fetcher.work.runs.clear()
     fetcher.writer.queries[0].end()
     fetcher.time.now += 1
     fetcher.it.keep_running()
-    assert fetcher.work.runs == [STREAMED], "it follows anew, because a commit may have ended the query"
-    fetcher.work.commits = True
+    assert fetcher.work.stops == 1, "a commit may have ended the query"
+    assert fetcher.work.runs == [STREAMED], "it follows anew at once"
+    fetcher.watch.news = True
     fetcher.it.keep_running()
-    assert fetcher.work.runs == [STREAMED] * 2
+    assert (fetcher.work.runs, fetcher.work.stops) == ([STREAMED] * 2, 1)
+
+
+def test_each_start_of_a_query_has_a_bell_of_its_own(fetcher):
+    """A process of the last query may still wait at its own."""
+    before = fetcher.writer.stream.bell
+    fetcher.writer.process(None, 0)
+    fetcher.writer.queries[0].end()
+    fetcher.time.now += 1
+    fetcher.it.keep_running()
+    fetcher.time.now += 10
+    fetcher.it.keep_running()
+    assert len(fetcher.writer.queries) == 2
+    fetcher.writer.process(None, 0)
+    fetcher.watch.news = True
+    fetcher.it.keep_running()
+    assert (fetcher.writer.stream.bell != before, fetcher.writer.rung()) == (True, 7)
+    assert fetcher.writer.stream == SegmentStream(fetcher.it.name, fetcher.writer.stream.bell, 500)
+    assert not os.path.exists(before)
 
 
 def test_ft_01_a_query_is_looked_at_once_a_second(fetcher):
@@ -307,8 +365,9 @@ def test_ft_01_queries_start_in_turn_and_a_fetcher_that_waits_fetches_by_itself(
     """More Python processes than cores start so slowly that Spark gives all of them up."""
     work = Round()
     other = fetcher_of(root, SharedFetchStates(Clock()), work)
+    other._watch = Watch()
     for _ in range(2):
-        work.commits = True
+        other._watch.news = True
         other.keep_running()
     assert (len(fetcher.writer.queries), work.runs) == (1, [STREAMED, STREAMED])
     end_the_start(fetcher, end)

@@ -6,7 +6,6 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.server.fetcher import header_fetch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
-from lakelog.replication.storage.log.new_segments import NewSegments
 from tests.clock import Clock
 from tests.hanging import raises
 from tests.server.fetcher.test_fetch_runner import World
@@ -112,22 +111,10 @@ def test_ft_06_a_fetch_that_fails_does_not_follow_at_once(root, monkeypatch):
     assert world.round.run(is_streamed=False) is False
 
 
-def test_ft_01_commits_that_no_micro_batch_tells_of_are_found_once_and_fetched(world, monkeypatch):
-    monkeypatch.setattr(header_fetch, "batches_from", reads_no_snapshot)
-    assert not world.round.finds_commits()
-    for records in (1, 3):
-        fill(world.leader, P0, *[1] * records)
-        assert world.round.finds_commits()
-        assert not world.round.finds_commits(), "a round that failed has delayed its partitions"
-        world.fetch()
-        assert not world.round.finds_commits()
-    assert offsets(world.follower) == [0, 1, 2, 3]
-
-
 def test_ft_10_what_came_before_the_rounds_follow_is_read_from_the_snapshot(world):
     fill(world.leader, P0, 3)
     world.round.stop_following()
-    assert world.round.finds_commits()
+    world.round.follow()
     assert world.states.get(P0).lagging
     world.fetch()
     assert (offsets(world.follower), world.states.get(P0).lagging) == ([0, 1, 2], False)
@@ -136,32 +123,12 @@ def test_ft_10_what_came_before_the_rounds_follow_is_read_from_the_snapshot(worl
 def test_ft_01_rounds_that_follow_already_read_no_snapshot(world):
     world.round.follow()
     assert not world.states.get(P0).lagging
-    world.round.stop_following()
-    world.round.follow()
-    assert world.states.get(P0).lagging
 
 
-def test_ft_01_a_leader_that_cannot_be_read_has_no_commits_to_tell_of(world, monkeypatch):
-    fill(world.leader, P0, 1)
-    for follows in (True, False):
-        with monkeypatch.context() as broken:
-            broken.setattr(NewSegments, "_newest" if follows else "newest", raises(KafkaStorageException("503")))
-            assert not world.round.finds_commits()
-        world.round.stop_following()
-    assert world.round.finds_commits()
-
-
-def test_ft_01_a_log_that_was_made_again_is_followed_anew(world):
+def test_ft_10_a_log_that_was_made_again_is_read_from_its_snapshot(world):
     fill(world.leader, P0, 1, 1, 1)
     world.fetch()
     world.leader.root.delete_folder()
-    again = new_log(world.leader.root)
-    assert world.round.finds_commits(), "and its rounds find no commits after the last one"
-    assert world.round.finds_commits()
+    new_log(world.leader.root)
+    world.fetch()
     assert world.states.get(P0).lagging
-    assert world.round._headers._position.log == again.refresh().version
-
-
-def reads_no_snapshot(_, wanted, __):
-    assert not wanted
-    return [], {}

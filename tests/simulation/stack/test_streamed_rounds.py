@@ -4,7 +4,6 @@ Elsewhere in this tier a follower runs a round at each of its steps, and reads i
 round that nobody has asked for, and a header that nobody has kept.
 """
 
-import dataclasses
 import sys
 
 import pytest
@@ -14,7 +13,6 @@ from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.simulation.stack.history import run
 from lakelog.replication.simulation.stack.one_thread import InlineFetcher
-from lakelog.replication.storage.log.segment_stream import SegmentStreamReader
 
 NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxsize}
 
@@ -24,7 +22,7 @@ class Streamed:
 
     def __init__(self):
         self.micro_batches, self.rounds, self.idle = 0, 0, 0
-        self._streams = {}
+        self._streams = set()
 
     def step(self, fetcher, all_of_it=False):
         limits = fetcher._round._limits
@@ -39,24 +37,20 @@ class Streamed:
 
     def _micro_batch(self, fetcher):
         if fetcher not in self._streams:
-            return self._begin(fetcher)
-        reader, offset = self._streams[fetcher]
+            self._streams.add(fetcher)
+            fetcher._watch.has_news()
+            return fetcher._process(None, 0)
         try:
-            _, end = reader.read(offset)
+            has_news = fetcher._watch.has_news()
         except LakelogException:
-            del self._streams[fetcher]
+            self._streams.remove(fetcher)
             fetcher._begun.clear()
+            fetcher._round.stop_following()
             return fetcher._round.delay_all("its query has ended")
-        if end != offset:
+        if has_news:
             self.micro_batches += 1
-            self._streams[fetcher] = reader, end
             fetcher._process(None, 1)
         return None
-
-    def _begin(self, fetcher):
-        reader = SegmentStreamReader(dataclasses.replace(fetcher._stream, poll_interval_ms=0, wait_max_ms=0))
-        self._streams[fetcher] = reader, reader.initialOffset()
-        fetcher._process(None, 0)
 
     def _round(self, fetcher):
         if fetcher._is_due():

@@ -12,8 +12,8 @@ from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments, replica_log
+from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
 from tests.storage.log.test_replay import fails_once
 from tests.storage.logs import P0, P1, facts, fill, lead, leo, new_log
 
@@ -50,25 +50,25 @@ def test_who_stands_at_a_dropped_commit_sees_that_the_table_has_moved(log):
     assert leo(log) == 11
 
 
-def test_a_stream_that_stands_at_a_dropped_commit_sees_that_the_table_has_moved(root, log):
-    reader = SegmentStreamReader(SegmentStream(StorageRoot.of(root), 1))
-    start = reader.initialOffset()
+def test_a_stream_that_stands_at_a_dropped_commit_sees_that_the_table_has_moved(log):
+    reader = NewSegments(log.root, 1)
+    start = reader.newest()
     assert reader.read(start)[1] == start
-    leave_behind(log, start["log"])
-    rows, end = reader.read(start)
-    assert [row[-1] for row in rows] == [f"commits up to {end['log']} of {log.root.uri} have been cleaned up"]
-    assert end["log"] == log.current().version
+    leave_behind(log, start.log)
+    rows, end, _ = reader.read(start)
+    assert [row[-1] for row in rows] == [f"commits up to {end.log} of {log.root.uri} have been cleaned up"]
+    assert end.log == log.current().version
 
 
-def test_a_stream_does_not_take_what_lies_in_the_hole_for_a_commit_that_follows(root, log):
+def test_a_stream_does_not_take_what_lies_in_the_hole_for_a_commit_that_follows(log):
     """All commits from the ghost on can be read, but a clean-up has removed those before it."""
-    reader = SegmentStreamReader(SegmentStream(StorageRoot.of(root), 1))
-    start = reader.initialOffset()
+    reader = NewSegments(log.root, 1)
+    start = reader.newest()
     fill(log, P0, *[1] * 4)
-    drop_commits_before(log.root, start["log"] + 2)
-    ghost(log.root, start["log"] + 1)
-    rows, end = reader.read(start)
-    assert [row[-1] for row in rows] == [f"commits up to {end['log']} of {log.root.uri} have been cleaned up"]
+    drop_commits_before(log.root, start.log + 2)
+    ghost(log.root, start.log + 1)
+    rows, end, _ = reader.read(start)
+    assert [row[-1] for row in rows] == [f"commits up to {end.log} of {log.root.uri} have been cleaned up"]
 
 
 def test_a_newest_version_is_looked_for_from_a_commit_that_is_still_the_one_that_was_seen(log):

@@ -10,7 +10,6 @@ from lakelog.replication.storage.delta.commit_writer import commit_content
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
 from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
 from lakelog.schemas import LOG
 from tests.clock import Clock
@@ -286,23 +285,6 @@ def test_on_a_disk_every_poll_looks(clock):
         log = DeltaLog.create(StorageRoot.of(f"{store.uri}/log"), LOG)
         clock.now += 1000
         assert [store.faults.of(lambda: poll(log)) for _ in range(3)] == [([], 2)] * 3
-
-
-@pytest.mark.usefixtures("logs")
-def test_a_stream_looks_seldom_where_nothing_happens(store, root, clock):
-    reader = SegmentStreamReader(SegmentStream(StorageRoot.of(store.uri), 1, poll_interval_ms=50))
-    start = reader.initialOffset()
-
-    def looks(seconds):
-        clock.now += seconds
-        return store.faults.of(lambda: reader.read(start))[1]
-
-    assert [looks(seconds) > 0 for seconds in (0.06, 0.03, 0.06)] == [True, False, True]
-    clock.now += 100
-    assert [looks(seconds) > 0 for seconds in (0, 1, 3, 1.1)] == [True, False, False, True]
-    elsewhere(root, 1)
-    assert looks(LONGEST_SECONDS + 0.1) > 0
-    assert looks(0.06) > 0, "something has happened"
 
 
 def test_a_folder_is_listed_once_for_all_who_poll_it_and_at_once_for_who_must_know(store, clock):

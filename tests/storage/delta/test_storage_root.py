@@ -14,8 +14,8 @@ from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta import storage_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_snapshot import batches_from
+from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import PRODUCERS
 from tests.storage.logs import P0, fill, new_log, offsets, values
@@ -224,8 +224,7 @@ def test_a_log_lives_in_a_bucket(s3_options):
     assert offsets(log) == list(range(6))
     assert values(ReplicaLog.open(log.root), P0, 3, 5) == [b"0", b"1"]
     assert len(batches_from(log.root, {P0: 3}, {})[0]) == 2
-    rows, _ = SegmentStreamReader(SegmentStream(broker, 1)).read({"log": 1, "files": 0})
-    assert len(list(rows)) == 3
+    assert len(NewSegments(log.root, 1).read(LogOffset(1))[0]) == 3
 
 
 def test_a_state_table_lives_in_a_bucket(s3_options):

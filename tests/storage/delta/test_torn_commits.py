@@ -14,8 +14,8 @@ from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.root_probe import storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_txns import role_app_id
+from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import PRODUCERS
 from tests.storage.logs import P0, fill, leo, new_log, offsets, request, send
@@ -77,15 +77,15 @@ def test_a_log_with_a_torn_commit_is_not_opened(log, harm, back):
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_stream_hands_on_that_a_commit_is_torn(root, log, harm):
-    reader = SegmentStreamReader(SegmentStream(StorageRoot.of(root), 1))
-    start = reader.initialOffset()
+def test_a_stream_hands_on_that_a_commit_is_torn(log, harm):
+    reader = NewSegments(log.root, 1)
+    start = reader.newest()
     fill(log, P0, 1)
     path, _ = harmed(log.root, log.current().version, harm)
-    rows, end = reader.read(start)
+    rows, end, _ = reader.read(start)
     (gap,) = (row[-1] for row in rows)
     assert f"{path.name}: this commit is empty or torn" in gap
-    assert end["log"] == log.current().version
+    assert end.log == log.current().version
 
 
 @pytest.mark.parametrize("harm", HARMS)

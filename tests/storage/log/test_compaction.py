@@ -8,13 +8,12 @@ import pytest
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.compaction import size_class
 from lakelog.replication.storage.delta.commit_reader import read_commit
-from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import compaction
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import read_records
-from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
 from tests.storage.delta.answers import land_unheard, lose_an_answer
 from tests.storage.logs import P0, P1, facts, fill, leo, new_log, offsets, records, request, send, truncate, values
 
@@ -116,14 +115,14 @@ def test_na_04_files_of_a_compaction_of_which_nothing_is_heard_stay(log, monkeyp
     assert len(ReplicaLog.open(log.root).current().segments) == 2
 
 
-def test_ft_05_the_segment_stream_brings_nothing_twice(root, log):
-    reader = SegmentStreamReader(SegmentStream(StorageRoot.of(root), 1))
-    start = reader.initialOffset()
+def test_ft_05_what_a_merge_writes_is_no_new_segment(log):
+    reader = NewSegments(log.root, 1)
+    start = reader.newest()
     merge(log)
     fill(log, P0, 2)
-    rows, _ = reader.read(start)
+    rows, _, _ = reader.read(start)
     (added,) = log.current().partition(P0).batches[-1:]
-    assert [name for _, name, _ in rows] == [added.segment]
+    assert [file.name for _, file, _ in rows] == [added.segment]
 
 
 def test_na_04_files_are_of_a_segments_size_at_most(log):

@@ -1,0 +1,38 @@
+"""Tells when a leader's log has new segments for a follower to fetch. [FT-05]"""
+
+from __future__ import annotations
+
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
+
+_FAR = 16  # commits without segments that count as news all the same: the follower reads each of them once more
+
+
+class LeaderLogWatch:
+    """Follows the commits of the log of broker `leader`, from the newest one at its first look on. Commits that the
+    leader itself fetched are no news."""
+
+    def __init__(self, log: StorageRoot, leader: int) -> None:
+        self._log = log
+        self._segments = NewSegments(log, leader)
+        self._seen = self._told = LogOffset(-1)
+        self._has_looked = False
+
+    @property
+    def version(self) -> int:
+        """The version of the log up to which it has looked."""
+        return self._seen.log
+
+    def has_news(self) -> bool:
+        """Whether there are segments, or a gap, of which no call before has told; at its first look, too. In an object
+        store the look may be one of this process, and the less happens, the older. Raises KafkaStorageException."""
+        if not self._has_looked:
+            self._seen = self._told = self._segments.newest()
+            self._has_looked = True
+            return True
+        found, self._seen, _ = self._segments.read(self._seen, age=self._log.poll_age(LONGEST_SECONDS))
+        if not found and self._seen.log < self._told.log + _FAR:
+            return False
+        self._told = self._seen
+        return True

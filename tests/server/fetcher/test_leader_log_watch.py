@@ -1,0 +1,147 @@
+"""When a leader's log has news for a follower, on a disk and in an object store."""
+
+import time
+
+import pytest
+
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.server.fetcher import leader_log_watch
+from lakelog.replication.server.fetcher.leader_log_watch import LeaderLogWatch
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.new_segments import NewSegments
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
+from tests.clock import Clock
+from tests.hanging import raises
+from tests.storage.log.test_new_segments import follow_commit
+from tests.storage.logs import P0, P1, fill, lead, new_log
+
+
+@pytest.fixture
+def log(root):
+    """Broker 1 leads P0 and P1; its log's version is 1."""
+    return new_log(root, P0, P1)
+
+
+@pytest.fixture
+def watch(log):
+    made = LeaderLogWatch(log.root, 1)
+    assert made.has_news(), "at its first look"
+    assert not made.has_news()
+    return made
+
+
+def test_ft_05_new_segments_are_news_once(log, watch):
+    for version in (2, 3):
+        fill(log, P0, 1)
+        assert (watch.has_news(), watch.version, watch.has_news()) == (True, version, False)
+
+
+def test_ft_05_what_the_leader_itself_fetched_is_no_news(log, watch):
+    lead(log, P0, epoch=1)
+    follow_commit(log)
+    assert not watch.has_news()
+    fill(log, P0, 1, epoch=1)
+    assert watch.has_news()
+
+
+def test_many_commits_without_segments_are_news_all_the_same(log, watch, monkeypatch):
+    """The follower reads each commit once more when its leader appends again: that must not be all since long ago."""
+    monkeypatch.setattr(leader_log_watch, "_FAR", 3)
+    found = []
+    for number in range(7):
+        follow_commit(log, first=number)
+        found.append(watch.has_news())
+    assert found == [False, False, True, False, False, True, False]
+
+
+def test_a_gap_is_news(log, watch):
+    log.root.delete_folder()
+    again = new_log(log.root, P0)
+    assert (watch.has_news(), watch.has_news()) == (watch.version != 1, False)
+    fill(again, P0, 1)
+    assert watch.has_news()
+
+
+def test_an_error_of_the_store_loses_no_news(log, watch, monkeypatch):
+    fill(log, P0, 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(NewSegments, "_newest", raises(KafkaStorageException("503 Slow Down")))
+        with pytest.raises(KafkaStorageException):
+            watch.has_news()
+    assert watch.has_news()
+    first = LeaderLogWatch(log.root, 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(NewSegments, "newest", raises(KafkaStorageException("503 Slow Down")))
+        with pytest.raises(KafkaStorageException):
+            first.has_news()
+    assert first.has_news()
+
+
+class Counting(NoFaults):
+    """Counts the look-ups of the process."""
+
+    reads = 0
+
+    def read(self, uri):
+        self.reads += 1
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(time, "monotonic", made)
+    return made
+
+
+@pytest.fixture
+def store(clock):
+    assert time.monotonic is clock
+    with MemoryStore("news", faults=Counting()).opened() as made:
+        yield made
+
+
+@pytest.fixture
+def far(store):
+    return new_log(StorageRoot.of(f"{store.uri}/broker-1/log"), P0)
+
+
+def looks(store, *watches):
+    """Which have news, and the look-ups that all of them take."""
+    before = store.faults.reads
+    return [watch.has_news() for watch in watches], store.faults.reads - before
+
+
+def test_ft_05_followers_in_one_process_share_their_looks_which_are_rare_where_nothing_happens(store, far, clock):
+    watches = [LeaderLogWatch(far.root, 1) for _ in range(2)]
+    looks(store, *watches)
+    clock.now += 1000
+    found, cost = looks(store, *watches)
+    assert (found, cost > 0) == ([False, False], True)
+    assert looks(store, *watches) == ([False, False], 0)
+    clock.now += 4.9
+    assert looks(store, *watches) == ([False, False], 0)
+    clock.now += 0.2
+    found, again = looks(store, *watches)
+    assert (found, again) == ([False, False], 1), "one of them looks for the next commit"
+
+
+def test_ft_05_what_the_process_itself_commits_is_news_at_once_and_costs_no_look_up(store, far, clock):
+    watches = [LeaderLogWatch(far.root, 1) for _ in range(2)]
+    looks(store, *watches)
+    clock.now += 1000
+    looks(store, *watches)
+    for _ in range(3):
+        fill(far, P0, 1)
+        assert looks(store, *watches) == ([True, True], 0)
+
+
+def test_ft_05_what_another_process_commits_is_read_once_for_all(store, far, clock):
+    watches = [LeaderLogWatch(far.root, 1) for _ in range(2)]
+    looks(store, *watches)
+    clock.now += 1000
+    own, store.process = store.process, lambda: "producer"
+    fill(ReplicaLog.open(far.root), P0, 1)
+    store.process = own
+    found, cost = looks(store, *watches)
+    assert (found, cost) == ([True, True], 3), "the commit, the next one, and whether the one before is still there"
