@@ -150,9 +150,8 @@ class ReplicaFetcher:
 
     def _look_at_leader(self) -> None:
         """Starts a micro-batch if the leader has new segments, or leaves them to a round if the query has not begun."""
-        with suppress(KafkaStorageException):  # the fetch itself tells why the leader cannot be read
-            self._is_told = self._watch.has_news() or self._is_told
-        if self._is_told and self._begun.is_set():
+        self._is_told = self._watch.has_news() or self._is_told
+        if self._is_told and self._begun.is_set() and self._query is not None:
             self._is_told = False
             self._starts.ring(self._watch.version)
 
@@ -171,7 +170,7 @@ class ReplicaFetcher:
 
     def _was_told(self) -> bool:
         """Takes the news of the leader's log, if there are any and the rounds can follow it."""
-        with suppress(KafkaStorageException):  # as above; the news stay
+        with suppress(KafkaStorageException):  # the fetch itself tells why; the news stay
             if self._is_told:
                 self._round.follow()
                 self._is_told = False
@@ -236,8 +235,8 @@ class ReplicaFetcher:
             self._thread.stop()
             if self._query is not None:
                 self._query.stop()
-            self._starts.close()
         except Exception:  # Spark's errors too: no caller would receive them
             logger.exception("%s: error while its query was stopped", self.name)
         finally:
+            self._starts.close()
             self._turn.give_back()

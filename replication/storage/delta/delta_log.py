@@ -129,7 +129,8 @@ class DeltaLog:
     def _move(self, started: float, age: float | None) -> list[Commit] | None:
         found, noted = self._commits.in_hand(self.version), self.root.newest_versions
         base = self.version + len(found)
-        seen = None if age is None else self._seen(found, started - age)
+        is_plain = all(commit.is_plain for commit in found)  # others may share what they have not looked into
+        seen = self._seen(found, started - age) if age is not None and is_plain else None
         if seen is None:
             try:
                 found += read_commits_after(self.root, base)

@@ -35,7 +35,9 @@ class Bell:
 
     def wait(self, seconds: float) -> int | None:
         """The version that was told of last, and none that was told of before; None if there is none for so long."""
-        if not select.select([self._pipe], [], [], seconds)[0]:
+        waiting = select.poll()
+        waiting.register(self._pipe, select.POLLIN)
+        if not waiting.poll(round(seconds * 1000)):
             return None
         told = os.read(self._pipe, _MANY * _VERSION.size)
         return int(_VERSION.unpack(told[-_VERSION.size :])[0])

@@ -46,6 +46,7 @@ class NewSegments:
         self._commits = KnownCommits(log)
         self._read: dict[int, Commit] = {}  # commits that the last look has found
         self._followed = -1  # the commit before them, which was there after they were read
+        self._is_gone = False  # or it was not
 
     def newest(self) -> LogOffset:
         """The newest commit, from a listing. Raises KafkaStorageException."""
@@ -59,13 +60,23 @@ class NewSegments:
         began at most so many seconds ago. Raises KafkaStorageException."""
         found: list[NewSegment] = []
         while True:
-            target = self._newest(start.log, age)
-            more, end = self.between(start, target, max_bytes)
+            more, end, is_newest = self.read_some(start, max_bytes, age)
             found += more
             max_bytes -= sum(segment.file.size for segment in more if segment.file)
-            if max_bytes <= 0 or target.log < start.log + _AHEAD or any(segment.gap for segment in more):
+            if max_bytes <= 0 or is_newest or any(segment.gap for segment in more):
                 return found, end, max_bytes <= 0
             start = end
+
+    def read_some(
+        self, start: LogOffset, max_bytes: int = UNBOUNDED, age: float | None = None
+    ) -> tuple[list[NewSegment], LogOffset, bool]:
+        """Like `read`, but of some 64 commits at most; and whether they are all."""
+        target = self._newest(start.log, age)
+        if self._is_gone and target.log <= start.log:
+            found, end = self._gap(target, f"{self._log.uri} was made again")
+            return found, end, True
+        found, end = self.between(start, target, max_bytes)
+        return found, end, target.log < start.log + _AHEAD
 
     def between(
         self, start: LogOffset, target: LogOffset, max_bytes: int = UNBOUNDED
@@ -73,8 +84,6 @@ class NewSegments:
         """The segments from `start` to `target`, and the offset after them: `target`, or an earlier one if their sizes
         reach `max_bytes` before it. Raises KafkaStorageException."""
         found: list[NewSegment] = []
-        if target.log < start.log:
-            return self._gap(target, f"{self._log.uri} has lost its commits after {target.log}")
         version, skip, size = start.log, start.files, 0
         while version < target.log + (target.files > 0):
             try:
@@ -115,6 +124,7 @@ class NewSegments:
         in_hand = len(found)
         if age is not None and version >= 0 and self._is_newest(version, found, started - age):
             self._read, self._followed = {commit.version: commit for commit in found}, version
+            self._is_gone = False
             return LogOffset(version + in_hand)
         with suppress(FileNotFoundError):
             while version >= 0 and len(found) < _AHEAD and not is_torn:
@@ -123,12 +133,15 @@ class NewSegments:
                 except CorruptRecordException:
                     is_torn = True  # it counts, and its reader says why it cannot be read
         self._read, self._followed = {}, -1
-        if version < 0 or not self._is_there(version):
+        self._is_gone = version >= 0 and not self._is_there(version)
+        if version < 0 or self._is_gone:
             return LogOffset(self._commits.newest(-1))
+        is_plain = all(commit.is_plain for commit in found)  # who replays the table must look into others itself
         for commit in found[in_hand:]:
-            self._share(commit)
+            if is_plain:
+                self._share(commit)
             self._commits.remember(commit.version, commit.stamp)
-        if self._log.newest_versions is not None and len(found) < _AHEAD and not is_torn:
+        if self._log.newest_versions is not None and len(found) < _AHEAD and is_plain and not is_torn:
             self._log.newest_versions.looked(self._log.uri, version + len(found), started)
         self._read, self._followed = {commit.version: commit for commit in found}, version
         return LogOffset(version + len(found) + is_torn)

@@ -105,8 +105,6 @@ class Watch:
     version, news = 7, False
 
     def has_news(self):
-        if isinstance(self.news, Exception):
-            raise self.news
         found, self.news = self.news, False
         return found
 

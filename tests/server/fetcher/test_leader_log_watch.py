@@ -8,6 +8,7 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.server.fetcher import leader_log_watch
 from lakelog.replication.server.fetcher.leader_log_watch import LeaderLogWatch
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log import new_segments
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
@@ -55,27 +56,51 @@ def test_many_commits_without_segments_are_news_all_the_same(log, watch, monkeyp
     assert found == [False, False, True, False, False, True, False]
 
 
-def test_a_gap_is_news(log, watch):
+@pytest.mark.parametrize("commits", [0, 3])
+def test_a_log_that_was_made_again_is_news(log, watch, commits):
+    fill(log, P0, *[1] * commits)
+    assert watch.has_news() == (commits > 0)
     log.root.delete_folder()
-    again = new_log(log.root, P0)
-    assert (watch.has_news(), watch.has_news()) == (watch.version != 1, False)
+    again = new_log(log.root, P0, P1)
+    assert (watch.has_news(), watch.has_news(), watch.version) == (True, False, 1)
     fill(again, P0, 1)
     assert watch.has_news()
 
 
-def test_an_error_of_the_store_loses_no_news(log, watch, monkeypatch):
+def test_ft_06_an_error_of_the_store_is_news_once_so_that_a_fetch_tells_of_it_and_the_next_looks_are_rare(
+    log, watch, monkeypatch, clock
+):
     fill(log, P0, 1)
+    looks = []
     with monkeypatch.context() as broken:
-        broken.setattr(NewSegments, "_newest", raises(KafkaStorageException("503 Slow Down")))
-        with pytest.raises(KafkaStorageException):
-            watch.has_news()
+        broken.setattr(NewSegments, "_newest", lambda *_: looks.append(1) or raises(KafkaStorageException("503"))())
+        found = []
+        for _ in range(200):
+            found.append(watch.has_news())
+            clock.now += 0.05
+    assert (found.count(True), found[0]) == (1, True)
+    assert len(looks) == 6, "after 0.2, 0.4, 0.8, 1.6 and 3.2 s more"
+    clock.now += 5
+    assert (watch.has_news(), watch.has_news()) == (True, False)
+
+
+def test_many_waiting_commits_are_read_in_parts_so_that_the_thread_has_time_for_other_work(log, watch, monkeypatch):
+    monkeypatch.setattr(new_segments, "_AHEAD", 2)
+    fill(log, P0, *[1] * 5)
+    assert [(watch.has_news(), watch.version) for _ in range(4)] == [(True, 3), (True, 5), (True, 6), (False, 6)]
+
+
+def test_ft_05_where_there_is_no_log_yet_it_is_listed_rarely(store, clock):
+    watch = LeaderLogWatch(StorageRoot.of(f"{store.uri}/broker-9/log"), 1)
+    listed, names = [], store.names
+    store.names = lambda folder: listed.append(folder) or names(folder)
+    for _ in range(100):
+        watch.has_news()
+        clock.now += 0.05
+    assert len(listed) <= 2
+    fill(new_log(StorageRoot.of(f"{store.uri}/broker-9/log"), P0), P0, 1)
+    clock.now += 5
     assert watch.has_news()
-    first = LeaderLogWatch(log.root, 1)
-    with monkeypatch.context() as broken:
-        broken.setattr(NewSegments, "newest", raises(KafkaStorageException("503 Slow Down")))
-        with pytest.raises(KafkaStorageException):
-            first.has_news()
-    assert first.has_news()
 
 
 class Counting(NoFaults):

@@ -23,7 +23,7 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
-from tests.server.fetcher.streams import STREAMED, UNASKED, Round, Watch, fetcher_of
+from tests.server.fetcher.streams import STREAMED, Round, Watch, fetcher_of
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
 
@@ -302,12 +302,6 @@ def test_ft_01_news_wait_for_a_leader_that_cannot_be_followed_now(fetcher):
     fetcher.work.follow = follow
     fetcher.it.keep_running()
     assert fetcher.work.runs == [STREAMED]
-
-
-def test_ft_06_a_leader_that_cannot_be_looked_at_stops_no_round(fetcher):
-    fetcher.watch.news, fetcher.work.news = KafkaStorageException("503 Slow Down"), True
-    fetcher.it.keep_running()
-    assert fetcher.work.runs == [UNASKED]
 
 
 def test_ft_01_a_stream_that_cannot_begin_has_not_begun(fetcher):

@@ -10,6 +10,7 @@ from lakelog.replication.storage.delta.commit_writer import commit_content
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
 from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
 from lakelog.schemas import LOG
 from tests.clock import Clock
@@ -285,6 +286,19 @@ def test_on_a_disk_every_poll_looks(clock):
         log = DeltaLog.create(StorageRoot.of(f"{store.uri}/log"), LOG)
         clock.now += 1000
         assert [store.faults.of(lambda: poll(log)) for _ in range(3)] == [([], 2)] * 3
+
+
+def test_what_another_tool_changes_is_seen_though_a_follower_has_looked_before(root, logs, clock):
+    one, other = logs
+    assert [poll(log) for log in logs] == [[], []]
+    follower, start = NewSegments(root, 1), LogOffset(one.version)
+    follower.newest()
+    clock.now += 1000
+    content = root.read(commit_name(0))  # with `metaData` and `protocol`
+    root.put(commit_name(one.version + 1), content)
+    assert follower.read(start, age=5.0)[1].log == one.version + 1
+    assert [poll(log) for log in logs] == [None, None]
+    assert other.version == start.log + 1
 
 
 def test_a_folder_is_listed_once_for_all_who_poll_it_and_at_once_for_who_must_know(store, clock):
