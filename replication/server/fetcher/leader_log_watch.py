@@ -41,7 +41,7 @@ class LeaderLogWatch:
             found = self._look()
         except KafkaStorageException:
             self._errors += 1
-            self._look_at = time.monotonic() + min(_FIRST_WAIT_SECONDS * 2**self._errors, LONGEST_SECONDS)
+            self._look_at = time.monotonic() + min(_FIRST_WAIT_SECONDS * 2 ** min(self._errors, 10), LONGEST_SECONDS)
             return self._errors == 1
         self._errors = 0
         if self._seen.log < 0 and not self._log.is_local:  # there is no log yet, which only a listing tells

@@ -84,6 +84,15 @@ def test_ft_06_an_error_of_the_store_is_news_once_so_that_a_fetch_tells_of_it_an
     assert (watch.has_news(), watch.has_news()) == (True, False)
 
 
+def test_a_store_may_be_away_for_hours(watch, monkeypatch, clock):
+    with monkeypatch.context() as broken:
+        broken.setattr(NewSegments, "_newest", raises(KafkaStorageException("503 Slow Down")))
+        for _ in range(1_100):
+            watch.has_news()
+            clock.now += 5
+    assert not watch.has_news()
+
+
 def test_many_waiting_commits_are_read_in_parts_so_that_the_thread_has_time_for_other_work(log, watch, monkeypatch):
     monkeypatch.setattr(new_segments, "_AHEAD", 2)
     fill(log, P0, *[1] * 5)
