@@ -46,10 +46,9 @@ def broker_settings(
             yield EffectiveConfig(name, dynamic[source][name], source)
         elif name in told:
             yield EffectiveConfig(name, text_of(told[name]), REGISTRATION)
-        elif name in CLUSTER_KEYS:
-            yield EffectiveConfig(name, text_of(getattr(config, key.field)), CLUSTER)
         else:
-            yield EffectiveConfig(name, text_of(getattr(config, key.field)), _static(key, given)[1])
+            source = CLUSTER if name in CLUSTER_KEYS else _static(key, given)[1]
+            yield EffectiveConfig(name, text_of(getattr(config, key.field)), source)
 
 
 def _static(key: ConfigKey, given: Mapping[str, Setting]) -> tuple[str, str]:

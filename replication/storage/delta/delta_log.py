@@ -115,28 +115,22 @@ class DeltaLog:
         oldest commits first, so there is no gap after a version that still exists. A commit that a slow writer puts
         into a gap does not count. Raises KafkaStorageException if a commit is torn; then the version stays.
         """
-        noted, started = self.root.newest_versions, time.monotonic()
-        if noted is None or age is None or self._seen(self._commits.in_hand(self.version), started - age) is not None:
-            return self._move(started, age)
-        with noted.one_look(self.root.uri):
-            return self._move(started, age)
+        started = time.monotonic()
+        since = None if age is None else started - age
+        with self._commits.one_look(self.version, since):
+            return self._move(started, since)
 
-    def _seen(self, found: Sequence[Commit], since: float) -> float | None:
-        """When this process has begun a look that found no commit after `found`, if it did `since` then."""
-        noted = self.root.newest_versions
-        return None if noted is None else noted.looked_at(self.root.uri, self.version + len(found), since)
-
-    def _move(self, started: float, age: float | None) -> list[Commit] | None:
+    def _move(self, started: float, since: float | None) -> list[Commit] | None:
         found, noted = self._commits.in_hand(self.version), self.root.newest_versions
         base = self.version + len(found)
-        is_plain = all(commit.is_plain for commit in found)  # others may share what they have not looked into
-        seen = self._seen(found, started - age) if age is not None and is_plain else None
+        is_plain = all(commit.is_plain for commit in found)  # a follower shares commits that it does not replay
+        seen = self._commits.looked_at(base, since) if is_plain else None
         if seen is None:
             try:
                 found += read_commits_after(self.root, base)
             except CorruptRecordException as error:
                 raise KafkaStorageException(str(error)) from error
-            is_there = (age is not None and self._commits.is_sure(base)) or self._commits.is_there(base)
+            is_there = (since is not None and self._commits.is_sure(base)) or self._commits.is_there(base)
             if not is_there or not all(commit.is_plain for commit in found):
                 if noted is not None:
                     noted.forget(self.root.uri)

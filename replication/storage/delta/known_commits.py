@@ -8,6 +8,8 @@ the size and time of its file, not only by its name.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 from lakelog.replication.storage.delta.commit import Commit, Stamp
 from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
@@ -45,6 +47,21 @@ class KnownCommits:
             self._seen[commit.version] = commit.stamp
             found.append(commit)
         return found
+
+    def looked_at(self, version: int, since: float | None) -> float | None:
+        """When this process has begun a look that found no commit after a version, if it did `since` then; None for
+        never."""
+        noted = self._root.newest_versions
+        return None if noted is None or since is None else noted.looked_at(self._root.uri, version, since)
+
+    @contextmanager
+    def one_look(self, version: int, since: float | None) -> Iterator[None]:
+        """For who looks for the commits after a version, or takes a look that this process has begun `since` then. If
+        there is none yet, only one thread looks at a time, and the others have its answer."""
+        noted = self._root.newest_versions
+        is_known = self.looked_at(version + len(self.in_hand(version)), since) is not None
+        with nullcontext() if noted is None or since is None or is_known else noted.one_look(self._root.uri):
+            yield
 
     def is_there(self, version: int) -> bool:
         """Whether a commit still exists. If it was seen, its file must be the one that was seen."""

@@ -16,7 +16,7 @@ _MANY = 8192
 
 
 class Bell:
-    """One end of the pipe. What was rung before the other end is open, is not lost."""
+    """One end of the pipe. What rang before the other end opened is not lost."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -6,7 +6,6 @@ Kafka: the position of a fetch request in the leader's log. [FT-05]
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -106,23 +105,17 @@ class NewSegments:
         return found, target if target.files else LogOffset(version)
 
     def _newest(self, version: int, age: float | None) -> LogOffset:
-        noted, started = self._log.newest_versions, time.monotonic()
-        if noted is None or age is None or self._is_newest(version, self._commits.in_hand(version), started - age):
-            return self._look(version, started, age)
-        with noted.one_look(self._log.uri):
-            return self._look(version, started, age)
+        started = time.monotonic()
+        since = None if age is None else started - age
+        with self._commits.one_look(version, since):
+            return self._look(version, started, since)
 
-    def _is_newest(self, version: int, found: Sequence[Commit], since: float) -> bool:
-        """Whether this process has begun a look `since` then that found no commit after `found`."""
-        noted = self._log.newest_versions
-        return noted is not None and noted.looked_at(self._log.uri, version + len(found), since) is not None
-
-    def _look(self, version: int, started: float, age: float | None) -> LogOffset:
+    def _look(self, version: int, started: float, since: float | None) -> LogOffset:
         """The newest commit, or the last one that is read now. It reads the commits after `version` instead of looking
         for them first. Only a listing tells where that version is gone."""
         found, is_torn = self._commits.in_hand(version), False
         in_hand = len(found)
-        if age is not None and version >= 0 and self._is_newest(version, found, started - age):
+        if version >= 0 and self._commits.looked_at(version + in_hand, since) is not None:
             self._read, self._followed = {commit.version: commit for commit in found}, version
             self._is_gone = False
             return LogOffset(version + in_hand)
@@ -136,12 +129,10 @@ class NewSegments:
         self._is_gone = version >= 0 and not self._is_there(version)
         if version < 0 or self._is_gone:
             return LogOffset(self._commits.newest(-1))
-        is_plain = all(commit.is_plain for commit in found)  # who replays the table must look into others itself
         for commit in found[in_hand:]:
-            if is_plain:
-                self._share(commit)
+            self._share(commit)
             self._commits.remember(commit.version, commit.stamp)
-        if self._log.newest_versions is not None and len(found) < _AHEAD and is_plain and not is_torn:
+        if self._log.newest_versions is not None and len(found) < _AHEAD and not is_torn:
             self._log.newest_versions.looked(self._log.uri, version + len(found), started)
         self._read, self._followed = {commit.version: commit for commit in found}, version
         return LogOffset(version + len(found) + is_torn)

@@ -11,9 +11,10 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import new_segments
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
-from tests.clock import Clock
+from lakelog.replication.storage.memory.store import MemoryStore
+from tests.clock import monotonic_clock
 from tests.hanging import raises
+from tests.looks import Looks
 from tests.storage.log.test_new_segments import follow_commit
 from tests.storage.logs import P0, P1, fill, lead, new_log
 
@@ -112,26 +113,13 @@ def test_ft_05_where_there_is_no_log_yet_it_is_listed_rarely(store, clock):
     assert watch.has_news()
 
 
-class Counting(NoFaults):
-    """Counts the look-ups of the process."""
-
-    reads = 0
-
-    def read(self, uri):
-        self.reads += 1
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(time, "monotonic", made)
-    return made
+clock = pytest.fixture(monotonic_clock)
 
 
 @pytest.fixture
 def store(clock):
     assert time.monotonic is clock
-    with MemoryStore("news", faults=Counting()).opened() as made:
+    with MemoryStore("news", faults=Looks()).opened() as made:
         yield made
 
 
@@ -142,8 +130,7 @@ def far(store):
 
 def looks(store, *watches):
     """Which have news, and the look-ups that all of them take."""
-    before = store.faults.reads
-    return [watch.has_news() for watch in watches], store.faults.reads - before
+    return store.faults.of(lambda: [watch.has_news() for watch in watches])
 
 
 def test_ft_05_followers_in_one_process_share_their_looks_which_are_rare_where_nothing_happens(store, far, clock):

@@ -11,37 +11,18 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
-from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
+from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.schemas import LOG
-from tests.clock import Clock
+from tests.clock import monotonic_clock
+from tests.looks import Looks
 
-
-class Counting(NoFaults):
-    """Counts the look-ups."""
-
-    def __init__(self):
-        self.reads = 0
-
-    def read(self, uri):
-        self.reads += 1
-
-    def of(self, act):
-        """The result of a call, and the look-ups that it took."""
-        before = self.reads
-        return act(), self.reads - before
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(time, "monotonic", made)
-    return made
+clock = pytest.fixture(monotonic_clock)
 
 
 @pytest.fixture
 def store(clock):
     assert time.monotonic is clock
-    with MemoryStore("looks", faults=Counting()).opened() as made:
+    with MemoryStore("looks", faults=Looks()).opened() as made:
         assert made.newest_versions.age() == 0.2
         yield made
 
@@ -282,7 +263,7 @@ def test_a_commit_is_a_look_that_began_before_it_was_written(store, logs, clock,
 
 
 def test_on_a_disk_every_poll_looks(clock):
-    with MemoryStore("disk", is_local=True, faults=Counting()).opened() as store:
+    with MemoryStore("disk", is_local=True, faults=Looks()).opened() as store:
         log = DeltaLog.create(StorageRoot.of(f"{store.uri}/log"), LOG)
         clock.now += 1000
         assert [store.faults.of(lambda: poll(log)) for _ in range(3)] == [([], 2)] * 3

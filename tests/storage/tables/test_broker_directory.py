@@ -1,7 +1,6 @@
 """The brokers' registrations: an unreadable one does not hide others."""
 
 import logging
-import time
 
 import pytest
 
@@ -13,7 +12,7 @@ from lakelog.replication.storage.tables.broker_directory import BrokerDirectory
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import BROKERS
-from tests.clock import Clock
+from tests.clock import monotonic_clock
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_li_01_a_registration_that_cannot_be_read_says_nothing_new_and_hides_no_
 
 
 def test_bc_02_new_brokers_are_found_every_5_seconds_in_an_object_store_by_one_listing_for_all(monkeypatch):
-    monkeypatch.setattr(time, "monotonic", clock := Clock())
+    clock = monotonic_clock(monkeypatch)
     with MemoryStore("brokers").opened() as store:
         home = StorageRoot.of(f"{store.uri}/cluster")
         register(home, 1)
