@@ -67,7 +67,7 @@ class Producer:
         self._acks = parse_acks(acks)
         self._retries = retries
         self._name = name
-        self._view = TopicView(Cluster.open(cluster_uri, config))
+        self._view = TopicView(Cluster.open(cluster_uri, config), lambda: self._sends.look())
         self._named = ProducerName(name, self._view.cluster) if name else None
         own = self._view.cluster.config
         self._identity = ProducerIdentity(self._take_identity(time.monotonic() + own.request_timeout_ms / 1000))

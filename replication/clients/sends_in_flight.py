@@ -11,26 +11,18 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Any
 
 from lakelog.replication.clients import sender
 from lakelog.replication.clients.producer_config import ProducerConfig
 from lakelog.replication.clients.record_accumulator import RecordAccumulator, WaitingSend
+from lakelog.replication.clients.shared_reads import SharedReads
 from lakelog.replication.errors import IllegalStateException, TimeoutException
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, Sending, StepOf
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
-from lakelog.replication.protocol.rounds.send_steps import (
-    Pause,
-    ReadLeaderLogs,
-    ReadLeaderships,
-    ReadReplicas,
-    ReadTopic,
-    SendStep,
-)
+from lakelog.replication.protocol.rounds.send_steps import Pause
 
 Answers = dict[int, RecordMetadata]
-_READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +43,17 @@ class SendsInFlight:
         self._futures: dict[Future[Answers], int] = {}  # of the sends that are not settled, with their bytes
         self._used_bytes = 0
         self._worker: threading.Thread | None = None
-        self._may_begin = threading.Event()
+        self._may_begin, self._may_look = threading.Event(), False
         self._end: BaseException | None = None  # after `close`: the error of sends that come or remain
         self._is_cut_short = False
         self._max_in_flight = config.max_in_flight_requests_per_connection
-        self._seen: dict[SendStep, Any] = {}
+        self._reads = SharedReads()
         self._pipeline = PipelineRound(self._next, self._max_in_flight, time.monotonic, poll_ms / 1000)
+
+    def look(self) -> None:
+        """Looks at once, or once more, for what the sends in flight wait for."""
+        self._may_look = True
+        self._may_begin.set()
 
     def put(self, send: WaitingSend, is_awaited: bool) -> None:
         """Adds a send behind the others. A send that the caller waits for, and that no other comes before, is attempted
@@ -139,11 +136,11 @@ class SendsInFlight:
             self.work()
 
     def _carry_out(self, until: Callable[[], bool]) -> None:
-        self._seen.clear()
+        self._reads.clear()
         try:
             while True:
                 work = self._pipeline.run(lambda: self._is_cut_short or until())
-                carry_out(work, {StepOf: self._step, Pause: self._pause})
+                carry_out(work, {StepOf: self._reads.step, Pause: self._pause})
                 if self._is_cut_short or until() or not self._lingers():
                     break
         except BaseException as error:
@@ -216,22 +213,10 @@ class SendsInFlight:
         for send in expired:
             send.expire()
 
-    def _step(self, step: StepOf) -> Any:
-        """Carries out a step of a send. Sends that look at the same time share what they read, until one writes. They
-        share no log that is older than the rows: it may lack what a row names."""
-        if not isinstance(step.step, _READS):
-            self._seen.clear()
-            return step.owner.carry_out(step.step)
-        if step.step not in self._seen:
-            if isinstance(step.step, ReadLeaderships):
-                self._seen = {seen: found for seen, found in self._seen.items() if not isinstance(seen, ReadLeaderLogs)}
-            self._seen[step.step] = step.owner.carry_out(step.step)
-        return self._seen[step.step]
-
     def _pause(self, step: Pause) -> bool:
         """Waits for the next look, or until a send may begin. Returns whether one may; then the look must wait. Sends
         whose time is over meanwhile expire."""
-        self._seen.clear()
+        self._reads.clear()
         look_at = min(time.monotonic() + self._poll_ms / 1000, step.deadline)
         while True:
             self._may_begin.clear()
@@ -239,6 +224,9 @@ class SendsInFlight:
             left = self._ready_in() if self._pipeline.in_flight < self._max_in_flight else None
             if left == 0.0:
                 return True
+            if self._may_look:
+                self._may_look = False
+                return False
             now = time.monotonic()
             until = min(look_at, self._waiting.expires_at, math.inf if left is None else now + left)
             wait_ms = max(0, math.ceil((until - now) * 1000))

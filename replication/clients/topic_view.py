@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.topic import partitions_of
 from lakelog.replication.protocol.topic_name import check_is_text
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.commit_news import CommitNews
 from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.log.log_identity import continues
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -27,11 +28,12 @@ Process: TypeAlias = tuple[str, int]  # a broker's root and broker epoch
 
 
 class TopicView:
-    """Keeps a client's handles on the tables of a cluster open between requests. Threads may share it. Kafka: the
-    client's `Metadata`."""
+    """Keeps a client's handles on the tables of a cluster open between requests. Threads may share it. It calls `wake`
+    after each commit of this process to the `replicas` that it reads. Kafka: the client's `Metadata`."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, wake: Callable[[], object] = lambda: None) -> None:
         self.cluster = cluster
+        self._news = CommitNews(wake)
         self._lock = threading.RLock()
         self._logs: dict[int, tuple[Process, ReplicaLog]] = {}
         self._replicas: dict[int, tuple[Process, ReplicaTable]] = {}
@@ -97,6 +99,7 @@ class TopicView:
         if known is None or known[0] != process:
             table = ReplicaTable.open(self.cluster.broker_root(broker_id))
             known = self._replicas[broker_id] = process, table
+            self._news.hear(table.folder(self.cluster.broker_root(broker_id)).uri)
         known[1].refresh() if age is None else known[1].poll(age)
         return known[1].replicas
 

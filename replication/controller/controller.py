@@ -18,6 +18,7 @@ from lakelog.replication.errors import ControllerMovedException, LakelogExceptio
 from lakelog.replication.protocol.lease import Lease
 from lakelog.replication.protocol.liveness import Liveness
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.commit_news import CommitPolls
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Controller:
         self._brokers: tuple[Mapping[int, BrokerView], Mapping[int, BrokerView]] = ({}, {})
         self._held: Lease | None = None
         self._active: ActiveController | None = None
-        self._stopping = threading.Event()
+        self._news = CommitPolls().hear(cluster.admin.folder(cluster.root).uri)
         self._awake = threading.Event()
         self._awake.set()
         self._thread = threading.Thread(target=self._run, name=f"controller-{controller_id}", daemon=True)
@@ -75,7 +76,7 @@ class Controller:
 
     def kill(self) -> None:
         """Ends it without resigning, as SIGKILL ends a process. It gives up an unfinished decision."""
-        self._stopping.set()
+        self._news.stop()
         self._awake.set()
         self._thread.join()
 
@@ -85,7 +86,7 @@ class Controller:
         It gives up an unfinished decision. It waits for the thread at most `controller.session.timeout.ms`: the next
         controller's claims refuse all later writes.
         """
-        self._stopping.set()
+        self._news.stop()
         self._awake.set()
         self._thread.join(self._session_timeout)
         if self._held is not None:
@@ -104,9 +105,9 @@ class Controller:
             self._active.release()
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._cluster.config.lakelog_poll_interval_ms / 1000):
+        while self._news.wait(self._cluster.config.lakelog_poll_interval_ms):
             self._awake.wait()
-            if not self._stopping.is_set():
+            if not self._news.stopping.is_set():
                 self.round()
 
     def round(self) -> None:
@@ -186,7 +187,7 @@ class Controller:
         Raises DecisionInterrupted if the controller is being stopped, or if the lease cannot be renewed; then its cause
         is that error. [CE-02]
         """
-        if self._stopping.is_set():
+        if self._news.stopping.is_set():
             raise DecisionInterrupted("the controller was told to stop")
         if self._held is not None and self._is_renewal_due():
             try:

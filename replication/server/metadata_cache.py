@@ -16,6 +16,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.commit_news import CommitNews, CommitPolls
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -29,8 +30,11 @@ class MetadataCache:
     A broker is alive while its heartbeat moves, by this process's monotonic clock. No clocks are compared.
     """
 
-    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, cluster: Cluster, news: CommitNews | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.cluster = cluster
+        self._news = (news or CommitPolls()).hear(cluster.metadata.folder(cluster.root).uri)
         self._liveness = Liveness(cluster.config.broker_session_timeout_ms, clock)
         self._replica_tables: dict[int, tuple[tuple[str, int], ReplicaTable]] = {}
         self._partitions: Mapping[TopicIdPartition, PartitionRegistration] = {}
@@ -177,4 +181,5 @@ class MetadataCache:
         known = self._replica_tables.get(broker_id)
         if known is None or known[0] != process:
             known = self._replica_tables[broker_id] = process, ReplicaTable.open(root)
+            self._news.hear(ReplicaTable.folder(root).uri)
         return known[1]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
+from lakelog.replication.storage.delta.commit_news import until_poll
 
 logger = logging.getLogger(__name__)
 
@@ -39,18 +40,19 @@ class WhileMoving:
 
 class PeriodicTask:
     """Calls `work` every `interval_ms`, and when woken, until it is stopped, fenced or killed. It logs other errors and
-    goes on.
+    goes on. A poll is rarer while nothing happens, see `until_poll`.
 
     Heartbeats have such a thread, so that a broker that takes up many roles does not look dead. So has work that must
     not hold up the broker. Kafka: `BrokerLifecycleManager`, `KafkaScheduler`, `ShutdownableThread`. [BC-01]
     """
 
     def __init__(
-        self, name: str, what: str, interval_ms: int, pause_point: PausePoint, work: Callable[[], object]
-    ) -> None:
+        self, name: str, what: str, interval_ms: int, pause_point: PausePoint, work: Callable[[], object],
+        is_poll: bool = False,
+    ) -> None:  # fmt: skip
         self._name = name
         self._what = what
-        self._interval = interval_ms / 1000
+        self._interval_ms, self._is_poll = interval_ms, is_poll
         self._pause_point = pause_point
         self._work = work
         self._stopping, self._woken = threading.Event(), threading.Event()
@@ -82,7 +84,7 @@ class PeriodicTask:
 
     def _waits(self) -> bool:
         """Waits until the next call of `work` is due; False if the thread was stopped."""
-        self._woken.wait(self._interval)
+        self._woken.wait(until_poll(self._interval_ms) if self._is_poll else self._interval_ms / 1000)
         self._woken.clear()
         return not self.is_stopping
 

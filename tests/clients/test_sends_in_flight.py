@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from lakelog.replication.clients.producer import Producer as SharingProducer
-from lakelog.replication.clients.producer_config import ProducerConfig
 from lakelog.replication.clients.record_set import ArrowRecordSet
 from lakelog.replication.clients.sends_in_flight import SendsInFlight
 from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     IllegalStateException,
     InvalidConfigurationException,
@@ -20,8 +20,6 @@ from lakelog.replication.errors import (
     KafkaStorageException,
     TimeoutException,
 )
-from lakelog.replication.protocol.rounds.pipeline_round import StepOf
-from lakelog.replication.protocol.rounds.send_steps import ReadLeaderLogs, ReadLeaderships
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from tests.clients.world import LONG, World
 from tests.processes import wait_until
@@ -82,24 +80,13 @@ def test_ap_07_sends_that_wait_share_each_look(world, monkeypatch, while_waiting
     assert len(looks) == 3
 
 
-class Owner:
-    """Notes the steps that it carries out."""
-
-    def __init__(self):
-        self.steps = []
-
-    def carry_out(self, step):
-        self.steps.append(step)
-        return len(self.steps)
-
-
-def test_ap_07_a_log_that_was_read_before_a_row_is_read_again():
-    """The row may name records that the log did not have then."""
-    sends, owner = SendsInFlight(ProducerConfig(), 50, lambda: None), Owner()
-    row, other_row, logs = ReadLeaderships(TOPIC, (0,)), ReadLeaderships(TOPIC, (1,)), ReadLeaderLogs(1, (P0,))
-    answers = [sends._step(StepOf(owner, step)) for step in (row, logs, row, logs, other_row, logs, logs, row)]
-    assert owner.steps == [row, logs, other_row, logs]
-    assert answers == [1, 2, 1, 2, 3, 4, 4, 1]
+def test_do_02_a_commit_of_this_process_starts_the_next_look(world):
+    config = Config(lakelog_poll_interval_ms=LONG)
+    with Producer(world.uri, config=config) as producer:
+        future = producer.send_async(TOPIC, record(b"a"), LONG)
+        wait_until(lambda: end(world) == 1, "the record in the leader's log")
+        world.say(1)
+        assert future.result(60)[0].base_offset == 0
 
 
 def test_ap_06_no_more_than_allowed_are_in_flight(world):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from lakelog.replication.storage.delta.commit_news import QUIET
 from lakelog.replication.storage.delta.shared_commits import SharedCommits
 
 LONGEST_SECONDS = 5.0
@@ -19,7 +20,6 @@ YOUNG_SECONDS = 1.0  # the age of what a client or a commit begins with
 _SHORTEST_SECONDS = 0.2  # several threads of a process poll a table at about the same time
 _PATIENCE_SECONDS = 1.0  # for the look of another thread; then a thread looks itself
 _PART = 0.25  # of the time since anything has moved
-_QUIET = {"heartbeat", "renewed"}  # commits that only tell that a process is alive
 
 
 def idle_age(seconds: float) -> float:
@@ -76,7 +76,7 @@ class NewestVersions:
         with self._lock:
             if version > self._found.get(uri, (-1, 0.0))[0]:
                 self._found[uri] = version, at
-            if why not in _QUIET:
+            if why not in QUIET:
                 self._moved_at = time.monotonic()
 
     def looked_at(self, uri: str, version: int, since: float) -> float | None:

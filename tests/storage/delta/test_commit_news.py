@@ -1,0 +1,122 @@
+"""Commits of this process wake those that wait for them; polls are rarer while nothing is committed."""
+
+import gc
+import threading
+
+import pytest
+
+from lakelog.replication.storage.delta.commit_news import CommitNews, CommitPolls, seen, until_poll
+from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
+from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.schemas import LOG
+from tests.clock import monotonic_clock
+
+clock = pytest.fixture(monotonic_clock)
+POLL_MS = 50
+
+
+@pytest.fixture(params=["disk", "object store"])
+def log(request, tmp_path):
+    """A table, and a handle that another process might have."""
+    if request.param == "disk":
+        yield DeltaLog.create(StorageRoot.of(str(tmp_path / "log")), LOG)
+        return
+    with MemoryStore("news").opened() as store:
+        yield DeltaLog.create(StorageRoot.of(f"{store.uri}/log"), LOG)
+
+
+def commit(log, why="append"):
+    log.commit({"why": why})
+    log.move_own()
+
+
+@pytest.mark.parametrize(
+    ("why", "told", "wakes"),
+    [(None, "append", True), (None, "fetched", True), ("append", "append", True), ("append", "fetched", False)],
+)
+def test_do_01_a_commit_of_this_process_wakes_who_hears_the_table(log, why, told, wakes):
+    woken = []
+    news = CommitNews(lambda: woken.append("this")).hear(log.root.uri, why)
+    others = CommitNews(lambda: woken.append("another")).hear(f"{log.root.uri}/another")
+    commit(log, told)
+    assert (news, others, woken) == (news, others, ["this"] * wakes)
+
+
+def test_do_01_a_commit_wakes_only_once_it_is_there(log):
+    """Who is woken looks at once, and must find it."""
+    found = []
+    news = CommitNews(lambda: found.append(DeltaLog.open(log.root).version)).hear(log.root.uri)
+    commit(log)
+    assert (news, found) == (news, [1])
+
+
+def test_who_is_held_by_nobody_hears_nothing(log):
+    woken = []
+    news = [CommitNews(lambda: woken.append(1)).hear(log.root.uri)]
+    del news[0]
+    gc.collect()
+    commit(log)
+    commit(log)
+    assert woken == []
+
+
+def test_a_commit_before_the_wait_ends_it_and_a_later_wait_goes_on(log, monkeypatch):
+    polls, waits = CommitPolls().hear(log.root.uri), []
+    monkeypatch.setattr("lakelog.replication.storage.delta.commit_news.until_poll", lambda ms: waits.append(ms) or 60)
+    commit(log)
+    assert polls.wait(POLL_MS)
+    thread = threading.Thread(target=lambda: polls.wait(7))
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
+    commit(log)
+    thread.join(30)
+    assert (thread.is_alive(), waits) == (False, [POLL_MS, 7])
+
+
+def test_stop_ends_the_wait(monkeypatch):
+    monkeypatch.setattr("lakelog.replication.storage.delta.commit_news.until_poll", lambda _: 60)
+    polls, answers = CommitPolls(), []
+    thread = threading.Thread(target=lambda: answers.append(polls.wait(POLL_MS)))
+    thread.start()
+    polls.stop()
+    thread.join(30)
+    assert (answers, polls.stopping.is_set(), polls.wait(POLL_MS)) == ([False], True, False)
+
+
+@pytest.mark.parametrize(
+    ("idle_seconds", "expected"), [(0, 0.05), (0.2, 0.05), (0.4, 0.1), (0.6, 0.15), (0.8, 0.2), (3600, 0.2)]
+)
+def test_polls_are_rarer_while_nothing_is_committed(clock, idle_seconds, expected):
+    seen("append")
+    clock.now += idle_seconds
+    assert until_poll(POLL_MS) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("why", ["heartbeat", "renewed"])
+def test_a_sign_of_life_makes_polls_no_more_frequent(clock, log, why):
+    seen("append")
+    clock.now += 3600
+    commit(log, why)
+    assert until_poll(POLL_MS) == 0.2
+
+
+def test_a_commit_of_another_process_makes_polls_frequent(clock, log):
+    reader = DeltaLog.open(log.root)
+    log.commit({"why": "append"})  # without `move_own`, this process knows nothing of it
+    seen("append")
+    clock.now += 3600
+    assert until_poll(POLL_MS) == 0.2
+    reader.move()
+    assert until_poll(POLL_MS) == 0.05
+
+
+def test_a_commit_that_a_follower_finds_makes_polls_frequent(clock, log):
+    segments = NewSegments(log.root, 1)
+    log.commit({"why": "append"})
+    seen("append")
+    clock.now += 3600
+    segments.read(LogOffset(0))
+    assert until_poll(POLL_MS) == 0.05
