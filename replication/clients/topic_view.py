@@ -97,18 +97,18 @@ class TopicView:
         process = self._process(broker_id)
         known = self._replicas.get(broker_id)
         if known is None or known[0] != process:
-            table = ReplicaTable.open(self.cluster.broker_root(broker_id))
-            known = self._replicas[broker_id] = process, table
-            self._news.hear(table.folder(self.cluster.broker_root(broker_id)).uri)
+            root = self.cluster.broker_root(broker_id)
+            known = self._replicas[broker_id] = process, ReplicaTable.open(root)
+            self._news.hear(ReplicaTable.folder(root).uri)
         known[1].refresh() if age is None else known[1].poll(age)
         return known[1].replicas
 
     def _process(self, broker_id: int) -> Process:
         """A broker's registered process. The registration is read again if an ISR has a newer broker epoch."""
-        found = self.cluster.brokers.get(broker_id)
-        if found is None or found.broker_epoch < self._in_sync.get(broker_id, NO_EPOCH):
-            found = self.cluster.refresh_brokers().get(broker_id)
-        return self.cluster.broker_root(broker_id).uri, found.broker_epoch if found else NO_EPOCH
+        if self.cluster.registration(broker_id).broker_epoch < self._in_sync.get(broker_id, NO_EPOCH):
+            self.cluster.refresh_brokers()
+        found = self.cluster.registration(broker_id)
+        return found.root, found.broker_epoch
 
     def leaderships(self, topic: str, partitions: Iterable[int], age: float | None = None) -> dict[int, Leadership]:
         """Reads the metadata and the leader rows of those partitions that exist, each table once. A poll gives an

@@ -82,7 +82,7 @@ class Broker:
         )
         self._context = BrokerContext(
             self.broker_id, self._spark, self._cluster, self._config, self._root, self._registration.table,
-            MetadataCache(self._cluster, self._news), self.pause_point,
+            MetadataCache(self._cluster, news=self._news), self.pause_point,
         )  # fmt: skip
         if error is None:
             self._begin()

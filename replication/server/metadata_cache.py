@@ -18,7 +18,6 @@ from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_news import CommitNews, CommitPolls
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
-from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 logger = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ class MetadataCache:
     """
 
     def __init__(
-        self, cluster: Cluster, news: CommitNews | None = None, clock: Callable[[], float] = time.monotonic
+        self, cluster: Cluster, clock: Callable[[], float] = time.monotonic, news: CommitNews | None = None
     ) -> None:
         self.cluster = cluster
         self._news = (news or CommitPolls()).hear(cluster.metadata.folder(cluster.root).uri)
@@ -156,18 +155,13 @@ class MetadataCache:
     def _broker_epochs(self) -> dict[int, int]:
         return {broker: found.broker_epoch for broker, found in self.cluster.refresh_brokers().items()}
 
-    def broker_root(self, broker_id: int) -> StorageRoot:
-        """The root of a broker. Raises BrokerNotAvailableException if it has never registered."""
-        return self.cluster.broker_root(broker_id)
-
     def last_rows(self, broker_id: int) -> Mapping[TopicIdPartition, Replica]:
         """The replica rows of another broker as last read. It does not read the broker's root. Empty if none were read
         since the broker's root or epoch changed."""
         registration, known = self.brokers().get(broker_id), self._replica_tables.get(broker_id)
         if registration is None or known is None:
             return {}
-        process = self.cluster.storage_of(broker_id, registration.root).uri, registration.broker_epoch
-        return known[1].replicas if known[0] == process else {}
+        return known[1].replicas if known[0] == (registration.root, registration.broker_epoch) else {}
 
     def replica_table(self, broker_id: int) -> ReplicaTable:
         """The `replicas` table of another broker; the caller refreshes it.
@@ -176,10 +170,10 @@ class MetadataCache:
         Raises BrokerNotAvailableException if the broker has never registered, and InconsistentClusterIdException or
         KafkaStorageException if the table cannot be opened.
         """
-        root = self.broker_root(broker_id)
-        process = (root.uri, self.brokers()[broker_id].broker_epoch)
-        known = self._replica_tables.get(broker_id)
+        registration, known = self.cluster.registration(broker_id), self._replica_tables.get(broker_id)
+        process = registration.root, registration.broker_epoch
         if known is None or known[0] != process:
+            root = self.cluster.storage_of(broker_id, registration.root)
             known = self._replica_tables[broker_id] = process, ReplicaTable.open(root)
             self._news.hear(ReplicaTable.folder(root).uri)
         return known[1]

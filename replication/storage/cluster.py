@@ -111,14 +111,18 @@ class Cluster:
         for table in owned:
             table.maintain()
 
-    def broker_root(self, broker_id: int) -> StorageRoot:
-        """Where a broker keeps its log. Raises BrokerNotAvailableException if it has never registered."""
+    def registration(self, broker_id: int) -> BrokerRegistration:
+        """The registration of a broker as last read. Raises BrokerNotAvailableException if it has never registered."""
         registration = self.brokers.get(broker_id) or self.refresh_brokers().get(broker_id)
         if registration is None:
             raise BrokerNotAvailableException(
                 f"broker {broker_id} is not registered with the cluster at {self.root.uri}"
             )
-        return self.storage_of(broker_id, registration.root)
+        return registration
+
+    def broker_root(self, broker_id: int) -> StorageRoot:
+        """Where a broker keeps its log. Raises BrokerNotAvailableException if it has never registered."""
+        return self.storage_of(broker_id, self.registration(broker_id).root)
 
     def storage_of(self, broker_id: int, uri: str) -> StorageRoot:
         """A broker's root with the credentials that the configuration has for it."""

@@ -55,7 +55,7 @@ def test_mc_01_mc_03_what_a_cache_knows(cluster, clock):
     assert cache.refresh()
     assert cache.contains(partition.topic_id_partition)
     assert cache.partitions[partition.topic_id_partition] == partition
-    assert cache.broker_root(1).uri == "/1"
+    assert cache.cluster.broker_root(1).uri == "/1"
     assert cache.min_isr(partition) == 2, "no more than there are replicas"
     assert not cache.refresh(), "nothing has moved"
 

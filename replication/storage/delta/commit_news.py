@@ -53,7 +53,8 @@ class CommitPolls(CommitNews):
 
     def wait(self, milliseconds: float) -> bool:
         """Returns after a commit since the last call, or when a poll is due, see `until_poll`: False after `stop`."""
-        self._woken.wait(until_poll(milliseconds))
+        if not self.stopping.is_set():
+            self._woken.wait(until_poll(milliseconds))
         self._woken.clear()
         return not self.stopping.is_set()
 
