@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakelog.jobs.benchmark import produce
+from lakelog.jobs.benchmark import cpu, produce
 from lakelog.jobs.benchmark.cpu import _process, cpu_seconds
 from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.idle import Idle, idle_figures, idle_rows
@@ -73,6 +73,14 @@ def test_cpu_time_of_a_child_counts_while_it_runs_and_after_its_end() -> None:
     wait_until(lambda: cpu_seconds() - before >= 0.4, f"the time of a child of {os.getpid()} that has ended")
 
 
+def test_a_process_that_ends_while_the_others_are_idle_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    trees = iter([{1: (1.0, 0.0), 2: (5.0, 0.0)}, {1: (1.5, 0.0), 3: (0.25, 0.0)}])
+    monkeypatch.setattr(cpu, "_tree", lambda: next(trees))
+    times = iter([10.0, 12.0])
+    monkeypatch.setattr(cpu.time, "perf_counter", lambda: next(times))
+    assert cpu.cores_while_idle(0.001) == 0.375
+
+
 class _Acknowledges:
     def send(self, *_: object, **__: object) -> dict[int, object]:
         return {}
@@ -97,7 +105,7 @@ def test_the_name_of_a_process_may_have_any_bytes(tmp_path: Path) -> None:
     folder.mkdir()
     numbers = " ".join(map(str, range(20)))
     (folder / "stat").write_bytes(b"7 (caf\xe9 ) x) S 1 " + numbers.encode())
-    assert _process(folder) == (7, (1, 9 + 10 + 11 + 12))
+    assert _process(folder) == (7, (1, 9 + 10, 11 + 12))
 
 
 def test_what_was_sent_is_committed(spark: "SparkSession") -> None:
