@@ -7,6 +7,7 @@ import itertools
 import pyarrow as pa
 import pytest
 
+from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.config import Config
@@ -21,7 +22,9 @@ from lakelog.replication.errors import (
     UnknownTopicOrPartitionException,
 )
 from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.server import periodic_task
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta import commit_news
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -115,6 +118,19 @@ def test_ap_02_acks_1_is_answered_by_the_leader_and_acks_0_by_nobody(cluster, to
     (none,) = Producer(cluster.cluster_uri, acks=0).send(topic, table(b"b", partition=[0])).values()
     assert (none.base_offset, none.error) == (-1, None)
     wait_until(lambda: min(r.log_end_offset for r in replica_rows(cluster, topic)) == 2, "both on every replica")
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_do_02_within_a_process_nothing_waits_for_a_poll(cluster, topic, monkeypatch, replicas):
+    with Producer(cluster.cluster_uri, config=Config(lakelog_poll_interval_ms=600_000)) as producer:
+        raise_first_error(producer.send(topic, table(b"first"), timeout_ms=60_000))
+        wait_until(lambda: len(cluster.queries()) == 6, "each follower's query")
+        name, assignment = next(_topics), {partition: found[:replicas] for partition, found in ON_EACH.items()}
+        for module in (commit_news, periodic_task):
+            monkeypatch.setattr(module, "until_poll", lambda _: 20.0)
+        AdminClient(cluster.cluster_uri, Config(request_timeout_ms=10_000)).create_topic(name, assignment=assignment)
+        for _ in range(5):
+            raise_first_error(producer.send(name, table(*[b"value"] * 30), timeout_ms=10_000))
 
 
 def test_reading_between_offsets(spark, cluster, topic):
