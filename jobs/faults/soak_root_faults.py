@@ -36,7 +36,7 @@ class RootFaults:
     ) -> None:
         self._cluster = cluster
         self._brokers = cluster.processes.brokers
-        self._stores = cluster.stores
+        self._stores = cluster.stores.processes
         self._folders: Mapping[int, Path] = cluster.folders
         self._kept = kept
         self._is_alone = is_alone

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from lakelog.jobs.scenarios.roots import Roots, owners
 from lakelog.jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
 from lakelog.replication.controller.controller import Controller
 from lakelog.replication.local_cluster import LocalCluster
@@ -17,9 +18,10 @@ _CONTROLLERS = 2  # one is active, the other stands by
 class EmbeddedCluster(ScriptCluster):
     """A local cluster with brokers and controllers that can be paused and killed like processes."""
 
-    def __init__(self, spark: SparkSession, folder: Path, brokers: int) -> None:
-        self._local = LocalCluster(spark, str(folder), brokers, SETTINGS, _CONTROLLERS)
-        super().__init__(self._local.cluster_uri, self._local.broker_ids, self._local.controller_names)
+    def __init__(self, spark: SparkSession, roots: Roots, folder: Path, brokers: int) -> None:
+        uris = {owner: roots.uri(owner) for owner in owners(brokers)}
+        self._local = LocalCluster(spark, str(folder), brokers, SETTINGS, _CONTROLLERS, roots=uris)
+        super().__init__(roots, self._local.broker_ids, self._local.controller_names)
 
     def state(self, server: Server) -> State:
         """The state of a server. One that was fenced and ended by itself is stopped."""

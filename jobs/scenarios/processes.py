@@ -9,10 +9,10 @@ import pyarrow as pa
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.jobs.faults.broker_process import ServerProcess
 from lakelog.jobs.faults.cluster_processes import CONTROLLERS, STANDS, ClusterProcesses
+from lakelog.jobs.scenarios.roots import Roots
 from lakelog.jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
 from lakelog.replication.clients.producer import Producer, raise_first_error
-from lakelog.replication.storage.cluster import Cluster, format_cluster
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
 
 _START_SECONDS = 120.0
 _WARM_UP = "warm-up"
@@ -22,11 +22,13 @@ _WARM_UP_SECONDS = 60.0
 class ProcessCluster(ScriptCluster):
     """Every broker and controller is a process, started as from the command line."""
 
-    def __init__(self, folder: Path, brokers: int) -> None:
-        super().__init__(str(folder / "cluster"), range(1, brokers + 1), CONTROLLERS)
+    def __init__(self, roots: Roots, folder: Path, brokers: int) -> None:
+        super().__init__(roots, range(1, brokers + 1), CONTROLLERS)
         config = folder / "server.properties"
         config.write_text("".join(f"{name}={value}\n" for name, value in SETTINGS.items()))
-        self._processes = ClusterProcesses(folder, self.uri, self._brokers, config)
+        self._processes = ClusterProcesses(
+            folder, self.uri, self._brokers, config, {i: roots.uri(i) for i in self._brokers}
+        )
 
     def state(self, server: Server) -> State:
         """The state of a server. One that was fenced and ended by itself is stopped."""
@@ -42,7 +44,7 @@ class ProcessCluster(ScriptCluster):
         return self._processes.controllers[name].has_id(controller_id)
 
     def _start_all(self) -> None:
-        format_cluster(StorageRoot.of(self.uri), self._config)
+        format_cluster(storage_root(self.uri, "cluster", self._config), self._config)
         self._registry = Cluster.open(self.uri, self._config)
         try:
             for process in self._processes.all():

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from lakelog.jobs.scenarios.embedded import EmbeddedCluster
 from lakelog.jobs.scenarios.processes import ProcessCluster
 from lakelog.jobs.scenarios.result import ScriptResult, StepResult
+from lakelog.jobs.scenarios.roots import STORES, DiskRoots
 from lakelog.jobs.scenarios.scene import Scene
 from lakelog.jobs.scenarios.script import Script, Step
 from lakelog.jobs.scenarios.script_cluster import MakeCluster
@@ -28,14 +29,15 @@ _WARM_UP_MS = 60_000
 
 
 def run_script(
-    make: MakeCluster, script: Script, keep: Path | None = None, tell: Callable[[StepResult], object] = lambda _: None
-) -> ScriptResult:
+    make: MakeCluster, script: Script, keep: Path | None = None, tell: Callable[[StepResult], object] = lambda _: None,
+    store: str = "disk",
+) -> ScriptResult:  # fmt: skip
     """Runs a script up to its first failed step, and calls `tell` after each step.
 
-    The cluster is in the folder `keep`, which must not exist yet, or in a temporary folder.
+    The cluster is in the folder `keep`, which must not exist yet, or in a temporary folder. `store` is one of `STORES`.
     """
     results: list[StepResult] = []
-    with _folder(keep) as folder, make(folder, script.brokers) as cluster:
+    with _folder(keep) as folder, make(STORES[store](folder, script.brokers), folder, script.brokers) as cluster:
         scene, started = Scene(cluster), time.monotonic()
         for step in script.steps:
             results.append(_timed(scene, step, started))
@@ -57,7 +59,7 @@ def clusters_of(mode: str) -> Iterator[MakeCluster]:
             SimulatedCluster,  # imported late, because its modules serve tests and not real clusters
         )
 
-        yield lambda _, brokers: SimulatedCluster(brokers)
+        yield lambda _, __, brokers: SimulatedCluster(brokers)
         return
     from lakelog.jobs.launch.session import job_session  # imported late, because processes have their own sessions
 
@@ -72,7 +74,7 @@ def clusters_of(mode: str) -> Iterator[MakeCluster]:
 def warm_up(spark: SparkSession) -> None:
     """Sends a record through a cluster of its own. In a new session the first micro-batches of followers take longer
     than the scripts' short time-outs allow."""
-    with _folder(None) as folder, EmbeddedCluster(spark, folder, 2) as cluster:
+    with _folder(None) as folder, EmbeddedCluster(spark, DiskRoots(folder), folder, 2) as cluster:
         cluster.admin().create_topic("warm-up", assignment={0: [1, 2]}, configs={"min.insync.replicas": 2})
         Producer(cluster.uri).send("warm-up", pa.table({"value": [b"warm"]}), _WARM_UP_MS)
 

@@ -16,7 +16,8 @@ def run_all(scripts: Iterable[Script], args: argparse.Namespace) -> int:
     with clusters_of(args.mode) as make:
         for script in scripts:
             report.begins(script)
-            results.append(run_script(make, script, args.keep and args.keep / Path(script.path).stem, report.step))
+            keep = args.keep and args.keep / Path(script.path).stem
+            results.append(run_script(make, script, keep, report.step, args.store))
     report.ends(results)
     if args.out:
         write_json(args.out, results)

@@ -6,18 +6,17 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Literal
 
 from lakelog.jobs.cli.waiting import wait_until
-from lakelog.jobs.faults import storage_faults
+from lakelog.jobs.scenarios.roots import Roots
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import Config
 from lakelog.replication.errors import BrokerNotAvailableException, LakelogException
 from lakelog.replication.protocol.liveness import Liveness
-from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.cluster import Cluster, storage_root
 from lakelog.replication.storage.tables.metadata_history import MetadataVersion, metadata_history
 
 CONTROLLER = "controller"  # the active controller, in a script
@@ -45,8 +44,9 @@ class ScriptCluster(ABC):
     A method raises BrokerNotAvailableException if the state of its server does not allow the operation.
     """
 
-    def __init__(self, uri: str, brokers: Sequence[int], controllers: Sequence[str]) -> None:
-        self.uri = uri
+    def __init__(self, roots: Roots, brokers: Sequence[int], controllers: Sequence[str]) -> None:
+        self.roots = roots
+        self.uri = roots.uri("cluster")
         self.first_version = 0  # the metadata version at the start of the script
         self._brokers = brokers
         self._controllers = controllers
@@ -54,15 +54,18 @@ class ScriptCluster(ABC):
         self._config = Config.from_properties(SETTINGS, "event script")
 
     def __enter__(self) -> ScriptCluster:
-        self._start_all()
-        self._cluster = Cluster.open(self.uri)
-        self._watch = LivenessWatch(Cluster.open(self.uri))
-        self._end_watch = self._repeat(self._watch.look, _LOOK_SECONDS)
+        with ExitStack() as ending:
+            ending.enter_context(self.roots.running())
+            self._start_all()
+            ending.callback(self._end_all)
+            self._cluster = Cluster.open(self.uri)
+            self._watch = LivenessWatch(Cluster.open(self.uri))
+            ending.callback(self._repeat(self._watch.look, _LOOK_SECONDS))
+            self._ending = ending.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end_watch()
-        self._end_all()
+        self._ending.close()
 
     def _repeat(self, work: Callable[[], None], seconds: float) -> Callable[[], None]:
         """Repeats `work` in a thread, with pauses of `seconds`. Returns a function that ends it."""
@@ -86,7 +89,8 @@ class ScriptCluster(ABC):
 
     def history(self) -> list[MetadataVersion]:
         """Every version of the metadata since the script began."""
-        return [v for v in metadata_history(StorageRoot.of(self.uri)) if v.version >= self.first_version]
+        root = storage_root(self.uri, "cluster", self._config)
+        return [v for v in metadata_history(root) if v.version >= self.first_version]
 
     def running(self) -> list[int]:
         """The brokers that run."""
@@ -95,18 +99,6 @@ class ScriptCluster(ABC):
     def offline(self) -> set[int]:
         """The brokers that the cluster considers dead, or whose storage fails."""
         return self._watch.offline
-
-    def take_away(self, root: str) -> None:
-        """Makes a broker's root unreachable."""
-        storage_faults.take_away(root)
-
-    def bring_back(self, root: str) -> None:
-        """Makes the root reachable again, with its content. Does nothing if it was not taken away."""
-        storage_faults.bring_back(root)
-
-    def is_away(self, root: str) -> bool:
-        """Whether the root was taken away."""
-        return storage_faults.is_away(root)
 
     def kill(self, target: Server) -> Server:
         """SIGKILL, to a running or paused server."""
@@ -215,7 +207,7 @@ class ScriptCluster(ABC):
     def _start(self, server: Server) -> None: ...
 
 
-MakeCluster = Callable[[Path, int], AbstractContextManager[ScriptCluster]]
+MakeCluster = Callable[[Roots, Path, int], AbstractContextManager[ScriptCluster]]
 
 
 class LivenessWatch:

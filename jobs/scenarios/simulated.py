@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 
 from lakelog.jobs.cli import waiting
+from lakelog.jobs.s3.object_stores import root_name
 from lakelog.jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
 from lakelog.replication.clients import sends_in_flight, topic_view
+from lakelog.replication.config import Owner
 from lakelog.replication.simulation.stack.held_time import Passing, Schedule
 from lakelog.replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
 from lakelog.replication.simulation.stack.servers import BrokerServer, ControllerServer
@@ -33,7 +36,7 @@ class SimulatedCluster(ScriptCluster):
         self._schedule = Schedule(self._clock)
         self._faults = _RootsAway()
         self._store = MemoryStore("script", True, self._clock.wall, self._faults)
-        super().__init__(f"{self._store.uri}/cluster", range(1, brokers + 1), _CONTROLLERS)
+        super().__init__(_MemoryRoots(self._store.uri, self._faults), range(1, brokers + 1), _CONTROLLERS)
         self._servers: dict[Server, BrokerServer | ControllerServer] = {}
 
     def state(self, server: Server) -> State:
@@ -46,18 +49,6 @@ class SimulatedCluster(ScriptCluster):
     def _has_id(self, name: str, controller_id: str) -> bool:
         found = self._servers[name]
         return isinstance(found, ControllerServer) and found.has_id(controller_id)
-
-    def take_away(self, root: str) -> None:
-        """Makes a broker's root unreachable."""
-        self._faults.roots.add(root)
-
-    def bring_back(self, root: str) -> None:
-        """Makes the root reachable again, with its content. Does nothing if it was not taken away."""
-        self._faults.roots.discard(root)
-
-    def is_away(self, root: str) -> bool:
-        """Whether the root was taken away."""
-        return root in self._faults.roots
 
     def _repeat(self, work: Callable[[], None], seconds: float) -> Callable[[], None]:
         return self._schedule.repeat(work, seconds)
@@ -80,7 +71,7 @@ class SimulatedCluster(ScriptCluster):
         cluster_id = format_cluster(StorageRoot.of(self.uri), self._config)
         properties = {name: str(value) for name, value in SETTINGS.items()}
         for number in self._brokers:
-            root = StorageRoot.of(f"{self._store.uri}/broker-{number}")
+            root = StorageRoot.of(self.roots.uri(number))
             format_broker(root, cluster_id, number)
             self._servers[number] = BrokerServer(number, self.uri, root, self._schedule, properties)
         for name in self._controllers:
@@ -125,3 +116,31 @@ class _RootsAway(NoFaults):
         """Commits, unless the root was taken away."""
         self.read(uri)
         return put()
+
+
+class _MemoryRoots:
+    """The roots in a store in memory."""
+
+    def __init__(self, uri: str, faults: _RootsAway) -> None:
+        self._uri = uri
+        self._faults = faults
+
+    def uri(self, owner: Owner) -> str:
+        """The URI of an owner's root."""
+        return f"{self._uri}/{root_name(owner)}"
+
+    def take_away(self, uri: str) -> None:
+        """Lets the store fail for a root."""
+        self._faults.roots.add(uri)
+
+    def bring_back(self, uri: str) -> None:
+        """Lets the store work for a root again."""
+        self._faults.roots.discard(uri)
+
+    def is_away(self, uri: str) -> bool:
+        """Whether a root was taken away."""
+        return uri in self._faults.roots
+
+    def running(self) -> AbstractContextManager[object]:
+        """The cluster itself opens its store."""
+        return nullcontext()

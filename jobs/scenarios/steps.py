@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.jobs.scenarios.observation import behind, brokers_in_words, describe, wait, wait_for_fetchers
 from lakelog.jobs.scenarios.record_steps import consume, delete_records, epoch_end, logs, produce
+from lakelog.jobs.scenarios.roots import Roots
 from lakelog.jobs.scenarios.scene import Observed, Scene, attempt, hold
 from lakelog.jobs.scenarios.script import Step
 from lakelog.jobs.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server
@@ -112,11 +113,11 @@ def _on_server(act: Callable[[ScriptCluster, Server], Server]) -> Callable[..., 
     return handler
 
 
-def _on_storage(act: Callable[[ScriptCluster, str], None]) -> Callable[..., Observed]:
+def _on_storage(act: Callable[[Roots, str], None]) -> Callable[..., Observed]:
     def handler(scene: Scene, *, broker: int) -> Observed:
         root = scene.view.cluster.refresh_brokers()[broker].root
-        act(scene.cluster, root)
-        return Observed({"root_is_away": scene.cluster.is_away(root)}, f"broker {broker}: {root}")
+        act(scene.cluster.roots, root)
+        return Observed({"root_is_away": scene.cluster.roots.is_away(root)}, f"broker {broker}: {root}")
 
     return handler
 
@@ -131,8 +132,8 @@ HANDLERS: Mapping[str, Callable[..., Observed]] = {
     "reassign": reassign,
     "delete_records": delete_records,
     "alter_configs": alter_configs,
-    "take_storage_away": _on_storage(lambda cluster, root: cluster.take_away(root)),
-    "bring_storage_back": _on_storage(lambda cluster, root: cluster.bring_back(root)),
+    "take_storage_away": _on_storage(lambda roots, root: roots.take_away(root)),
+    "bring_storage_back": _on_storage(lambda roots, root: roots.bring_back(root)),
     "logs": logs,
     "epoch_end": epoch_end,
     "consume": consume,

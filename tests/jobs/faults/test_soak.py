@@ -11,8 +11,8 @@ import pytest
 from lakelog.jobs import soak
 from lakelog.jobs.faults import soak_run
 from lakelog.jobs.faults.broker_process import ServerProcess
-from lakelog.jobs.faults.soak_cluster import StoreProcess
 from lakelog.jobs.faults.soak_run import Soak, SoakPlan, run_soak
+from lakelog.jobs.s3.object_stores import StoreProcess
 from lakelog.replication.config import Config
 from lakelog.replication.errors import TimeoutException
 from lakelog.replication.storage.cluster import format_cluster
@@ -91,7 +91,9 @@ def test_who_interrupts_it_leaves_no_process_behind(tmp_path: Path, monkeypatch:
 
 def test_however_slow_the_cluster_is_a_soak_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processes = SimpleNamespace(brokers={})
-    cluster: Any = SimpleNamespace(check=lambda: None, processes=processes, stores={}, folders={})
+    cluster: Any = SimpleNamespace(
+        check=lambda: None, processes=processes, stores=SimpleNamespace(processes={}), folders={}
+    )
     format_cluster(StorageRoot.of(str(tmp_path)), Config())
     soak = Soak(str(tmp_path), cluster, SoakPlan(60, 1, 7), lambda **_: None)
     monkeypatch.setattr(SoakPlan, "latest_end_s", -1.0)

@@ -97,7 +97,7 @@ class FakeCluster:
         admin: Any = self
         cluster: Any = SimpleNamespace(
             processes=processes,
-            stores=dict.fromkeys(ALL, self.store),
+            stores=SimpleNamespace(processes=dict.fromkeys(ALL, self.store)),
             folders=self.folders,
             format_root=self._format_root,
         )

@@ -74,7 +74,9 @@ def test_rot_flips_one_bit_of_the_records_and_leaves_size_and_age(cluster: Clust
 @pytest.fixture
 def faults(cluster: Cluster) -> RootFaults:
     folders = {broker: Path(cluster.broker_root(broker).uri) for broker in (1, 2)}
-    held: Any = SimpleNamespace(processes=SimpleNamespace(brokers={}), stores={}, folders=folders)
+    held: Any = SimpleNamespace(
+        processes=SimpleNamespace(brokers={}), stores=SimpleNamespace(processes={}), folders=folders
+    )
     return RootFaults(held, TOPIC, lambda _: False, lambda _: None)
 
 

@@ -1,4 +1,4 @@
-"""Scenario scripts: errors in a script, the observed state of a partition, and some whole scripts."""
+"""Scenario scripts: errors in a script, and the observed state of a partition."""
 
 import inspect
 import json
@@ -10,12 +10,10 @@ import pytest
 from lakelog.jobs.scenario import main
 from lakelog.jobs.scenarios import observation, record_steps
 from lakelog.jobs.scenarios.arguments import steps_for
-from lakelog.jobs.scenarios.embedded import EmbeddedCluster
 from lakelog.jobs.scenarios.observation import differences, look
 from lakelog.jobs.scenarios.record_steps import consume, epoch_end, logs, produce
 from lakelog.jobs.scenarios.report import Report, write_json
 from lakelog.jobs.scenarios.result import ScriptResult, StepResult, states
-from lakelog.jobs.scenarios.run import run_script
 from lakelog.jobs.scenarios.scene import Observed, Scene, attempt, hold
 from lakelog.jobs.scenarios.script import ScriptError, read_script
 from lakelog.jobs.scenarios.steps import HANDLERS
@@ -357,43 +355,3 @@ def test_a_person_and_a_program_are_told_what_came_of_steps(tmp_path: Path, caps
     one, two = (json.loads((tmp_path / name).read_text()) for name in ("one.json", "two.json"))
     assert (one["ok"], one["steps"][0]["at_ms"], two[0] == one) == (False, 1200, True)
     assert two[1]["steps"][1]["saw"] == {"isr": [2]}
-
-
-@pytest.mark.parametrize(
-    ("name", "last_isr"),
-    [
-        ("slow_follower", [1, 2, 3]),
-        ("unclean_election", [1, 2, 3]),
-        ("reassigned_under_two_controllers", [2, 3]),
-    ],
-)
-def test_a_script_runs_in_one_session(spark, tmp_path: Path, name: str, last_isr: list[int]) -> None:
-    script = read_script(str(next(path for path in SCRIPTS if path.stem == name)))
-    result = run_script(partial(EmbeddedCluster, spark), script, tmp_path / "kept")
-    assert result.ok, [(r.step.line, str(r.step), r.outcome.fault) for r in result.steps if not r.ok]
-    told = json.loads(json.dumps(result.as_json()))
-    assert (told["name"], told["ok"], [step["step"] for step in told["steps"]]) == (
-        script.name, True, [step.name for step in script.steps],
-    )  # fmt: skip
-    assert {"ok", "at_ms", "took_ms", "saw"} <= set.intersection(*(set(step) for step in told["steps"]))
-    assert {type(step["first_ack_ms"]) for step in told["steps"] if step["step"] == "produce"} == {int}
-    assert [told["history"][0][name] for name in ("leader", "leader_epoch", "partition_epoch")] == [1, 0, 0]
-    assert sorted(told["history"][-1]["isr"]) == last_isr
-    assert (tmp_path / "kept" / "cluster" / "metadata").is_dir()
-
-
-def test_a_step_that_comes_out_otherwise_ends_its_script(spark, tmp_path: Path) -> None:
-    text = """
-name: fails
-brokers: 1
-steps:
-  - create_topic: {topic: t, assignment: {0: [1]}}
-  - start: 1
-  - kill: 1
-"""
-    heard = []
-    script = read_script(written(tmp_path, text))
-    result = run_script(partial(EmbeddedCluster, spark), script, tell=heard.append)
-    assert (result.ok, len(result.steps), [r.ok for r in heard]) == (False, 2, [True, False])
-    fault = "BrokerNotAvailableException: start: broker 1 is running, it must be stopped"
-    assert result.as_json()["steps"][1]["fault"] == fault

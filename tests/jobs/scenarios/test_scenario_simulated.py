@@ -100,6 +100,11 @@ def test_keep_is_refused_in_simulated_mode(tmp_path: Path, capsys: pytest.Captur
     assert not kept.exists()
 
 
+def test_a_store_is_refused_in_simulated_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(SCRIPTS[0]), "--mode", "simulated", "--store", "s3"]) == 2
+    assert "--store s3: the clusters of --mode simulated lie in memory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("mode", [["--mode", "simulated"], ["--mode=simulated"]])
 def test_simulated_mode_starts_no_spark(mode: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A verb that is one takes over its process: there would be no return."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lakelog.jobs.scenarios.roots import DiskRoots
 from lakelog.jobs.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server, State
 from lakelog.replication.config import Config
 from lakelog.replication.errors import BrokerNotAvailableException
@@ -19,7 +20,7 @@ class Remembered(ScriptCluster):
     """Brokers 1 and 2 and two controllers; a controller's id is its name."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(str(folder / "cluster"), (1, 2), (FIRST, SECOND))
+        super().__init__(DiskRoots(folder), (1, 2), (FIRST, SECOND))
         format_cluster(StorageRoot.of(self.uri), Config())
         self.lease = Cluster.open(self.uri).lease
         self.states: dict[Server, State] = {}
@@ -149,16 +150,6 @@ def test_the_history_is_of_the_script_only(cluster: Remembered) -> None:
     everything = cluster.history()
     cluster.first_version = everything[-1].version + 1
     assert (len(everything) > 0, cluster.history()) == (True, [])
-
-
-def test_a_root_that_is_taken_away_comes_back_as_it_was(cluster: Remembered, tmp_path: Path) -> None:
-    root = tmp_path / "broker-1"
-    root.mkdir()
-    (root / "file").write_text("all of it")
-    cluster.take_away(str(root))
-    assert (cluster.is_away(str(root)), root.is_dir()) == (True, False)
-    cluster.bring_back(str(root))
-    assert (cluster.is_away(str(root)), (root / "file").read_text()) == (False, "all of it")
 
 
 def test_what_is_repeated_beside_a_script_ends_with_it(cluster: Remembered) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lakelog.jobs.faults.soak_cluster import BROKERS, STORED, SoakCluster
-from lakelog.jobs.faults.soak_s3 import Request, Response, answer
-from lakelog.jobs.faults.soak_store import ObjectStore
-from lakelog.jobs.faults.soak_store_server import StoreServer, errors_file
+from lakelog.jobs.s3.object_store import ObjectStore
+from lakelog.jobs.s3.requests import Request, Response, answer
+from lakelog.jobs.s3.server import StoreServer, errors_file
 from lakelog.replication.config import Config
 from lakelog.replication.errors import BrokerNotAvailableException, KafkaStorageException
 from lakelog.replication.storage.delta.commit_reader import last_version
@@ -150,12 +150,12 @@ def test_the_store_of_a_broker_hangs_while_it_is_frozen_and_ends_with_the_cluste
             broker: cluster.processes.brokers[broker].root for broker in (1, 2)
         }
         impatient = StorageRoot.of(root.uri, options, timeout_ms=400)
-        cluster.stores[3].pause()
+        cluster.stores.processes[3].pause()
         with pytest.raises(KafkaStorageException, match="error sending request"):
             impatient.read("probe")
-        cluster.stores[3].resume()
+        cluster.stores.processes[3].resume()
         assert root.read("probe") == b"1"
-    assert not cluster.stores[3].is_running()
+    assert not cluster.stores.processes[3].is_running()
     assert name not in os.environ
 
 
@@ -166,8 +166,8 @@ def test_each_root_may_be_in_a_store_of_its_own(tmp_path: Path) -> None:
         for broker in BROKERS:
             cluster.format_root(broker)
             assert {path.name for path in cluster.folders[broker].iterdir()} == {"cluster", "log", "replicas"}
-        assert len({Config().storage_options(owner)["AWS_ENDPOINT_URL"] for owner in cluster.stores}) == 4
-        died = cluster.stores[1]._process
+        assert len({Config().storage_options(owner)["AWS_ENDPOINT_URL"] for owner in cluster.stores.processes}) == 4
+        died = cluster.stores.processes[1]._process
         assert died is not None
         died.kill()
         died.wait()

@@ -1,8 +1,7 @@
 """The objects of a small object store: files below a folder, with keys as paths. A put stores the whole object or
 nothing.
 
-It supports the part of S3 that delta-rs and obstore use. The soak keeps a root in it, lets it hang and answer errors,
-and damages its files from outside.
+It supports the part of S3 that delta-rs and obstore use. A soak damages its files from outside.
 """
 
 from __future__ import annotations

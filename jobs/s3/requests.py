@@ -1,4 +1,4 @@
-"""Carries out S3 requests on the soak's object store: those that delta-rs and obstore send."""
+"""Carries out S3 requests on an object store: those that delta-rs and obstore send."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from email.utils import formatdate
 from typing import NamedTuple
 from xml.sax.saxutils import escape, unescape
 
-from lakelog.jobs.faults.soak_store import NoSuchKey, ObjectStore, PreconditionFailed, Stored
+from lakelog.jobs.s3.object_store import NoSuchKey, ObjectStore, PreconditionFailed, Stored
 
 _NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 _PAGE = 1000

@@ -1,4 +1,4 @@
-"""`python -m lakelog.jobs.faults.soak_store_server FOLDER`: a small object store on loopback that answers errors on
+"""`python -m lakelog.jobs.s3.server FOLDER`: a small object store on loopback that answers errors on
 request. A test that freezes it gets a store that hangs.
 
 The last part of FOLDER is the name of the bucket. The server writes its port to `<FOLDER>.port`, beside the folder.
@@ -15,8 +15,8 @@ from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from lakelog.jobs.faults.soak_s3 import Request, Response, answer, error
-from lakelog.jobs.faults.soak_store import ObjectStore
+from lakelog.jobs.s3.object_store import ObjectStore
+from lakelog.jobs.s3.requests import Request, Response, answer, error
 
 _LOST_ANSWERS = 3  # every third put is carried out although the answer is an error
 

@@ -1,0 +1,70 @@
+"""Where the roots of a script's cluster are, and how each can be taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Protocol
+
+from lakelog.jobs.faults import storage_faults
+from lakelog.jobs.s3.object_stores import ObjectStores, root_name
+from lakelog.replication.config import Owner
+
+
+class Roots(Protocol):
+    """The root of the cluster and those of its brokers."""
+
+    def uri(self, owner: Owner) -> str:
+        """The URI of an owner's root."""
+
+    def take_away(self, uri: str) -> None:
+        """Makes a root unreachable."""
+
+    def bring_back(self, uri: str) -> None:
+        """Makes a root reachable again, with its content. Does nothing if it was not taken away."""
+
+    def is_away(self, uri: str) -> bool:
+        """Whether a root was taken away."""
+
+    def running(self) -> AbstractContextManager[object]:
+        """The roots can be reached during the block."""
+
+
+class DiskRoots:
+    """Folders below one folder of the local disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def uri(self, owner: Owner) -> str:
+        """The path of an owner's root."""
+        return str(self._folder / root_name(owner))
+
+    def take_away(self, uri: str) -> None:
+        """Puts a plain file in the place of a root."""
+        storage_faults.take_away(uri)
+
+    def bring_back(self, uri: str) -> None:
+        """Puts a root back. Does nothing if it was not taken away."""
+        storage_faults.bring_back(uri)
+
+    def is_away(self, uri: str) -> bool:
+        """Whether a root was taken away."""
+        return storage_faults.is_away(uri)
+
+    def running(self) -> AbstractContextManager[object]:
+        """Nothing has to run for a folder."""
+        return nullcontext()
+
+
+def owners(brokers: int) -> tuple[Owner, ...]:
+    """Who has a root in a cluster of so many brokers."""
+    return ("cluster", *range(1, brokers + 1))
+
+
+# Makes the roots of a cluster of so many brokers below a folder, by the argument `--store`.
+STORES: Mapping[str, Callable[[Path, int], Roots]] = {
+    "disk": lambda folder, _: DiskRoots(folder),
+    "s3": lambda folder, brokers: ObjectStores(folder, owners(brokers)),
+}
