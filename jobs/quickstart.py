@@ -20,6 +20,8 @@ def main(argv: list[str]) -> int:
 def make_parser() -> VerbParser:
     """The arguments."""
     parser = parser_of("quickstart", __doc__)
+    stores = "disk: in a folder; s3: each in an object store of its own, run on the loopback; default: disk"
+    parser.add_argument("--store", choices=["disk", "s3"], default="disk", help=f"where the roots are: {stores}")
     parser.add_argument("--out", type=out_file, metavar="FILE", help="write the figures to this file, as JSON")
     parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="leave the cluster in this empty folder")
     parser.add_argument(
@@ -34,7 +36,8 @@ def _quickstart(arguments: argparse.Namespace) -> int:
 
     spark = job_session("lakelog-quickstart")
     try:
-        return quickstart(spark, arguments.out and str(arguments.out), arguments.keep, arguments.limit)
+        out = arguments.out and str(arguments.out)
+        return quickstart(spark, out, arguments.keep, arguments.limit, arguments.store)
     finally:
         spark.stop()
 

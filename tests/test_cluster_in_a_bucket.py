@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from lakelog.jobs.benchmark.counting_store import counting_store
-from lakelog.replication.clients.producer import Producer
+from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.schemas import LOG
 from tests.processes import wait_until
 
 OWNERS = ("cluster", 1, 2)
@@ -44,6 +46,27 @@ def test_a_cluster_lives_in_a_bucket_with_settings_and_with_those_of_the_environ
         assert [record["value"] for record in fetched] == [b"v"]
 
 
+def _reads_by_spark(spark, cluster, configs):
+    """Spark has no file system for these stores. Broker 1 leads partition 0, broker 2 partition 1."""
+    sent = [{"partition": n % 2, "key": f"k{n}", "value": None if n == 3 else f"v{n}"} for n in range(2, 8)]
+    for some in (sent[:2], sent[2:]):
+        raise_first_error(Producer(cluster.cluster_uri, config=Config.from_properties(configs)).send("t", some))
+
+    def read(**offsets):
+        found = read_committed(spark, cluster.cluster_uri, "t", config=Config.from_properties(configs), **offsets)
+        assert found.schema.simpleString() == spark.createDataFrame([], LOG.types).schema.simpleString()
+        return {(row.partition, row.offset, row.key and bytes(row.key), row.value and bytes(row.value)) for row in
+                found.collect()}  # fmt: skip
+
+    whole = {
+        (0, 0, None, b"0"), (0, 1, b"k2", b"v2"), (0, 2, b"k4", b"v4"), (0, 3, b"k6", b"v6"),
+        (1, 0, None, b"1"), (1, 1, b"k3", None), (1, 2, b"k5", b"v5"), (1, 3, b"k7", b"v7"),
+    }  # fmt: skip
+    assert read() == whole
+    assert read(starting={0: 1, 1: 2}, ending={0: 2, 1: 3}) == {(0, 1, b"k2", b"v2"), (1, 2, b"k5", b"v5")}
+    assert read(starting="latest") == set()
+
+
 @pytest.mark.usefixtures("no_credentials")
 def test_each_root_may_be_in_a_bucket_of_its_own_with_its_own_endpoint_and_credentials(spark, s3_options, root):
     """Broker 1 is in one store, broker 2 in another one, and the cluster on the disk."""
@@ -57,6 +80,7 @@ def test_each_root_may_be_in_a_bucket_of_its_own_with_its_own_endpoint_and_crede
             assert [(answer.error, answer.base_offset) for answer in answers.values()] == [(None, 0), (None, 0)]
             fetched = wait_until(lambda: cluster.consumer().fetch("t", {0: 0})[0].records.to_pylist(), "the record")
             assert [record["value"] for record in fetched] == [b"0"]
+            _reads_by_spark(spark, cluster, configs)
         for broker, options in ((1, s3_options), (2, others)):
             assert StorageRoot.of(roots[broker], options).list() == ["cluster", "log", "replicas", "storage-probe"]
             assert StorageRoot.of(roots[3 - broker], options).list() == []

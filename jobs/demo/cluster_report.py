@@ -13,11 +13,11 @@ from rich.table import Table
 
 from lakelog.jobs.cli.numbers import with_commas
 from lakelog.replication.clients.reader import read_committed
+from lakelog.replication.clients.stored_records import slices_of, stored_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.frames.verification import differing_partitions, partition_checksums
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.schemas import LOG
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,14 @@ class ClusterReport:
 
     def _log(self, broker: int) -> DataFrame:
         """The topic's rows in one broker's log."""
-        topic_id = next(iter(self._registrations.values())).topic_id
-        path = self._view.cluster.broker_root(broker).child(LOG.name).spark_uri
-        return self._spark.read.format("delta").load(path).where(F.col("topic_id") == topic_id)
+        log, of_topic = self._view.log(broker), {r.topic_id_partition for r in self._registrations.values()}
+        if log.root.is_local:
+            (topic_id,) = {key.topic_id for key in of_topic}
+            return self._spark.read.format("delta").load(log.root.spark_uri).where(F.col("topic_id") == topic_id)
+        state = log.refresh()
+        logs = {key: state.partition(key) for key in sorted(of_topic & set(state.partitions()))}
+        bounds = {key: (found.log_start_offset, found.log_end_offset) for key, found in logs.items()}
+        return stored_records(self._spark, log.root, slices_of(state, bounds))
 
     def records_in_leader_logs(self) -> int:
         """The number of records in the leaders' logs, committed or not."""

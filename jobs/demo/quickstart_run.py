@@ -17,11 +17,13 @@ from rich.console import Console
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.demo.cluster_report import ClusterReport, as_figures, partition_table, rows_table
 from lakelog.jobs.demo.flights import flights
+from lakelog.jobs.s3.roots import STORES, Roots, owners
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.local_cluster import LocalCluster
 
 TOPIC = "flights"
 PARTITIONS = 12
+BROKERS = 3
 CONFIGS = {"min.insync.replicas": 2, "retention.ms": -1}  # the flights are years old: retention would delete them
 BATCH = 20_000
 FIRST_AFTER_THE_KILL = 500  # a small batch with records for every partition, which measures the failover time
@@ -31,21 +33,27 @@ TOP_TEN = "SELECT CAST(key AS STRING) AS tail_number, count(*) AS flights FROM c
 GROUP BY key ORDER BY flights DESC, tail_number LIMIT 10"
 
 
-def quickstart(spark: SparkSession, out: str | None, keep: Path | None, limit: int | None) -> int:
-    """Runs the quickstart in the folder `keep`, or in a temporary one. Returns 0 if every record is in its place, else
-    1."""
-    folder = str(keep or tempfile.mkdtemp(prefix="lakelog-"))
+def quickstart(
+    spark: SparkSession, out: str | None, keep: Path | None, limit: int | None, store: str = "disk"
+) -> int:  # fmt: skip
+    """Runs the quickstart in the folder `keep`, or in a temporary one. `store` is one of `STORES`. Returns 0 if every
+    record is in its place, else 1."""
+    folder = Path(keep or tempfile.mkdtemp(prefix="lakelog-"))
     try:
-        return _run(spark, folder, out, limit, is_kept=keep is not None)
+        with (roots := STORES[store](folder, BROKERS)).running():
+            return _run(spark, roots, folder, out, limit, is_kept=keep is not None)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(spark: SparkSession, folder: str, out: str | None, limit: int | None, is_kept: bool) -> int:
+def _run(
+    spark: SparkSession, roots: Roots, folder: Path, out: str | None, limit: int | None, is_kept: bool
+) -> int:  # fmt: skip
     console, started = Console(), time.monotonic()
     records = flights().slice(0, limit)
-    with LocalCluster(spark, folder, brokers=3) as cluster:
+    uris = {owner: roots.uri(owner) for owner in owners(BROKERS)}
+    with LocalCluster(spark, str(folder), BROKERS, roots=uris) as cluster:
         cluster.admin().create_topic(TOPIC, PARTITIONS, 3, configs=CONFIGS)
         report = ClusterReport(spark, cluster.cluster_uri, TOPIC)
         failover_ms = _produce_over_a_failure(cluster, report, records)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lakelog.jobs.s3.roots import STORES, DiskRoots
 from lakelog.jobs.scenarios.embedded import EmbeddedCluster
 from lakelog.jobs.scenarios.processes import ProcessCluster
 from lakelog.jobs.scenarios.result import ScriptResult, StepResult
-from lakelog.jobs.scenarios.roots import STORES, DiskRoots
 from lakelog.jobs.scenarios.scene import Scene
 from lakelog.jobs.scenarios.script import Script, Step
 from lakelog.jobs.scenarios.script_cluster import MakeCluster

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from lakelog.jobs.cli.waiting import wait_until
-from lakelog.jobs.scenarios.roots import Roots
+from lakelog.jobs.s3.roots import Roots
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import Config
 from lakelog.replication.errors import BrokerNotAvailableException, LakelogException

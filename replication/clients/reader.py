@@ -9,6 +9,7 @@ from typing import TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.replication.clients.delayed_operation import until_available
+from lakelog.replication.clients.stored_records import slices_of, stored_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
@@ -21,6 +22,7 @@ from lakelog.replication.protocol.delayed_operation import check_log_leads, chec
 from lakelog.replication.protocol.partition_leader import Leadership, no_leader
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.spark_delta import check_delta
@@ -45,7 +47,7 @@ def read_committed(
 
     Committed records are those below the high watermark at the time of the call. `starting` and `ending` (excluded) are
     "earliest", "latest" (the HW) or an offset for each partition: `{0: 100, 1: 250}`. A partition that is not in the
-    mapping is read from its log start, or up to its HW.
+    mapping is read from its log start, or up to its HW. Logs in an object store are read by pyarrow, without a jar.
 
     Raises InvalidConfigurationException (a session without Delta), UnknownTopicOrPartitionException,
     InvalidPartitionsException (no such partition), LeaderNotAvailableException, NotLeaderOrFollowerException (a leader
@@ -100,6 +102,9 @@ def _read_leader(
         start, stop = _bounds(registration, row, partition_log, starting, ending)
         _check_files(log, partition_log, start, stop)
         bounds.append((registration.topic_id, registration.partition, start, stop))
+    if not log.root.is_local:
+        wanted = {TopicIdPartition(topic_id, partition): (start, stop) for topic_id, partition, start, stop in bounds}
+        return stored_records(spark, log.root, slices_of(state, wanted))
     records = spark.read.format("delta").option("versionAsOf", state.version).load(log.root.spark_uri)
     types = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
     # The same bounds again as a plain filter, which lets Spark skip files.

@@ -1,4 +1,4 @@
-"""Where the roots of a script's cluster are, and how each can be taken away."""
+"""Where the roots of a cluster are, and how each can be taken away."""
 
 from __future__ import annotations
 

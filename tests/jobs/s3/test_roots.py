@@ -1,10 +1,10 @@
-"""The roots of a script's cluster, which can be taken away and come back, wherever they are."""
+"""The roots of a cluster, which can be taken away and come back, wherever they are."""
 
 from pathlib import Path
 
 import pytest
 
-from lakelog.jobs.scenarios.roots import STORES
+from lakelog.jobs.s3.roots import STORES
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.cluster import storage_root
