@@ -18,24 +18,30 @@ _NOTES = 200_000
 
 @dataclass(frozen=True)
 class DataSet:
-    """A number of records, and the size of their values in bytes."""
+    """A number of records, and the size of their values in bytes. `is_random`: of random bytes, which no codec makes
+    smaller."""
 
     records: int
     value_bytes: int
+    is_random: bool = False
 
     @property
     def name(self) -> str:
         """The name for people, such as "20,000 records of 1 KB"."""
         size = f"{self.value_bytes // 1000} KB" if self.value_bytes >= 1000 else f"{self.value_bytes} B"
-        return f"{self.records:,} records of {size}"
+        return f"{self.records:,} records of {size}" + (", random" if self.is_random else "")
 
     def table(self, seed: int = 0) -> pa.Table:
         """The records with the columns `key` and `value`; the same seed gives the same records."""
         chance = random.Random(seed)
-        notes = " ".join(chance.choices(_WORDS, k=_NOTES))
         keys = [f"N{chance.randrange(4000):04d}" for _ in range(self.records)]
-        values = [self._value(chance, key, notes) for key in keys]
-        return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
+        return pa.table({"key": pa.array(keys, pa.binary()), "value": self._values(chance, keys)})
+
+    def _values(self, chance: random.Random, keys: list[str]) -> pa.Array:
+        if self.is_random:
+            return pa.array((chance.randbytes(self.value_bytes) for _ in keys), pa.binary())
+        notes = " ".join(chance.choices(_WORDS, k=_NOTES))
+        return pa.array([self._value(chance, key, notes) for key in keys], pa.binary())
 
     def _value(self, chance: random.Random, key: str, notes: str) -> bytes:
         origin, to = chance.choice(_AIRPORTS), chance.choice(_AIRPORTS)

@@ -29,7 +29,7 @@ class Plan:
     """
 
     rounds: int = 5
-    data_sets: tuple[DataSet, ...] = (DataSet(1_000_000, 100), DataSet(200_000, 1000))
+    data_sets: tuple[DataSet, ...] = (DataSet(1_000_000, 100), DataSet(200_000, 1000), DataSet(500_000, 1000, True))
     small_commits: int = 6  # a round
     warm_up_rounds: int = 1
     warm_up_commits: int = 3
@@ -42,7 +42,7 @@ class Plan:
 
 
 # Checks that the benchmark works. Its figures mean nothing.
-QUICK = Plan(1, (DataSet(20_000, 100), DataSet(4_000, 1000)), 2, 0, 1, 0.2)
+QUICK = Plan(1, (DataSet(20_000, 100), DataSet(4_000, 1000, True)), 2, 0, 1, 0.2)
 
 
 @dataclass

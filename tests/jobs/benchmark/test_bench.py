@@ -1,6 +1,7 @@
 """The benchmark compares rows before times. No test asserts a time."""
 
 import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +55,16 @@ def test_every_measured_follower_has_a_row() -> None:
         *[("throughput", by) for by in ("lakelog", "plain stream", "file copy")] * 2,
         *[("latency", by) for by in ("lakelog", "plain stream")],
     ]
+
+
+def test_random_values_have_the_size_said_and_no_codec_makes_them_smaller() -> None:
+    data_set = DataSet(500, 1000, is_random=True)
+    values = data_set.table(7)["value"]
+    assert data_set.name == "500 records of 1 KB, random"
+    assert {len(value) for value in values.to_pylist()} == {1000}
+    assert len(zlib.compress(b"".join(values.to_pylist()))) >= 500_000
+    assert data_set.table(7).equals(data_set.table(7))
+    assert not data_set.table(8)["value"].equals(values)
 
 
 @pytest.mark.parametrize("value_bytes", [100, 1000])
