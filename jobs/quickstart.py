@@ -10,18 +10,20 @@ from lakelog.jobs.cli.empty_folder import empty_folder
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
+from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.roots.roots import add_store
 
 
 def main(argv: list[str]) -> int:
     """Runs the quickstart; exit status 1 if a record is lost, doubled, or not the same on every replica."""
+    exit_when_told()
     return run(make_parser(), _quickstart, argv)
 
 
 def make_parser() -> VerbParser:
     """The arguments."""
     parser = parser_of("quickstart", __doc__)
-    stores = "disk: in a folder; s3: each in an object store of its own, run on the loopback; default: disk"
-    parser.add_argument("--store", choices=["disk", "s3"], default="disk", help=f"where the roots are: {stores}")
+    add_store(parser)
     parser.add_argument("--out", type=out_file, metavar="FILE", help="write the figures to this file, as JSON")
     parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="leave the cluster in this empty folder")
     parser.add_argument(

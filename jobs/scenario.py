@@ -12,9 +12,10 @@ from lakelog.jobs.cli.console import run, say
 from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.roots.roots import DISK, add_store
 from lakelog.jobs.scenarios.script import ScriptError, read_script
 
-_UNREADABLE, _SIMULATED, _DISK = 2, "simulated", "disk"
+_UNREADABLE, _SIMULATED = 2, "simulated"
 
 
 def main(argv: list[str]) -> int:
@@ -33,8 +34,7 @@ def make_parser() -> VerbParser:
         "simulated: all servers in memory, without Spark; default: embedded"
     )
     parser.add_argument("--mode", choices=["embedded", "processes", _SIMULATED], default="embedded", help=modes)
-    stores = f"disk: in a folder; s3: each root in an object store of its own, run on the loopback; default: {_DISK}"
-    parser.add_argument("--store", choices=[_DISK, "s3"], default=_DISK, help=f"where the roots are: {stores}")
+    add_store(parser)
     parser.add_argument("--out", type=out_file, metavar="FILE", help="write JSON: an object, or a list of them")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave each cluster in DIR/<name of its script>")
     return parser
@@ -44,8 +44,8 @@ def _scenario(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     """All scripts are read before the first one runs."""
     if args.keep and args.mode == _SIMULATED:
         parser.error(f"--keep: nothing of --mode {_SIMULATED} can be kept, its clusters lie in memory")
-    if args.store != _DISK and args.mode == _SIMULATED:
-        parser.error(f"--store {args.store}: the clusters of --mode {_SIMULATED} lie in memory")
+    if args.store != DISK and args.mode == _SIMULATED:
+        parser.error(f"--store {args.store}: it needs --mode embedded or processes; simulated clusters lie in memory")
     try:
         scripts = [read_script(path) for path in args.files]
     except ScriptError as error:

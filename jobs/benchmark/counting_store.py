@@ -16,9 +16,9 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 from urllib.request import urlopen
 
-from lakelog.jobs.s3.object_stores import StoreProcess
 from lakelog.jobs.s3.requests import Response
 from lakelog.jobs.s3.server import StoreServer, serve
+from lakelog.jobs.s3.store_process import StoreProcess
 
 KINDS = ("HEAD", "GET", "LIST", "PUT", "POST", "DELETE")
 ROOT = "lake"  # the folder of the cluster and of its brokers in the bucket

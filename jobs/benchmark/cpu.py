@@ -17,13 +17,13 @@ def cpu_seconds() -> float:
 
 def cores_while_idle(seconds: float) -> float:
     """The cores that this process and its descendants use while it waits: for `seconds`, after as many without a count,
-    because what was just started or used is still busy. A process that ends meanwhile does not count: nobody may have
-    asked for its time."""
+    because what was just started or used is still busy. A process that ends meanwhile does not count: its time appears
+    only once its parent waits for it."""
     pause = threading.Event()
     pause.wait(seconds)
     started, before = time.perf_counter(), _own_seconds()
     pause.wait(seconds)
-    used = sum(seconds - before.get(pid, 0.0) for pid, seconds in _own_seconds().items())
+    used = sum(own - before.get(pid, 0.0) for pid, own in _own_seconds().items())
     return used / (time.perf_counter() - started)
 
 

@@ -8,6 +8,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "quickstart": (
         ("Run it on all flights, and write the figures to a file", "lakelog quickstart --out figures.json"),
         ("Run it on fewer flights, and keep the cluster", "lakelog quickstart --limit 20000 --keep flights"),
+        ("Run it on S3 servers of its own, one for each root", "lakelog quickstart --store s3"),
     ),
     "broker": (
         ("Start broker 1 in zone eu-1", f"lakelog broker {_LAKE} --broker-id 1 --root /lake/broker-1 --rack eu-1"),
@@ -107,6 +108,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "scenario": (
         ("Run a script", "lakelog scenario failover.yaml"),
         ("Run it in memory, without Spark", "lakelog scenario failover.yaml --mode simulated"),
+        ("Run it with each root in an S3 server of its own", "lakelog scenario failover.yaml --store s3"),
     ),
     "completion": (
         ("Complete in this bash", 'eval "$(lakelog completion bash)"'),

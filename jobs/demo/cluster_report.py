@@ -13,7 +13,7 @@ from rich.table import Table
 
 from lakelog.jobs.cli.numbers import with_commas
 from lakelog.replication.clients.reader import read_committed
-from lakelog.replication.clients.stored_records import slices_of, stored_records
+from lakelog.replication.clients.segment_records import segment_ranges, segment_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.frames.verification import differing_partitions, partition_checksums
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
@@ -91,7 +91,7 @@ class ClusterReport:
         state = log.refresh()
         logs = {key: state.partition(key) for key in sorted(of_topic & set(state.partitions()))}
         bounds = {key: (found.log_start_offset, found.log_end_offset) for key, found in logs.items()}
-        return stored_records(self._spark, log.root, slices_of(state, bounds))
+        return segment_records(self._spark, log.root, segment_ranges(state, bounds))
 
     def records_in_leader_logs(self) -> int:
         """The number of records in the leaders' logs, committed or not."""

@@ -17,7 +17,8 @@ from rich.console import Console
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.demo.cluster_report import ClusterReport, as_figures, partition_table, rows_table
 from lakelog.jobs.demo.flights import flights
-from lakelog.jobs.s3.roots import STORES, Roots, owners
+from lakelog.jobs.roots.root_names import owners
+from lakelog.jobs.roots.roots import STORES, Roots
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.local_cluster import LocalCluster
 
@@ -28,6 +29,7 @@ CONFIGS = {"min.insync.replicas": 2, "retention.ms": -1}  # the flights are year
 BATCH = 20_000
 FIRST_AFTER_THE_KILL = 500  # a small batch with records for every partition, which measures the failover time
 _SETTLE_SECONDS = 60
+_KEPT = {"disk": "", "s3": " Its S3 servers have ended, so no command can open it."}
 
 TOP_TEN = "SELECT CAST(key AS STRING) AS tail_number, count(*) AS flights FROM committed WHERE key IS NOT NULL \
 GROUP BY key ORDER BY flights DESC, tail_number LIMIT 10"
@@ -41,15 +43,16 @@ def quickstart(
     folder = Path(keep or tempfile.mkdtemp(prefix="lakelog-"))
     try:
         with (roots := STORES[store](folder, BROKERS)).running():
-            return _run(spark, roots, folder, out, limit, is_kept=keep is not None)
+            status = _run(spark, roots, folder, out, limit)
+        if keep:
+            Console().print(f"The cluster is in {folder}: every table in it is a Delta table.{_KEPT[store]}")
+        return status
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(
-    spark: SparkSession, roots: Roots, folder: Path, out: str | None, limit: int | None, is_kept: bool
-) -> int:  # fmt: skip
+def _run(spark: SparkSession, roots: Roots, folder: Path, out: str | None, limit: int | None) -> int:
     console, started = Console(), time.monotonic()
     records = flights().slice(0, limit)
     uris = {owner: roots.uri(owner) for owner in owners(BROKERS)}
@@ -63,8 +66,6 @@ def _run(
     _show(spark, console, report, figures)
     if out:
         Path(out).write_text(json.dumps(figures, indent=2) + "\n")
-    if is_kept:
-        console.print(f"The cluster is in {folder}: every table in it is a Delta table.")
     return 0 if _is_sound(figures) else 1
 
 

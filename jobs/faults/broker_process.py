@@ -2,105 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
-from lakelog.jobs.launch.code_archive import SOURCES
-from lakelog.replication.errors import BrokerNotAvailableException
+from lakelog.jobs.launch.server_process import ServerProcess
 
 # Several brokers fit on a small machine if their JVMs collect garbage with one thread each.
 SMALL = ("--driver-memory", "512m", "--master", "local[2]", "--driver-java-options", "-XX:+UseSerialGC")
-
-
-class ServerProcess:
-    """A verb that runs until it is stopped, with its output in a file.
-
-    It is the process that `./spark-submit.sh VERB` turns into. Signals other than SIGTERM go to its whole process
-    group.
-    """
-
-    def __init__(self, name: str, words: tuple[str, ...], log: Path) -> None:
-        self.name = name
-        self.log = log
-        self.is_paused = False
-        self._command = [sys.executable, "-m", "lakelog.jobs", *words]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log_start = 0
-
-    @property
-    def pid(self) -> int | None:
-        """The process id; None if it was not started or was ended."""
-        return self._process.pid if self._process else None
-
-    def is_running(self) -> bool:
-        """Whether it was started and has not ended; it may be frozen."""
-        return self._process is not None and self._process.poll() is None
-
-    def start(self) -> None:
-        """Starts the process, and its JVM if it has one, in a process group of its own."""
-        path = os.pathsep.join(filter(None, [str(SOURCES), os.environ.get("PYTHONPATH")]))
-        with self.log.open("ab") as log:
-            self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
-            )  # fmt: skip
-
-    def has_said(self, words: str) -> bool:
-        """Whether its log has these words since the last start."""
-        with self.log.open("rb") as log:
-            log.seek(self._log_start)
-            return words.encode() in log.read()
-
-    def check(self) -> None:
-        """Raises BrokerNotAvailableException if the process has ended by itself."""
-        status = self._process.poll() if self._process else None
-        if status is not None:
-            raise BrokerNotAvailableException(f"{self.name} has ended with status {status}: see {self.log}")
-
-    def pause(self) -> None:
-        """Freezes the process with SIGSTOP."""
-        self._signal(signal.SIGSTOP)
-        self.is_paused = True
-
-    def resume(self) -> None:
-        """Resumes the process with SIGCONT."""
-        self._signal(signal.SIGCONT)
-        self.is_paused = False
-
-    def kill(self) -> None:
-        """Ends the process and its JVM with SIGKILL, also if they are frozen."""
-        if self._process:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
-            self._process = None
-            self.is_paused = False
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process:
-            with contextlib.suppress(ProcessLookupError):  # the process and its JVM have ended
-                os.killpg(self._process.pid, number)
-
-    def stop(self, seconds: float = 60) -> int:
-        """Sends SIGTERM and returns the exit status. Kills the process if it does not end within `seconds`."""
-        if self._process is None:
-            return 0
-        self._process.terminate()
-        return self.wait(seconds)
-
-    def wait(self, seconds: float = 60) -> int:
-        """Waits for the process to end and returns its exit status. Kills it if it does not end within `seconds`."""
-        assert self._process is not None
-        try:
-            status = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            status = -signal.SIGKILL
-        self.kill()
-        return status
 
 
 class BrokerProcess(ServerProcess):

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from lakelog.jobs.faults.broker_process import BrokerProcess, ControllerProcess, ServerProcess
+from lakelog.jobs.faults.broker_process import BrokerProcess, ControllerProcess
+from lakelog.jobs.launch.server_process import ServerProcess
 from lakelog.replication.protocol.lease import Lease
 
 CONTROLLERS = ("controller-1", "controller-2")  # one is active, the other stands by

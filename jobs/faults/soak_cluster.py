@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lakelog.jobs.faults.cluster_processes import ClusterProcesses
-from lakelog.jobs.s3.object_stores import ObjectStores, root_name
+from lakelog.jobs.roots.object_stores import ObjectStores
+from lakelog.jobs.roots.root_names import root_name
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 

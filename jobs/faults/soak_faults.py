@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from lakelog.jobs.faults.broker_process import BrokerProcess, ControllerProcess, ServerProcess
+from lakelog.jobs.faults.broker_process import BrokerProcess, ControllerProcess
 from lakelog.jobs.faults.cluster_health import ClusterHealth
 from lakelog.jobs.faults.cluster_processes import ClusterProcesses
 from lakelog.jobs.faults.soak_plan import Fault
 from lakelog.jobs.faults.soak_root_faults import RootFaults
+from lakelog.jobs.launch.server_process import ServerProcess
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.partition_registration import PartitionRegistration

@@ -1,1 +1,1 @@
-"""Small S3 servers on the loopback, for demonstrations, soaks, event scripts and benchmarks."""
+"""A small S3 server on the loopback, for demonstrations, soaks, event scripts and benchmarks."""

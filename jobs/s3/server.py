@@ -7,6 +7,7 @@ While a file `<FOLDER>.errors` exists, it answers every request with 503, but st
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -41,9 +42,14 @@ class StoreServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self._store = ObjectStore(folder)
         self._bucket = f"/{folder.name}"
-        self._errors = errors_file(folder)
+        self._errors, self._parent = errors_file(folder), os.getppid()
         self._puts = 0
         self._lock = threading.Lock()
+
+    def service_actions(self) -> None:
+        """Ends with the process that has started this one, however that has ended."""
+        if os.getppid() != self._parent:
+            sys.exit(f"{self._bucket}: the process that started this store has ended")
 
     def answer(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Response:
         """Carries out a request, answers an error instead, or does both."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakelog.jobs.s3.roots import Roots, owners
+from lakelog.jobs.roots.root_names import owners
+from lakelog.jobs.roots.roots import Roots
 from lakelog.jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
 from lakelog.replication.controller.controller import Controller
 from lakelog.replication.local_cluster import LocalCluster

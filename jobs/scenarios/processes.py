@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakelog.jobs.cli.waiting import wait_until
-from lakelog.jobs.faults.broker_process import ServerProcess
 from lakelog.jobs.faults.cluster_processes import CONTROLLERS, STANDS, ClusterProcesses
-from lakelog.jobs.s3.roots import Roots
+from lakelog.jobs.launch.server_process import ServerProcess
+from lakelog.jobs.roots.roots import Roots
 from lakelog.jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root

@@ -7,13 +7,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lakelog.jobs.s3.roots import STORES, DiskRoots
+from lakelog.jobs.roots.roots import DISK, STORES, DiskRoots
 from lakelog.jobs.scenarios.embedded import EmbeddedCluster
 from lakelog.jobs.scenarios.processes import ProcessCluster
 from lakelog.jobs.scenarios.result import ScriptResult, StepResult
@@ -29,15 +28,14 @@ _WARM_UP_MS = 60_000
 
 
 def run_script(
-    make: MakeCluster, script: Script, keep: Path | None = None, tell: Callable[[StepResult], object] = lambda _: None,
-    store: str = "disk",
-) -> ScriptResult:  # fmt: skip
+    make: MakeCluster, script: Script, keep: Path | None = None, tell: Callable[[StepResult], object] = lambda _: None
+) -> ScriptResult:
     """Runs a script up to its first failed step, and calls `tell` after each step.
 
-    The cluster is in the folder `keep`, which must not exist yet, or in a temporary folder. `store` is one of `STORES`.
+    The cluster is in the folder `keep`, which must not exist yet, or in a temporary folder.
     """
     results: list[StepResult] = []
-    with _folder(keep) as folder, make(STORES[store](folder, script.brokers), folder, script.brokers) as cluster:
+    with _folder(keep) as folder, make(folder, script.brokers) as cluster:
         scene, started = Scene(cluster), time.monotonic()
         for step in script.steps:
             results.append(_timed(scene, step, started))
@@ -48,25 +46,25 @@ def run_script(
 
 
 @contextmanager
-def clusters_of(mode: str) -> Iterator[MakeCluster]:
+def clusters_of(mode: str, store: str = DISK) -> Iterator[MakeCluster]:
     """Yields the maker of each script's cluster: in one Spark session (ended afterwards), in processes, or in
     memory."""
     if mode == PROCESSES:
-        yield ProcessCluster
+        yield lambda folder, brokers: ProcessCluster(STORES[store](folder, brokers), folder, brokers)
         return
     if mode == SIMULATED:
         from lakelog.jobs.scenarios.simulated import (
             SimulatedCluster,  # imported late, because its modules serve tests and not real clusters
         )
 
-        yield lambda _, __, brokers: SimulatedCluster(brokers)
+        yield lambda _, brokers: SimulatedCluster(brokers)
         return
     from lakelog.jobs.launch.session import job_session  # imported late, because processes have their own sessions
 
     spark = job_session("lakelog-scenario")
     try:
         warm_up(spark)
-        yield partial(EmbeddedCluster, spark)
+        yield lambda folder, brokers: EmbeddedCluster(spark, STORES[store](folder, brokers), folder, brokers)
     finally:
         spark.stop()
 

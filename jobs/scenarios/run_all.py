@@ -13,11 +13,11 @@ from lakelog.jobs.scenarios.script import Script
 def run_all(scripts: Iterable[Script], args: argparse.Namespace) -> int:
     """FAILED if a step of any script came out otherwise than it says."""
     report, results = Report(), []
-    with clusters_of(args.mode) as make:
+    with clusters_of(args.mode, args.store) as make:
         for script in scripts:
             report.begins(script)
             keep = args.keep and args.keep / Path(script.path).stem
-            results.append(run_script(make, script, keep, report.step, args.store))
+            results.append(run_script(make, script, keep, report.step))
     report.ends(results)
     if args.out:
         write_json(args.out, results)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from lakelog.jobs.cli.waiting import wait_until
-from lakelog.jobs.s3.roots import Roots
+from lakelog.jobs.roots.roots import Roots
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import Config
 from lakelog.replication.errors import BrokerNotAvailableException, LakelogException
@@ -207,7 +207,7 @@ class ScriptCluster(ABC):
     def _start(self, server: Server) -> None: ...
 
 
-MakeCluster = Callable[[Roots, Path, int], AbstractContextManager[ScriptCluster]]
+MakeCluster = Callable[[Path, int], AbstractContextManager[ScriptCluster]]
 
 
 class LivenessWatch:

@@ -10,7 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 
 from lakelog.jobs.cli import waiting
-from lakelog.jobs.s3.object_stores import root_name
+from lakelog.jobs.roots.root_names import root_name
 from lakelog.jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
 from lakelog.replication.clients import sends_in_flight, topic_view
 from lakelog.replication.config import Owner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from lakelog.jobs.cli.waiting import let_pass
-from lakelog.jobs.s3.roots import Roots
+from lakelog.jobs.roots.roots import Roots
 from lakelog.jobs.scenarios.observation import behind, brokers_in_words, describe, wait, wait_for_fetchers
 from lakelog.jobs.scenarios.record_steps import consume, delete_records, epoch_end, logs, produce
 from lakelog.jobs.scenarios.scene import Observed, Scene, attempt, hold

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.replication.clients.delayed_operation import until_available
-from lakelog.replication.clients.stored_records import slices_of, stored_records
+from lakelog.replication.clients.segment_records import segment_ranges, segment_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
@@ -94,23 +94,25 @@ def _read_leader(
     rows = view.replicas(leader)
     log = view.log(leader)
     state = log.refresh()
-    bounds = []
+    bounds: dict[TopicIdPartition, tuple[int, int]] = {}
     for registration in led:
         row = Leadership(registration, rows.get(registration.topic_id_partition)).available_row()
         partition_log = state.partition(registration.topic_id_partition)
         check_log_leads(partition_log, row, registration.name)
         start, stop = _bounds(registration, row, partition_log, starting, ending)
         _check_files(log, partition_log, start, stop)
-        bounds.append((registration.topic_id, registration.partition, start, stop))
+        bounds[registration.topic_id_partition] = start, stop
     if not log.root.is_local:
-        wanted = {TopicIdPartition(topic_id, partition): (start, stop) for topic_id, partition, start, stop in bounds}
-        return stored_records(spark, log.root, slices_of(state, wanted))
+        return segment_records(spark, log.root, segment_ranges(state, bounds))
     records = spark.read.format("delta").option("versionAsOf", state.version).load(log.root.spark_uri)
     types = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
     # The same bounds again as a plain filter, which lets Spark skip files.
     numbers = ", ".join(str(registration.partition) for registration in led)
-    skipped = f"topic = '{led[0].topic}' AND partition IN ({numbers}) AND offset >= {min(b[2] for b in bounds)}"
-    return committed_records(records.where(skipped), spark.createDataFrame(bounds, types))
+    first = min(start for start, _ in bounds.values())
+    skipped = f"topic = '{led[0].topic}' AND partition IN ({numbers}) AND offset >= {first}"
+    return committed_records(
+        records.where(skipped), spark.createDataFrame([(*key, *found) for key, found in bounds.items()], types)
+    )
 
 
 def _bounds(

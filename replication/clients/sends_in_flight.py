@@ -43,7 +43,7 @@ class SendsInFlight:
         self._futures: dict[Future[Answers], int] = {}  # of the sends that are not settled, with their bytes
         self._used_bytes = 0
         self._worker: threading.Thread | None = None
-        self._may_begin, self._may_look = threading.Event(), False
+        self._woken, self._looks_now = threading.Event(), False
         self._end: BaseException | None = None  # after `close`: the error of sends that come or remain
         self._is_cut_short = False
         self._max_in_flight = config.max_in_flight_requests_per_connection
@@ -51,9 +51,9 @@ class SendsInFlight:
         self._pipeline = PipelineRound(self._next, self._max_in_flight, time.monotonic, poll_ms / 1000)
 
     def look(self) -> None:
-        """Looks at once, or once more, for what the sends in flight wait for."""
-        self._may_look = True
-        self._may_begin.set()
+        """Looks at once, or once more, for what the sends in flight wait for, unless one waits to try again."""
+        self._looks_now = True
+        self._woken.set()
 
     def put(self, send: WaitingSend, is_awaited: bool) -> None:
         """Adds a send behind the others. A send that the caller waits for, and that no other comes before, is attempted
@@ -68,7 +68,7 @@ class SendsInFlight:
             expires_first = send.deadline == self._waiting.expires_at
         send.future.add_done_callback(self._forget)
         if expires_first or self._pipeline.in_flight < self._max_in_flight:
-            self._may_begin.set()
+            self._woken.set()
 
     def _wait_for_memory(self, nbytes: int) -> None:
         """A callback does not wait: its thread frees the memory."""
@@ -87,7 +87,7 @@ class SendsInFlight:
                     f"earlier sends have {used} of {self._config.buffer_memory} bytes (buffer_memory)"
                 )
             self._waiting.hurry()
-            self._may_begin.set()
+            self._woken.set()
             self._lock.wait(left)
 
     def _forget(self, future: Future[Answers]) -> None:
@@ -161,7 +161,7 @@ class SendsInFlight:
         with self._lock:
             futures = set(self._futures)
             self._waiting.hurry()
-        self._may_begin.set()
+        self._woken.set()
         deadline = None if timeout is None else time.monotonic() + timeout
         self.work(lambda: all(future.done() for future in futures) or _is_over(deadline))
         left = wait(futures, None if deadline is None else max(0.0, deadline - time.monotonic())).not_done
@@ -182,7 +182,7 @@ class SendsInFlight:
                 unsent = self._waiting.clear()
             for send in unsent:
                 send.fail(self._end)
-            self._may_begin.set()
+            self._woken.set()
 
     def _next(self) -> Sending | None:
         while True:
@@ -196,11 +196,11 @@ class SendsInFlight:
 
     def _lingers(self) -> bool:
         """While nothing is in flight: waits until the first send is ready; False if none waits."""
-        self._may_begin.clear()
+        self._woken.clear()
         self._expire()
         left = self._ready_in()
         if left:
-            self._may_begin.wait(min(left, max(0.0, self._waiting.expires_at - time.monotonic())))
+            self._woken.wait(min(left, max(0.0, self._waiting.expires_at - time.monotonic())))
         return left is not None
 
     def _ready_in(self) -> float | None:
@@ -219,19 +219,20 @@ class SendsInFlight:
         self._reads.clear()
         look_at = min(time.monotonic() + self._poll_ms / 1000, step.deadline)
         while True:
-            self._may_begin.clear()
+            self._woken.clear()
             self._expire()
             left = self._ready_in() if self._pipeline.in_flight < self._max_in_flight else None
             if left == 0.0:
                 return True
-            if self._may_look:
-                self._may_look = False
-                return False
+            if self._looks_now and not step.is_backoff:
+                break
             now = time.monotonic()
             until = min(look_at, self._waiting.expires_at, math.inf if left is None else now + left)
             wait_ms = max(0, math.ceil((until - now) * 1000))
-            if not sender.pause(wait_ms, step.deadline, self._may_begin) and until == look_at:
-                return False
+            if not sender.pause(wait_ms, step.deadline, self._woken) and until == look_at:
+                break
+        self._looks_now = False
+        return False
 
 
 def _is_over(deadline: float | None) -> bool:

@@ -17,7 +17,7 @@ from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.topic import partitions_of
 from lakelog.replication.protocol.topic_name import check_is_text
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.commit_news import CommitNews
+from lakelog.replication.storage.delta.commit_listeners import CommitListener
 from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.log.log_identity import continues
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -33,7 +33,7 @@ class TopicView:
 
     def __init__(self, cluster: Cluster, wake: Callable[[], object] = lambda: None) -> None:
         self.cluster = cluster
-        self._news = CommitNews(wake)
+        self._listener = CommitListener(wake)
         self._lock = threading.RLock()
         self._logs: dict[int, tuple[Process, ReplicaLog]] = {}
         self._replicas: dict[int, tuple[Process, ReplicaTable]] = {}
@@ -99,7 +99,7 @@ class TopicView:
         if known is None or known[0] != process:
             root = self.cluster.broker_root(broker_id)
             known = self._replicas[broker_id] = process, ReplicaTable.open(root)
-            self._news.hear(ReplicaTable.folder(root).uri)
+            self._listener.listen(ReplicaTable.folder(root).uri)
         known[1].refresh() if age is None else known[1].poll(age)
         return known[1].replicas
 

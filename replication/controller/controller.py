@@ -18,7 +18,8 @@ from lakelog.replication.errors import ControllerMovedException, LakelogExceptio
 from lakelog.replication.protocol.lease import Lease
 from lakelog.replication.protocol.liveness import Liveness
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.commit_news import CommitPolls
+from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
+from lakelog.replication.storage.tables.admin_table import AdminTable
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Controller:
         self._brokers: tuple[Mapping[int, BrokerView], Mapping[int, BrokerView]] = ({}, {})
         self._held: Lease | None = None
         self._active: ActiveController | None = None
-        self._news = CommitPolls().hear(cluster.admin.folder(cluster.root).uri)
+        self._waiter = CommitWaiter().listen(AdminTable.folder(cluster.root).uri)
         self._awake = threading.Event()
         self._awake.set()
         self._thread = threading.Thread(target=self._run, name=f"controller-{controller_id}", daemon=True)
@@ -76,7 +77,7 @@ class Controller:
 
     def kill(self) -> None:
         """Ends it without resigning, as SIGKILL ends a process. It gives up an unfinished decision."""
-        self._news.stop()
+        self._waiter.stop()
         self._awake.set()
         self._thread.join()
 
@@ -86,7 +87,7 @@ class Controller:
         It gives up an unfinished decision. It waits for the thread at most `controller.session.timeout.ms`: the next
         controller's claims refuse all later writes.
         """
-        self._news.stop()
+        self._waiter.stop()
         self._awake.set()
         self._thread.join(self._session_timeout)
         if self._held is not None:
@@ -105,9 +106,9 @@ class Controller:
             self._active.release()
 
     def _run(self) -> None:
-        while self._news.wait(self._cluster.config.lakelog_poll_interval_ms):
+        while self._waiter.wait(self._cluster.config.lakelog_poll_interval_ms):
             self._awake.wait()
-            if not self._news.stopping.is_set():
+            if not self._waiter.stopping.is_set():
                 self.round()
 
     def round(self) -> None:
@@ -187,7 +188,7 @@ class Controller:
         Raises DecisionInterrupted if the controller is being stopped, or if the lease cannot be renewed; then its cause
         is that error. [CE-02]
         """
-        if self._news.stopping.is_set():
+        if self._waiter.stopping.is_set():
             raise DecisionInterrupted("the controller was told to stop")
         if self._held is not None and self._is_renewal_due():
             try:

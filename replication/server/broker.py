@@ -26,7 +26,7 @@ from lakelog.replication.server.registration import Registration, epoch_seen
 from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
 from lakelog.replication.server.spark_end import pass_while_spark_runs
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.commit_news import CommitPolls
+from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
 from lakelog.replication.storage.delta.root_probe import RootWatch, probe_root, storage_error
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.broker_table import BrokerTable
@@ -59,7 +59,7 @@ class Broker:
         self._spark = follower_session(spark)
         self.pause_point = PausePoint()
         self.session: BrokerSession | None = None
-        self._news = CommitPolls().hear(self._root.child(LOG.name).uri, "append")
+        self._waiter = CommitWaiter().listen(self._root.child(LOG.name).uri, "append")
         self._thread = threading.Thread(target=self._run, name=f"broker-{self.broker_id}", daemon=True)
         interval, poll = self._config.broker_heartbeat_interval_ms, self._config.lakelog_poll_interval_ms
         longest = (_SESSIONS_WITHOUT_A_STEP * self._config.broker_session_timeout_ms + poll) / 1000
@@ -75,14 +75,14 @@ class Broker:
         InconsistentClusterIdException if the root belongs to another cluster or broker, and KafkaStorageException or
         CorruptRecordException if the root does not work at the broker's first start.
         """
-        self._watch.wait(self._news.stopping)
+        self._watch.wait(self._waiter.stopping)
         error = self._first_look()
         self._registration = Registration(
             BrokerTable.open_or_create(self._cluster.root, self.broker_id), self._root, self._config
         )
         self._context = BrokerContext(
             self.broker_id, self._spark, self._cluster, self._config, self._root, self._registration.table,
-            MetadataCache(self._cluster, news=self._news), self.pause_point,
+            MetadataCache(self._cluster, listener=self._waiter), self.pause_point,
         )  # fmt: skip
         if error is None:
             self._begin()
@@ -120,7 +120,7 @@ class Broker:
 
     def _run(self) -> None:
         """The broker's own thread. It logs errors and goes on, but stops at once if the broker is fenced. [EV-01]"""
-        while self._news.wait(self._config.lakelog_poll_interval_ms):
+        while self._waiter.wait(self._config.lakelog_poll_interval_ms):
             try:
                 pass_while_spark_runs(self._spark, self.broker_id, self.pause_point)
                 self._round()
@@ -209,7 +209,7 @@ class Broker:
     def kill(self) -> None:
         """Ends the broker at once, as SIGKILL ends a process. It writes nothing more and tells nobody."""
         self.pause_point.kill()
-        self._news.stop()
+        self._waiter.stop()
         self._heartbeat.stop()
         self._thread.join()
         if self.session:
@@ -227,7 +227,7 @@ class Broker:
         while self.is_running() and session is self.session and session.leads_for_others():
             if time.monotonic() >= deadline:
                 return
-            self._news.stopping.wait(config.lakelog_poll_interval_ms / 1000)
+            self._waiter.stopping.wait(config.lakelog_poll_interval_ms / 1000)
 
     def stop(self, controlled: bool = True) -> None:
         """Ends its fetchers and publishes its rows a last time. With `controlled` and `controlled.shutdown.enable`, it
@@ -240,7 +240,7 @@ class Broker:
         controlled, session = controlled and self._config.controlled_shutdown_enable, self.session
         if controlled and session and self.is_running() and self._failure is None:
             self._shut_down_in_order(session)
-        self._news.stop()
+        self._waiter.stop()
         self._thread.join()
         self._heartbeat.stop()
         if self.session:

@@ -16,8 +16,9 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.commit_news import CommitNews, CommitPolls
+from lakelog.replication.storage.delta.commit_listeners import CommitListener, CommitWaiter
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
+from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 logger = logging.getLogger(__name__)
@@ -30,10 +31,10 @@ class MetadataCache:
     """
 
     def __init__(
-        self, cluster: Cluster, clock: Callable[[], float] = time.monotonic, news: CommitNews | None = None
+        self, cluster: Cluster, clock: Callable[[], float] = time.monotonic, listener: CommitListener | None = None
     ) -> None:
         self.cluster = cluster
-        self._news = (news or CommitPolls()).hear(cluster.metadata.folder(cluster.root).uri)
+        self._listener = (listener or CommitWaiter()).listen(MetadataTable.folder(cluster.root).uri)
         self._liveness = Liveness(cluster.config.broker_session_timeout_ms, clock)
         self._replica_tables: dict[int, tuple[tuple[str, int], ReplicaTable]] = {}
         self._partitions: Mapping[TopicIdPartition, PartitionRegistration] = {}
@@ -175,5 +176,5 @@ class MetadataCache:
         if known is None or known[0] != process:
             root = self.cluster.storage_of(broker_id, registration.root)
             known = self._replica_tables[broker_id] = process, ReplicaTable.open(root)
-            self._news.hear(ReplicaTable.folder(root).uri)
+            self._listener.listen(ReplicaTable.folder(root).uri)
         return known[1]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
-from lakelog.replication.storage.delta.commit_news import until_poll
+from lakelog.replication.storage.delta.commit_listeners import until_poll
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class WhileMoving:
 
 class PeriodicTask:
     """Calls `work` every `interval_ms`, and when woken, until it is stopped, fenced or killed. It logs other errors and
-    goes on. A poll is rarer while nothing happens, see `until_poll`.
+    goes on. With `is_poll`, the calls are rarer while no commit is seen, see `until_poll`.
 
     Heartbeats have such a thread, so that a broker that takes up many roles does not look dead. So has work that must
     not hold up the broker. Kafka: `BrokerLifecycleManager`, `KafkaScheduler`, `ShutdownableThread`. [BC-01]

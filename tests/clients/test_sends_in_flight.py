@@ -3,12 +3,15 @@
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 
 import pyarrow as pa
 import pytest
 
+from lakelog.replication.clients import sender
 from lakelog.replication.clients.producer import Producer as SharingProducer
+from lakelog.replication.clients.producer_config import ProducerConfig
 from lakelog.replication.clients.record_set import ArrowRecordSet
 from lakelog.replication.clients.sends_in_flight import SendsInFlight
 from lakelog.replication.clients.topic_view import TopicView
@@ -20,6 +23,7 @@ from lakelog.replication.errors import (
     KafkaStorageException,
     TimeoutException,
 )
+from lakelog.replication.protocol.rounds.send_steps import Pause
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from tests.clients.world import LONG, World
 from tests.processes import wait_until
@@ -87,6 +91,18 @@ def test_do_02_a_commit_of_this_process_starts_the_next_look(world):
         wait_until(lambda: end(world) == 1, "the record in the leader's log")
         world.say(1)
         assert future.result(60)[0].base_offset == 0
+
+
+def test_ap_06_news_end_the_pause_before_a_look_but_none_before_another_attempt(monkeypatch):
+    waits = []
+    monkeypatch.setattr(sender, "pause", lambda ms, *_: bool(waits.append(ms)))
+    sends, far = SendsInFlight(ProducerConfig(), 50, lambda: None), time.monotonic() + LONG
+    sends.look()
+    assert (sends._pause(Pause(far)), waits) == (False, [])
+    assert (sends._pause(Pause(far)), waits) == (False, [50])
+    sends.look()
+    assert (sends._pause(Pause(far, is_backoff=True)), waits) == (False, [50, 50])
+    assert (sends._pause(Pause(far)), waits) == (False, [50, 50, 50])
 
 
 def test_ap_06_no_more_than_allowed_are_in_flight(world):

@@ -269,7 +269,7 @@ def test_ce_06_who_is_told_to_stop_gives_a_decision_up_and_the_next_controller_m
     a, b = controllers(world)
     ask(world)
     with monkeypatch.context() as patched:
-        Slow(patched, world, 1, at_each=a._news.stop)
+        Slow(patched, world, 1, at_each=a._waiter.stop)
         a.round()
     world.cluster.admin.refresh()
     assert world.cluster.admin.request("request").state == DECIDING

@@ -22,13 +22,14 @@ Answers: TypeAlias = Mapping[int, RecordMetadata]
 class Sending:
     """A send and its round. `owner` carries out its steps, and `done` takes its answers, or the error that it raised.
 
-    `deadline`: on the monotonic clock, in seconds.
+    `deadline`: on the monotonic clock, in seconds. `is_backing_off`: it pauses before another attempt.
     """
 
     work: SendSteps[Answers]
     deadline: float
     owner: Any
     done: Callable[[Answers | None, BaseException | None], None]
+    is_backing_off: bool = False
 
 
 class StepOf(NamedTuple):
@@ -82,12 +83,16 @@ class PipelineRound:
 
     def _look(self, begun: Sending | None) -> Round[None]:
         """Lets all sends go on that have paused, in their order; before that, it waits if nothing has begun."""
-        if begun is None and (yield Pause(min(sending.deadline for sending in self._in_flight))):
+        if begun is None and (yield self._pause()):
             return
         self._look_at = self._clock() + self._seconds
         for sending in list(self._in_flight):
             if sending is not begun:
                 yield from self._advance(sending)
+
+    def _pause(self) -> Pause:
+        deadline = min(sending.deadline for sending in self._in_flight)
+        return Pause(deadline, any(sending.is_backing_off for sending in self._in_flight))
 
     def _advance(self, sending: Sending) -> Round[None]:
         """Carries out the steps of a send until it pauses or ends. Its errors end this send only."""
@@ -100,6 +105,7 @@ class PipelineRound:
                     step = sending.work.throw(error)
                 else:
                     step = sending.work.send(answer)
+            sending.is_backing_off = step.is_backoff
         except StopIteration as end:
             self._end(sending, end.value, None)
         except Exception as error:

@@ -126,7 +126,7 @@ class SendRound:
                 return {p: self._expired(answer) for p, answer in {**answers, **late}.items()}
             if pending != unsent:
                 retries -= 1
-            yield Pause(self._options.deadline)
+            yield Pause(self._options.deadline, is_backoff=pending != unsent)
 
     def append(self, partitions: Collection[int]) -> Round[list[RecordMetadata]]:
         """Sends the records of these partitions to their leaders, once. Errors are in the answers. A partition whose

@@ -34,7 +34,7 @@ from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.server.spark_end import kill_if_stopped
-from lakelog.replication.storage.delta.commit_news import CommitNews
+from lakelog.replication.storage.delta.commit_listeners import CommitListener
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import LOG
 
@@ -77,7 +77,7 @@ class ReplicaFetcher:
             f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, pause_point, self.keep_running,
             is_poll=True,
         )  # fmt: skip
-        self._news = CommitNews(self._thread.wake).hear(source.child(LOG.name).uri, "append")
+        self._listener = CommitListener(self._thread.wake).listen(source.child(LOG.name).uri, "append")
 
     def start(self) -> None:
         """Starts on a thread of its own: a query takes seconds to start, and the broker must lead meanwhile."""

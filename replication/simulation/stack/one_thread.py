@@ -17,6 +17,7 @@ from unittest.mock import patch
 from lakelog.replication.clients.sends_in_flight import SendsInFlight
 from lakelog.replication.server import broker, broker_session, log_maintenance
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
+from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
 from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
 
 PACKAGE = "lakelog.replication."
@@ -78,18 +79,16 @@ class NoPause:
         return False
 
 
-class OneRound:
-    """Replaces the event that ends a loop, so that the loop runs once."""
+class OneRound(CommitWaiter):
+    """Replaces what a loop waits for between its rounds, so that the loop runs once."""
 
     def __init__(self) -> None:
-        self._has_gone_round = True
+        super().__init__()
+        self._is_in_round = False
 
-    def wait(self, _seconds: float) -> bool:
-        self._has_gone_round = not self._has_gone_round
-        return self._has_gone_round
-
-    def is_set(self) -> bool:
-        return False
+    def wait(self, _milliseconds: float) -> bool:
+        self._is_in_round = not self._is_in_round
+        return self._is_in_round
 
 
 class Standing:

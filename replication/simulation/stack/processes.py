@@ -113,7 +113,7 @@ class StackBroker:
         watch: Any = SimpleNamespace(wait=lambda _: None)
         no_spark: Any = None
         made: Any = Broker(no_spark, self._cluster, self.root.uri, self._config, watch)
-        made._stopping, made._thread, made._heartbeat = OneRound(), Standing(), Standing()
+        made._waiter, made._thread, made._heartbeat = OneRound(), Standing(), Standing()
         broker: Broker = made
         return broker
 

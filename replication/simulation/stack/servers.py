@@ -7,8 +7,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from lakelog.replication.config import Config
@@ -21,27 +20,15 @@ from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 
-class _Ending(OneRound):
-    """Replaces the event that ends a broker. In a step it lets the loop run once. Any other wait for it lets time
-    pass."""
+class _Stopping:
+    """Replaces the event that ends a broker: a wait for it lets time pass."""
 
     def __init__(self, schedule: Schedule) -> None:
-        super().__init__()
-        self._is_in_step = False
-        self._elsewhere = Passing(schedule)
+        self._passing = Passing(schedule)
         self._is_set = False
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Marks a step of the broker."""
-        self._is_in_step = True
-        try:
-            yield
-        finally:
-            self._is_in_step = False
-
     def wait(self, seconds: float) -> bool:
-        return super().wait(seconds) if self._is_in_step else self._elsewhere.wait(seconds) or self._is_set
+        return self._passing.wait(seconds) or self._is_set
 
     def set(self) -> None:
         self._is_set = True
@@ -92,7 +79,6 @@ class BrokerServer(_Signalled, StackBroker):
     ) -> None:
         super().__init__(number, cluster, root, 0, **properties)
         self._schedule = schedule
-        self._ending = _Ending(schedule)
         self._maintained_at = 0.0
 
     def start(self) -> None:
@@ -107,7 +93,8 @@ class BrokerServer(_Signalled, StackBroker):
     def _made(self) -> Broker:
         no_spark: Any = None
         made: Any = Broker(no_spark, self._cluster, self.root.uri, self._config)
-        made._stopping = self._ending = _Ending(self._schedule)
+        made._waiter = OneRound()
+        made._waiter.stopping = _Stopping(self._schedule)
         made._thread = made._heartbeat = _Stepped(lambda: self.broker is made)
         broker: Broker = made
         return broker
@@ -115,8 +102,7 @@ class BrokerServer(_Signalled, StackBroker):
     def run(self, rng: random.Random) -> None:
         """Runs a step, unless it is frozen or down."""
         if self.runs and not self.is_frozen:
-            with self._ending.step():
-                self.step(rng)
+            self.step(rng)
 
     def _maintains_now(self, _: random.Random) -> bool:
         """Whether log maintenance is due."""
@@ -158,7 +144,7 @@ class ControllerServer(_Signalled, StackController):
     def start(self) -> None:
         """Starts a process, which stands for election."""
         made: Any = Controller(Cluster.open(self._cluster, self._config), f"{self.name}-{uuid.uuid4().hex}")
-        made._thread = _Stepped(lambda: not made._stopping.is_set())
+        made._thread = _Stepped(lambda: not made._waiter.stopping.is_set())
         made.start()
         self._process, self.frozen_until = made, 0.0
 

@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
-from lakelog.replication.storage.delta.commit_news import committed, seen
+from lakelog.replication.storage.delta.commit_listeners import note_commit, notify_listeners
 from lakelog.replication.storage.delta.commit_reader import (
     commit_name,
     parsed,
@@ -150,7 +150,7 @@ class DeltaLog:
         (commit, began_at), self._own = self._own, None
         self._apply(commit, began_at)
         self.looked_at = max(self.looked_at, began_at)
-        committed(self.root.uri, commit.info.get("why"))
+        notify_listeners(self.root.uri, commit.info.get("why"))
         return commit
 
     def _apply(self, commit: Commit, began_at: float = float("-inf")) -> None:
@@ -163,7 +163,7 @@ class DeltaLog:
         self._txns.update(commit.txns)
         self._version = commit.version
         self._commits.remember(commit.version, commit.stamp)
-        seen(commit.info.get("why"))
+        note_commit(commit.info.get("why"))
         if self.root.newest_versions is not None:
             self.root.newest_versions.moved(self.root.uri, commit.version, commit.info.get("why"), began_at)
             self.root.newest_versions.commits.add(self.root.uri, before, commit)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from lakelog.replication.storage.delta.commit_news import QUIET
+from lakelog.replication.storage.delta.commit_listeners import QUIET
 from lakelog.replication.storage.delta.shared_commits import SharedCommits
 
 LONGEST_SECONDS = 5.0

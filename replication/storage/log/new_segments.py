@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
-from lakelog.replication.storage.delta.commit_news import seen
+from lakelog.replication.storage.delta.commit_listeners import note_commit
 from lakelog.replication.storage.delta.commit_reader import read_commit
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -144,7 +144,7 @@ class NewSegments:
 
     def _share(self, commit: Commit) -> None:
         """Fetchers in one process that have the same leader read its commits once."""
-        seen(commit.info.get("why"))
+        note_commit(commit.info.get("why"))
         if self._log.newest_versions is not None:
             before = self._commits.stamp(commit.version - 1)
             self._log.newest_versions.commits.add(self._log.uri, before, commit)

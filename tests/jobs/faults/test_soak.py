@@ -10,9 +10,9 @@ import pytest
 
 from lakelog.jobs import soak
 from lakelog.jobs.faults import soak_run
-from lakelog.jobs.faults.broker_process import ServerProcess
 from lakelog.jobs.faults.soak_run import Soak, SoakPlan, run_soak
-from lakelog.jobs.s3.object_stores import StoreProcess
+from lakelog.jobs.launch.server_process import ServerProcess
+from lakelog.jobs.s3.store_process import StoreProcess
 from lakelog.replication.config import Config
 from lakelog.replication.errors import TimeoutException
 from lakelog.replication.storage.cluster import format_cluster

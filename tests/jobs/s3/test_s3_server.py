@@ -1,24 +1,23 @@
-"""The object store of a soak: delta-rs and obstore can use it; it hangs, returns errors, and recovers."""
+"""A small S3 server: delta-rs and obstore can use it; it hangs, returns errors, and recovers."""
 
-import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
-from lakelog.jobs.faults.soak_cluster import BROKERS, STORED, SoakCluster
 from lakelog.jobs.s3.object_store import ObjectStore
 from lakelog.jobs.s3.requests import Request, Response, answer
 from lakelog.jobs.s3.server import StoreServer, errors_file
-from lakelog.replication.config import Config
-from lakelog.replication.errors import BrokerNotAvailableException, KafkaStorageException
 from lakelog.replication.storage.delta.commit_reader import last_version
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import CLUSTER
+from tests.processes import wait_until
 
 
 @pytest.fixture
@@ -136,40 +135,22 @@ def test_no_key_leads_out_of_the_folder(tmp_path: Path) -> None:
     assert [answered(store, key).status for key in ("../secret", "a/../../secret", "/etc/hosts")] == [404] * 3
 
 
-def test_the_store_of_a_broker_hangs_while_it_is_frozen_and_ends_with_the_cluster(tmp_path: Path) -> None:
-    """Its clients find it by the environment, also those in processes of their own."""
-    cluster = SoakCluster(tmp_path, tmp_path / "none", STORED["mixed"])
-    name = "LAKELOG_STORAGE_3_AWS_ENDPOINT_URL"
-    with cluster.ended():
-        options = Config().storage_options(3)
-        assert os.environ[name] == options["AWS_ENDPOINT_URL"]
-        root = StorageRoot.of(cluster.processes.brokers[3].root, options)
-        root.write("probe", b"1")
-        assert (cluster.folders[3] / "probe").read_bytes() == b"1"
-        assert {broker: str(cluster.folders[broker]) for broker in (1, 2)} == {
-            broker: cluster.processes.brokers[broker].root for broker in (1, 2)
-        }
-        impatient = StorageRoot.of(root.uri, options, timeout_ms=400)
-        cluster.stores.processes[3].pause()
-        with pytest.raises(KafkaStorageException, match="error sending request"):
-            impatient.read("probe")
-        cluster.stores.processes[3].resume()
-        assert root.read("probe") == b"1"
-    assert not cluster.stores.processes[3].is_running()
-    assert name not in os.environ
+def test_a_store_ends_when_the_process_that_has_started_it_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from lakelog.jobs.s3.store_process import StoreProcess\n"
+        "store = StoreProcess(Path(sys.argv[1]) / 'bucket', Path(sys.argv[1]) / 'log')\n"
+        "store.start(); store.await_options(); print(store.pid, flush=True); input()"
+    )
+    with Popen([sys.executable, "-c", code, str(tmp_path)], stdin=PIPE, stdout=PIPE, text=True) as starter:
+        assert starter.stdout
+        pid = int(starter.stdout.readline())
+        starter.kill()
+    wait_until(lambda: not is_alive(pid), "the store has ended")
 
 
-def test_each_root_may_be_in_a_store_of_its_own(tmp_path: Path) -> None:
-    cluster = SoakCluster(tmp_path, tmp_path / "none", STORED["s3"])
-    with cluster.ended():
-        cluster.format()
-        for broker in BROKERS:
-            cluster.format_root(broker)
-            assert {path.name for path in cluster.folders[broker].iterdir()} == {"cluster", "log", "replicas"}
-        assert len({Config().storage_options(owner)["AWS_ENDPOINT_URL"] for owner in cluster.stores.processes}) == 4
-        died = cluster.stores.processes[1]._process
-        assert died is not None
-        died.kill()
-        died.wait()
-        with pytest.raises(BrokerNotAvailableException, match="store"):
-            cluster.check()
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; an ended one may wait for its new parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -102,7 +102,7 @@ def test_keep_is_refused_in_simulated_mode(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_store_is_refused_in_simulated_mode(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(SCRIPTS[0]), "--mode", "simulated", "--store", "s3"]) == 2
-    assert "--store s3: the clusters of --mode simulated lie in memory" in capsys.readouterr().err
+    assert "--store s3: it needs --mode embedded or processes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", [["--mode", "simulated"], ["--mode=simulated"]])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs.s3.roots import DiskRoots
+from lakelog.jobs.roots.roots import DiskRoots
 from lakelog.jobs.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server, State
 from lakelog.replication.config import Config
 from lakelog.replication.errors import BrokerNotAvailableException

@@ -121,7 +121,7 @@ class Pipeline:
 
     def work(self, steps):
         for step in steps:
-            yield Pause(9.0) if step == "pause" else step
+            yield {"pause": Pause(9.0), "backoff": Pause(9.0, True)}.get(step, step)
         return "answers"
 
     def run(self, until=lambda: False):
@@ -134,7 +134,7 @@ class Pipeline:
             raise step.step
 
     def pause(self, step):
-        self.told.append(f"pause until {step.deadline}")
+        self.told.append(f"{'backoff' if step.is_backoff else 'pause'} until {step.deadline}")
         self.now += 1.0
         return self.wakes.popleft() if self.wakes else None
 
@@ -144,6 +144,14 @@ def test_ap_06_a_send_begins_while_those_before_it_wait_and_all_look_after_one_p
     assert pipeline.run() == [
         "append of 0", "append of 1", "pause until 9.0", "look of 0", (0, "answers", None), "look of 1",
         (1, "answers", None),
+    ]  # fmt: skip
+
+
+def test_ap_06_a_pause_of_all_is_a_backoff_as_long_as_one_of_them_is_about_to_try_again():
+    pipeline = Pipeline(["append", "backoff", "retry", "pause", "look"], ["append", "pause", "look", "pause", "again"])
+    assert pipeline.run() == [
+        "append of 0", "append of 1", "backoff until 9.0", "retry of 0", "look of 1", "pause until 9.0", "look of 0",
+        (0, "answers", None), "again of 1", (1, "answers", None),
     ]  # fmt: skip
 
 

@@ -53,7 +53,7 @@ class World:
         self.registrations = {n: PartitionRegistration("t", "id", n, (1, 2), 1, 0, (1, 2)) for n in (0, 1)}
         self.log, self.high_watermark = chained_log(role=Role(0, LEADER)), high_watermark
         self.min_isr, self.fails, self.pauses, self.requests, self.outcomes = 2, {}, [], [], []
-        self.unreadable, self.logs = [], {}
+        self.unreadable, self.logs, self.backoffs = [], {}, []
         self.counts = dict.fromkeys(partitions, 2)
         self.options = SendOptions("a test", acks, retries, 10_000, self.clock.now + SECONDS)
         self.identity = ProducerIdentity(ProducerIdAndEpoch(7, 0))
@@ -86,8 +86,9 @@ class World:
                 return {**dict.fromkeys(partitions, self.log), **self.logs}
             case ReadReplicas(broker):
                 return {self.registrations[0].topic_id_partition: self.row(0, broker)}
-            case Pause(deadline):
+            case Pause(deadline, is_backoff):
                 self.clock.now = min(self.clock.now + POLL, deadline)
+                self.backoffs.append(is_backoff)
                 if self.pauses:
                     self.pauses.pop(0)()
         return None
@@ -152,7 +153,7 @@ def test_ap_06_what_may_pass_is_sent_again_under_the_same_sequence(step):
     assert world.send()[0].error is None
     assert {request.base_sequence for request in world.requests} == {0}
     again = [*SENT[: SENT.index(step) + 1], Pause]
-    assert world.steps == [*again * 3, *SENT, *LOOK]
+    assert (world.steps, world.backoffs) == ([*again * 3, *SENT, *LOOK], [True] * 3)
     world.requests.clear()
     world.send()
     assert [request.base_sequence for request in world.requests] == [2], "the next send goes on"
@@ -174,6 +175,7 @@ def test_mc_04_to_wait_for_a_leader_is_no_retry(retries):
     world.fails = {AppendToLeader: [GONE] * 9}
     assert world.send()[0].error is GONE
     assert world.steps == [*[ReadTopic, Pause] * 3, *[*SENT, Pause] * retries, *SENT]
+    assert world.backoffs == [False] * 3 + [True] * retries
 
 
 def test_ap_06_a_sequence_that_a_leader_does_not_know_starts_over_at_once_under_another_id():

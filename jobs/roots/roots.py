@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
 from lakelog.jobs.faults import storage_faults
-from lakelog.jobs.s3.object_stores import ObjectStores, root_name
+from lakelog.jobs.roots.object_stores import ObjectStores
+from lakelog.jobs.roots.root_names import owners, root_name
 from lakelog.replication.config import Owner
 
 
@@ -58,13 +60,15 @@ class DiskRoots:
         return nullcontext()
 
 
-def owners(brokers: int) -> tuple[Owner, ...]:
-    """Who has a root in a cluster of so many brokers."""
-    return ("cluster", *range(1, brokers + 1))
-
-
+DISK = "disk"
 # Makes the roots of a cluster of so many brokers below a folder, by the argument `--store`.
 STORES: Mapping[str, Callable[[Path, int], Roots]] = {
-    "disk": lambda folder, _: DiskRoots(folder),
+    DISK: lambda folder, _: DiskRoots(folder),
     "s3": lambda folder, brokers: ObjectStores(folder, owners(brokers)),
 }
+
+
+def add_store(parser: ArgumentParser) -> None:
+    """The argument `--store`."""
+    where = "disk: local folders; s3: each root in an S3 server of its own, which this command runs; default: disk"
+    parser.add_argument("--store", choices=STORES, default=DISK, help=f"where to keep the roots: {where}")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs.s3.roots import STORES
+from lakelog.jobs.roots.roots import STORES
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.cluster import storage_root
@@ -15,15 +15,15 @@ def test_a_root_that_is_taken_away_comes_back_as_it_was(store: str, tmp_path: Pa
     roots = STORES[store](tmp_path, 2)
     with roots.running():
         config = Config.from_properties({"lakelog.storage.timeout.ms": 1000})
-        uris = [storage_root(roots.uri(owner), owner, config) for owner in ("cluster", 1, 2)]
-        for root in uris:
+        made = [storage_root(roots.uri(owner), owner, config) for owner in ("cluster", 1, 2)]
+        for root in made:
             root.create_folder()
             root.put("file", b"all of it")
         roots.take_away(roots.uri(1))
         assert [roots.is_away(roots.uri(owner)) for owner in ("cluster", 1, 2)] == [False, True, False]
         with pytest.raises(KafkaStorageException):
-            uris[1].read("file")
-        assert [root.read("file") for root in (uris[0], uris[2])] == [b"all of it"] * 2
+            made[1].read("file")
+        assert [root.read("file") for root in (made[0], made[2])] == [b"all of it"] * 2
         for _ in range(2):
             roots.bring_back(roots.uri(1))
-            assert (roots.is_away(roots.uri(1)), uris[1].read("file")) == (False, b"all of it")
+            assert (roots.is_away(roots.uri(1)), made[1].read("file")) == (False, b"all of it")

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from lakelog.replication.storage.delta.commit_news import CommitNews, CommitPolls, seen, until_poll
+from lakelog.replication.storage.delta.commit_listeners import CommitListener, CommitWaiter, note_commit, until_poll
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
@@ -36,26 +36,28 @@ def commit(log, why="append"):
     ("why", "told", "wakes"),
     [(None, "append", True), (None, "fetched", True), ("append", "append", True), ("append", "fetched", False)],
 )
-def test_do_01_a_commit_of_this_process_wakes_who_hears_the_table(log, why, told, wakes):
+def test_do_01_a_commit_of_this_process_wakes_the_listeners_of_the_table(log, why, told, wakes):
     woken = []
-    news = CommitNews(lambda: woken.append("this")).hear(log.root.uri, why)
-    others = CommitNews(lambda: woken.append("another")).hear(f"{log.root.uri}/another")
+    listener = CommitListener(lambda: woken.append("this")).listen(log.root.uri, why)
+    other = CommitListener(lambda: woken.append("another")).listen(f"{log.root.uri}/another")
     commit(log, told)
-    assert (news, others, woken) == (news, others, ["this"] * wakes)
+    assert woken == ["this"] * wakes
+    assert listener is not other  # both are held until here
 
 
 def test_do_01_a_commit_wakes_only_once_it_is_there(log):
     """Who is woken looks at once, and must find it."""
     found = []
-    news = CommitNews(lambda: found.append(DeltaLog.open(log.root).version)).hear(log.root.uri)
+    listener = CommitListener(lambda: found.append(DeltaLog.open(log.root).version)).listen(log.root.uri)
     commit(log)
-    assert (news, found) == (news, [1])
+    assert found == [1]
+    assert listener is not None  # it is held until here
 
 
-def test_who_is_held_by_nobody_hears_nothing(log):
+def test_a_listener_that_nobody_holds_is_not_woken(log):
     woken = []
-    news = [CommitNews(lambda: woken.append(1)).hear(log.root.uri)]
-    del news[0]
+    listeners = [CommitListener(lambda: woken.append(1)).listen(log.root.uri)]
+    del listeners[0]
     gc.collect()
     commit(log)
     commit(log)
@@ -63,11 +65,13 @@ def test_who_is_held_by_nobody_hears_nothing(log):
 
 
 def test_a_commit_before_the_wait_ends_it_and_a_later_wait_goes_on(log, monkeypatch):
-    polls, waits = CommitPolls().hear(log.root.uri), []
-    monkeypatch.setattr("lakelog.replication.storage.delta.commit_news.until_poll", lambda ms: waits.append(ms) or 60)
+    waiter, waits = CommitWaiter().listen(log.root.uri), []
+    monkeypatch.setattr(
+        "lakelog.replication.storage.delta.commit_listeners.until_poll", lambda ms: waits.append(ms) or 60
+    )
     commit(log)
-    assert polls.wait(POLL_MS)
-    thread = threading.Thread(target=lambda: polls.wait(7))
+    assert waiter.wait(POLL_MS)
+    thread = threading.Thread(target=lambda: waiter.wait(7))
     thread.start()
     thread.join(0.05)
     assert thread.is_alive()
@@ -77,27 +81,31 @@ def test_a_commit_before_the_wait_ends_it_and_a_later_wait_goes_on(log, monkeypa
 
 
 def test_stop_ends_the_wait(monkeypatch):
-    monkeypatch.setattr("lakelog.replication.storage.delta.commit_news.until_poll", lambda _: 60)
-    polls, answers = CommitPolls(), []
-    thread = threading.Thread(target=lambda: answers.append(polls.wait(POLL_MS)))
+    monkeypatch.setattr("lakelog.replication.storage.delta.commit_listeners.until_poll", lambda _: 60)
+    waiter, answers = CommitWaiter(), []
+    thread = threading.Thread(target=lambda: answers.append(waiter.wait(POLL_MS)))
     thread.start()
-    polls.stop()
+    waiter.stop()
     thread.join(30)
-    assert (answers, polls.stopping.is_set(), polls.wait(POLL_MS)) == ([False], True, False)
+    assert (answers, waiter.stopping.is_set(), waiter.wait(POLL_MS)) == ([False], True, False)
 
 
 @pytest.mark.parametrize(
-    ("idle_seconds", "expected"), [(0, 0.05), (0.2, 0.05), (0.4, 0.1), (0.6, 0.15), (0.8, 0.2), (3600, 0.2)]
-)
-def test_polls_are_rarer_while_nothing_is_committed(clock, idle_seconds, expected):
-    seen("append")
+    ("poll_ms", "idle_seconds", "expected"),
+    [
+        (50, 0, 0.05), (50, 0.2, 0.05), (50, 0.4, 0.1), (50, 0.6, 0.15), (50, 0.8, 0.2), (50, 3600, 0.2),
+        (200, 3600, 0.5), (500, 3600, 0.5), (2000, 3600, 2.0),
+    ],
+)  # fmt: skip
+def test_polls_are_rarer_while_nothing_is_committed(clock, poll_ms, idle_seconds, expected):
+    note_commit("append")
     clock.now += idle_seconds
-    assert until_poll(POLL_MS) == pytest.approx(expected)
+    assert until_poll(poll_ms) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("why", ["heartbeat", "renewed"])
 def test_a_sign_of_life_makes_polls_no_more_frequent(clock, log, why):
-    seen("append")
+    note_commit("append")
     clock.now += 3600
     commit(log, why)
     assert until_poll(POLL_MS) == 0.2
@@ -106,7 +114,7 @@ def test_a_sign_of_life_makes_polls_no_more_frequent(clock, log, why):
 def test_a_commit_of_another_process_makes_polls_frequent(clock, log):
     reader = DeltaLog.open(log.root)
     log.commit({"why": "append"})  # without `move_own`, this process knows nothing of it
-    seen("append")
+    note_commit("append")
     clock.now += 3600
     assert until_poll(POLL_MS) == 0.2
     reader.move()
@@ -116,7 +124,7 @@ def test_a_commit_of_another_process_makes_polls_frequent(clock, log):
 def test_a_commit_that_a_follower_finds_makes_polls_frequent(clock, log):
     segments = NewSegments(log.root, 1)
     log.commit({"why": "append"})
-    seen("append")
+    note_commit("append")
     clock.now += 3600
     segments.read(LogOffset(0))
     assert until_poll(POLL_MS) == 0.05

@@ -15,10 +15,10 @@ from lakelog.replication.storage.log.segment import read_records, rows_of
 from lakelog.schemas import LOG
 
 _TASKS_A_CORE = 4
-_SLICE = "segment string, topic_id string, partition int, starting_offset bigint, ending_offset bigint"
+_RANGE = "segment string, topic_id string, partition int, starting_offset bigint, ending_offset bigint"
 
 
-class Slice(NamedTuple):
+class SegmentRange(NamedTuple):
     """The records of a partition in a segment from one offset to before another one."""
 
     segment: str
@@ -28,25 +28,25 @@ class Slice(NamedTuple):
     ending_offset: int
 
 
-def slices_of(state: LogState, bounds: Mapping[TopicIdPartition, tuple[int, int]]) -> list[Slice]:
-    """The slices that have the records of partitions from one offset to before another one, those of a segment one
-    after the other."""
+def segment_ranges(state: LogState, bounds: Mapping[TopicIdPartition, tuple[int, int]]) -> list[SegmentRange]:
+    """What to read of which segments for the records of partitions from one offset to before another one; the ranges of
+    a segment follow one another."""
     found = []
     for key, (start, stop) in bounds.items():
         needed = (b for b in state.partition(key).batches if b.header.next_offset > start and b.base_offset < stop)
         segments = dict.fromkeys(batch.segment for batch in needed)
-        found += [Slice(segment, key.topic_id, key.partition, start, stop) for segment in segments]
+        found += [SegmentRange(segment, key.topic_id, key.partition, start, stop) for segment in segments]
     return sorted(found)
 
 
-def stored_records(spark: SparkSession, root: StorageRoot, slices: Sequence[Slice]) -> DataFrame:
-    """The records of the slices of a log in `root`. Columns: `schemas.LOG`. Tasks of Spark read each segment once.
+def segment_records(spark: SparkSession, root: StorageRoot, ranges: Sequence[SegmentRange]) -> DataFrame:
+    """The records of these ranges of the log in `root`. Columns: `schemas.LOG`. Tasks of Spark read each segment once.
 
-    They get the options of the root, so that executors need no credentials of their own.
+    The tasks get the root's options, so that executors need no credentials of their own.
     """
-    segments = {each.segment for each in slices}
+    segments = {each.segment for each in ranges}
     tasks = max(1, min(len(segments), spark.sparkContext.defaultParallelism * _TASKS_A_CORE))
-    rows = spark.createDataFrame(list(slices), _SLICE).repartition(tasks, "segment")
+    rows = spark.createDataFrame(list(ranges), _RANGE).repartition(tasks, "segment")
     return rows.sortWithinPartitions("segment").mapInArrow(_reader(root), LOG.types)
 
 
@@ -54,7 +54,7 @@ def _reader(root: StorageRoot) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
     def read(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         name, records = "", LOG.arrow.empty_table()
         for row in (row for batch in given for row in batch.to_pylist()):
-            found = Slice(**row)
+            found = SegmentRange(**row)
             if found.segment != name:
                 name, records = found.segment, read_records(root, found.segment)
             key = TopicIdPartition(found.topic_id, found.partition)

@@ -1,0 +1,1 @@
+"""Where demonstrations, event scripts and soaks keep the roots of their clusters."""
