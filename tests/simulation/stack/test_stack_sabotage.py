@@ -15,14 +15,14 @@ from lakelog.replication.simulation.tiers import TIERS
 
 SEEDS_THAT_CATCH = {
     "errors_are_taken_for_landed": 38,
-    "changes_are_decided_once": 12,
+    "changes_are_decided_once": 19,
     "state_is_written_over": 28,
     "sequences_are_ignored": 34,
-    "overlooks_new_broker_epochs": 16,
+    "overlooks_new_broker_epochs": 7,
     "reads_any_log": 2,
     "leads_under_any_broker_epoch": 9,
 }  # one of the first 60 seeds catches the others
-FAILS_WITHOUT_ACKS = 7  # the first seed in which a record is lost that `acknowledges_at_once` has acknowledged
+FAILS_WITHOUT_ACKS = 1  # the first seed in which a record is lost that `acknowledges_at_once` has acknowledged
 WORLDS = 4
 SCHEDULES = {s.schedule.__name__: s.schedule for s in STACK_SABOTAGES.values() if s.schedule}
 
