@@ -121,7 +121,7 @@ def test_ap_02_acks_1_is_answered_by_the_leader_and_acks_0_by_nobody(cluster, to
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_do_02_within_a_process_nothing_waits_for_a_poll(cluster, topic, monkeypatch, replicas):
+def test_do_02_within_a_process_no_acknowledgement_waits_for_a_poll(cluster, topic, monkeypatch, replicas):
     with Producer(cluster.cluster_uri, config=Config(lakelog_poll_interval_ms=600_000)) as producer:
         raise_first_error(producer.send(topic, table(b"first"), timeout_ms=60_000))
         wait_until(lambda: len(cluster.queries()) == 6, "each follower's query")
