@@ -14,6 +14,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
+from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.pause_point import PausePoint
@@ -85,6 +86,7 @@ class ScaleBroker:
         self.manager = ReplicaManager(
             number, _EPOCH, self.log, table, self.cache, fetchers, config.replica_lag_time_max_ms, self._pause
         )
+        self._writes = FollowerWrites(self.log, f"broker-{number}", self.manager.publish)
         self.fetchers = fetchers.fetchers
 
     def _source(self, broker_id: int) -> SourceBroker:
@@ -95,7 +97,7 @@ class ScaleBroker:
         context = FetchContext(
             no_spark, self._cluster.config, f"broker-{self.number}", self.log, key.broker_id, StorageRoot.of(root),
             lambda: self.cache.replica_table(key.broker_id), self.manager.follow_high_watermarks, lambda _: None,
-            self.manager.publish, self._pause, FetcherQuotas(self._quotas, key.broker_id),
+            self._writes, self._pause, FetcherQuotas(self._quotas, key.broker_id),
         )  # fmt: skip
         states = SharedFetchStates()
         return _Fetcher(

@@ -49,7 +49,6 @@ from lakelog.replication.storage.tables.metadata_history import requests_carried
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 2.0  # age of a look at the tables that it has claimed; a decision on an older version loses
 _FIRST_REBALANCE_SECONDS = 5.0
 
 
@@ -132,15 +131,15 @@ class ActiveController:
             table.claim(self._epoch)
 
     def _read_topics(self) -> Mapping[str, Topic]:
-        self._cluster.topics.poll(_PATIENCE_SECONDS)
+        self._cluster.topics.poll()
         return self._cluster.topics.topics
 
     def _read_configs(self) -> Configs:
-        self._cluster.configs.poll(_PATIENCE_SECONDS)
+        self._cluster.configs.poll()
         return self._cluster.configs.configs
 
     def _read_metadata(self) -> tuple[int, Partitions]:
-        self._cluster.metadata.poll(_PATIENCE_SECONDS)
+        self._cluster.metadata.poll()  # may be some seconds old, since a decision on an older version loses
         return self._cluster.metadata.version, self._cluster.metadata.partitions
 
     def _read_brokers(self, newest: bool) -> BrokersSeen:

@@ -19,7 +19,7 @@ from lakelog.replication.storage.tables.admin_table import AdminTable
 from lakelog.replication.storage.tables.metadata_history import requests_carried_out
 
 _WHO = "controller"
-_PATIENCE_SECONDS = 1.0  # a request of another process may wait so long in an object store where nothing happens
+_PATIENCE_SECONDS = 3.0  # a request of another process may wait so long in an object store where nothing happens
 
 
 class AdminRequests:

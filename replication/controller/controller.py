@@ -23,7 +23,7 @@ from lakelog.replication.storage.tables.admin_table import AdminTable
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 1.0  # age of a look at the lease in an object store
+_PATIENCE_SECONDS = 3.0  # age of a look at the lease in an object store
 _RENEWALS = 3  # in a session time-out, so that a late renewal does not lose the lease
 
 

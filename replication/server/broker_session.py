@@ -20,6 +20,7 @@ from lakelog.replication.protocol.broker_registration import LogIdentity
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
+from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.server.log_maintenance import LogMaintenance
 from lakelog.replication.server.metadata_cache import MetadataCache
@@ -68,6 +69,7 @@ class BrokerSession:
             context.broker_id, broker_epoch, log, table, context.cache, self.fetcher_manager,
             config.replica_lag_time_max_ms, context.pause_point,
         )  # fmt: skip
+        self._writes = FollowerWrites(log, name, self.replica_manager.publish)
         self._maintenance = LogMaintenance(
             name, log, self.replica_manager.led, context.cache, config, context.pause_point
         )
@@ -89,7 +91,7 @@ class BrokerSession:
         fetch = FetchContext(
             context.spark, context.config, f"broker-{context.broker_id}", self._log, key.broker_id, source,
             lambda: context.cache.replica_table(key.broker_id), self.replica_manager.follow_high_watermarks,
-            self._divergences.update, self.replica_manager.publish, context.pause_point,
+            self._divergences.update, self._writes, context.pause_point,
             FetcherQuotas(self.quotas, key.broker_id),
         )  # fmt: skip
         return ReplicaFetcher(

@@ -35,7 +35,7 @@ class LeaderReads:
         self._cache = cache
         self._unreadable: set[int] = set()
         self._looked_at: dict[int, float] = {}
-        self._patience = min(LONGEST_SECONDS, replica_lag_time_max_ms / 4000)
+        self._patience = min(LONGEST_SECONDS, replica_lag_time_max_ms / 3000)
         self._rows = FollowerRows(self._read_rows, replica_lag_time_max_ms / 2000, clock, self._looked_at.__getitem__)
 
     def follower_rows(self, step: ReadFollowerRows) -> FollowersSeen:

@@ -29,7 +29,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 
-_SCRUB_ROUNDS = 10  # rounds between two scrubs: a scrub lists the folder, and object stores charge for that
+_SCRUB_ROUNDS, _REMOTE_SCRUB_ROUNDS = 10, 30  # from one scrub to the next: it lists the folder, which stores charge for
 _COMPACTIONS = 16  # the most in one round
 _COMPACTION_SECONDS = 60  # none begins after that in one round, and none is larger than its rate allows in that time
 
@@ -96,7 +96,8 @@ class LogMaintenance:
                 logger.exception("%s: %s: unexpected error", self._name, what)
 
     def _scrub(self) -> None:
-        if self._rounds % _SCRUB_ROUNDS == 0 and self._log.scrub():
+        rounds = _SCRUB_ROUNDS if self._log.root.is_local else _REMOTE_SCRUB_ROUNDS
+        if self._rounds % rounds == 0 and self._log.scrub():
             logger.error("%s: files of the log have broken or work again", self._name)
         self._rounds += 1
 

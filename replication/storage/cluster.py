@@ -95,9 +95,9 @@ class Cluster:
         return self.brokers
 
     def poll_brokers(self) -> Mapping[int, BrokerRegistration]:
-        """Like `refresh_brokers`, but in an object store a registration is looked at twice a heartbeat interval. A
-        longer age would make brokers look dead that are late with a heartbeat."""
-        self._brokers.refresh(self.config.broker_heartbeat_interval_ms / 2000)
+        """Like `refresh_brokers`, but in an object store a registration is looked at four times in three heartbeat
+        intervals. A longer age would make brokers look dead that are late with a heartbeat."""
+        self._brokers.refresh(self.config.broker_heartbeat_interval_ms / 1000 * 0.75)
         return self.brokers
 
     @property

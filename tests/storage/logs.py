@@ -13,6 +13,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import (
     SEGMENT_BYTES,
     Appended,
+    Fetched,
     PartitionAppend,
     append,
     append_as_follower,
@@ -105,7 +106,8 @@ def replicate(source: ReplicaLog, target: ReplicaLog, partition: TopicIdPartitio
     leader, end = source.refresh(), target.refresh().partition(partition).log_end
     missing = [b.segment for b in leader.partition(partition).batches if b.base_offset >= end.offset]
     segments = [copy_segment(source.root, leader.segments[name], target.root) for name in dict.fromkeys(missing)]
-    append_as_follower(target, segments, {partition: end.chain}, {partition: 0}, "test")
+    fetched = Fetched(segments, {partition: end.chain}, {partition: 0})
+    assert append_as_follower(target, [fetched], "test") == [None]
 
 
 def filled_log(root: str) -> ReplicaLog:

@@ -37,6 +37,7 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
 )
 from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
 from lakelog.replication.server.fetcher.error_line import error_line
+from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.server.fetcher.leader_row_watch import LeaderRowWatch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
@@ -44,7 +45,7 @@ from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas
 from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.append import append_as_follower
+from lakelog.replication.storage.log.append import Fetched
 from lakelog.replication.storage.log.delete_records import follow_log_starts
 from lakelog.replication.storage.log.log_snapshot import batch_ends_from
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -60,8 +61,8 @@ logger = logging.getLogger(__name__)
 class FetchContext:
     """The follower's log, the leader's id and root, and the callbacks of a fetcher.
 
-    `on_diverged` receives the partitions whose history differs from the leader's. `publish` writes the follower's
-    replica rows; its argument is the reason for the commit.
+    `on_diverged` receives the partitions whose history differs from the leader's. All fetchers of a broker share its
+    `writes`.
     """
 
     spark: SparkSession
@@ -73,7 +74,7 @@ class FetchContext:
     leader_replicas: Callable[[], ReplicaTable]
     follow_high_watermarks: Callable[[FollowHighWatermarks], None]
     on_diverged: Callable[[Collection[TopicIdPartition]], None]
-    publish: Callable[[str], object]
+    writes: FollowerWrites
     pause_point: PausePoint
     quotas: FetcherQuotas
 
@@ -110,7 +111,7 @@ class FetchRunner:
             AppendFetched: self._append,
             FollowHighWatermarks: context.follow_high_watermarks,
             RaiseLogStarts: lambda step: follow_log_starts(log, step.starts, name),
-            PublishReplicas: lambda step: context.publish(step.why),
+            PublishReplicas: lambda step: context.writes.publish(self, step.why),
         }
 
     def follow(self) -> None:
@@ -138,6 +139,7 @@ class FetchRunner:
             return is_due or self._has_more
         finally:
             self._copied = ()
+            self._context.writes.done(self)
             self._headers.done()
             self._log_delays(before)
 
@@ -166,7 +168,7 @@ class FetchRunner:
             self._states.delay(partition, error, self._limits.backoff_ms)
         self._context.pause_point.pass_through()
         with suppress(KafkaStorageException):  # the broker publishes the rows later
-            self._context.publish("delayed")
+            self._context.writes.publish(self, "delayed")
 
     def _log_delays(self, before: Mapping[TopicIdPartition, PartitionFetchState]) -> None:
         """Logs each new error once, in one line with all its partitions."""
@@ -212,10 +214,12 @@ class FetchRunner:
         return found
 
     def _copy(self, step: CopyBatches) -> Mapping[TopicIdPartition, LakelogException]:
+        if step.plan.batches:
+            self._context.writes.expect(self, sum(step.plan.bytes_by_partition().values()))
         copied = self._copier.copy(step.plan)
         self._copied = copied.segments
         self._context.quotas.record(step.plan.without(copied.failed).bytes_by_partition())
         return copied.failed
 
     def _append(self, step: AppendFetched) -> None:
-        append_as_follower(self._context.log, self._copied, step.plan.starts(), step.leader_epochs, self._context.name)
+        self._context.writes.append(self, Fetched(self._copied, step.plan.starts(), step.leader_epochs))

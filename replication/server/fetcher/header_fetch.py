@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
 from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
 from lakelog.replication.storage.log.log_snapshot import batches_from
@@ -51,7 +52,8 @@ class HeaderFetch:
         found: list[NewSegment] = []
         starts_over = self._end != self._position
         if is_streamed or self.has_more or starts_over:
-            found, self._end, self.has_more = self._segments.read(self._position, self._max_bytes)
+            age = self._source.poll_age(YOUNG_SECONDS)  # a look of this process has told the round
+            found, self._end, self.has_more = self._segments.read(self._position, self._max_bytes, age)
         gaps = {segment.gap for segment in found if segment.gap}
         files = [segment.file for segment in found if segment.file] if step.log_ends else []
         batches = list(self._batches(files, step, gaps))

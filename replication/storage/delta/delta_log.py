@@ -128,10 +128,12 @@ class DeltaLog:
         seen = self._commits.looked_at(base, since) if is_plain else None
         if seen is None:
             try:
-                found += read_commits_after(self.root, base)
+                read = read_commits_after(self.root, base)
             except CorruptRecordException as error:
                 raise KafkaStorageException(str(error)) from error
-            is_there = (since is not None and self._commits.is_sure(base)) or self._commits.is_there(base)
+            found += read
+            # Commits that follow may be those of a table that was made again.
+            is_there = (since is not None and not read and self._commits.is_sure(base)) or self._commits.is_there(base)
             if not is_there or not all(commit.is_plain for commit in found):
                 if noted is not None:
                     noted.forget(self.root.uri)
@@ -162,7 +164,8 @@ class DeltaLog:
         self._files.update({file.name: file for file in commit.adds})
         self._txns.update(commit.txns)
         self._version = commit.version
-        self._commits.remember(commit.version, commit.stamp)
+        if self._commits.stamp(commit.version) != commit.stamp:
+            self._commits.remember(commit.version, commit.stamp)
         note_commit(commit.info.get("why"))
         if self.root.newest_versions is not None:
             self.root.newest_versions.moved(self.root.uri, commit.version, commit.info.get("why"), began_at)

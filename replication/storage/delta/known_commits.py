@@ -16,7 +16,7 @@ from lakelog.replication.storage.delta.commit_reader import commit_name, last_ve
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 _KEPT = 16
-_SURE_SECONDS = 10.0  # how long a look at a commit counts in an object store
+_SURE_SECONDS = 30.0  # how long a look at a commit counts in an object store
 
 
 class KnownCommits:
@@ -27,24 +27,26 @@ class KnownCommits:
         self._seen: dict[int, Stamp] = {}
         self._sure = -1, float("-inf")  # the last version that was there, and when
 
-    def remember(self, version: int, stamp: Stamp | None) -> None:
-        """Notes the stamp of a commit that was just read or written; None if it could not be told."""
+    def remember(self, version: int, stamp: Stamp | None, at: float | None = None) -> None:
+        """Notes the stamp of a commit that was read or written `at` a time of the monotonic clock, by default just now;
+        None if it could not be told."""
         if stamp is not None:
-            self._sure = version, time.monotonic()
+            self._sure = version, time.monotonic() if at is None else at
             self._seen[version] = stamp
             while len(self._seen) > _KEPT:
                 del self._seen[min(self._seen)]
 
     def in_hand(self, version: int) -> list[Commit]:
-        """The commits after a version that this process has in its memory, in order. Their stamps are remembered, but
-        not that they were there."""
+        """The commits after a version that this process has in its memory, in order. They were there when it has read
+        or written them."""
         noted, found = self._root.newest_versions, list[Commit]()
         while noted is not None:
             last = version + len(found)
-            commit = noted.commits.after(self._root.uri, last, self._seen.get(last))
-            if commit is None or commit.stamp is None:
+            commit, noted_at = noted.commits.after(self._root.uri, last, self._seen.get(last))
+            if commit is None:
                 break
-            self._seen[commit.version] = commit.stamp
+            if self._seen.get(commit.version) != commit.stamp:
+                self.remember(commit.version, commit.stamp, noted_at)
             found.append(commit)
         return found
 
@@ -78,15 +80,17 @@ class KnownCommits:
         return stamp is not None and self._seen.get(version, stamp) == stamp
 
     def is_sure(self, version: int) -> bool:
-        """Whether the commit was there a moment ago, and its store keeps commits for at least an hour."""
+        """Whether the commit was there a moment ago, and its store keeps commits for at least an hour.
+
+        It does not tell that a later commit follows this one: somebody may have made the table again meanwhile."""
         sure, at = self._sure
         return not self._root.is_local and version == sure and time.monotonic() - at < _SURE_SECONDS
 
     def _look(self, version: int) -> tuple[Stamp | None, bool]:
         """The stamp of the commit after a version, None without one, and whether the version is still there. One
-        look-up is enough if it was there a moment ago."""
-        if self.is_sure(version):
-            return self._root.stamps([commit_name(version + 1)])[0], True
+        look-up is enough if it was there a moment ago and no commit follows."""
+        if self.is_sure(version) and not self._root.exists(commit_name(version + 1)):
+            return None, True
         following, current = self._root.stamps([commit_name(version + 1), commit_name(version)])
         is_there = self._is_known(version, current)
         self.remember(version, current if is_there else None)
@@ -107,5 +111,5 @@ class KnownCommits:
             self.remember(known, following)
         newest = last_version(self._root)
         if newest >= 0:
-            self.remember(newest, *self._root.stamps([commit_name(newest)]))
+            self.remember(newest, self._root.stamps([commit_name(newest)])[0])
         return newest

@@ -11,7 +11,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import check_identity, is_formatted
 from lakelog.schemas import LOG, REPLICAS
 
-_REMOTE_SECONDS = 30.0
+_REMOTE_SECONDS = 60.0
 _NAME, _CONTENT = "storage-probe", b"written to find out whether this root can be written\n"
 
 
@@ -61,7 +61,7 @@ class RootWatch:
         self._worked_at = float("-inf")
 
     def works_as_before(self) -> bool:
-        """Whether the root works. In an object store, where a write costs money, it is tried twice a minute."""
+        """Whether the root works. In an object store, where a write costs money, it is tried once a minute."""
         now = time.monotonic()
         if not self._root.is_local and now - self._worked_at < _REMOTE_SECONDS:
             return True

@@ -6,14 +6,15 @@ Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.appendAsLeader`, `Producer
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.errors import KafkaStorageException, LakelogException, OffsetOutOfRangeException
 from lakelog.replication.protocol.append import Appended, AppendPosition, PartitionAppend, place, position_of
 from lakelog.replication.protocol.chain import linked
 from lakelog.replication.protocol.follow import check_follower_append
@@ -74,30 +75,52 @@ def _with_chain(
     return outcome._replace(chain=state.known(partition).chain_at(outcome.last_offset + 1) or "")
 
 
-def append_as_follower(
-    log: ReplicaLog,
-    segments: Sequence[Segment],
-    starts: Mapping[TopicIdPartition, str],
-    leader_epochs: Mapping[TopicIdPartition, int],
-    who: str,
-) -> int | None:
-    """Commits segments that were copied from a leader, all or none. Returns the version, None if they are there
-    already.
+class Fetched(NamedTuple):
+    """What one fetch has copied from a leader: segments, and the chain at the log end of each partition before them and
+    its leader epoch."""
 
-    Each partition must still follow at its leader epoch, and its log must end with its chain in `starts`. Otherwise
-    raises FencedLeaderEpochException or OffsetOutOfRangeException.
+    segments: Sequence[Segment]
+    starts: Mapping[TopicIdPartition, str]
+    leader_epochs: Mapping[TopicIdPartition, int]
+
+
+def append_as_follower(log: ReplicaLog, fetches: Sequence[Fetched], who: str) -> list[LakelogException | None]:
+    """Commits what fetches have copied, in one commit: each fetch wholly or not at all. Returns the error of each.
+
+    A fetch is refused by FencedLeaderEpochException or OffsetOutOfRangeException unless each of its partitions still
+    follows at its leader epoch, and its log ends with its chain in `starts`. What is there already is no error. Raises
+    as `ReplicaLog.transact`.
 
     Kafka: `UnifiedLog.appendAsFollower`. [FT-09, FT-10]
     """
+    errors: list[LakelogException | None] = []
 
     def decide(state: LogState) -> LogChange | None:
-        if all(segment.name in state.segments for segment in segments):
-            return None  # our own commit, whose reply was lost
-        for partition, start in starts.items():
-            check_follower_append(state.partition(partition), leader_epochs[partition], start, str(partition))
-        return LogChange(adds=tuple(segments))
+        adds, taken = list[Segment](), set[TopicIdPartition]()
+        errors.clear()
+        for fetch in fetches:
+            is_there = all(segment.name in state.segments for segment in fetch.segments)  # the reply was lost
+            errors.append(None if is_there else _refusal(state, fetch, taken))
+            if not is_there and errors[-1] is None:
+                adds += fetch.segments
+                taken.update(fetch.starts)
+        return LogChange(adds=tuple(adds)) if adds else None
 
-    return log.transact({"who": who, "why": "fetched", "partitions": len(starts)}, decide)
+    partitions = sum(len(fetch.starts) for fetch in fetches)
+    log.transact({"who": who, "why": "fetched", "partitions": partitions}, decide)
+    return errors
+
+
+def _refusal(state: LogState, fetch: Fetched, taken: Collection[TopicIdPartition]) -> LakelogException | None:
+    """Why a fetch cannot be appended. `taken`: partitions that another fetch of the same commit moves."""
+    try:
+        for partition, start in fetch.starts.items():
+            check_follower_append(state.partition(partition), fetch.leader_epochs[partition], start, str(partition))
+            if partition in taken:
+                raise OffsetOutOfRangeException(f"{partition}: another fetch has moved its log end")
+    except LakelogException as error:
+        return error
+    return None
 
 
 def _positions(

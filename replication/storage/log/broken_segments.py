@@ -78,10 +78,14 @@ def read_segments(root: StorageRoot, files: Sequence[AddedFile]) -> list[Segment
 def with_statistics(
     segments: Sequence[Segment | BrokenSegment], statistics: Callable[[], Iterable[Mapping[str, Any]]]
 ) -> list[Segment | BrokenSegment]:
-    """Adds the table's statistics to broken segments. It calls `statistics` only if there is a broken segment."""
+    """Adds the table's statistics to broken segments. It calls `statistics` only if there is a broken segment. Raises
+    KafkaStorageException for one that the table does not have any more."""
     if not any(isinstance(segment, BrokenSegment) for segment in segments):
         return list(segments)
     known = {file["path"]: ranges(file) for file in statistics()}
+    unknown = [s.fault for s in segments if isinstance(s, BrokenSegment) and s.file.name not in known]
+    if unknown:
+        raise KafkaStorageException(f"{unknown[0]}; its table has no such file: it was put back or made again")
     return [
         replace(s, file=replace(s.file, stats=known[s.file.name])) if isinstance(s, BrokenSegment) else s
         for s in segments

@@ -61,7 +61,9 @@ def check_change(root: StorageRoot, state: LogState, change: LogChange) -> None:
         )
     if not change.data_change and _headers(change.adds) != _headers(change.removes):
         raise CorruptRecordException(f"{root.uri}: refused a compaction that does not keep every batch")
-    for segment, size in zip(change.adds, root.sizes(names), strict=True):
+    # A store has just answered the put of a file whose content is in hand, and what it has answered is there.
+    looked_up = [segment for segment in change.adds if root.is_local or segment.file.content is None]
+    for segment, size in zip(looked_up, root.sizes([segment.name for segment in looked_up]), strict=True):
         fault = size_fault(root, segment.file, size)
         if fault:
             raise CorruptRecordException(f"refused a commit: {fault}")

@@ -101,7 +101,7 @@ class NewSegments:
                     found.append(NewSegment(version + 1, files[index]))
                     size += files[index].size  # other files do not count, or a read might never advance
             version, skip = version + 1, 0
-        if 0 <= start.log < version and start.log != self._followed and not self._is_there(start.log):
+        if 0 <= start.log < version and start.log != self._followed and not self._commits.is_there(start.log):
             return self._gap(target)
         return found, target if target.files else LogOffset(version)
 
@@ -127,7 +127,8 @@ class NewSegments:
                 except CorruptRecordException:
                     is_torn = True  # it counts, and its reader says why it cannot be read
         self._read, self._followed = {}, -1
-        self._is_gone = version >= 0 and not self._is_there(version)
+        is_sure = len(found) == in_hand and not is_torn and self._commits.is_sure(version)
+        self._is_gone = version >= 0 and not is_sure and not self._commits.is_there(version)
         if version < 0 or self._is_gone:
             return LogOffset(self._commits.newest(-1))
         for commit in found[in_hand:]:
@@ -148,9 +149,6 @@ class NewSegments:
         if self._log.newest_versions is not None:
             before = self._commits.stamp(commit.version - 1)
             self._log.newest_versions.commits.add(self._log.uri, before, commit)
-
-    def _is_there(self, version: int) -> bool:
-        return self._commits.is_sure(version) or self._commits.is_there(version)
 
     def _gap(self, target: LogOffset, reason: str | None = None) -> tuple[list[NewSegment], LogOffset]:
         """Discards all segments of this read: a late commit may have landed in a gap that a clean-up left."""

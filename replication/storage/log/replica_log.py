@@ -22,6 +22,7 @@ from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_reader import check_commits
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.transactions import Transactions
 from lakelog.replication.storage.delta.turns import Turns
@@ -143,10 +144,11 @@ class ReplicaLog:
         Returns whether one has broken or healed. Raises KafkaStorageException. [OL-01]
         """
         with self._lock:
-            before, segments = set(self._state.broken), dict(self.refresh().segments)
+            before, segments = set(self._state.broken), dict(self.refresh(LONGEST_SECONDS).segments)
         faults = find_faults(self.root, segments)
-        with self._lock:
-            self.refresh().break_segments(faults)
+        if faults:
+            with self._lock:
+                self.refresh().break_segments(faults)
         self.heal()
         return set(self._state.broken) != before
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from lakelog.replication.errors import CorruptRecordException, InconsistentClusterIdException, StaleBrokerEpochException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.state_table import Row
 from lakelog.replication.storage.tables.typed_table import TypedTable
@@ -83,7 +84,7 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
             written[:] = [{**rows[0], **changes}]
             return list(written)
 
-        version = self._table.update({"who": "broker", "why": why}, change)
+        version = self._table.update({"who": "broker", "why": why}, change, patience=LONGEST_SECONDS)
         assert version is not None, "a heartbeat is always written"
         return dataclasses.replace(_registration(written[0]), heartbeat=version)
 

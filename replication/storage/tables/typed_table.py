@@ -14,6 +14,7 @@ Value = TypeVar("Value")
 _Self = TypeVar("_Self", bound="TypedTable")  # type: ignore[type-arg]
 
 _CONTROLLER_EPOCH = "controller-epoch"
+_MAINTENANCE_SECONDS = 30.0  # age of a look before a checkpoint, which may be so late
 
 
 class TypedTable(Generic[Value]):
@@ -86,7 +87,7 @@ class ClientTable(TypedTable[Value]):
 
     def maintain(self) -> None:
         """Reads the table and keeps opening cheap; for the active controller, now and then."""
-        self.poll()
+        self.watch(_MAINTENANCE_SECONDS)
         super().maintain()
 
 

@@ -16,9 +16,10 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.replica_rows import replica_row
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
-from lakelog.replication.server.fetcher import fetch_runner
+from lakelog.replication.server.fetcher import follower_writes
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
+from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
@@ -65,7 +66,8 @@ class World:
         read = ReplicaTable.open(self.source)
         context = FetchContext(
             None, Config.from_properties(config), "broker-2", self.follower, 1, self.source,
-            lambda: read, self.follow_high_watermarks, self.divergences.append, self.tell, PausePoint(),
+            lambda: read, self.follow_high_watermarks, self.divergences.append,
+            FollowerWrites(self.follower, "broker-2", self.tell), PausePoint(),
             FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1),
         )  # fmt: skip
         self.round = FetchRunner(context, self.states)
@@ -342,7 +344,7 @@ def test_fm_07_fm_09_a_partition_may_be_taken_away_while_its_source_hangs_and_no
 def test_fm_07_what_is_being_appended_is_waited_for(world, monkeypatch):
     fill(world.leader, P0, 5)
     append = Hanging(append_as_follower)
-    monkeypatch.setattr(fetch_runner, "append_as_follower", append)
+    monkeypatch.setattr(follower_writes, "append_as_follower", append)
     fetches = in_background(world.fetch)
     assert append.is_entered.wait(60)
     removal = in_background(lambda: world.states.remove([P0]))

@@ -7,10 +7,13 @@ from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchHeaders
 from lakelog.replication.server.fetcher import header_fetch
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
+from lakelog.replication.server.fetcher.leader_log_watch import LeaderLogWatch
 from lakelog.replication.storage.delta.commit_reader import drop_commits_before
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.memory.store import MemoryStore
 from tests.hanging import raises
+from tests.looks import Looks
 from tests.storage.logs import P0, P1, chain, fill, new_log, request, send
 
 UNBOUNDED = 2**40
@@ -171,3 +174,20 @@ def test_na_04_what_a_compaction_rewrites_is_not_fetched_again(log, fetch):
     assert fetched(fetch, {P0: 0}) == [(0, 0, 0), (0, 1, 1)]
     assert compact(log, 1 << 20, 2, 1 << 20, "test") == 2
     assert fetched(fetch, {P0: 0}) == []
+
+
+def test_do_01_in_an_object_store_the_look_that_told_of_new_segments_is_enough():
+    with MemoryStore("headers", faults=Looks()).opened() as store:
+        log = new_log(f"{store.uri}/log", P0, P1)
+        watch, fetch = LeaderLogWatch(log.root, 1), begun(log)
+        assert watch.has_news()
+        fill(log, P0, 3)
+        assert watch.has_news()
+        assert store.faults.of(lambda: fetched(fetch, {P0: 0})) == ([(0, 0, 2)], 0)
+
+
+def test_ap_06_in_an_object_store_an_append_of_small_files_only_looks_for_the_commit_before_it():
+    with MemoryStore("appends", faults=Looks()).opened() as store:
+        log = new_log(f"{store.uri}/log", P0, P1)
+        fill(log, P0, 3)
+        assert store.faults.of(lambda: fill(log, P0, 3))[1] == 1

@@ -15,6 +15,7 @@ from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND
+from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -40,7 +41,7 @@ def fetch(root):
     leaders = ReplicaTable.create(storage)
     context = FetchContext(
         None, Config(), "broker-2", log, 1, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
-        lambda _: None, published.append, pause_point,
+        lambda _: None, FollowerWrites(log, "broker-2", published.append), pause_point,
         FetcherQuotas(ReplicationQuotas(2, QuotaCache()), 1),
     )  # fmt: skip
     return SimpleNamespace(
@@ -240,8 +241,8 @@ def test_ft_06_ft_15_what_the_query_fails_with_delays_all_partitions_and_is_publ
 def test_ft_15_a_row_that_cannot_be_published_now_ends_nothing(fetch):
     """The broker publishes the row with its next rows."""
     fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
-    publish = raises(KafkaStorageException("disk full"))
-    fetch.round._context = dataclasses.replace(fetch.round._context, publish=publish)
+    writes = FollowerWrites(fetch.log, "broker-2", raises(KafkaStorageException("disk full")))
+    fetch.round._context = dataclasses.replace(fetch.round._context, writes=writes)
     fetch.round.delay_all("its query has ended: no worker")
     assert fetch.states.get(P0).shown_state == FollowerState.DELAYED
 

@@ -17,7 +17,7 @@ SEEDS_THAT_CATCH = {
     "errors_are_taken_for_landed": 38,
     "changes_are_decided_once": 19,
     "state_is_written_over": 28,
-    "sequences_are_ignored": 34,
+    "sequences_are_ignored": 13,
     "overlooks_new_broker_epochs": 7,
     "reads_any_log": 2,
     "leads_under_any_broker_epoch": 9,

@@ -8,6 +8,7 @@ import pytest
 from lakelog.replication.storage.delta.commit_reader import commit_name
 from lakelog.replication.storage.delta.commit_writer import commit_content
 from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
@@ -124,7 +125,7 @@ def test_what_the_process_knows_of_a_commit_counts_only_if_it_is_still_that_comm
     root.delete(commit_name(2))
     elsewhere(root, 2, "another")
     assert other.move() is None
-    clock.now += 11
+    clock.now += 31
     assert poll(one) is None
     assert [facts_of(log) for log in logs] == [(2, [], None)] * 2
 
@@ -136,7 +137,7 @@ def test_after_a_table_was_opened_anew_its_earlier_commits_are_forgotten(root, c
     write(one)
     for version in (1, 2):
         root.delete(commit_name(version))
-    clock.now += 11
+    clock.now += 31
     assert one.move() is None
     elsewhere(root, 1, "another")
     (commit,) = late.move()
@@ -186,10 +187,10 @@ def test_the_less_happens_the_older_a_look_may_be(root, logs, clock):
 def test_a_poll_does_not_look_again_at_a_commit_that_was_just_there(store, logs, clock):
     (one, _) = logs
     looks = []
-    for _ in range(4):
+    for _ in range(8):
         looks.append(store.faults.of(lambda: poll(one))[1])
         clock.now += LONGEST_SECONDS + 0.1
-    assert looks == [2, 1, 2, 1]
+    assert looks == [2, 1, 1, 1, 1, 1, 2, 1]
     assert store.faults.of(one.move) == ([], 2), "a decision depends on it"
 
 
@@ -197,7 +198,7 @@ def test_a_commit_right_after_a_look_asks_only_whether_the_commit_before_it_is_s
     (one, _) = logs
     one.move()
     assert [store.faults.of(lambda: write(one)) for _ in range(2)] == [(1, 1), (2, 1)]
-    clock.now += 11
+    clock.now += 31
     assert store.faults.of(lambda: write(one)) == (3, 2)
 
 
@@ -214,7 +215,7 @@ def test_where_the_newest_commit_has_vanished_that_is_seen_a_while_later(root, l
     write(one)
     assert poll(one) == []
     root.delete(commit_name(1))
-    clock.now += 11
+    clock.now += 31
     assert poll(one) is None
     assert one.version == 0
 
@@ -226,9 +227,39 @@ def test_a_poll_does_not_hang_on_versions_of_a_table_that_was_made_again(root, l
     root.child("_delta_log").delete_folder()
     again = DeltaLog.create(root, LOG)
     assert poll(again) == []
-    clock.now += 11
+    clock.now += 31
     assert poll(other) is None
     assert other.table_id == again.table_id
+
+
+def test_commits_of_a_table_that_was_made_again_are_not_taken_for_those_that_follow(root, clock, logs):
+    """They were made within the time in which a look at the last commit counts."""
+    (one, _) = logs
+    segments = NewSegments(root, 1)
+    write(one)
+    assert (poll(one), segments.read(LogOffset(1))) == ([], ([], LogOffset(1), False))
+    root.child("_delta_log").delete_folder()
+    DeltaLog.create(root, LOG)
+    for version in (1, 2, 3):
+        elsewhere(root, version, "another")
+    clock.now += 1
+    (gap,), end, _ = segments.read(LogOffset(1), age=0.0)
+    assert gap.gap is not None
+    assert end == LogOffset(3)
+    assert poll(one, 0.0) is None
+    assert one.version == 3
+
+
+def test_a_look_for_the_newest_version_finds_that_the_table_was_made_again(root):
+    DeltaLog.create(root, LOG)
+    commits = KnownCommits(root)
+    assert commits.newest(-1) == 0
+    root.child("_delta_log").delete_folder()
+    root.put_if_absent(commit_name(0), commit_content({"why": "made again"}, "nonce", [], [], {}))
+    elsewhere(root, 1)
+    stamps = [commits.stamp(version) for version in (0, 1)]
+    assert commits.newest(0) == 1
+    assert [commits.stamp(version) for version in (0, 1)] != stamps
 
 
 def test_when_a_look_began_is_told_only_of_one_that_found_the_version_to_be_the_newest(root, logs, clock):

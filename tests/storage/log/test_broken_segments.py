@@ -11,7 +11,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import healing
-from lakelog.replication.storage.log.broken_segments import BrokenSegment
+from lakelog.replication.storage.log.broken_segments import BrokenSegment, with_statistics
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.log_change import LogChange
@@ -279,3 +279,9 @@ def test_sr_03_a_broken_file_still_has_its_owners_when_another_one_is_whole_agai
     first.write_bytes(content)
     assert opened.scrub()
     assert (set(opened.current().broken), opened.current().broken_for_nobody()) == ({only.name}, [])
+
+
+def test_a_broken_file_that_its_table_does_not_have_any_more_is_named():
+    broken = BrokenSegment(AddedFile("part.parquet", 5), "/log/part.parquet: is gone")
+    with pytest.raises(KafkaStorageException, match="is gone; its table has no such file"):
+        with_statistics([broken], list)

@@ -23,7 +23,7 @@ from lakelog.replication.storage.delta.commit_reader import last_version, read_c
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import replica_log
-from lakelog.replication.storage.log.append import Appended, append, append_as_follower, arrow_writer
+from lakelog.replication.storage.log.append import Appended, Fetched, append, append_as_follower, arrow_writer
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import copy_segment, read_records, read_segment, write_segment
 from tests.hanging import Hanging, ends, in_background
@@ -342,7 +342,8 @@ def test_ap_06_of_a_send_that_was_replicated_in_part_only_the_rest_is_appended(l
     leader = new_log(f"{root}/2")
     follow(leader, P0, epoch=0)
     copied = [copy_segment(log.root, segment, leader.root) for segment in sent[:2]]
-    append_as_follower(leader, copied, {P0: leader.refresh().partition(P0).log_end.chain}, {P0: 0}, "test")
+    fetched = Fetched(copied, {P0: leader.refresh().partition(P0).log_end.chain}, {P0: 0})
+    assert append_as_follower(leader, [fetched], "test") == [None]
     known = copied[-1].headers[-1].next_offset
     lead(leader, P0, epoch=1)
     fill(leader, P0, 2, epoch=1, producer_id=9)

@@ -7,13 +7,12 @@ commit: nothing was appended under a fenced epoch, at another offset than the lo
 import dataclasses
 from collections import Counter
 
-from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
 from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_reader import read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import replica_log
-from lakelog.replication.storage.log.append import Appended, append_as_follower
+from lakelog.replication.storage.log.append import Appended, Fetched, append_as_follower
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_segment, write_segment
@@ -77,11 +76,9 @@ def fetch(start, uri):
             end = log.current().partition(P0).log_end
         following = header(P0, end.offset, end.offset + 2, epoch, previous=end.chain)
         copied = write_segment(log.root, 2, log_rows(P0, end.offset, 3, epoch), [following])
-        try:
-            append_as_follower(log, [copied], {P0: end.chain}, {P0: epoch}, "fetcher")
-            outcomes["appended"] += 1
-        except LakelogException as error:
-            outcomes[error.name] += 1
+        (error,) = append_as_follower(log, [Fetched([copied], {P0: end.chain}, {P0: epoch})], "fetcher")
+        outcomes["appended" if error is None else error.name] += 1
+        if error is not None:
             await_commit(log, decided_at)
         log.refresh()
     return outcomes

@@ -11,7 +11,7 @@ from contextlib import suppress
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
-from lakelog.replication.server.fetcher import fetch_runner
+from lakelog.replication.server.fetcher import fetch_runner, follower_writes
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.simulation.events import Violation
 from lakelog.replication.simulation.stack.directing import (
@@ -62,7 +62,7 @@ def fetch_that_lands_when_its_broker_leads(world: StackWorld) -> None:
         its_own_thread(world, two)
 
     thaw(two)
-    with meanwhile(fetch_runner, "append_as_follower", lead):
+    with meanwhile(follower_writes, "append_as_follower", lead):
         world.run(two)
 
 
@@ -157,7 +157,7 @@ def append_without_an_answer(world: StackWorld) -> None:
     """A follower's append does not arrive, and gets no answer."""
     (client, _) = world.clients
     left = [KafkaStorageException("nobody has answered")]
-    append, fetch_once = fetch_runner.append_as_follower, InlineFetcher.fetch_once
+    append, fetch_once = follower_writes.append_as_follower, InlineFetcher.fetch_once
 
     def fails(*given: object) -> object:
         if left:
@@ -169,7 +169,7 @@ def append_without_an_answer(world: StackWorld) -> None:
             fetch_once(fetcher, *given)
 
     with Changes() as changes, only(world, *world.nodes.values()):
-        changes.change(fetch_runner, "append_as_follower", fails)
+        changes.change(follower_writes, "append_as_follower", fails)
         changes.change(InlineFetcher, "fetch_once", ends)
         if not client.send({0: 1}, 8000):
             raise Violation("the_cluster_heals", "what could not be appended once is not fetched again")
