@@ -190,4 +190,4 @@ def test_ap_06_in_an_object_store_an_append_of_small_files_only_looks_for_the_co
     with MemoryStore("appends", faults=Looks()).opened() as store:
         log = new_log(f"{store.uri}/log", P0, P1)
         fill(log, P0, 3)
-        assert store.faults.of(lambda: fill(log, P0, 3))[1] == 1
+        assert store.faults.of(lambda: send(log, request(P0, 3, sequence=3)))[1] == 1
