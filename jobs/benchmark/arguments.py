@@ -80,6 +80,7 @@ def _controller(command: ArgumentParser) -> None:
 def _maintenance(command: ArgumentParser) -> None:
     _number(command, "--files", 100, 2_000, "small files")
     _number(command, "--commits", 100, 10_000, "commits")
+    _number(command, "--sends", 2, 60, "sends of 1 MB without compaction, and as many beside it")
 
 
 def _profile(command: ArgumentParser) -> None:

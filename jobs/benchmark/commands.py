@@ -91,7 +91,7 @@ def maintenance(args: argparse.Namespace) -> int:
     """Measures maintenance of a log: compaction, and the time of commits over thousands of them. Returns the exit
     status."""
     with _session() as spark:
-        found = measure_maintenance(spark, args.files, args.commits)
+        found = measure_maintenance(spark, args.files, args.commits, args.sends)
     differ = "a log does not have its earlier rows, or the rows of its leader"
     return _report(
         args, maintenance_figures(found), maintenance_rows(found), wrong=None if found.rows_equal else differ

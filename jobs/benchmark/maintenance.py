@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from lakelog.jobs.benchmark.folder import bench_folder
 from lakelog.jobs.benchmark.replication import checksum
+from lakelog.jobs.benchmark.sends_beside_compaction import SendsBeside, measure_sends_beside_compaction, sends_of
 from lakelog.jobs.benchmark.small_commits import SmallCommits
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.waiting import wait_until
@@ -51,19 +52,22 @@ class Measured:
     at_end: Mapping[str, list[float]] = field(default_factory=dict)
     log_files: Mapping[str, int] = field(default_factory=dict)
     data_files: Mapping[str, int] = field(default_factory=dict)
+    sends: SendsBeside = field(default_factory=SendsBeside)
 
 
-def measure_maintenance(spark: SparkSession, files: int, commits: int) -> Measured:
-    """Runs both measurements in a folder that is deleted afterwards. Shows a progress bar on stderr."""
+def measure_maintenance(spark: SparkSession, files: int, commits: int, sends: int) -> Measured:
+    """Runs all measurements in a folder that is deleted afterwards. Shows a progress bar on stderr."""
     measured = Measured(commits=commits)
     with bench_folder() as folder, counting_bar() as progress:
-        task = progress.add_task("small files", total=files + commits)
+        task = progress.add_task("small files", total=files + commits + sends_of(sends))
 
         def on_step(words: str, done: int) -> None:
             progress.update(task, advance=done, description=words)
 
         measure_compaction(folder / "alone", files, measured, on_step)
         _commits(spark, folder / "cluster", commits, measured, on_step)
+        measured.sends = measure_sends_beside_compaction(spark, folder, sends, on_step)
+        measured.rows_equal &= measured.sends.rows_equal
     return measured
 
 

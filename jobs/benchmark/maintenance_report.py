@@ -24,12 +24,22 @@ def maintenance_figures(found: Measured) -> dict[str, object]:
         "median_ms_at_end": {name: _ms(seconds) for name, seconds in found.at_end.items()},
         "files_in_delta_log": dict(found.log_files),
         "data_files": dict(found.data_files),
+        "sends": {
+            "median_ms_without_compaction": _ms(found.sends.without.seconds),
+            "median_ms_beside_compaction": _ms(found.sends.beside.seconds),
+            "beside_vs_without": _send_ratio(found),
+            "compactions": found.sends.compactions,
+        },
         **about,
     }
 
 
 def _ratio(found: Measured, name: str) -> float:
     return round(median(found.at_end[name]) / median(found.at_start[name]), 2)
+
+
+def _send_ratio(found: Measured) -> float:
+    return round(median(found.sends.beside.seconds) / median(found.sends.without.seconds), 2)
 
 
 def _ms(seconds: list[float]) -> float:
@@ -51,4 +61,8 @@ def maintenance_rows(found: Measured) -> list[Row]:
         rows.append({"figure": f"files in _delta_log, {name}", "at_start": "", "at_end": count, "ratio": ""})
     for name, count in found.data_files.items():
         rows.append({"figure": f"data files, {name}", "at_start": "", "at_end": count, "ratio": ""})
+    sends = found.sends
+    without, beside = _ms(sends.without.seconds), _ms(sends.beside.seconds)
+    name = f"send without compaction, beside {sends.compactions}"
+    rows.append({"figure": name, "at_start": without, "at_end": beside, "ratio": _send_ratio(found)})
     return rows

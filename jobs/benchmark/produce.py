@@ -80,16 +80,14 @@ def measure_produce(spark: SparkSession, plan: ProducePlan) -> Produced:
         cluster.admin().create_topic(TOPIC, PARTITIONS, BROKERS)
         with counting_bar() as progress:
             task = progress.add_task("sending", total=plan.steps)
-            run = _Run(folder, Producer(cluster.cluster_uri, acks="all"), lambda: progress.advance(task))
+            run = ProduceRun(folder, Producer(cluster.cluster_uri, acks="all"), lambda: progress.advance(task))
             rows = [run.in_a_row(plan), run.in_flight(plan)]
             found = Produced([*run.small(plan), *rows, *(run.large(plan, each) for each in plan.large)])
-        committed = read_committed(spark, cluster.cluster_uri, TOPIC).select("key", "value")
-        one, other = (checksum(each).collect() for each in (committed, spark.read.parquet(str(run.sent))))
-        found.rows_equal = one == other
+        found.rows_equal = run.are_committed(spark, cluster)
         return found
 
 
-class _Run:
+class ProduceRun:
     """Sends records. It keeps each table that was sent as a file, to compare it with the committed records."""
 
     def __init__(self, folder: Path, producer: Producer, on_step: Callable[[], None]) -> None:
@@ -105,10 +103,10 @@ class _Run:
         data_set = DataSet(PARTITIONS, 100)
         first, warm_up, small = (Sends(name, data_set) for name in (FIRST, "warm-up", SMALL))
         for sends, count in ((first, 1), (warm_up, plan.warm_up_sends), (small, plan.small_sends)):
-            tables = [self._table(data_set) for _ in range(count)]
+            tables = [self.table(data_set) for _ in range(count)]
             before = cpu_seconds()
             for table in tables:
-                self._send(sends, table)
+                self.send(sends, table)
             sends.core_seconds = cpu_seconds() - before
         for sends in (first, small):
             for number in range(len(sends.seconds)):
@@ -118,9 +116,9 @@ class _Run:
     def in_a_row(self, plan: ProducePlan) -> Sends:
         """Large sends, each begun when the one before it is acknowledged."""
         sends = Sends(IN_A_ROW, plan.in_a_row)
-        tables = [self._table(sends.data_set) for _ in range(plan.sends_in_a_row)]
+        tables = [self.table(sends.data_set) for _ in range(plan.sends_in_a_row)]
         for table in tables:
-            self._send(sends, table)
+            self.send(sends, table)
         for table in tables:
             self._append_plainly(sends, table)
         return sends
@@ -129,7 +127,7 @@ class _Run:
         """The same sends, five in flight. The time of a send is that of its round by the number of sends."""
         sends, warm_up = Sends(IN_FLIGHT, plan.in_a_row), Sends("warm-up", plan.in_a_row)
         for each in [warm_up, *[sends] * plan.rounds]:
-            tables = [self._table(each.data_set) for _ in range(plan.sends_in_a_row)]
+            tables = [self.table(each.data_set) for _ in range(plan.sends_in_a_row)]
             started = time.perf_counter()
             futures = [self._producer.send_async(TOPIC, table, timeout_ms=_TIMEOUT_MS) for table in tables]
             for future in futures:
@@ -150,17 +148,25 @@ class _Run:
         return sends
 
     def _lakelog(self, sends: Sends) -> pa.Table:
-        table = self._table(sends.data_set)
-        self._send(sends, table)
+        table = self.table(sends.data_set)
+        self.send(sends, table)
         return table
 
-    def _table(self, data_set: DataSet) -> pa.Table:
+    def are_committed(self, spark: SparkSession, cluster: LocalCluster) -> bool:
+        """Whether the committed records are those of all tables."""
+        committed = read_committed(spark, cluster.cluster_uri, TOPIC).select("key", "value")
+        one, other = (checksum(each).collect() for each in (committed, spark.read.parquet(str(self.sent))))
+        return one == other
+
+    def table(self, data_set: DataSet) -> pa.Table:
+        """The next records to send."""
         self._count += 1
         table = data_set.table(self._count)
         pq.write_table(table, self.sent / f"{self._count}.parquet")
         return table
 
-    def _send(self, sends: Sends, table: pa.Table) -> None:
+    def send(self, sends: Sends, table: pa.Table) -> None:
+        """One acknowledged send."""
         if table.num_rows == PARTITIONS:
             table = table.append_column("partition", pa.array(range(PARTITIONS), pa.int32()))
         started = time.perf_counter()

@@ -29,7 +29,10 @@ SUITES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "requests": (("--seconds", "1", "--sends", "1"), ()),
     "controller": (("--partitions", "60"), ("longest_seconds", "commits")),
     "scale": (("--quick",), ("largest_growth", "action_that_grows_most")),
-    "maintenance": (("--files", "100", "--commits", "100"), ("files_after_compaction", "end_vs_start")),
+    "maintenance": (
+        ("--files", "100", "--commits", "100", "--sends", "2"),
+        ("files_after_compaction", "end_vs_start", "sends"),
+    ),
 }
 
 _LAST_WORDS = 300  # letters of a failed suite's last words

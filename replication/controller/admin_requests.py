@@ -19,7 +19,6 @@ from lakelog.replication.storage.tables.admin_table import AdminTable
 from lakelog.replication.storage.tables.metadata_history import requests_carried_out
 
 _WHO = "controller"
-_PATIENCE_SECONDS = 3.0  # a request of another process may wait so long in an object store where nothing happens
 
 
 class AdminRequests:
@@ -46,7 +45,7 @@ class AdminRequests:
 
     def look(self) -> list[AdminRequest]:
         """The waiting requests, oldest first. It refuses those that cannot be carried out."""
-        self._admin.poll(_PATIENCE_SECONDS)
+        self._admin.poll()
         requests = self._admin.requests
         self._note(requests)
         pending = [request for request in requests if request.outcomes is None]

@@ -13,7 +13,7 @@ from typing import Self
 from weakref import WeakSet
 
 QUIET = frozenset({"heartbeat", "renewed"})  # reasons of commits that only tell that a process is alive
-_LONGEST, _LONGEST_MS = 4, 500  # times the usual time between two polls; what is longer is not lengthened
+_LONGEST, _LONGEST_MS = 5, 500  # times the usual time between two polls; what is longer is not lengthened
 _PART = 0.25  # of the time since anything was committed
 
 _lock = threading.Lock()
@@ -82,7 +82,7 @@ def note_commit(why: object) -> None:
 
 
 def until_poll(milliseconds: float) -> float:
-    """The seconds from one poll to the next: `milliseconds`, or longer if no commit was seen for long: up to four times
+    """The seconds from one poll to the next: `milliseconds`, or longer if no commit was seen for long: up to five times
     as long, but no more than half a second, because sessions and lag times end."""
     idle = (time.monotonic() - _moved_at) * _PART * 1000
     longest = max(milliseconds, min(milliseconds * _LONGEST, _LONGEST_MS))

@@ -16,7 +16,7 @@ from lakelog.replication.storage.delta.commit_reader import commit_name, last_ve
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 _KEPT = 16
-_SURE_SECONDS = 30.0  # how long a look at a commit counts in an object store
+_SURE_SECONDS = 60.0  # how long a look at a commit counts in an object store
 
 
 class KnownCommits:

@@ -5,19 +5,24 @@ from dataclasses import replace
 import pytest
 
 from lakelog.jobs.benchmark import maintenance
+from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.maintenance import PARTITIONS, RECORDS, Measured, measure_compaction
 from lakelog.jobs.benchmark.maintenance_report import maintenance_figures, maintenance_rows
+from lakelog.jobs.benchmark.produce import Sends
+from lakelog.jobs.benchmark.sends_beside_compaction import SendsBeside
 from lakelog.jobs.benchmark.small_commits import SmallCommits
 from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.storage.logs import new_log
 
+DATA = DataSet(1, 1)
 FOUND = Measured(
     files_before=2000, files_after=4, held_most=1, compaction_seconds=3.21, commits=10_000,
     at_start={"commit": [0.010, 0.020, 0.012], "micro-batch": [0.2]},
     at_end={"commit": [0.011, 0.012, 0.015], "micro-batch": [0.25]},
     log_files={"leader": 600}, data_files={"leader": 70},
+    sends=SendsBeside(Sends("without", DATA, [0.2, 0.1, 0.3]), Sends("beside", DATA, [0.22]), compactions=7),
 )  # fmt: skip
 
 
@@ -59,13 +64,20 @@ def test_figures_are_medians_and_the_end_is_compared_with_the_start():
     shown = maintenance_figures(FOUND)
     assert shown["end_vs_start"] == {"commit": 1.0, "micro-batch": 1.25}
     assert shown["median_ms_at_start"] == {"commit": 12.0, "micro-batch": 200.0}
+    assert shown["sends"] == {
+        "median_ms_without_compaction": 200.0, "median_ms_beside_compaction": 220.0, "beside_vs_without": 1.1,
+        "compactions": 7,
+    }  # fmt: skip
+    assert maintenance_rows(FOUND)[-1] == {
+        "figure": "send without compaction, beside 7", "at_start": 200.0, "at_end": 220.0, "ratio": 1.1,
+    }  # fmt: skip
     assert (shown["files_after_compaction"], shown["most_files_of_a_partition_and_size_class"]) == (4, 1)
     assert [row["figure"] for row in maintenance_rows(FOUND)][:3] == [
         "small files compacted", "seconds that took", "commit, median ms",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("word", ["seconds", "median", "end_vs_start"])
+@pytest.mark.parametrize("word", ["seconds", "median", "end_vs_start", "sends"])
 def test_where_rows_differ_no_time_is_shown(word):
     shown = maintenance_figures(replace(FOUND, rows_equal=False))
     assert shown["rows_equal"] is False

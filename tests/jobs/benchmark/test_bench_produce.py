@@ -19,8 +19,8 @@ from lakelog.jobs.benchmark.produce import (
     QUICK,
     SMALL,
     Produced,
+    ProduceRun,
     Sends,
-    _Run,
     measure_produce,
 )
 from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
@@ -95,7 +95,7 @@ def test_cpu_time_is_that_of_the_sends_alone(tmp_path: Path, monkeypatch: pytest
         return float(len(built))
 
     monkeypatch.setattr(produce, "cpu_seconds", seen)
-    sends = _Run(tmp_path, _Acknowledges(), lambda: None).small(QUICK)  # type: ignore[arg-type]
+    sends = ProduceRun(tmp_path, _Acknowledges(), lambda: None).small(QUICK)  # type: ignore[arg-type]
     assert built == [1, 1, 2, 2, 4, 4]
     assert [each.core_seconds for each in sends] == [1.0, 1.0]
 
