@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_SHARE_IN_USE = 0.2  # of a core, while the log is in use
+_SHARE_IN_USE = 0.05  # of a core, while the log is in use
 _IN_USE_SECONDS = 1.0  # a log is in use until its last commit is this old
 _SHORTEST = 0.001  # a shorter wait would take longer than it says
 
@@ -31,7 +31,7 @@ class CompactionPace:
     """The pace of one compaction, which begins when this is made. Call it after each file that was read or written.
 
     It waits so long that no more than `bytes_per_second` are read and written (`log.cleaner.io.max.bytes.per.second`),
-    and that compaction takes a fifth of a core while `is_in_use`. `wait` receives seconds. [NA-04]
+    and that compaction takes a twentieth of a core while `is_in_use`. `wait` receives seconds. [NA-04]
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Items of several threads in one commit."""
 
 import threading
+import time
 
 import pytest
 
@@ -65,7 +66,18 @@ def test_who_gives_up_is_not_waited_for():
     assert commits.made == [["a"]]
 
 
-def test_nobody_waits_longer_than_the_last_commit_took():
+@pytest.mark.parametrize(("took", "shortest"), [(0.1, 0.0), (0.0, 0.1)], ids=["the last commit took", "is usual"])
+def test_nobody_waits_longer_than(monkeypatch, took, shortest):
+    monkeypatch.setattr("lakelog.replication.server.group_commit._SHORTEST_SECONDS", shortest)
+    commits, started = Commits(took), time.monotonic()
+    commits.group.expect("b")
+    commits.group.add("a", "a")
+    assert commits.made == [["a"]]
+    assert time.monotonic() - started >= 0.1, "but so long"
+
+
+def test_nobody_waits_if_commits_take_no_time(monkeypatch):
+    monkeypatch.setattr("lakelog.replication.server.group_commit._SHORTEST_SECONDS", 0.0)
     commits = Commits(took=0.0)
     commits.group.expect("b")
     commits.group.add("a", "a")

@@ -124,6 +124,11 @@ class FetchRunner:
     def stop_following(self) -> None:
         """The commits that were not read yet are read from the snapshot, once rounds follow again."""
         self._headers.follows = False
+        self._context.writes.done(self)
+
+    def begins_soon(self) -> None:
+        """A round for new segments begins soon: other fetchers may wait for it, see `FollowerWrites`."""
+        self._context.writes.expect(self)
 
     def run(self, is_streamed: bool) -> bool:
         """Runs one round, and returns whether more can be fetched at once. `is_streamed`: a micro-batch, or

@@ -26,10 +26,12 @@ class FollowerWrites:
         self._appends = GroupCommit(self._append)
         self._rows = GroupCommit(self._publish)
 
-    def expect(self, fetcher: object, size: int) -> None:
-        """The fetcher begins to copy segments of so many bytes, which it will append."""
+    def expect(self, fetcher: object, size: int = 0) -> None:
+        """The fetcher was told of new segments, or begins to copy segments of so many bytes, and will append them."""
         if size <= _SOON_BYTES:
             self._appends.expect(fetcher)
+        else:
+            self._appends.give_up(fetcher)
 
     def append(self, fetcher: object, fetched: Fetched) -> None:
         """Commits what the fetcher has copied. Raises as `append_as_follower` and the error of this fetch."""

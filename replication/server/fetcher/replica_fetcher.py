@@ -156,6 +156,7 @@ class ReplicaFetcher:
         self._is_told = self._watch.has_news() or self._is_told
         if self._is_told and self._begun.is_set() and self._query is not None:
             self._is_told = False
+            self._round.begins_soon()
             self._starts.ring(self._watch.version)
 
     def _fetch_if_due(self) -> None:

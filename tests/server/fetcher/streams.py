@@ -78,7 +78,10 @@ class Round:
     def __init__(self):
         self.answer, self.runs, self.delayed, self.news = False, [], [], False
         self.followed = []  # the rounds before each call that makes the rounds follow
-        self.stops = 0
+        self.stops = self.announced = 0
+
+    def begins_soon(self):
+        self.announced += 1
 
     def has_news(self):
         return self.news

@@ -356,6 +356,15 @@ def test_fm_07_what_is_being_appended_is_waited_for(world, monkeypatch):
     assert leo(world.follower) == 5
 
 
+def test_other_fetchers_wait_for_a_round_until_it_ends_or_its_query_has_ended(world):
+    expected = world.round._context.writes._appends._expected
+    for ends in (world.fetch, world.round.stop_following):
+        world.round.begins_soon()
+        assert expected == {world.round}
+        ends()
+        assert expected == set()
+
+
 def test_many_small_commits_are_one_commit_of_the_follower(world):
     world.fetch()
     before = world.follower.refresh().version

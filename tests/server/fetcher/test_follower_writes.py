@@ -100,6 +100,7 @@ def test_ft_09_two_fetches_of_one_partition_never_follow_one_another_in_one_comm
 def test_a_large_copy_is_not_waited_for(fetches):
     for group in (fetches.writes._appends, fetches.writes._rows):
         group._took = LONG
+    fetches.writes.expect(P1)
     fetches.writes.expect(P1, 2 << 20)
     assert ends(in_background(lambda: fetches.fetch(P0)))
     assert leo(fetches.log, P0) == 2

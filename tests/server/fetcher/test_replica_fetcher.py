@@ -279,6 +279,7 @@ def test_ft_01_new_segments_ring_the_bell_of_a_query_that_has_begun(fetcher):
         fetcher.watch.news = news
         fetcher.it.keep_running()
         assert (fetcher.writer.rung(), fetcher.work.runs) == (rung, [])
+    assert fetcher.work.announced == 2, "other fetchers of the broker may wait for these rounds"
 
 
 def test_ft_01_news_that_come_while_the_first_micro_batch_runs_are_not_lost(fetcher):
