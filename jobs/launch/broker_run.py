@@ -9,7 +9,6 @@ from lakelog.jobs.launch.session import job_session
 from lakelog.replication.config import Config
 from lakelog.replication.server.broker import Broker
 from lakelog.replication.server.id_watch import prepare_start
-from lakelog.replication.server.warm_up import warm_up
 from lakelog.replication.storage.cluster import Cluster
 
 
@@ -21,7 +20,6 @@ def run_broker(args: argparse.Namespace, config: Config) -> int:
     spark = job_session(f"lakelog broker {config.broker_id}")
     told = stop_signals()  # after PySpark, which has a handler of its own
     try:
-        warm_up(spark, config.broker_id)
         return _serve(Broker(spark, args.cluster, args.root, config, watch), told)
     finally:
         spark.stop()

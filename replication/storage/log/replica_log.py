@@ -146,9 +146,8 @@ class ReplicaLog:
         with self._lock:
             before, segments = set(self._state.broken), dict(self.refresh(LONGEST_SECONDS).segments)
         faults = find_faults(self.root, segments)
-        if faults:
-            with self._lock:
-                self.refresh().break_segments(faults)
+        with self._lock:
+            (self.refresh() if faults else self._state).break_segments(faults)
         self.heal()
         return set(self._state.broken) != before
 

@@ -358,10 +358,10 @@ def test_fm_07_what_is_being_appended_is_waited_for(world, monkeypatch):
 
 def test_other_fetchers_wait_for_a_round_until_it_ends_or_its_query_has_ended(world):
     expected = world.round._context.writes._appends._expected
-    for ends in (world.fetch, world.round.stop_following):
+    for end in (world.fetch, world.round.stop_following):
         world.round.begins_soon()
         assert expected == {world.round}
-        ends()
+        end()
         assert expected == set()
 
 
