@@ -93,7 +93,7 @@ def test_stop_ends_the_wait(monkeypatch):
 @pytest.mark.parametrize(
     ("poll_ms", "idle_seconds", "expected"),
     [
-        (50, 0, 0.05), (50, 0.2, 0.05), (50, 0.4, 0.1), (50, 0.6, 0.15), (50, 0.8, 0.2), (50, 3600, 0.2),
+        (50, 0, 0.05), (50, 0.25, 0.05), (50, 0.4, 0.1), (50, 0.6, 0.15), (50, 0.8, 0.25), (50, 3600, 0.25),
         (200, 3600, 0.5), (500, 3600, 0.5), (2000, 3600, 2.0),
     ],
 )  # fmt: skip
@@ -108,7 +108,7 @@ def test_a_sign_of_life_makes_polls_no_more_frequent(clock, log, why):
     note_commit("append")
     clock.now += 3600
     commit(log, why)
-    assert until_poll(POLL_MS) == 0.2
+    assert until_poll(POLL_MS) == 0.25
 
 
 def test_a_commit_of_another_process_makes_polls_frequent(clock, log):
@@ -116,7 +116,7 @@ def test_a_commit_of_another_process_makes_polls_frequent(clock, log):
     log.commit({"why": "append"})  # without `move_own`, this process knows nothing of it
     note_commit("append")
     clock.now += 3600
-    assert until_poll(POLL_MS) == 0.2
+    assert until_poll(POLL_MS) == 0.25
     reader.move()
     assert until_poll(POLL_MS) == 0.05
 
