@@ -76,6 +76,14 @@ def test_nobody_waits_longer_than(monkeypatch, took, shortest):
     assert time.monotonic() - started >= 0.1, "but so long"
 
 
+def test_who_never_comes_is_not_expected_for_long(monkeypatch):
+    monkeypatch.setattr("lakelog.replication.server.group_commit._EXPECTED_SECONDS", 0.0)
+    commits = Commits(took=LONG)
+    commits.group.expect("b")
+    commits.group.add("a", "a")
+    assert commits.made == [["a"]]
+
+
 def test_nobody_waits_if_commits_take_no_time(monkeypatch):
     monkeypatch.setattr("lakelog.replication.server.group_commit._SHORTEST_SECONDS", 0.0)
     commits = Commits(took=0.0)

@@ -20,6 +20,7 @@ YOUNG_SECONDS = 1.0  # the age of what a client or a commit begins with
 _SHORTEST_SECONDS = 0.2  # several threads of a process poll a table at about the same time
 _PATIENCE_SECONDS = 1.0  # for the look of another thread; then a thread looks itself
 _PART = 0.25  # of the time since anything has moved
+_QUIET_SECONDS, _QUIET_LISTINGS = 20.0, 3  # after so long, listings count so many times as long; they cost most
 
 
 def idle_age(seconds: float) -> float:
@@ -57,7 +58,9 @@ class NewestVersions:
                 lock.release()
 
     def listing(self, uri: str, age: float, list_now: Callable[[], Sequence[str]]) -> Sequence[str]:
-        """The names in a folder as `list_now` has found them `age` seconds ago at most."""
+        """The names in a folder as `list_now` has found them `age` seconds ago at most; three times as long ago where
+        nothing has moved for a while."""
+        age *= _QUIET_LISTINGS if time.monotonic() - self._moved_at > _QUIET_SECONDS else 1
         with self.one_look(uri):
             names, listed_at = self._listings.get(uri, ((), float("-inf")))
             if (now := time.monotonic()) - listed_at >= age:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from lakelog.replication.errors import CorruptRecordException, LakelogException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable, broker_ids
 
 logger = logging.getLogger(__name__)
 
-_LISTING_SECONDS = 15.0  # brokers that have registered once are found without a listing
 _NUMBERS = ("broker_id", "broker_epoch", "metadata_version", "log_version")
 
 
@@ -32,13 +32,13 @@ class BrokerDirectory:
 
     def refresh(self, age: float | None = None) -> None:
         """Reads every registration again that has moved. A poll gives an `age`, as for `TypedTable.watch`, and in an
-        object store this process looks for new brokers every 15 s.
+        object store this process looks for new brokers every 5 s, and every 15 s where nothing happens.
 
         A table that cannot be read says nothing new: its broker counts as dead once its heartbeat has stood still for
         long enough, as any other. Raises KafkaStorageException where none can be read: it is the store then.
         """
         errors: dict[int, LakelogException] = {}
-        there = broker_ids(self._cluster, 0.0 if age is None else _LISTING_SECONDS)
+        there = broker_ids(self._cluster, 0.0 if age is None else LONGEST_SECONDS)
         for broker_id in there:
             try:
                 self._refresh(broker_id, age)

@@ -71,19 +71,25 @@ def test_li_01_a_registration_that_cannot_be_read_says_nothing_new_and_hides_no_
     assert all(words.startswith("the registration of broker 2 cannot be read: ") for words in told)
 
 
-def test_bc_02_new_brokers_are_found_every_15_seconds_in_an_object_store_by_one_listing_for_all(monkeypatch):
-    clock = monotonic_clock(monkeypatch)
-    with MemoryStore("brokers").opened() as store:
+@pytest.mark.parametrize(("quiet_seconds", "age"), [(0.0, 5.0), (21.0, 15.0)], ids=["busy", "quiet"])
+def test_bc_02_new_brokers_are_found_by_one_listing_for_all_in_an_object_store(monkeypatch, quiet_seconds, age):
+    clock, running = monotonic_clock(monkeypatch), ["others"]
+    with MemoryStore("brokers", process=lambda: running[-1]).opened() as store:
         home = StorageRoot.of(f"{store.uri}/cluster")
         register(home, 1)
+        running.append("this one")
+        assert home.newest_versions.age() > 0, "begins now"
+        clock.now += quiet_seconds
         listed, names = [], store.names
         monkeypatch.setattr(store, "names", lambda folder: listed.append(folder) or names(folder))
         directories = BrokerDirectory(home), BrokerDirectory(home)
         assert [look(directory, 1.0) for directory in directories] == [{1: 1}] * 2
+        running.append("others")
         register(home, 2)
-        clock.now += 14.9
+        running.append("this one")
+        clock.now += age - 0.1
         assert [look(directory, 1.0) for directory in directories] == [{1: 1}] * 2
-        clock.now += 0.1
+        clock.now += 0.2
         assert [look(directory, 1.0) for directory in directories] == [{1: 1, 2: 1}] * 2
         assert listed.count(home.child("brokers").uri) == 2
         register(home, 3)
