@@ -16,7 +16,7 @@ from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.log_retention import retention_offset
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.server.compaction_pace import CompactionPace, LogUse
+from lakelog.replication.server.compaction_pace import CompactionPace, LogUse, share_in_use
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
@@ -149,7 +149,7 @@ class LogMaintenance:
             if self._thread.is_stopping or time.monotonic() >= ends_at:
                 return
             self._pause_point.pass_through()
-            pace = CompactionPace(rate, self._is_in_use, self._wait)
+            pace = CompactionPace(rate, self._is_in_use, self._wait, share_in_use(len(self._log.current().segments)))
             try:
                 replaced = compact(self._log, *limits, self._name, pace)
             except _Stopping:

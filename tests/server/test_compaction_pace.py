@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.server.compaction_pace import CompactionPace, LogUse
+from lakelog.replication.server.compaction_pace import CompactionPace, LogUse, share_in_use
 
 UNLIMITED = 2**63 - 1
 
@@ -41,7 +41,7 @@ class Clock:
 )
 def test_na_04_compaction_waits_between_two_files(rate, in_use, work, waits):
     clock = Clock()
-    pace = CompactionPace(rate, lambda: in_use, clock.wait, clock, clock.cpu)
+    pace = CompactionPace(rate, lambda: in_use, clock.wait, 0.05, clock, clock.cpu)
     for size, seconds in work:
         clock.work(seconds)
         pace(size)
@@ -50,7 +50,7 @@ def test_na_04_compaction_waits_between_two_files(rate, in_use, work, waits):
 
 def test_na_04_only_the_time_that_it_computes_counts_as_its_share():
     clock = Clock()
-    pace = CompactionPace(UNLIMITED, lambda: True, clock.wait, clock, clock.cpu)
+    pace = CompactionPace(UNLIMITED, lambda: True, clock.wait, 0.05, clock, clock.cpu)
     clock.now += 10.0  # others have the cores
     clock.work(0.1)
     pace(1)
@@ -70,3 +70,7 @@ def test_na_04_a_log_is_in_use_for_a_second_after_a_commit():
     assert is_in_use()
     clock.now += 0.2
     assert not is_in_use()
+
+
+def test_na_04_a_log_of_many_segments_is_compacted_faster_than_a_busy_one_grows():
+    assert [share_in_use(segments) for segments in (0, 1000, 1001, 100_000)] == [0.05, 0.05, 0.2, 0.2]
