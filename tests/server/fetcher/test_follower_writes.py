@@ -126,3 +126,10 @@ def test_rows_that_cannot_be_published_are_an_error_of_all_their_fetches(fetches
     fetches.together(P0, P1)
     assert [str(error) for error in fetches.errors] == ["disk full"] * 2
     assert (leo(fetches.log, P0), leo(fetches.log, P1)) == (2, 3)
+
+
+def test_ft_09_a_fetch_that_has_landed_without_an_answer_is_not_appended_again(fetches):
+    fetches.fetch(P0)
+    fetches.together(P0, P1)
+    assert fetches.errors == []
+    assert (values(fetches.log, P0), leo(fetches.log, P1)) == ([b"0", b"1"], 3)
