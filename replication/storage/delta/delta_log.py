@@ -219,7 +219,7 @@ class DeltaLog:
         facts, stamp = (cause, nonce, adds, removes, txns or {}), None
         content = commit_content(*facts, overwrite=overwrite, data_change=data_change)
         try:
-            if not self._commits.is_sure(self.version) and not self._commits.is_there(self.version):
+            if not self._commits.may_follow(self.version):
                 raise FileNotFoundError(f"version {self.version} is gone")
             stamp = self.root.put_if_absent(commit_name(expected), content)
             if stamp is None:

@@ -16,7 +16,8 @@ from lakelog.replication.storage.delta.commit_reader import commit_name, last_ve
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 _KEPT = 16
-_SURE_SECONDS = 60.0  # how long a look at a commit counts in an object store
+_SURE_SECONDS = 60.0  # how long a look at a commit counts for polls of an object store
+_SURE_FOR_COMMITS_SECONDS = 10.0  # a commit on a table that has gone meanwhile leaves its file there
 
 
 class KnownCommits:
@@ -79,12 +80,17 @@ class KnownCommits:
     def _is_known(self, version: int, stamp: Stamp | None) -> bool:
         return stamp is not None and self._seen.get(version, stamp) == stamp
 
-    def is_sure(self, version: int) -> bool:
+    def is_sure(self, version: int, seconds: float = _SURE_SECONDS) -> bool:
         """Whether the commit was there a moment ago, and its store keeps commits for at least an hour.
 
         It does not tell that a later commit follows this one: somebody may have made the table again meanwhile."""
         sure, at = self._sure
-        return not self._root.is_local and version == sure and time.monotonic() - at < _SURE_SECONDS
+        return not self._root.is_local and version == sure and time.monotonic() - at < seconds
+
+    def may_follow(self, version: int) -> bool:
+        """Whether the commit is there, so that another one may follow it, as far as a look tells that is young enough
+        for a writer."""
+        return self.is_sure(version, _SURE_FOR_COMMITS_SECONDS) or self.is_there(version)
 
     def _look(self, version: int) -> tuple[Stamp | None, bool]:
         """The stamp of the commit after a version, None without one, and whether the version is still there. One

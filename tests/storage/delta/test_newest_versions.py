@@ -198,7 +198,7 @@ def test_a_commit_right_after_a_look_asks_only_whether_the_commit_before_it_is_s
     (one, _) = logs
     one.move()
     assert [store.faults.of(lambda: write(one)) for _ in range(2)] == [(1, 1), (2, 1)]
-    clock.now += 61
+    clock.now += 11
     assert store.faults.of(lambda: write(one)) == (3, 2)
 
 
