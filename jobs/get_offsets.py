@@ -6,11 +6,11 @@ A line is topic:partition:offset. A partition that has no such record has no lin
 import argparse
 
 from lakelog.jobs.admin.get_offsets_command import get_offsets
-from lakelog.jobs.admin.offset_lookup import LATEST, NAMES
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.numbers import whole_numbers
 from lakelog.jobs.cli.options import admin_parser
 from lakelog.jobs.cli.verb_parser import VerbParser
+from lakelog.replication.clients.offset_lookup import LATEST, NAMES
 
 
 def main(argv: list[str]) -> int:

@@ -1,5 +1,8 @@
 """The errors, under Kafka's names (`org.apache.kafka.common.errors`) and with Kafka's meanings."""
 
+from collections.abc import Callable
+from typing import Any
+
 
 class LakelogException(Exception):
     """Base class of Lakelog's errors. `retriable`: the same request may succeed later, unchanged."""
@@ -182,3 +185,11 @@ def error_named(name: str, message: str) -> LakelogException:
 
 def _subclasses(base: type[LakelogException]) -> list[type[LakelogException]]:
     return [c for child in base.__subclasses__() for c in (child, *_subclasses(child))]
+
+
+def error_or(call: Callable[..., Any], *given: object) -> Any:
+    """The result of a call, or the LakelogException that it raised."""
+    try:
+        return call(*given)
+    except LakelogException as error:
+        return error

@@ -21,11 +21,12 @@ def joined(
 
 
 def register(
-    cluster: StorageRoot, broker_id: int, root: StorageRoot, epoch: int = 1, metadata_version: int = -1
-) -> None:
+    cluster: StorageRoot, broker_id: int, root: StorageRoot, epoch: int = 1, metadata_version: int = -1,
+    rack: str | None = None,
+) -> None:  # fmt: skip
     """A process of a broker, with the log that lies at its root."""
     log = identify(ReplicaLog.open(root.child(LOG.name)))
-    row = BrokerRegistration(broker_id, root.uri, None, epoch, metadata_version, False, None, *log, epoch)
+    row = BrokerRegistration(broker_id, root.uri, rack, epoch, metadata_version, False, None, *log, epoch)
     BrokerTable.open_or_create(cluster, broker_id).register(lambda _: row)
 
 

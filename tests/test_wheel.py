@@ -13,7 +13,7 @@ import lakelog
 
 HOUSE = Path(__file__).resolve().parent.parent
 FOLDERS = ("jobs", "replication", "schemas")
-SHIPPED = ("lakelog", *FOLDERS, "conf", "pyproject.toml", "README.md", "LICENSE")
+SHIPPED = ("lakelog", "pyspark_lakelog", *FOLDERS, "conf", "pyproject.toml", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def output(installed: Path, folder: Path, *command: str) -> str:
 def test_the_wheel_has_every_module_below_one_name(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name and ".data/" not in name}
     sources = {f"lakelog/{p.relative_to(HOUSE)}" for folder in FOLDERS for p in (HOUSE / folder).rglob("*.py")}
-    assert names == sources | {"lakelog/__init__.py", "lakelog/py.typed"}
+    assert names == sources | {"lakelog/__init__.py", "lakelog/py.typed", "pyspark_lakelog/__init__.py"}
 
 
 def test_the_public_names_are_imported_from_the_wheel(installed: Path, users_folder: Path) -> None:

@@ -5,12 +5,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from lakelog.jobs.admin.led_partition import led_partition
 from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
 from lakelog.jobs.cli.options import TEXT, admin_client
 from lakelog.jobs.cli.outcomes import say_refused
 from lakelog.jobs.cli.partition_files import TopicPartition
 from lakelog.jobs.cli.settings import settings
+from lakelog.replication.clients.led_partition import led_partition
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.admin_request import Outcome

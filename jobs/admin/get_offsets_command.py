@@ -5,13 +5,13 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from lakelog.jobs.admin.led_partition import led_partition
-from lakelog.jobs.admin.offset_lookup import TimestampAndOffset, offset_for
 from lakelog.jobs.cli.console import FAILED, OK, Row, show
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.outcomes import say_refused
 from lakelog.jobs.cli.settings import settings
 from lakelog.replication.clients.delayed_operation import until_available
+from lakelog.replication.clients.led_partition import led_partition
+from lakelog.replication.clients.offset_lookup import TimestampAndOffset, offset_for
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import LakelogException, OffsetNotAvailableException
 from lakelog.replication.protocol.admin_request import Outcome

@@ -1,4 +1,4 @@
-"""The package `lakelog` as one zip, for executors on other machines (`--py-files`)."""
+"""The packages `lakelog` and `pyspark_lakelog` as one zip, for executors on other machines (`--py-files`)."""
 
 import hashlib
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2].resolve()  # not of the file itself: in a checkout its folder is a link
 SOURCES = PACKAGE.parent  # of a checkout its folder, which has `conf` too
+_DATA_SOURCE = SOURCES / "pyspark_lakelog"  # what Spark finds `format("lakelog")` in
 
 
 def code_archive() -> Path:
@@ -31,7 +32,8 @@ def _folder() -> Path:
 
 def _files() -> Iterator[Path]:
     """In a checkout the folders of the package are links."""
-    for folder, _, names in sorted(os.walk(PACKAGE, followlinks=True)):
+    folders = (found for root in (PACKAGE, _DATA_SOURCE) for found in os.walk(root, followlinks=True))
+    for folder, _, names in sorted(folders):
         yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
 
 

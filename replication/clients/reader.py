@@ -9,7 +9,7 @@ from typing import TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.replication.clients.delayed_operation import until_available
-from lakelog.replication.clients.segment_records import segment_ranges, segment_records
+from lakelog.replication.clients.segment_records import committed_segments
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
@@ -17,7 +17,6 @@ from lakelog.replication.errors import (
     InvalidPartitionsException,
     OffsetOutOfRangeException,
 )
-from lakelog.replication.frames.committed_records import committed_records
 from lakelog.replication.protocol.delayed_operation import check_log_leads, check_offset_available
 from lakelog.replication.protocol.partition_leader import Leadership, no_leader
 from lakelog.replication.protocol.partition_log import PartitionLog
@@ -25,7 +24,6 @@ from lakelog.replication.protocol.partition_registration import NO_LEADER, Parti
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.spark_delta import check_delta
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import size_fault
 
@@ -47,15 +45,15 @@ def read_committed(
 
     Committed records are those below the high watermark at the time of the call. `starting` and `ending` (excluded) are
     "earliest", "latest" (the HW) or an offset for each partition: `{0: 100, 1: 250}`. A partition that is not in the
-    mapping is read from its log start, or up to its HW. Logs in an object store are read by pyarrow, without a jar.
+    mapping is read from its log start, or up to its HW. Spark reads the data files of local logs, and pyarrow those in
+    an object store, so neither needs a jar.
 
-    Raises InvalidConfigurationException (a session without Delta), UnknownTopicOrPartitionException,
-    InvalidPartitionsException (no such partition), LeaderNotAvailableException, NotLeaderOrFollowerException (a leader
-    changed meanwhile), OffsetOutOfRangeException, CorruptRecordException (a data file is missing or short),
-    KafkaStorageException, InconsistentClusterIdException (an emptied root), BrokerNotAvailableException, and
-    OffsetNotAvailableException (a new leader does not know its HW within `request.timeout.ms`, KIP-207).
+    Raises UnknownTopicOrPartitionException, InvalidPartitionsException (no such partition),
+    LeaderNotAvailableException, NotLeaderOrFollowerException (a leader changed meanwhile), OffsetOutOfRangeException,
+    CorruptRecordException (a data file is missing or short), KafkaStorageException, InconsistentClusterIdException (an
+    emptied root), BrokerNotAvailableException, and OffsetNotAvailableException (a new leader does not know its HW
+    within `request.timeout.ms`, KIP-207).
     """
-    check_delta(spark)
     view = TopicView(Cluster.open(cluster_uri, config))
     deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
     poll_interval_ms = view.cluster.config.lakelog_poll_interval_ms
@@ -102,17 +100,7 @@ def _read_leader(
         start, stop = _bounds(registration, row, partition_log, starting, ending)
         _check_files(log, partition_log, start, stop)
         bounds[registration.topic_id_partition] = start, stop
-    if not log.root.is_local:
-        return segment_records(spark, log.root, segment_ranges(state, bounds))
-    records = spark.read.format("delta").option("versionAsOf", state.version).load(log.root.spark_uri)
-    types = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
-    # The same bounds again as a plain filter, which lets Spark skip files.
-    numbers = ", ".join(str(registration.partition) for registration in led)
-    first = min(start for start, _ in bounds.values())
-    skipped = f"topic = '{led[0].topic}' AND partition IN ({numbers}) AND offset >= {first}"
-    return committed_records(
-        records.where(skipped), spark.createDataFrame([(*key, *found) for key, found in bounds.items()], types)
-    )
+    return committed_segments(spark, log.root, state, bounds)
 
 
 def _bounds(

@@ -1,21 +1,29 @@
-"""Records of a log as a DataFrame, read by pyarrow. Spark needs no jar and no settings for the store. [FE-01]"""
+"""Records of a log as a DataFrame, without a snapshot of Delta: the replayed log knows its segments. [FE-01]
+
+Spark reads the segments of a local log itself. pyarrow reads those in an object store, so Spark needs no jar and no
+settings for the store.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from lakelog.replication.frames.committed_records import committed_records
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.segment import read_records, rows_of
+from lakelog.replication.storage.log.segment import Segment, read_records, rows_of
 from lakelog.schemas import LOG
 
 _TASKS_A_CORE = 4
-_RANGE = "segment string, topic_id string, partition int, starting_offset bigint, ending_offset bigint"
+_PATHS = 32  # Spark's spark.sql.sources.parallelPartitionDiscovery.threshold
+_BOUNDS = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
+_RANGE = f"segment string, {_BOUNDS}"
 
 
 class SegmentRange(NamedTuple):
@@ -26,6 +34,41 @@ class SegmentRange(NamedTuple):
     partition: int
     starting_offset: int
     ending_offset: int
+
+
+def committed_segments(
+    spark: SparkSession, root: StorageRoot, state: LogState, bounds: Mapping[TopicIdPartition, tuple[int, int]]
+) -> DataFrame:
+    """The records of these partitions from one offset to before another one. Columns: `schemas.LOG`."""
+    ranges = segment_ranges(state, bounds)
+    if not root.is_local:
+        return segment_records(spark, root, ranges)
+    names = dict.fromkeys(each.segment for each in ranges)
+    whole = [name for name in names if _is_within(state.segments[name], bounds)]
+    partly = [name for name in names if name not in set(whole)]
+    frames = _parquet(spark, root, whole)
+    if partly:
+        wanted = {TopicIdPartition(r.topic_id, r.partition) for r in ranges if r.segment in set(partly)}
+        within = spark.createDataFrame([(*key, *bounds[key]) for key in sorted(wanted)], _BOUNDS)
+        # The first of these offsets again as a plain filter, which lets Spark skip pages.
+        skipped = f"offset >= {min(bounds[key][0] for key in wanted)}"
+        frames += [committed_records(frame.where(skipped), within) for frame in _parquet(spark, root, partly)]
+    return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], LOG.types)
+
+
+def _is_within(segment: Segment, bounds: Mapping[TopicIdPartition, tuple[int, int]]) -> bool:
+    """Whether all records of a segment are wanted, so that nobody need look at their offsets."""
+    wanted = ((header, bounds.get(header.topic_id_partition, (0, 0))) for header in segment.headers)
+    return all(start <= header.base_offset and header.next_offset <= stop for header, (start, stop) in wanted)
+
+
+def _parquet(spark: SparkSession, root: StorageRoot, names: Sequence[str]) -> list[DataFrame]:
+    """Frames over these segments. Each has few, because Spark lists many paths by a job."""
+    frames = []
+    for first in range(0, len(names), _PATHS):
+        paths = [f"{root.spark_uri}/{name}" for name in names[first : first + _PATHS]]
+        frames.append(spark.read.schema(LOG.types).option("__globPaths__", "false").parquet(*paths))
+    return frames
 
 
 def segment_ranges(state: LogState, bounds: Mapping[TopicIdPartition, tuple[int, int]]) -> list[SegmentRange]:

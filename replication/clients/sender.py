@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from lakelog.replication.clients.record_set import RecordSet
 from lakelog.replication.clients.topic_view import TopicView, pause
-from lakelog.replication.errors import LakelogException
+from lakelog.replication.errors import LakelogException, error_or
 from lakelog.replication.protocol.append import Appended
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
@@ -102,11 +102,3 @@ class Sender:
             except LakelogException as error:
                 found[partition] = error
         return found
-
-
-def error_or(call: Callable[..., Any], *given: object) -> Any:
-    """The result of a call, or the LakelogException that it raised."""
-    try:
-        return call(*given)
-    except LakelogException as error:
-        return error

@@ -32,12 +32,6 @@ from tests.controllers import controller_of
 from tests.storage.logs import P0, P1, TOPIC, fill, follow, header, lead, log_rows, truncate
 
 
-@pytest.fixture(autouse=True)
-def _no_session_is_needed(monkeypatch):
-    """These reads end before Spark reads anything."""
-    monkeypatch.setattr("lakelog.replication.clients.reader.check_delta", lambda _: None)
-
-
 @pytest.fixture
 def world(root):
     return World(root)

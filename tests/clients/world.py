@@ -55,5 +55,9 @@ class World:
         self.rows[broker][partition] = dataclasses.replace(row, **changes)
         ReplicaTable.open(self.roots[broker]).publish(self.rows[broker].values(), "test")
 
+    def put_in_rack(self, broker, rack):
+        """Registers the broker again, in a rack."""
+        register(self.cluster.root, broker, self.roots[broker], rack=rack)
+
     def consumer(self, group=None):
         return Consumer(self.uri, group)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.jobs.admin.led_partition import LedPartition
+from lakelog.replication.clients.led_partition import LedPartition
 from lakelog.replication.protocol.delayed_operation import check_offset_available
 from lakelog.replication.protocol.partition_log import PlacedBatch
 from lakelog.replication.storage.log.segment import read_records

@@ -1,0 +1,113 @@
+"""Where a read starts and ends, as the options say. Spark: `KafkaOffsetRangeLimit`, `KafkaSourceProvider`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lakelog.replication.clients.source.offset_json import TopicPartition, numbers_of
+from lakelog.replication.errors import InvalidConfigurationException
+
+LATEST, EARLIEST = -1, -2  # Kafka's numbers for them in the JSON of offsets
+NAMES = {"earliest": EARLIEST, "latest": LATEST}
+ERROR = "error"  # what `startingOffsetsByTimestampStrategy` does without a record that late: fail, or start at the end
+
+
+@dataclass(frozen=True)
+class OffsetSpec:
+    """One side of a read. The first of these that is set holds.
+
+    `timestamp`: ms since 1970, for all partitions. `timestamps`: the same for each partition. `offsets`: an offset for
+    each partition, -1 for latest, -2 for earliest. `is_group`: the offsets that the group has committed. `everywhere`:
+    -1 or -2, for all partitions. `or_latest`: start at the end where no record is as late as the timestamp.
+    """
+
+    everywhere: int
+    timestamp: int | None = None
+    timestamps: Mapping[TopicPartition, int] = field(default_factory=dict)
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    is_group: bool = False
+    or_latest: bool = False
+
+    @property
+    def named(self) -> Mapping[TopicPartition, int]:
+        """The partitions that are named one by one."""
+        return {} if self.timestamp is not None else self.timestamps or self.offsets
+
+    def timestamp_of(self, partition: TopicPartition) -> int | None:
+        """The timestamp in ms that stands for the partition's offset, None if an offset does."""
+        return self.timestamp if self.timestamp is not None else self.timestamps.get(partition)
+
+    def offset_of(self, partition: TopicPartition) -> int:
+        """The partition's offset, -1 for latest, -2 for earliest."""
+        return self.offsets.get(partition, self.everywhere)
+
+
+def spec_of(side: str, options: Mapping[str, str], default: str) -> OffsetSpec:
+    """The spec of one side, "starting" or "ending". Kafka's precedence: one timestamp, timestamps, offsets.
+
+    Raises InvalidConfigurationException.
+    """
+    everywhere = NAMES[default]
+    strategy = f"{side}OffsetsByTimestampStrategy"
+    or_latest = side == "ending" or _one_of(strategy, options.get(strategy, ERROR), (ERROR, "latest")) == "latest"
+    if (given := options.get(f"{side}Timestamp")) is not None:
+        return OffsetSpec(everywhere, timestamp=_timestamp(f"{side}Timestamp", given), or_latest=or_latest)
+    if (given := options.get(f"{side}OffsetsByTimestamp")) is not None:
+        name = f"{side}OffsetsByTimestamp"
+        timestamps = numbers_of(name, given, "timestamps")
+        _check_lowest(name, timestamps, 0)
+        return OffsetSpec(everywhere, timestamps=timestamps, or_latest=or_latest)
+    name = f"{side}Offsets"
+    given = options.get(name, default).strip()
+    if given.lower() in NAMES:
+        return OffsetSpec(NAMES[given.lower()])
+    if side == "starting" and given.lower() == "group":
+        return OffsetSpec(everywhere, is_group=True)
+    if not given.startswith("{"):
+        allowed = "earliest, latest" + (", group" if side == "starting" else "")
+        raise InvalidConfigurationException(
+            f'option {name} is {given!r}; allowed: {allowed}, or JSON such as {{"orders": {{"0": 23}}}}'
+        )
+    offsets = numbers_of(name, given)
+    _check_lowest(name, offsets, EARLIEST)
+    return OffsetSpec(everywhere, offsets=offsets)
+
+
+def _check_lowest(name: str, numbers: Mapping[TopicPartition, int], lowest: int) -> None:
+    for partition, number in numbers.items():
+        if number < lowest:
+            words = ", -1 for latest and -2 for earliest" if lowest < 0 else ""
+            raise InvalidConfigurationException(
+                f"option {name}: {partition} has {number}; allowed: whole numbers from 0 on{words}"
+            )
+
+
+def _timestamp(name: str, given: str) -> int:
+    text = given.strip()
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidConfigurationException(f"option {name} is {given!r}; allowed: milliseconds since 1970, from 0 on")
+    return int(text)
+
+
+def _one_of(name: str, given: str, allowed: tuple[str, ...]) -> str:
+    if given.lower() not in allowed:
+        raise InvalidConfigurationException(f"option {name} is {given!r}; allowed: {', '.join(allowed)}")
+    return given.lower()
+
+
+def check_batch(starting: OffsetSpec, ending: OffsetSpec) -> None:
+    """A batch read does not start at the end, nor end at the start. Spark: `KafkaSourceProvider.validateBatchOptions`.
+
+    Raises InvalidConfigurationException.
+    """
+    if starting.timestamp is None and not starting.timestamps:
+        _check_none("startingOffsets", starting, LATEST, "latest (-1)", "a batch read starts at records that are there")
+    if ending.timestamp is None and not ending.timestamps:
+        _check_none("endingOffsets", ending, EARLIEST, "earliest (-2)", "a batch read ends after its start")
+
+
+def _check_none(name: str, spec: OffsetSpec, number: int, words: str, why: str) -> None:
+    wrong = next((str(partition) for partition, offset in spec.offsets.items() if offset == number), None)
+    if wrong or (not spec.offsets and not spec.is_group and spec.everywhere == number):
+        raise InvalidConfigurationException(f"option {name}: {words} {f'for {wrong} ' if wrong else ''}is wrong: {why}")

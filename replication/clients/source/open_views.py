@@ -1,0 +1,37 @@
+"""The open clusters of a process. Spark keeps its Python workers, so the next plan finds logs that are replayed."""
+
+from __future__ import annotations
+
+import threading
+
+from lakelog.replication.clients.source.partition_view import PartitionView
+from lakelog.replication.clients.source.source_options import SourceOptions
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.config import Config
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.root_identity import read_identity
+
+_MOST = 8
+_lock = threading.Lock()
+_views: dict[tuple[str, Config], TopicView] = {}
+
+
+def partition_view(options: SourceOptions) -> PartitionView:
+    """A view with the open tables of an earlier one of this process, if that was of the same cluster."""
+    return PartitionView(options, open_view(options.cluster, options.config))
+
+
+def open_view(cluster_uri: str, config: Config) -> TopicView:
+    """A view of the cluster. Raises as `Cluster.open`."""
+    key = cluster_uri, config
+    with _lock:
+        known = _views.get(key)
+    if known is not None and known.cluster.cluster_id == read_identity(known.cluster.root)["cluster_id"]:
+        return known
+    view = TopicView(Cluster.open(cluster_uri, config))
+    with _lock:
+        _views.pop(key, None)
+        _views[key] = view
+        if len(_views) > _MOST:
+            del _views[next(iter(_views))]
+    return view

@@ -1,0 +1,177 @@
+"""The partitions that a read is about, and the offsets that its options stand for.
+
+Spark: `KafkaOffsetReader`, `ConsumerStrategy`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST, offset_for
+from lakelog.replication.clients.source.offset_json import TopicPartition
+from lakelog.replication.clients.source.offset_spec import OffsetSpec
+from lakelog.replication.clients.source.readable_partition import ReadablePartition, ReplicaSelector
+from lakelog.replication.clients.source.source_options import SourceOptions
+from lakelog.replication.clients.topic_view import TopicView, pause
+from lakelog.replication.errors import (
+    InvalidConfigurationException,
+    InvalidPartitionsException,
+    LakelogException,
+    OffsetOutOfRangeException,
+    RetriableException,
+    UnknownTopicOrPartitionException,
+    error_or,
+)
+from lakelog.replication.protocol.delayed_operation import check_offset_available
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.storage.cluster import Cluster
+
+Answer = TypeVar("Answer")
+Registered = Mapping[TopicPartition, PartitionRegistration]
+
+
+class PartitionView:
+    """A read's look at the cluster. It keeps the handles on tables open between looks."""
+
+    def __init__(self, options: SourceOptions, view: TopicView | None = None) -> None:
+        self.options = options
+        self.view = view or TopicView(Cluster.open(options.cluster, options.config))
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+        return self.view.cluster.cluster_id
+
+    def until_available(self, look: Callable[[], Answer]) -> Answer:
+        """The result of `look`, which is repeated after errors that may pass, such as a failover, until
+        `request.timeout.ms`. Raises the last of these errors then, and any other error at once."""
+        config = self.view.cluster.config
+        deadline = time.monotonic() + config.request_timeout_ms / 1000
+        while True:
+            try:
+                return look()
+            except UnknownTopicOrPartitionException:
+                raise
+            except RetriableException:
+                if time.monotonic() >= deadline:
+                    raise
+            self.view.cluster.refresh_brokers()
+            pause(config.lakelog_poll_interval_ms, deadline)
+
+    def registrations(self, must_exist: bool) -> Registered:
+        """The partitions that the options choose, as they are now, in order. With `must_exist` raises
+        UnknownTopicOrPartitionException for a topic that does not exist, otherwise leaves it out."""
+        found: dict[TopicPartition, PartitionRegistration] = {}
+        for topic in self._topics():
+            partitions = error_or(self.view.partitions, topic)
+            if isinstance(partitions, UnknownTopicOrPartitionException) and not must_exist:
+                continue
+            if isinstance(partitions, LakelogException):
+                raise partitions
+            found.update({TopicPartition(topic, number): each for number, each in partitions.items()})
+        return self._chosen(found, must_exist)
+
+    def _topics(self) -> list[str]:
+        pattern, assigned = self.options.pattern, self.options.assigned
+        if pattern is None:
+            return sorted({partition.topic for partition in assigned} or self.options.topics)
+        topics = self.view.cluster.topics
+        topics.refresh()
+        return sorted(t.topic for t in topics.topics.values() if not t.deleting and re.fullmatch(pattern, t.topic))
+
+    def _chosen(self, found: Registered, must_exist: bool) -> Registered:
+        if not self.options.assigned:
+            return found
+        for partition in sorted(self.options.assigned - set(found)) if must_exist else ():
+            raise InvalidPartitionsException(f"option assign: topic {partition.topic} has no partition {partition}")
+        return {partition: each for partition, each in found.items() if partition in self.options.assigned}
+
+    def led(self, registered: Registered) -> dict[TopicPartition, ReadablePartition]:
+        """The leader of each partition. Raises as `ReplicaSelector.nearest`."""
+        selector = ReplicaSelector(self.view, None)
+        return {partition: selector.nearest(each) for partition, each in registered.items()}
+
+    def nearest(self, registered: Registered) -> dict[TopicPartition, ReadablePartition | LakelogException]:
+        """The replica of each partition that is read, or why there is none now."""
+        selector = ReplicaSelector(self.view, self.options.rack)
+        return {partition: error_or(selector.nearest, each) for partition, each in registered.items()}
+
+    def holding(
+        self, registered: Registered, bounds: Mapping[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, ReadablePartition]:
+        """A replica of each partition that has all its records within the bounds. Raises as `ReplicaSelector`."""
+        selector = ReplicaSelector(self.view, self.options.rack)
+        return {partition: selector.holding(registered[partition], *bounds[partition]) for partition in bounds}
+
+    def offsets(
+        self, spec: OffsetSpec, name: str, readable: Mapping[TopicPartition, ReadablePartition]
+    ) -> dict[TopicPartition, int]:
+        """The offset of each partition that one side of the read stands for. `name`: the side, for errors.
+
+        Raises OffsetOutOfRangeException for an offset that is not in the log or not committed, and where no record is
+        as late as a timestamp; InvalidConfigurationException unless partitions that are named are those of the read;
+        OffsetNotAvailableException.
+        """
+        _check_named(spec, name, readable)
+        committed = self._committed(spec, readable)
+        return {partition: _offset(spec, name, partition, r, committed) for partition, r in readable.items()}
+
+    def _committed(
+        self, spec: OffsetSpec, readable: Mapping[TopicPartition, ReadablePartition]
+    ) -> dict[TopicPartition, int]:
+        """What the group has committed, where that is asked for."""
+        if not spec.is_group or self.options.group is None:
+            return {}
+        kept = self.view.cluster.groups.committed(self.options.group)
+        found = {partition: kept.get(r.registration.topic_id_partition) for partition, r in readable.items()}
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
+
+def _check_named(spec: OffsetSpec, name: str, readable: Mapping[TopicPartition, object]) -> None:
+    named = set(spec.named)
+    if not named or named == set(readable):
+        return
+    missing, unknown = sorted(set(readable) - named), sorted(named - set(readable))
+    words = f"lacks {missing[0]}" if missing else f"has {unknown[0]}, which is not read"
+    raise InvalidConfigurationException(
+        f"option {name}: it {words}; allowed: each partition that is read, -1 for latest, -2 for earliest"
+    )
+
+
+def _offset(
+    spec: OffsetSpec, name: str, partition: TopicPartition, readable: ReadablePartition,
+    committed: Mapping[TopicPartition, int],
+) -> int:  # fmt: skip
+    timestamp = spec.timestamp_of(partition)
+    if timestamp is not None:
+        return _offset_at(spec, name, partition, readable, timestamp)
+    offset = committed.get(partition, spec.offset_of(partition))
+    if offset in (LATEST, EARLIEST):
+        found = offset_for(readable.led, offset)
+        assert found is not None, "every log has a start and an end"
+        return found.offset
+    first, high_watermark = readable.log.log_start_offset, readable.high_watermark
+    if offset > high_watermark and readable.is_leader:
+        check_offset_available(offset, high_watermark, readable.log.epoch_start, str(partition))
+    if not first <= offset <= high_watermark:
+        raise OffsetOutOfRangeException(
+            f"option {name}: offset {offset} of {partition} is out of range, committed: {first} to {high_watermark}"
+        )
+    return offset
+
+
+def _offset_at(
+    spec: OffsetSpec, name: str, partition: TopicPartition, readable: ReadablePartition, timestamp: int
+) -> int:  # fmt: skip
+    found = offset_for(readable.led, timestamp)
+    if found is not None:
+        return found.offset
+    if not spec.or_latest:
+        raise OffsetOutOfRangeException(
+            f"option {name}: no record of {partition} is as late as {timestamp}; option "
+            "startingOffsetsByTimestampStrategy=latest starts at the end instead"
+        )
+    return readable.high_watermark

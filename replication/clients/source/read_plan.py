@@ -1,0 +1,61 @@
+"""Plans a read: the segments that have the records within bounds, split into tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from lakelog.replication.clients.source.offset_json import TopicPartition
+from lakelog.replication.clients.source.partition_view import PartitionView, Registered
+from lakelog.replication.clients.source.read_tasks import RecordRange, SegmentRows, ranges_of, tasks_of
+from lakelog.replication.clients.source.source_options import SourceOptions
+from lakelog.replication.errors import CorruptRecordException
+
+Bounds = Mapping[TopicPartition, tuple[int, int]]
+
+
+def plan_ranges(
+    view: PartitionView, registered: Registered, bounds: Bounds, since: int | None = None
+) -> list[RecordRange]:
+    """The ranges of all records within the bounds, without batches that have no record from `since` on (microseconds
+    since 1970). Raises as `ReplicaSelector.holding`, and CorruptRecordException if records are missing in a log."""
+    wanted = {partition: each for partition, each in bounds.items() if each[0] < each[1]}
+    rows: dict[int, SegmentRows] = {}
+    found: list[RecordRange] = []
+    for partition, readable in view.holding(registered, wanted).items():
+        own = rows.setdefault(id(readable.state), SegmentRows(readable.state))
+        start, stop = wanted[partition]
+        ranges = list(ranges_of(readable, own, start, stop))
+        if sum(each.records for each in ranges) != stop - start:
+            raise CorruptRecordException(f"{partition}: the log lacks records between offset {start} and {stop}")
+        found += ranges if since is None else ranges_of(readable, own, start, stop, since)
+    return found
+
+
+def plan_tasks(options: SourceOptions, ranges: Sequence[RecordRange]) -> list[list[RecordRange]]:
+    """The tasks of a read, as its options say."""
+    return tasks_of(ranges, options.min_partitions, options.max_records_per_partition)
+
+
+@dataclass(frozen=True)
+class FindAgain:
+    """Finds records whose segment has gone, in the cluster of these options."""
+
+    options: SourceOptions
+    open_view: Callable[[SourceOptions], PartitionView]
+
+    @cached_property
+    def _view(self) -> PartitionView:
+        return self.open_view(self.options)
+
+    def __call__(self, lost: RecordRange) -> list[RecordRange]:
+        """The ranges that have these records now. Raises as `plan_ranges`."""
+        return self._view.until_available(lambda: self._look(lost))
+
+    def _look(self, lost: RecordRange) -> list[RecordRange]:
+        partition = TopicPartition(lost.topic, lost.partition)
+        registered = {partition: self._view.view.partitions(lost.topic)[lost.partition]}
+        if registered[partition].topic_id != lost.topic_id:
+            raise CorruptRecordException(f"{partition}: the topic was deleted and made again while it was read")
+        return plan_ranges(self._view, registered, {partition: (lost.start, lost.stop)})

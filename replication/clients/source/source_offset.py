@@ -1,0 +1,50 @@
+"""The offset of a query in its checkpoint. Spark: `KafkaSourceOffset`; ours also has the ids of cluster and topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lakelog.replication.clients.source.offset_json import TopicPartition
+from lakelog.replication.errors import InvalidConfigurationException
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class SourceOffset:
+    """The next offset to read of each partition, and the id of each topic: a topic made again has another id."""
+
+    cluster_id: str
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The offset for Spark, which compares it as text: equal offsets give equal texts."""
+        topics: dict[str, dict[str, int]] = {}
+        for partition, offset in sorted(self.offsets.items()):
+            topics.setdefault(partition.topic, {})[str(partition.partition)] = offset
+        ids = dict(sorted(self.topic_ids.items()))
+        return {"version": _VERSION, "cluster_id": self.cluster_id, "topic_ids": ids, "offsets": topics}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any], cluster_id: str) -> SourceOffset:
+        """The offset in a checkpoint. Raises InvalidConfigurationException if another source or version wrote it, or it
+        is of another cluster."""
+        if found.get("version") != _VERSION:
+            raise InvalidConfigurationException(
+                f"the checkpoint has the offset {dict(found)!r}, which this version of Lakelog did not write; "
+                "start the query with a new checkpointLocation"
+            )
+        if found["cluster_id"] != cluster_id:
+            raise InvalidConfigurationException(
+                f"the checkpoint is of cluster {found['cluster_id']}, the option cluster names {cluster_id}; start the "
+                "query with a new checkpointLocation"
+            )
+        offsets = {
+            TopicPartition(topic, int(number)): offset
+            for topic, partitions in found["offsets"].items()
+            for number, offset in partitions.items()
+        }
+        return cls(cluster_id, dict(found["topic_ids"]), offsets)

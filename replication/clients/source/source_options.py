@@ -1,0 +1,218 @@
+"""The options of `format("lakelog")` when reading. Names and meanings are those of Spark's Kafka source.
+
+Spark: `KafkaSourceProvider`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from lakelog.replication.clients.source.offset_json import TopicPartition, partitions_of
+from lakelog.replication.clients.source.offset_spec import OffsetSpec, check_batch, spec_of
+from lakelog.replication.config import Config
+from lakelog.replication.errors import InvalidConfigurationException
+
+STRATEGIES = ("subscribe", "subscribePattern", "assign")
+# Each option with its default and its meaning. The documents are made from this.
+OPTIONS: Mapping[str, tuple[str, str]] = {
+    "cluster": ("", "URI of the cluster root; `kafka.bootstrap.servers` says the same"),
+    "subscribe": ("", "topics to read, separated by commas"),
+    "subscribePattern": ("", "regular expression; all topics whose whole name matches are read"),
+    "assign": ("", 'partitions to read, such as {"orders": [0, 1]}'),
+    "startingOffsets": (
+        "earliest (batch), latest (stream)",
+        "earliest, latest, group, or an offset a partition",
+    ),
+    "endingOffsets": ("latest", "latest, or an offset for each partition (excluded); batch only"),
+    "startingTimestamp": ("", "ms since 1970: each partition starts at the first record from then on"),
+    "endingTimestamp": ("", "ms since 1970: each partition ends before the first record from then on; batch only"),
+    "startingOffsetsByTimestamp": ("", "the same with a timestamp for each partition"),
+    "endingOffsetsByTimestamp": ("", "the same with a timestamp for each partition; batch only"),
+    "startingOffsetsByTimestampStrategy": ("error", "without a record that late: error, or latest"),
+    "failOnDataLoss": ("true", "whether records that are gone, or a topic made again, end the query"),
+    "maxOffsetsPerTrigger": ("", "most records of a micro-batch, shared out in proportion; stream only"),
+    "minOffsetsPerTrigger": ("", "fewest records of a micro-batch; stream only"),
+    "maxTriggerDelay": ("15m", "how long to wait for minOffsetsPerTrigger; stream only"),
+    "minPartitions": ("", "fewest tasks of a read, if there are as many records"),
+    "maxRecordsPerPartition": ("", "most records of a task"),
+    "includeHeaders": ("false", "whether there is a column headers"),
+    "includeLeaderEpoch": ("false", "whether there is a column leader_epoch"),
+    "client.rack": ("", "rack of the reader: in-sync replicas there are read first; also `kafka.client.rack`"),
+    "kafka.group.id": ("", "consumer group that a query commits its offsets to"),
+    "groupIdPrefix": ("", "taken for compatibility, without effect: a read needs no generated group"),
+}
+_ALIASES = {"kafka.bootstrap.servers": "cluster", "kafka.client.rack": "client.rack"}
+_STORAGE = "storage."  # credentials and endpoints of a root, as in the properties file
+_TIMEOUT = "kafka.request.timeout.ms"
+# Options of the Kafka source that tune its Kafka consumers.
+_WITHOUT_EFFECT = ("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The parsed options. `max_trigger_delay_ms` is in ms; a number that is not given is None."""
+
+    cluster: str
+    config: Config
+    topics: tuple[str, ...]
+    pattern: str | None
+    assigned: frozenset[TopicPartition]
+    starting: OffsetSpec | None
+    ending: OffsetSpec
+    fail_on_data_loss: bool
+    max_offsets: int | None
+    min_offsets: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    include_headers: bool
+    include_leader_epoch: bool
+    rack: str | None
+    group: str | None
+    given: frozenset[str]
+
+    @property
+    def batch_starting(self) -> OffsetSpec:
+        """The start of a batch read: by default the earliest record."""
+        return self.starting or spec_of("starting", {}, "earliest")
+
+    @property
+    def stream_starting(self) -> OffsetSpec:
+        """The start of a new query: by default the end."""
+        return self.starting or spec_of("starting", {}, "latest")
+
+    def check_batch(self) -> None:
+        """Raises InvalidConfigurationException for options that a batch read does not have."""
+        for name in _STREAM_ONLY:
+            if name in self.given:
+                raise InvalidConfigurationException(f"option {name} is for streams; a batch read has one batch")
+        check_batch(self.batch_starting, self.ending)
+
+    def check_stream(self) -> None:
+        """Raises InvalidConfigurationException for options that a stream does not have."""
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if name in self.given:
+                raise InvalidConfigurationException(f"option {name} is for batch reads; a stream has no end")
+
+
+def parse_options(given: Mapping[str, str], warn: bool = False) -> SourceOptions:
+    """The options of a read. `given`: names in any case. With `warn`, one warning tells which have no effect.
+
+    Raises InvalidConfigurationException, which names the option and what is allowed.
+    """
+    options, storage = _known(given, warn)
+    _check_one_strategy(options)
+    if not options.get("cluster"):
+        raise InvalidConfigurationException("option cluster is missing; allowed: the URI of a cluster root")
+    topics = tuple(dict.fromkeys(t.strip() for t in options.get("subscribe", "").split(",") if t.strip()))
+    if "subscribe" in options and not topics:
+        raise InvalidConfigurationException("option subscribe names no topic; allowed: names, separated by commas")
+    has_start = any(name.startswith("starting") for name in options)
+    low, high = (_positive(options, f"{side}OffsetsPerTrigger") for side in ("min", "max"))
+    if low is not None and high is not None and low > high:
+        raise InvalidConfigurationException(
+            f"option minOffsetsPerTrigger is {low}; allowed: at most maxOffsetsPerTrigger, {high}"
+        )
+    starting = spec_of("starting", options, "latest") if has_start else None
+    group = options.get("kafka.group.id")
+    if starting and starting.is_group and not group:
+        raise InvalidConfigurationException("option startingOffsets is group; it needs kafka.group.id")
+    return SourceOptions(
+        cluster=options["cluster"],
+        config=Config.from_properties(storage, "options"),
+        topics=topics,
+        pattern=_pattern(options.get("subscribePattern")),
+        assigned=partitions_of("assign", options["assign"]) if "assign" in options else frozenset(),
+        starting=starting,
+        ending=spec_of("ending", options, "latest"),
+        fail_on_data_loss=_flag(options, "failOnDataLoss", True),
+        max_offsets=high,
+        min_offsets=low,
+        max_trigger_delay_ms=_duration(options.get("maxTriggerDelay", "15m")),
+        min_partitions=_positive(options, "minPartitions"),
+        max_records_per_partition=_positive(options, "maxRecordsPerPartition"),
+        include_headers=_flag(options, "includeHeaders", False),
+        include_leader_epoch=_flag(options, "includeLeaderEpoch", False),
+        rack=options.get("client.rack"),
+        group=group,
+        given=frozenset(options),
+    )
+
+
+def _known(given: Mapping[str, str], warn: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """The options under their own names, and those of storage."""
+    names = {name.lower(): name for name in OPTIONS}
+    aliases = {name.lower(): target for name, target in _ALIASES.items()}
+    unused = {name.lower() for name in _WITHOUT_EFFECT}
+    options: dict[str, str] = {}
+    storage: dict[str, str] = {}
+    ignored = []
+    for written, value in given.items():
+        name = written.lower()
+        if name in names or name in aliases:
+            target = names.get(name) or aliases[name]
+            if options.setdefault(target, value) != value:
+                raise InvalidConfigurationException(f"option {written} is {value!r}, but {target} {options[target]!r}")
+        elif name.startswith(_STORAGE) or name == _TIMEOUT:
+            storage[name.removeprefix("kafka.")] = value
+        elif name.startswith("kafka.") or name in unused:
+            ignored.append(written)
+        else:
+            raise InvalidConfigurationException(f"option {written} is unknown{_nearest(name, names)}")
+    if warn and ignored:
+        _log.warning("options without effect here: %s", ", ".join(sorted(ignored)))
+    return options, storage
+
+
+def _nearest(name: str, names: Mapping[str, str]) -> str:
+    near = get_close_matches(name, names, 1)
+    return f"; did you mean {names[near[0]]}?" if near else f"; allowed: {', '.join(OPTIONS)}"
+
+
+def _check_one_strategy(options: Mapping[str, str]) -> None:
+    found = [name for name in STRATEGIES if name in options]
+    if len(found) != 1:
+        raise InvalidConfigurationException(
+            f"options {', '.join(found)} exclude one another; give one of them"
+            if found
+            else f"nothing says what to read; give one of the options {', '.join(STRATEGIES)}"
+        )
+
+
+def _pattern(given: str | None) -> str | None:
+    try:
+        return re.compile(given).pattern if given is not None else None
+    except re.error as error:
+        raise InvalidConfigurationException(
+            f"option subscribePattern is {given!r}, no regular expression: {error}"
+        ) from error
+
+
+def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    given = options.get(name, str(default)).lower()
+    if given not in ("true", "false"):
+        raise InvalidConfigurationException(f"option {name} is {options[name]!r}; allowed: true, false")
+    return given == "true"
+
+
+def _positive(options: Mapping[str, str], name: str) -> int | None:
+    given = options.get(name)
+    if given is not None and (not (given.isascii() and given.isdigit()) or int(given) < 1):
+        raise InvalidConfigurationException(f"option {name} is {given!r}; allowed: whole numbers from 1 on")
+    return None if given is None else int(given)
+
+
+def _duration(given: str) -> int:
+    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min|h|d)\s*", given)
+    if not found:
+        raise InvalidConfigurationException(
+            f"option maxTriggerDelay is {given!r}; allowed: a number and a unit, one of {', '.join(_UNITS)}, as in 15m"
+        )
+    return int(found[1]) * _UNITS[found[2]]

@@ -1,0 +1,45 @@
+"""The columns and readers of `format("lakelog")`, for Spark's analysis of a read. Spark: `KafkaSourceProvider`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from lakelog.replication.clients.source.columns import columns_of
+from lakelog.replication.clients.source.open_views import open_view
+from lakelog.replication.clients.source.plain_errors import plain_errors
+from lakelog.replication.clients.source.source_options import parse_options
+from lakelog.replication.clients.source.topic_reader import FilteredTopicReader, TopicReader
+from lakelog.replication.clients.source.topic_stream import TopicStreamReader
+
+# The module of Spark's worker that pushes filters down. Spark asks another worker for a reader where that is switched
+# off, and refuses a reader that takes filters then.
+_PUSHES_FILTERS = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+@plain_errors
+def schema_of(given: Mapping[str, str]) -> str:
+    """The columns as DDL. Raises InvalidConfigurationException for wrong options, and InconsistentClusterIdException if
+    there is no cluster."""
+    options = parse_options(given, warn=True)
+    open_view(options.cluster, options.config)
+    return columns_of(options)
+
+
+@plain_errors
+def reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """The batch read. Raises InvalidConfigurationException for options that it does not have."""
+    options = parse_options(given)
+    options.check_batch()
+    return (FilteredTopicReader if _PUSHES_FILTERS in sys.modules else TopicReader)(options, schema)
+
+
+@plain_errors
+def stream_reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """The stream. Raises InvalidConfigurationException for options that it does not have."""
+    options = parse_options(given)
+    options.check_stream()
+    return TopicStreamReader(options, schema)

@@ -1,0 +1,163 @@
+"""The stream of `format("lakelog")`. Spark: `KafkaMicroBatchStream`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from lakelog.replication.clients.source.columns import arrow_schema
+from lakelog.replication.clients.source.lost_records import LostRecords
+from lakelog.replication.clients.source.offset_json import TopicPartition
+from lakelog.replication.clients.source.open_views import partition_view
+from lakelog.replication.clients.source.partition_view import PartitionView, Registered
+from lakelog.replication.clients.source.plain_errors import plain_errors
+from lakelog.replication.clients.source.rate_limit import limited, may_start
+from lakelog.replication.clients.source.read_plan import plan_ranges, plan_tasks
+from lakelog.replication.clients.source.read_tasks import RecordRange
+from lakelog.replication.clients.source.readable_partition import ReadablePartition
+from lakelog.replication.clients.source.source_offset import SourceOffset
+from lakelog.replication.clients.source.source_options import SourceOptions
+from lakelog.replication.clients.source.topic_reader import TopicTask, records_of
+from lakelog.replication.errors import OffsetNotAvailableException
+from lakelog.replication.storage.tables.group_table import CommittedOffset
+
+Offset = dict[str, Any]
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what is committed, each record once.
+
+    An offset never goes back: a new leader's high watermark may be below what was read, and then nothing is new. A
+    partition that is found later starts at its earliest record, which the next offset says before any is read.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        arrow_schema(schema)
+        self._options = options
+        self._schema = schema
+        self._view: PartitionView | None = None  # opened by Spark's process of the query, as tables cannot be pickled
+        self._latest: SourceOffset | None = None
+        self._target: Mapping[TopicPartition, int] | None = None  # where Trigger.AvailableNow ends
+        self._last_start = float("-inf")
+
+    def _open(self) -> PartitionView:
+        self._view = self._view or partition_view(self._options)
+        return self._view
+
+    @plain_errors
+    def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
+        """Where a new query starts, as `startingOffsets` and its like say."""
+        view = self._open()
+        return view.until_available(lambda: self._initial(view)).to_json()
+
+    def _initial(self, view: PartitionView) -> SourceOffset:
+        registered = view.registrations(must_exist=False)
+        starting = self._options.stream_starting
+        starts = view.offsets(starting, "startingOffsets", view.led(registered)) if registered else {}
+        return self._offset(registered, starts)
+
+    @plain_errors
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
+        """How far the next micro-batch reads: as far as committed records go, within the limit."""
+        view = self._open()
+        begun = SourceOffset.from_json(start, view.cluster_id)
+        registered, readable = view.until_available(lambda: self._look(view))
+        starts = LostRecords(self._options.fail_on_data_loss, begun).starts(registered, readable)
+        ends = {p: max(starts[p], r.high_watermark) for p, r in readable.items() if p in starts}
+        new = {p: r.log.log_start_offset for p, r in readable.items() if p not in starts}
+        self._latest = self._offset(registered, {**starts, **new, **ends})
+        if self._target is not None:
+            ends = {p: max(starts[p], min(end, self._target.get(p, 0))) for p, end in ends.items()}
+        return self._offset(registered, {**starts, **new, **self._within_limit(starts, ends, limit)}).to_json()
+
+    def _look(self, view: PartitionView) -> tuple[Registered, dict[TopicPartition, ReadablePartition]]:
+        """The partitions, and those of them that can be read now. The others have nothing new until they can; a query
+        with Trigger.AvailableNow waits for them, since it ends when nothing is new."""
+        registered = view.registrations(must_exist=False)
+        if self._target is not None:
+            led = view.led({partition: each for partition, each in registered.items() if partition in self._target})
+            for partition, each in led.items():
+                if each.high_watermark < self._target[partition]:
+                    raise OffsetNotAvailableException(f"{partition}: the leader does not know yet what is committed")
+            return registered, led
+        found = view.nearest(registered)
+        if any(not isinstance(each, ReadablePartition) for each in found.values()):
+            view.view.cluster.refresh_brokers()
+        return registered, {p: each for p, each in found.items() if isinstance(each, ReadablePartition)}
+
+    def _within_limit(
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: ReadLimit
+    ) -> Mapping[TopicPartition, int]:
+        if isinstance(limit, ReadAllAvailable):
+            return ends
+        available = sum(end - starts[partition] for partition, end in ends.items())
+        least = None if self._target is not None else self._options.min_offsets
+        waited_ms = (time.monotonic() - self._last_start) * 1000
+        if not may_start(available, least, waited_ms, self._options.max_trigger_delay_ms):
+            return {}
+        if available:
+            self._last_start = time.monotonic()
+        return limited(starts, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends
+
+    def _offset(self, registered: Registered, offsets: Mapping[TopicPartition, int]) -> SourceOffset:
+        ids = {partition.topic: registered[partition].topic_id for partition in offsets}
+        return SourceOffset(self._open().cluster_id, ids, offsets)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
+        """`maxOffsetsPerTrigger`. Without it there is a limit that limits nothing if `minOffsetsPerTrigger` is set:
+        Spark's own for that makes a query with Trigger.AvailableNow wait for ever."""
+        most, least = self._options.max_offsets, self._options.min_offsets
+        return ReadMaxRows(most or 2**63 - 1) if most or least else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        """Notes what is committed now, where the query will end."""
+        self._note_target()
+
+    @plain_errors
+    def _note_target(self) -> None:
+        view = self._open()
+        found = view.until_available(lambda: view.led(view.registrations(must_exist=False)))
+        self._target = {partition: readable.high_watermark for partition, readable in found.items()}
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802 (Spark's name)
+        """What was committed at the last look, for the progress of the query."""
+        return self._latest.to_json() if self._latest else None
+
+    @plain_errors
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch."""
+        view = self._open()
+        begun, ended = (SourceOffset.from_json(each, view.cluster_id) for each in (start, end))
+        ranges = view.until_available(lambda: self._ranges(view, begun, ended))
+        return [TopicTask(task) for task in plan_tasks(self._options, ranges)]
+
+    def _ranges(self, view: PartitionView, begun: SourceOffset, ended: SourceOffset) -> list[RecordRange]:
+        bounds = {p: (begun.offsets[p], stop) for p, stop in ended.offsets.items() if p in begun.offsets}
+        moved = {partition: each for partition, each in bounds.items() if each[0] < each[1]}
+        if not moved:
+            return []
+        registered = view.registrations(must_exist=False)
+        kept = LostRecords(self._options.fail_on_data_loss, begun).bounds(view, registered, moved)
+        return plan_ranges(view, registered, kept)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one task."""
+        return records_of(partition, self._options, self._schema)
+
+    @plain_errors
+    def commit(self, end: Offset) -> None:
+        """Commits the offsets of a micro-batch to the consumer group, if the query has one."""
+        if self._options.group is None:
+            return
+        view = self._open()
+        done = SourceOffset.from_json(end, view.cluster_id)
+        view.view.cluster.groups.commit(
+            CommittedOffset(self._options.group, p.topic, done.topic_ids[p.topic], p.partition, offset)
+            for p, offset in done.offsets.items()
+        )

@@ -1,0 +1,150 @@
+"""The options of a read, and what is wrong with them."""
+
+import logging
+
+import pytest
+
+from lakelog.replication.clients.source.offset_json import TopicPartition
+from lakelog.replication.clients.source.offset_spec import EARLIEST, LATEST, OffsetSpec
+from lakelog.replication.clients.source.source_options import parse_options
+from lakelog.replication.errors import InvalidConfigurationException
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+NEEDED = {"cluster": "/lake", "subscribe": "a"}
+
+
+def parsed(**given):
+    return parse_options({**NEEDED, **{name.replace("__", "."): value for name, value in given.items()}})
+
+
+def test_the_defaults_are_those_of_the_kafka_source():
+    found = parsed()
+    assert (found.cluster, found.topics, found.pattern, found.assigned) == ("/lake", ("a",), None, frozenset())
+    assert found.batch_starting == OffsetSpec(EARLIEST)
+    assert found.stream_starting == OffsetSpec(LATEST)
+    assert found.ending == OffsetSpec(LATEST)
+    assert (found.fail_on_data_loss, found.include_headers, found.include_leader_epoch) == (True, False, False)
+    assert (found.max_offsets, found.min_offsets, found.max_trigger_delay_ms) == (None, None, 900_000)
+    assert (found.min_partitions, found.max_records_per_partition, found.rack, found.group) == (None, None, None, None)
+
+
+def test_names_are_written_in_any_case_and_the_address_may_be_that_of_kafka():
+    found = parse_options({"KAFKA.bootstrap.SERVERS": "/lake", "SUBSCRIBE": " a, b ,a", "INCLUDEheaders": "TRUE"})
+    assert (found.cluster, found.topics, found.include_headers) == ("/lake", ("a", "b"), True)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"startingOffsets": "EARLIEST"}, OffsetSpec(EARLIEST)),
+        ({"startingOffsets": '{"a": {"0": 23, "1": -2}}'}, OffsetSpec(LATEST, offsets={A0: 23, A1: -2})),
+        (
+            {"startingOffsetsByTimestamp": '{"a": {"0": 5}}', "startingOffsets": "earliest"},
+            OffsetSpec(LATEST, timestamps={A0: 5}),
+        ),
+        (
+            {"startingTimestamp": "7", "startingOffsetsByTimestamp": '{"a": {"0": 5}}', "startingOffsets": "earliest"},
+            OffsetSpec(LATEST, timestamp=7),
+        ),
+        (
+            {"startingTimestamp": "7", "startingOffsetsByTimestampStrategy": "latest"},
+            OffsetSpec(LATEST, timestamp=7, or_latest=True),
+        ),
+        ({"startingOffsets": "group", "kafka__group__id": "g"}, OffsetSpec(LATEST, is_group=True)),
+    ],
+)
+def test_one_timestamp_goes_before_timestamps_and_those_before_offsets(given, expected):
+    assert parsed(**given).starting == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"cluster": ""}, "option cluster is missing; allowed: the URI of a cluster root"),
+        ({"kafka__bootstrap__servers": "/other"}, "option kafka.bootstrap.servers is '/other', but cluster '/lake'"),
+        ({"subscribePattern": "a.*"}, "options subscribe, subscribePattern exclude one another"),
+        ({"subscribe": " , "}, "option subscribe names no topic"),
+        ({"startingOffset": "latest"}, "option startingOffset is unknown; did you mean startingOffsets?"),
+        ({"path": "/x"}, "option path is unknown; "),
+        ({"startingOffsets": "soon"}, "option startingOffsets is 'soon'; allowed: earliest, latest, group, or JSON"),
+        ({"endingOffsets": "group"}, "option endingOffsets is 'group'; allowed: earliest, latest, or JSON"),
+        ({"startingOffsets": '{"a": {"0": 1'}, "is no JSON: Expecting ',' delimiter at line 1, column 14"),
+        ({"startingOffsets": '{"a": {"0": 1, "0": 2}}'}, 'startingOffsets: "0" is there twice'),
+        ({"startingOffsets": '{"a": 5}'}, 'startingOffsets: "a" has 5; allowed: JSON such as'),
+        ({"startingOffsets": '{"a": {"x": 5}}'}, "topic a has 'x', which is no number of a partition"),
+        ({"startingOffsets": '{"a": {"0": true}}'}, "a-0 has true, which is no whole number"),
+        ({"startingOffsets": '{"a": {"0": -3}}'}, "a-0 has -3; allowed: whole numbers from 0 on, -1 for latest"),
+        ({"startingTimestamp": "-1"}, "option startingTimestamp is '-1'; allowed: milliseconds since 1970"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "a-0 has -1; allowed: whole numbers from 0 on"),
+        ({"startingOffsetsByTimestampStrategy": "x"}, "is 'x'; allowed: error, latest"),
+        ({"startingOffsets": "group"}, "option startingOffsets is group; it needs kafka.group.id"),
+        ({"failOnDataLoss": "perhaps"}, "option failOnDataLoss is 'perhaps'; allowed: true, false"),
+        ({"minPartitions": "0"}, "option minPartitions is '0'; allowed: whole numbers from 1 on"),
+        ({"maxRecordsPerPartition": "many"}, "option maxRecordsPerPartition is 'many'; allowed: whole numbers"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is 9; allowed: at most maxOffsetsPerTrigger, 8"),
+        ({"maxTriggerDelay": "soon"}, "option maxTriggerDelay is 'soon'; allowed: a number and a unit"),
+        ({"storage__cluster": "x"}, "storage.cluster"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_allowed(given, text):
+    with pytest.raises(InvalidConfigurationException) as error:
+        parsed(**given)
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "give one of the options subscribe, subscribePattern, assign"),
+        ({"subscribePattern": "("}, "option subscribePattern is '(', no regular expression"),
+        ({"assign": "[]"}, 'option assign: it is []; allowed: JSON such as {"orders": [0, 1]}'),
+        ({"assign": "{}"}, "option assign: it names no partition"),
+        ({"assign": '{"a": []}'}, 'option assign: "a" has []'),
+        ({"assign": '{"a": [0.5]}'}, "topic a has '0.5', which is no number of a partition"),
+    ],
+)
+def test_exactly_one_option_says_what_is_read(given, text):
+    with pytest.raises(InvalidConfigurationException) as error:
+        parse_options({"cluster": "/lake", **given})
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"startingOffsets": "latest"}, "option startingOffsets: latest (-1) is wrong"),
+        ({"startingOffsets": '{"a": {"0": -1}}'}, "latest (-1) for a-0 is wrong"),
+        ({"endingOffsets": "earliest"}, "option endingOffsets: earliest (-2) is wrong"),
+        ({"endingOffsets": '{"a": {"0": -2}}'}, "earliest (-2) for a-0 is wrong"),
+        ({"maxOffsetsPerTrigger": "5"}, "option maxOffsetsPerTrigger is for streams"),
+    ],
+)
+def test_a_batch_read_has_its_own_rules(given, text):
+    with pytest.raises(InvalidConfigurationException) as error:
+        parsed(**given).check_batch()
+    assert text in str(error.value)
+    parsed(**given).check_stream() if "endingOffsets" not in given else None
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name):
+    value = {"endingOffsets": "latest", "endingTimestamp": "1"}.get(name, '{"a": {"0": 1}}')
+    options = parsed(**{name: value})
+    options.check_batch()
+    with pytest.raises(InvalidConfigurationException, match=f"option {name} is for batch reads"):
+        options.check_stream()
+
+
+def test_options_of_kafka_without_effect_are_named_in_one_warning(caplog):
+    with caplog.at_level(logging.WARNING):
+        given = {"kafka.session.timeout.ms": "1", "fetchOffset.numRetries": "3", "kafka.request.timeout.ms": "77"}
+        options = parse_options({**NEEDED, **given}, warn=True)
+    (record,) = caplog.records
+    assert record.getMessage() == "options without effect here: fetchOffset.numRetries, kafka.session.timeout.ms"
+    assert options.config.request_timeout_ms == 77
+
+
+def test_credentials_of_a_root_are_options_of_storage():
+    options = parsed(storage__cluster__aws_endpoint_url="http://x", storage__2__aws_region="eu").config
+    assert options.storage_options("cluster", {}) == {"AWS_ENDPOINT_URL": "http://x"}
+    assert options.storage_options(2, {}) == {"AWS_REGION": "eu"}

@@ -1,0 +1,243 @@
+"""Batch reads of real logs, without brokers and without Spark."""
+
+import datetime as dt
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, LessThanOrEqual
+from pyspark.sql.types import BinaryType, LongType, StringType
+
+from lakelog.replication.clients.source.topic_reader import TopicReader, TopicTask
+from lakelog.replication.errors import (
+    CorruptRecordException,
+    InvalidConfigurationException,
+    InvalidPartitionsException,
+    LeaderNotAvailableException,
+    OffsetNotAvailableException,
+    OffsetOutOfRangeException,
+    UnknownTopicOrPartitionException,
+)
+from lakelog.replication.storage.log.compaction import compact
+from tests.clients.source.reads import batch_reader, options_of, places, read_batch, rows, schema
+from tests.clients.world import World
+from tests.storage.logs import NOON, P0, P1, TOPIC, fill, lead, replicate, start_at, truncate
+
+NOON_MS = int(NOON.timestamp() * 1000)
+ALL = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
+
+
+@pytest.fixture
+def world(root):
+    """Partition 0 has 0-2 | 3-4, of which 4 is not committed, partition 1 has 0-1."""
+    made = World(root)
+    fill(made.logs[1], P0, 3, 2)
+    fill(made.logs[1], P1, 2)
+    made.say(4)
+    made.say(2, P1)
+    return made
+
+
+def offsets(p0, p1):
+    return f'{{"{TOPIC}": {{"0": {p0}, "1": {p1}}}}}'
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ALL),
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, ALL),
+        ({"startingOffsets": offsets(1, -2), "endingOffsets": offsets(3, 1)}, [(0, 1), (0, 2), (1, 0)]),
+        ({"startingOffsets": offsets(4, 2)}, []),
+        ({"assign": f'{{"{TOPIC}": [1]}}'}, [(1, 0), (1, 1)]),
+        ({"subscribePattern": "fl.*"}, ALL),
+        ({"subscribePattern": "fl"}, []),
+        ({"startingTimestamp": str(NOON_MS + 1)}, [(0, 1), (0, 2), (0, 3), (1, 1)]),
+        ({"endingTimestamp": str(NOON_MS + 1)}, [(0, 0), (1, 0)]),
+        ({"endingTimestamp": str(NOON_MS + 10)}, ALL),
+        ({"startingOffsetsByTimestamp": offsets(NOON_MS + 2, NOON_MS)}, [(0, 2), (0, 3), (1, 0), (1, 1)]),
+        ({"startingTimestamp": str(NOON_MS + 2), "startingOffsetsByTimestampStrategy": "latest"}, [(0, 2), (0, 3)]),
+        ({"minPartitions": "4"}, ALL),
+        ({"maxRecordsPerPartition": "1"}, ALL),
+    ],
+)
+def test_fe_01_what_is_committed_within_the_offsets_is_read_once(world, given, expected):
+    assert read_batch(world, **given) == expected
+
+
+def test_the_columns_are_those_of_the_kafka_source(world):
+    reader = batch_reader(world, includeHeaders="true", includeLeaderEpoch="true")
+    first = rows(reader, reader.partitions())[0]
+    assert first == {
+        "key": b"k", "value": b"0", "topic": TOPIC, "partition": 0, "offset": 0, "timestamp": NOON, "timestampType": 0,
+        "headers": None, "leader_epoch": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"startingOffsets": offsets(5, 0)}, OffsetOutOfRangeException, "offset 5 of flights-0 is out of range"),
+        ({"endingOffsets": offsets(5, 0)}, OffsetOutOfRangeException, "option endingOffsets: offset 5 of flights-0"),
+        (
+            {"startingOffsets": offsets(2, 0), "endingOffsets": offsets(1, 1)}, OffsetOutOfRangeException,
+            "flights-0: the read starts at offset 2, after its end 1",
+        ),
+        ({"startingOffsets": f'{{"{TOPIC}": {{"0": 1}}}}'}, InvalidConfigurationException, "it lacks flights-1"),
+        ({"startingOffsets": '{"x": {"0": 1}}'}, InvalidConfigurationException, "it lacks flights-0"),
+        (
+            {"assign": f'{{"{TOPIC}": [1]}}', "startingOffsets": offsets(0, 0)}, InvalidConfigurationException,
+            "it has flights-0, which is not read",
+        ),
+        ({"assign": f'{{"{TOPIC}": [7]}}'}, InvalidPartitionsException, "topic flights has no partition flights-7"),
+        ({"subscribePattern": "x", "assign": "{}"}, InvalidConfigurationException, "exclude one another"),
+        ({"startingTimestamp": str(NOON_MS + 9)}, OffsetOutOfRangeException, "no record of flights-0 is as late as"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_named(world, given, error, text):
+    with pytest.raises(error, match=text):
+        read_batch(world, **given)
+
+
+def test_a_topic_that_is_not_there_is_an_error(world):
+    reader = TopicReader(options_of(world, subscribe="nobody"), schema(offset=LongType()))
+    with pytest.raises(UnknownTopicOrPartitionException, match="no topic nobody; there are: flights"):
+        reader.partitions()
+
+
+def test_deleted_records_are_named(world):
+    start_at(world.logs[1], P0, 3)
+    world.say(4)
+    assert read_batch(world) == ALL[3:]
+    with pytest.raises(OffsetOutOfRangeException, match="offset 1 of flights-0 is out of range, committed: 3 to 4"):
+        read_batch(world, startingOffsets=offsets(1, 0))
+
+
+def test_without_a_leader_the_read_waits_and_then_says_why(world):
+    world.change(leader=-1, leader_epoch=1)
+    with pytest.raises(LeaderNotAvailableException, match="flights-0: no leader; replicas are"):
+        read_batch(world)
+
+
+def test_kip_207_a_new_leader_that_does_not_know_what_is_committed_is_waited_for(world):
+    world.change(leader_epoch=1)
+    lead(world.logs[1], P0, epoch=1)
+    world.say(4)
+    with pytest.raises(OffsetNotAvailableException, match="how much is committed is not known yet"):
+        read_batch(world)
+
+
+def test_a_segment_that_has_gone_since_the_plan_is_looked_for_again(world):
+    fill(world.logs[1], P0, 1, 1, 1, 1)
+    world.say(4)
+    reader = batch_reader(world)
+    tasks = reader.partitions()
+    compact(world.logs[1], 1 << 20, 2, 1 << 20, "test")
+    names = {each.segment for task in tasks for each in task.ranges}
+    gone = [name for name in names if name not in world.logs[1].refresh().segments]
+    assert gone
+    for name in gone:
+        world.logs[1].root.delete(name)
+    assert places(rows(reader, tasks)) == ALL
+
+
+def test_rows_that_are_not_those_of_the_plan_are_never_given_out(world):
+    reader = batch_reader(world)
+    (task,) = reader.partitions()
+    wrong = TopicTask([replace(each, first_row=each.first_row + 1) for each in task.ranges])
+    assert places(rows(reader, [wrong])) == ALL
+
+
+def test_records_that_cannot_be_read_are_an_error_that_names_the_file(world):
+    reader = batch_reader(world)
+    tasks = reader.partitions()
+    path = world.logs[1].root.path(tasks[0].ranges[0].segment)
+    content = bytearray(Path(path).read_bytes())
+    content[20:40] = bytes(20)
+    Path(path).write_bytes(content)
+    with pytest.raises(CorruptRecordException, match=path):
+        rows(reader, tasks)
+
+
+@pytest.mark.parametrize(
+    ("filters", "segments", "expected"),
+    [
+        ([EqualTo(("partition",), 1)], 1, [(1, 0), (1, 1)]),
+        ([In(("partition",), (1, 5))], 1, [(1, 0), (1, 1)]),
+        ([EqualTo(("topic",), "other")], 0, []),
+        ([GreaterThan(("offset",), 1)], 2, [(0, 2), (0, 3)]),
+        ([GreaterThanOrEqual(("offset",), 3), IsNotNull(("offset",))], 1, [(0, 3)]),
+        ([LessThan(("offset",), 1)], 2, [(0, 0), (1, 0)]),
+        ([LessThanOrEqual(("offset",), 0), EqualTo(("partition",), 0)], 1, [(0, 0)]),
+        ([EqualTo(("offset",), 3)], 1, [(0, 3)]),
+        ([In(("offset",), (1, 2))], 2, [(0, 1), (0, 2), (1, 1)]),
+        ([GreaterThan(("timestamp",), NOON + dt.timedelta(milliseconds=1))], 1, [(0, 0), (0, 1), (0, 2)]),
+        ([EqualTo(("key",), b"x"), LessThan(("timestamp",), NOON)], 3, ALL),
+    ],
+)
+def test_filters_spare_partitions_offsets_and_batches(world, filters, segments, expected):
+    """Spark applies them again, so what is read may be more, never less."""
+    reader = batch_reader(world)
+    assert list(reader.pushFilters(filters)) == filters
+    tasks = reader.partitions()
+    assert len({each.segment for task in tasks for each in task.ranges}) == segments
+    assert places(rows(reader, tasks)) == expected
+
+
+def test_a_schema_of_ones_own_reads_only_those_columns(world):
+    reader = TopicReader(options_of(world), schema(value=BinaryType(), offset=LongType()))
+    (task,) = reader.partitions()
+    batches = list(reader.read(task))
+    assert batches[0].schema.names == ["value", "offset"]
+    assert pa.types.is_int64(batches[0].schema.field("offset").type)
+    with pytest.raises(InvalidConfigurationException, match="a topic has no column value string; allowed: key binary"):
+        TopicReader(options_of(world), schema(value=StringType()))
+
+
+class TestNearestReplica:
+    """KIP-392: an in-sync replica in the reader's rack, never past its own HW."""
+
+    @pytest.fixture
+    def near(self, world):
+        replicate(world.logs[1], world.logs[2], P0)
+        replicate(world.logs[1], world.logs[2], P1)
+        world.put_in_rack(2, "eu")
+        return world
+
+    def brokers(self, world, **given):
+        reader = batch_reader(world, **given)
+        tasks = reader.partitions()
+        assert places(rows(reader, tasks)) == ALL
+        return {int(each.root.uri.split("broker-")[1][0]) for task in tasks for each in task.ranges}
+
+    def test_kip_392_it_is_read_if_it_has_come_far_enough(self, near):
+        near.say(4, broker=2)
+        near.say(2, P1, broker=2)
+        assert self.brokers(near) == {1}
+        assert self.brokers(near, **{"client.rack": "eu"}) == {2}
+        assert self.brokers(near, **{"kafka.client.rack": "us"}) == {1}
+
+    def test_kip_392_the_leader_is_read_where_its_hw_is_behind(self, near):
+        near.say(3, broker=2)
+        near.say(2, P1, broker=2)
+        assert self.brokers(near, **{"client.rack": "eu"}) == {1, 2}
+
+    @pytest.mark.parametrize("changes", [{"state": "Truncating"}, {"leader_epoch": 7}, {"chain": "another"}])
+    def test_kip_392_a_replica_that_is_not_in_sync_is_not_read(self, near, changes):
+        near.say(4, broker=2, **changes)
+        near.say(2, P1, broker=2, **changes)
+        assert self.brokers(near, **{"client.rack": "eu"}) == {1}
+
+    def test_kip_392_a_replica_that_has_left_the_isr_is_not_read(self, near):
+        near.say(4, broker=2)
+        near.say(2, P1, broker=2)
+        for partition in (P0, P1):
+            near.change(partition, isr=(1,))
+        assert self.brokers(near, **{"client.rack": "eu"}) == {1}
+
+    def test_kip_392_a_replica_that_has_lost_its_end_is_not_read(self, near):
+        near.say(4, broker=2)
+        near.say(2, P1, broker=2)
+        truncate(near.logs[2], {P0: 3})
+        assert self.brokers(near, **{"client.rack": "eu"}) == {1, 2}

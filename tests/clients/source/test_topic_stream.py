@@ -1,0 +1,239 @@
+"""The stream over real logs, without brokers and without Spark: offsets as Spark asks for them."""
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from lakelog.replication.errors import (
+    InvalidConfigurationException,
+    LeaderNotAvailableException,
+    OffsetNotAvailableException,
+    OffsetOutOfRangeException,
+)
+from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.topic import Topic
+from tests.clients.source.reads import places, rows, stream_reader
+from tests.clients.world import World
+from tests.registrations import joined
+from tests.storage.logs import P0, P1, P2, TOPIC, TOPIC_ID, fill, lead, replicate, start_at
+
+ALL = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
+EVERYTHING = ReadAllAvailable()
+
+
+@pytest.fixture
+def world(root):
+    """Partition 0 has 0-2 | 3-4, of which 4 is not committed, partition 1 has 0-1."""
+    made = World(root)
+    fill(made.logs[1], P0, 3, 2)
+    fill(made.logs[1], P1, 2)
+    made.say(4)
+    made.say(2, P1)
+    return made
+
+
+def stream(world, **given):
+    return stream_reader(world, **{"startingOffsets": "earliest", **given})
+
+
+def offsets(found):
+    return found["offsets"]
+
+
+def read(reader, start, end):
+    return places(rows(reader, reader.partitions(start, end)))
+
+
+def test_each_record_is_read_once_and_only_what_is_committed(world):
+    reader = stream(world)
+    start = reader.initialOffset()
+    assert offsets(start) == {TOPIC: {"0": 0, "1": 0}}
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert offsets(end) == {TOPIC: {"0": 4, "1": 2}}
+    assert read(reader, start, end) == ALL
+    assert reader.latestOffset(end, EVERYTHING) == end
+    assert reader.partitions(end, end) == []
+    world.say(5)
+    later = reader.latestOffset(end, EVERYTHING)
+    assert read(reader, end, later) == [(0, 4)]
+    assert reader.reportLatestOffset() == later
+
+
+def test_a_new_query_starts_at_the_end_unless_told_otherwise(world):
+    reader = stream_reader(world)
+    assert offsets(reader.initialOffset()) == {TOPIC: {"0": 4, "1": 2}}
+
+
+@pytest.mark.parametrize(
+    ("given", "limit", "expected"),
+    [
+        ({"maxOffsetsPerTrigger": "3"}, None, {"0": 2, "1": 1}),
+        ({"maxOffsetsPerTrigger": "3"}, EVERYTHING, {"0": 4, "1": 2}),
+        ({"minOffsetsPerTrigger": "7", "maxTriggerDelay": "1h"}, None, {"0": 4, "1": 2}),
+        ({}, None, {"0": 4, "1": 2}),
+    ],
+)
+def test_a_micro_batch_takes_no_more_than_its_limit(world, given, limit, expected):
+    """The first micro-batch waits for nothing."""
+    reader = stream(world, **given)
+    end = reader.latestOffset(reader.initialOffset(), limit or reader.getDefaultReadLimit())
+    assert offsets(end) == {TOPIC: expected}
+
+
+def test_a_micro_batch_waits_for_enough_records_but_not_longer_than_the_delay(world):
+    reader = stream(world, minOffsetsPerTrigger="2", maxTriggerDelay="1h")
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    world.say(5)
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end, "one is not enough"
+    fill(world.logs[1], P1, 1)
+    world.say(3, P1)
+    assert offsets(reader.latestOffset(end, reader.getDefaultReadLimit())) == {TOPIC: {"0": 5, "1": 3}}
+    patient = stream(world, minOffsetsPerTrigger="99", maxTriggerDelay="0ms")
+    assert offsets(patient.latestOffset(end, ReadMaxRows(9))) == {TOPIC: {"0": 5, "1": 3}}, "the delay is over"
+
+
+def test_a_topic_that_is_not_there_yet_is_waited_for_and_read_from_its_start(world):
+    reader = stream_reader(world, subscribe="later")
+    start = reader.initialOffset()
+    assert offsets(start) == {}
+    assert reader.latestOffset(start, EVERYTHING) == start
+    other = stream_reader(world, subscribePattern="fl.*", startingOffsets="latest")
+    nothing = {**other.initialOffset(), "topic_ids": {}, "offsets": {}}
+    found = other.latestOffset(nothing, EVERYTHING)
+    assert offsets(found) == {TOPIC: {"0": 0, "1": 0}}, "first where it starts"
+    assert read(other, nothing, found) == []
+    assert read(other, found, other.latestOffset(found, EVERYTHING)) == ALL
+
+
+def test_a_new_partition_is_read_from_its_earliest_record(world):
+    reader = stream(world)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    world.partitions[P2] = joined(new_partition(TOPIC, TOPIC_ID, 2, (1, 2), {1, 2}))
+    world.change(P2)
+    lead(world.logs[1], P2, epoch=0)
+    fill(world.logs[1], P2, 3)
+    world.say(3, P2)
+    found = reader.latestOffset(end, EVERYTHING)
+    assert offsets(found) == {TOPIC: {"0": 4, "1": 2, "2": 0}}
+    last = reader.latestOffset(found, EVERYTHING)
+    assert read(reader, found, last) == [(2, 0), (2, 1), (2, 2)]
+
+
+def test_an_offset_never_goes_back_behind_a_new_leader(world):
+    """The new leader's HW is behind; the records are read when it has come as far again."""
+    reader = stream(world)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    replicate(world.logs[1], world.logs[2], P0)
+    world.change(leader=2, leader_epoch=1)
+    lead(world.logs[2], P0, epoch=1)
+    world.say(3, broker=2)
+    assert reader.latestOffset(end, EVERYTHING) == end
+    with pytest.raises(LeaderNotAvailableException, match="flights-0: no replica has committed records up to offset 4"):
+        reader.partitions(start, end)
+    world.say(5, broker=2)
+    assert read(reader, start, end) == ALL
+    assert read(reader, end, reader.latestOffset(end, EVERYTHING)) == [(0, 4)]
+
+
+def test_a_partition_without_a_leader_has_nothing_new(world):
+    reader = stream(world)
+    start = reader.initialOffset()
+    world.change(leader=-1, leader_epoch=1)
+    end = reader.latestOffset(start, EVERYTHING)
+    assert offsets(end) == {TOPIC: {"0": 0, "1": 2}}
+    assert read(reader, start, end) == [(1, 0), (1, 1)]
+
+
+def test_trigger_available_now_ends_where_it_began_to_look(world):
+    reader = stream(world, maxOffsetsPerTrigger="4", minOffsetsPerTrigger="3", maxTriggerDelay="1h")
+    end = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    world.say(5)
+    found = []
+    while (last := reader.latestOffset(end, reader.getDefaultReadLimit())) != end:
+        found, end = found + read(reader, end, last), last
+    assert sorted(found) == ALL
+
+
+def test_trigger_available_now_waits_for_a_leader_since_it_would_end_otherwise(world):
+    reader = stream(world)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    lead(world.logs[1], P0, epoch=1)
+    world.change(leader_epoch=1)
+    world.say(3)
+    with pytest.raises(OffsetNotAvailableException, match="flights-0: the leader does not know yet"):
+        reader.latestOffset(start, EVERYTHING)
+    world.change(leader=-1, leader_epoch=2)
+    with pytest.raises(LeaderNotAvailableException, match="flights-0: no leader"):
+        reader.latestOffset(start, EVERYTHING)
+
+
+def made_again(world):
+    world.cluster.topics.change([Topic(TOPIC, "another-id", 1)], [TOPIC_ID], {"who": "test"})
+    again = joined(new_partition(TOPIC, "another-id", 0, (1, 2), {1, 2}))
+    world.cluster.metadata.put([again], {"who": "test"})
+
+
+def deleted(world):
+    start_at(world.logs[1], P0, 3)
+    world.say(4)
+
+
+@pytest.mark.parametrize(
+    ("happens", "text"),
+    [
+        (
+            made_again,
+            "flights-0: the topic was made again: it had id flights-id and has another-id; failOnDataLoss=false",
+        ),
+        (deleted, "flights-0: records 0 to 2 are deleted, the log starts at 3; failOnDataLoss=false"),
+    ],
+)
+def test_lost_records_end_the_query_with_what_was_lost(world, happens, text):
+    reader = stream(world)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    happens(world)
+    for ask in (lambda: reader.latestOffset(start, EVERYTHING), lambda: reader.partitions(start, end)):
+        with pytest.raises(OffsetOutOfRangeException, match=text):
+            ask()
+
+
+def test_without_fail_on_data_loss_the_query_goes_on_with_what_is_there(world):
+    reader = stream(world, failOnDataLoss="false")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    deleted(world)
+    assert read(reader, start, end) == [(0, 3), (1, 0), (1, 1)]
+    assert reader.latestOffset(start, EVERYTHING) == end
+    made_again(world)
+    assert read(reader, start, end) == []
+    assert offsets(reader.latestOffset(end, EVERYTHING)) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"cluster_id": "another"}, "the checkpoint is of cluster another, the option cluster names "),
+        ({"version": 9}, "this version of Lakelog did not write; start the query with a new checkpointLocation"),
+        ({"version": None}, "this version of Lakelog did not write"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused(world, changes, text):
+    reader = stream(world)
+    start = {**reader.initialOffset(), **changes}
+    with pytest.raises(InvalidConfigurationException, match=text):
+        reader.latestOffset(start, EVERYTHING)
+
+
+def test_ap_04_a_query_commits_its_offsets_to_its_group_and_another_starts_there(world):
+    reader = stream(world, **{"kafka.group.id": "g"})
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(3))
+    reader.commit(end)
+    assert world.consumer("g").committed(TOPIC) == {0: 2, 1: 1}
+    other = stream(world, startingOffsets="group", **{"kafka.group.id": "g"})
+    assert offsets(other.initialOffset()) == {TOPIC: {"0": 2, "1": 1}}
+    stream(world).commit(end)
+    unknown = stream(world, startingOffsets="group", **{"kafka.group.id": "nobody"})
+    assert offsets(unknown.initialOffset()) == {TOPIC: {"0": 4, "1": 2}}, "what it has not committed starts at the end"
