@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
     from pyspark.sql.types import StructType
 
 
 class DefaultSource(DataSource):
-    """`format("lakelog")`: reads topics of a cluster, with the options and columns of Spark's Kafka source."""
+    """`format("lakelog")`: reads and writes topics of a cluster, as Spark's Kafka source and sink do."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,3 +44,15 @@ class DefaultSource(DataSource):
         from lakelog.replication.clients.source.topic_source import stream_reader_of
 
         return stream_reader_of(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """The batch write."""
+        from lakelog.replication.clients.sink.topic_sink import writer_of
+
+        return writer_of(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 (Spark's name)
+        """The streaming write."""
+        from lakelog.replication.clients.sink.topic_sink import stream_writer_of
+
+        return stream_writer_of(self.options, schema)

@@ -5,7 +5,7 @@ Kafka: `TransactionManager`, `TxnPartitionEntry`. KIP-98, KIP-360, KAFKA-5494. [
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
@@ -51,6 +51,12 @@ class ProducerIdentity:
         for sends in places.values():
             sends.in_flight.append(send)
         return send
+
+    def resume(self, topic: str, sequences: Mapping[TopicIdPartition, int]) -> None:
+        """Sets the sequences of the next records, for a producer whose sequences somebody else has kept."""
+        for partition, sequence in sequences.items():
+            sends = self._partitions.setdefault((topic, partition.partition), _PartitionSends(self.given))
+            sends.next[partition] = sequence
 
     def use_up(self) -> None:
         """No partition may begin to use the present identity from now on."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST, offset_for
+from lakelog.replication.clients.open_views import open_view
 from lakelog.replication.clients.source.offset_json import TopicPartition
 from lakelog.replication.clients.source.offset_spec import OffsetSpec
 from lakelog.replication.clients.source.readable_partition import ReadablePartition, ReplicaSelector
@@ -27,7 +28,6 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.delayed_operation import check_offset_available
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.storage.cluster import Cluster
 
 Answer = TypeVar("Answer")
 Registered = Mapping[TopicPartition, PartitionRegistration]
@@ -36,9 +36,9 @@ Registered = Mapping[TopicPartition, PartitionRegistration]
 class PartitionView:
     """A read's look at the cluster. It keeps the handles on tables open between looks."""
 
-    def __init__(self, options: SourceOptions, view: TopicView | None = None) -> None:
+    def __init__(self, options: SourceOptions, view: TopicView) -> None:
         self.options = options
-        self.view = view or TopicView(Cluster.open(options.cluster, options.config))
+        self.view = view
 
     @property
     def cluster_id(self) -> str:
@@ -128,6 +128,11 @@ class PartitionView:
         kept = self.view.cluster.groups.committed(self.options.group)
         found = {partition: kept.get(r.registration.topic_id_partition) for partition, r in readable.items()}
         return {partition: offset for partition, offset in found.items() if offset is not None}
+
+
+def partition_view(options: SourceOptions) -> PartitionView:
+    """A view with the open tables of an earlier one of this process, if that was of the same cluster."""
+    return PartitionView(options, open_view(options.cluster, options.config))
 
 
 def _check_named(spec: OffsetSpec, name: str, readable: Mapping[TopicPartition, object]) -> None:

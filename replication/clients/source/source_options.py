@@ -5,14 +5,13 @@ Spark: `KafkaSourceProvider`.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from lakelog.replication.clients.source.offset_json import TopicPartition, partitions_of
 from lakelog.replication.clients.source.offset_spec import OffsetSpec, check_batch, spec_of
+from lakelog.replication.clients.spark_options import flag, known_options, positive
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException
 
@@ -46,13 +45,10 @@ OPTIONS: Mapping[str, tuple[str, str]] = {
     "groupIdPrefix": ("", "taken for compatibility, without effect: a read needs no generated group"),
 }
 _ALIASES = {"kafka.bootstrap.servers": "cluster", "kafka.client.rack": "client.rack"}
-_STORAGE = "storage."  # credentials and endpoints of a root, as in the properties file
-_TIMEOUT = "kafka.request.timeout.ms"
 # Options of the Kafka source that tune its Kafka consumers.
 _WITHOUT_EFFECT = ("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger")
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -107,15 +103,13 @@ def parse_options(given: Mapping[str, str], warn: bool = False) -> SourceOptions
 
     Raises InvalidConfigurationException, which names the option and what is allowed.
     """
-    options, storage = _known(given, warn)
+    options, storage = known_options(given, OPTIONS, _ALIASES, _WITHOUT_EFFECT, warn)
     _check_one_strategy(options)
-    if not options.get("cluster"):
-        raise InvalidConfigurationException("option cluster is missing; allowed: the URI of a cluster root")
     topics = tuple(dict.fromkeys(t.strip() for t in options.get("subscribe", "").split(",") if t.strip()))
     if "subscribe" in options and not topics:
         raise InvalidConfigurationException("option subscribe names no topic; allowed: names, separated by commas")
     has_start = any(name.startswith("starting") for name in options)
-    low, high = (_positive(options, f"{side}OffsetsPerTrigger") for side in ("min", "max"))
+    low, high = (positive(options, f"{side}OffsetsPerTrigger") for side in ("min", "max"))
     if low is not None and high is not None and low > high:
         raise InvalidConfigurationException(
             f"option minOffsetsPerTrigger is {low}; allowed: at most maxOffsetsPerTrigger, {high}"
@@ -132,48 +126,18 @@ def parse_options(given: Mapping[str, str], warn: bool = False) -> SourceOptions
         assigned=partitions_of("assign", options["assign"]) if "assign" in options else frozenset(),
         starting=starting,
         ending=spec_of("ending", options, "latest"),
-        fail_on_data_loss=_flag(options, "failOnDataLoss", True),
+        fail_on_data_loss=flag(options, "failOnDataLoss", True),
         max_offsets=high,
         min_offsets=low,
         max_trigger_delay_ms=_duration(options.get("maxTriggerDelay", "15m")),
-        min_partitions=_positive(options, "minPartitions"),
-        max_records_per_partition=_positive(options, "maxRecordsPerPartition"),
-        include_headers=_flag(options, "includeHeaders", False),
-        include_leader_epoch=_flag(options, "includeLeaderEpoch", False),
+        min_partitions=positive(options, "minPartitions"),
+        max_records_per_partition=positive(options, "maxRecordsPerPartition"),
+        include_headers=flag(options, "includeHeaders", False),
+        include_leader_epoch=flag(options, "includeLeaderEpoch", False),
         rack=options.get("client.rack"),
         group=group,
         given=frozenset(options),
     )
-
-
-def _known(given: Mapping[str, str], warn: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """The options under their own names, and those of storage."""
-    names = {name.lower(): name for name in OPTIONS}
-    aliases = {name.lower(): target for name, target in _ALIASES.items()}
-    unused = {name.lower() for name in _WITHOUT_EFFECT}
-    options: dict[str, str] = {}
-    storage: dict[str, str] = {}
-    ignored = []
-    for written, value in given.items():
-        name = written.lower()
-        if name in names or name in aliases:
-            target = names.get(name) or aliases[name]
-            if options.setdefault(target, value) != value:
-                raise InvalidConfigurationException(f"option {written} is {value!r}, but {target} {options[target]!r}")
-        elif name.startswith(_STORAGE) or name == _TIMEOUT:
-            storage[name.removeprefix("kafka.")] = value
-        elif name.startswith("kafka.") or name in unused:
-            ignored.append(written)
-        else:
-            raise InvalidConfigurationException(f"option {written} is unknown{_nearest(name, names)}")
-    if warn and ignored:
-        _log.warning("options without effect here: %s", ", ".join(sorted(ignored)))
-    return options, storage
-
-
-def _nearest(name: str, names: Mapping[str, str]) -> str:
-    near = get_close_matches(name, names, 1)
-    return f"; did you mean {names[near[0]]}?" if near else f"; allowed: {', '.join(OPTIONS)}"
 
 
 def _check_one_strategy(options: Mapping[str, str]) -> None:
@@ -193,20 +157,6 @@ def _pattern(given: str | None) -> str | None:
         raise InvalidConfigurationException(
             f"option subscribePattern is {given!r}, no regular expression: {error}"
         ) from error
-
-
-def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
-    given = options.get(name, str(default)).lower()
-    if given not in ("true", "false"):
-        raise InvalidConfigurationException(f"option {name} is {options[name]!r}; allowed: true, false")
-    return given == "true"
-
-
-def _positive(options: Mapping[str, str], name: str) -> int | None:
-    given = options.get(name)
-    if given is not None and (not (given.isascii() and given.isdigit()) or int(given) < 1):
-        raise InvalidConfigurationException(f"option {name} is {given!r}; allowed: whole numbers from 1 on")
-    return None if given is None else int(given)
 
 
 def _duration(given: str) -> int:

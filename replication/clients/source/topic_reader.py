@@ -9,10 +9,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from lakelog.replication.clients.plain_errors import plain_errors, plain_iteration
 from lakelog.replication.clients.source.columns import arrow_schema
-from lakelog.replication.clients.source.open_views import partition_view
-from lakelog.replication.clients.source.partition_view import PartitionView, Registered
-from lakelog.replication.clients.source.plain_errors import plain_errors, plain_iteration
+from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
 from lakelog.replication.clients.source.pushed_filters import NO_FILTERS, PushedFilters
 from lakelog.replication.clients.source.read_plan import Bounds, FindAgain, plan_ranges, plan_tasks
 from lakelog.replication.clients.source.read_tasks import RecordRange

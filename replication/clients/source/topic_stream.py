@@ -11,12 +11,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.source.columns import arrow_schema
 from lakelog.replication.clients.source.lost_records import LostRecords
 from lakelog.replication.clients.source.offset_json import TopicPartition
-from lakelog.replication.clients.source.open_views import partition_view
-from lakelog.replication.clients.source.partition_view import PartitionView, Registered
-from lakelog.replication.clients.source.plain_errors import plain_errors
+from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
 from lakelog.replication.clients.source.rate_limit import limited, may_start
 from lakelog.replication.clients.source.read_plan import plan_ranges, plan_tasks
 from lakelog.replication.clients.source.read_tasks import RecordRange

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-from lakelog.replication.clients.source.partition_view import PartitionView
-from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import Cluster
@@ -14,11 +12,6 @@ from lakelog.replication.storage.root_identity import read_identity
 _MOST = 8
 _lock = threading.Lock()
 _views: dict[tuple[str, Config], TopicView] = {}
-
-
-def partition_view(options: SourceOptions) -> PartitionView:
-    """A view with the open tables of an earlier one of this process, if that was of the same cluster."""
-    return PartitionView(options, open_view(options.cluster, options.config))
 
 
 def open_view(cluster_uri: str, config: Config) -> TopicView:

@@ -1,0 +1,84 @@
+"""The options of `format("lakelog")` when writing, and the columns that it takes. Spark: `KafkaWriter`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from lakelog.replication.clients.spark_options import known_options
+from lakelog.replication.config import Config
+from lakelog.replication.errors import InvalidConfigurationException, InvalidRecordException
+from lakelog.replication.protocol.append import ALL, parse_acks
+from lakelog.replication.protocol.topic_name import check_not_internal
+
+# Each option with its default and its meaning. The documents are made from this.
+OPTIONS: Mapping[str, tuple[str, str]] = {
+    "cluster": ("", "URI of the cluster root; `kafka.bootstrap.servers` says the same"),
+    "topic": ("", "topic of all records; without it the column topic says it"),
+    "acks": ("all", "all, 1 or 0; a stream has all; also `kafka.acks`"),
+    "includeHeaders": ("", "taken for compatibility, without effect: a column headers is always written"),
+}
+_ALIASES = {"kafka.bootstrap.servers": "cluster", "kafka.acks": "acks"}
+
+_HEADERS = "array<struct<key:string,value:binary>>"
+# The columns that are written, and their types. Others are left out, as by Spark's Kafka sink.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": (_HEADERS,),
+    "topic": ("string",),
+    "partition": ("int",),
+}
+# A batch as the executors hand it over: each record with its place.
+ROUTED = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """The parsed options. `topic` is None if a column says it."""
+
+    cluster: str
+    config: Config
+    topic: str | None
+    acks: int
+
+    def check_stream(self) -> None:
+        """Raises InvalidConfigurationException for a stream that does not wait for all in-sync replicas: its batches
+        would not be written exactly once."""
+        if self.acks != ALL:
+            raise InvalidConfigurationException("option acks: a stream writes each record exactly once; allowed: all")
+
+
+def parse_sink_options(given: Mapping[str, str], warn: bool = False) -> SinkOptions:
+    """The options of a write. Raises InvalidConfigurationException, InvalidRequiredAcksException and, for an internal
+    topic, InvalidTopicException."""
+    options, storage = known_options(given, OPTIONS, _ALIASES, (), warn)
+    topic = options.get("topic")
+    if topic is not None:
+        check_not_internal(topic, "a sink")
+    config = Config.from_properties(storage, "options")
+    return SinkOptions(options["cluster"], config, topic, parse_acks(options.get("acks", "all")))
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Raises InvalidRecordException for a column of a wrong type, and where nothing says the value or the topic."""
+    types = {each.name: each.dataType.simpleString() for each in schema.fields}
+    for name, allowed in COLUMNS.items():
+        if name in types and types[name] not in allowed:
+            raise InvalidRecordException(f"column {name} is {types[name]}; allowed: {' or '.join(allowed)}")
+    if "value" not in types:
+        raise InvalidRecordException("there is no column value; a null value is a tombstone, and allowed")
+    if options.topic is None and "topic" not in types:
+        raise InvalidRecordException("nothing says the topic: set the option topic, or add a column topic")

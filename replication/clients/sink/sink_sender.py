@@ -1,0 +1,71 @@
+"""Sends staged records to the leaders of their partitions, under given sequences. Kafka: `Sender`, KIP-98."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from blake3 import blake3
+
+from lakelog.replication.clients.record_set import ArrowRecordSet
+from lakelog.replication.clients.sender import Sender
+from lakelog.replication.clients.sink.routed_records import by_topic
+from lakelog.replication.clients.sink.stage import Part, Sequences, Stage
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.errors import OutOfOrderSequenceException
+from lakelog.replication.protocol.append import ALL
+from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.acknowledge_round import produce
+from lakelog.replication.protocol.rounds.send_round import SendOptions
+
+_RETRIES = 2**31 - 1
+
+
+def producer_id_of(name: str) -> int:
+    """The producer id of a query: 62 bits of a hash of its id, so that nobody need remember it."""
+    return int.from_bytes(blake3(name.encode()).digest(8), "big") >> 2
+
+
+class SinkSender:
+    """Sends parts of a batch with acks=all. `name`: the id of the query, from which its producer id follows."""
+
+    def __init__(self, view: TopicView, stage: Stage, name: str, timeout_ms: int) -> None:
+        self._view = view
+        self._stage = stage
+        self._who = ProducerIdAndEpoch(producer_id_of(name), 0)
+        self._name = name
+        self._timeout_ms = timeout_ms
+
+    def __call__(self, parts: Sequence[Part], sequences: Sequences) -> None:
+        """Sends the records of parts, and waits until all are committed. What a log has already it does not take again.
+
+        Raises the error of the first partition that has one, UnknownTopicOrPartitionException, KafkaStorageException,
+        and OutOfOrderSequenceException where acknowledged records of the query have been lost.
+        """
+        records = pa.concat_tables(self._stage.read_part(part) for part in parts)
+        for topic, ours in by_topic(records):
+            self._send(topic, ours, sequences[topic])
+
+    def _send(self, topic: str, records: pa.Table, sequences: Mapping[int, int]) -> None:
+        partitions = self._view.partitions(topic)
+        segment_bytes = self._view.cluster.config.log_segment_bytes
+        given = ArrowRecordSet(topic, records, len(partitions), 0, segment_bytes)
+        identity = ProducerIdentity(self._who)
+        places = {TopicIdPartition(partitions[n].topic_id, n): sequences[n] for n in given.counts}
+        identity.resume(topic, places)
+        options = SendOptions(
+            f"query {self._name}", ALL, _RETRIES, self._timeout_ms, time.monotonic() + self._timeout_ms / 1000
+        )
+        sender = Sender(self._view, topic, given, options, self._no_other_identity)
+        answers = sender.run(produce(topic, given.counts, identity, options, time.monotonic))
+        for answer in answers.values():
+            if answer.error is not None:
+                raise answer.error
+
+    def _no_other_identity(self, deadline: float) -> ProducerIdAndEpoch:
+        raise OutOfOrderSequenceException(
+            f"query {self._name}: a log lacks records that it has acknowledged to this query, so an unclean election "
+            "has cost records; start the query with a new checkpointLocation"
+        )

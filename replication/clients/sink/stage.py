@@ -1,0 +1,172 @@
+"""The stage of a query: where its executors put records, and where its driver fixes what a batch is.
+
+Spark may run a batch again after a crash, and other tasks then have its records in another order and for other
+partitions. So the driver stages the batch before the first append: one object names its records and their sequences,
+and the store takes only one object of that name. A later run of the batch sends the same records under the same
+sequences, and the logs take none of them twice.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lakelog.replication.clients.sink.sink_options import ROUTED
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+
+_PART, _BATCH, _DONE, _END = "part-", "batch-", "done-", ".arrow"
+_BATCH_KEY = b"lakelog.staged_batch.v1"
+_INLINE_BYTES = 256 * 1024
+
+Sequences = Mapping[str, Mapping[int, int]]  # of each partition of a topic
+
+
+@dataclass(frozen=True)
+class Part:
+    """Records of a task: in an object of the stage, or as `content`. `size`: bytes of the records in memory. The name
+    begins with the id of the batch, so that a late clean-up removes no part of a later batch."""
+
+    name: str
+    size: int
+    counts: Sequences
+    content: bytes = b""
+
+
+@dataclass(frozen=True)
+class StagedBatch:
+    """What a batch is. `bases`: the sequence of the first record in each partition. `following`: the sequence after
+    the last record in each partition that the query has ever written to."""
+
+    batch_id: int
+    parts: tuple[Part, ...]
+    bases: Sequences
+    following: Sequences
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What is on the stage. `batches`: the ids of batches that are staged. `finished`: those of batches that are
+    committed. `parts`: names of parts, by the id of their batch."""
+
+    batches: tuple[int, ...] = ()
+    finished: tuple[int, ...] = ()
+    parts: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def done(self) -> int:
+        """The last batch that is committed, -1 for none."""
+        return max(self.finished, default=-1)
+
+
+class Stage:
+    """The objects of one query, in a folder of the cluster root."""
+
+    def __init__(self, root: StorageRoot) -> None:
+        self._root = root
+
+    def look(self) -> Staged:
+        """What is there now. Raises KafkaStorageException."""
+        names = self._root.list()
+        batches = (int(name[len(_BATCH) : -len(_END)]) for name in names if name.startswith(_BATCH))
+        finished = (int(name[len(_DONE) :]) for name in names if name.startswith(_DONE))
+        parts = ((int(name[len(_PART) :].partition("-")[0]), name) for name in names if name.startswith(_PART))
+        return Staged(tuple(sorted(batches)), tuple(sorted(finished)), tuple(parts))
+
+    def put_part(self, batch_id: int, records: pa.Table) -> Part:
+        """Keeps records of a task; few of them stay with the part. Raises KafkaStorageException."""
+        content = _to_bytes(records)
+        name = f"{_PART}{batch_id}-{uuid.uuid4().hex}{_END}"
+        if len(content) <= _INLINE_BYTES:
+            return Part(name, records.nbytes, _counts(records), content)
+        self._root.write(name, content)
+        return Part(name, records.nbytes, _counts(records))
+
+    def read_part(self, part: Part) -> pa.Table:
+        """The records of a part. Raises CorruptRecordException if it is gone, and KafkaStorageException."""
+        try:
+            return pa.ipc.open_stream(part.content or self._root.read_buffer(part.name)).read_all()
+        except FileNotFoundError as error:
+            raise CorruptRecordException(
+                f"{self._root.path(part.name)}: is gone, and a staged batch needs it"
+            ) from error
+
+    def put_batch(self, batch: StagedBatch) -> bool:
+        """Stages a batch, and returns whether it did: not if one of that id is staged. Raises KafkaStorageException."""
+        self._root.create_folder()
+        return self._root.put_if_absent(f"{_BATCH}{batch.batch_id}{_END}", _batch_bytes(batch)) is not None
+
+    def read_batch(self, batch_id: int) -> StagedBatch:
+        """A staged batch. Raises CorruptRecordException if it is gone, and KafkaStorageException."""
+        name = f"{_BATCH}{batch_id}{_END}"
+        try:
+            return _batch_of(self._root.read(name))
+        except FileNotFoundError as error:
+            raise CorruptRecordException(f"{self._root.path(name)}: is gone, and batch {batch_id} needs it") from error
+
+    def put_done(self, batch_id: int) -> None:
+        """Notes that all records of a batch are committed. Raises KafkaStorageException."""
+        self._root.write(f"{_DONE}{batch_id}", b"")
+
+    def clean(self, found: Staged) -> None:
+        """Removes what no later run needs: all of batches that are committed, but for the last one's sequences. Raises
+        KafkaStorageException."""
+        for name in (name for batch_id, name in found.parts if batch_id <= found.done):
+            self._root.delete(name)
+        for batch_id in (each for each in found.batches if each < found.done):
+            self._root.delete(f"{_BATCH}{batch_id}{_END}")
+        for batch_id in (each for each in found.finished if each < found.done):
+            self._root.delete(f"{_DONE}{batch_id}")
+
+    def delete_parts(self, parts: Sequence[Part]) -> None:
+        """Removes parts that no batch has. Raises KafkaStorageException."""
+        for part in parts:
+            if not part.content:
+                self._root.delete(part.name)
+
+    def delete(self) -> None:
+        """Removes the whole stage. Raises KafkaStorageException."""
+        self._root.delete_folder()
+
+
+def _counts(records: pa.Table) -> Sequences:
+    counts: dict[str, dict[int, int]] = {}
+    for row in records.group_by(["topic", "partition"]).aggregate([([], "count_all")]).to_pylist():
+        counts.setdefault(row["topic"], {})[row["partition"]] = row["count_all"]
+    return counts
+
+
+def _to_bytes(records: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ROUTED, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(records)
+    return sink.getvalue().to_pybytes()
+
+
+def _batch_bytes(batch: StagedBatch) -> bytes:
+    """JSON, and after it the content of the parts that have theirs with them."""
+    parts = [{"name": p.name, "size": p.size, "counts": p.counts, "content": len(p.content)} for p in batch.parts]
+    described = {"batch_id": batch.batch_id, "parts": parts, "bases": batch.bases, "following": batch.following}
+    head = json.dumps(described).encode()
+    return b"".join((_BATCH_KEY, len(head).to_bytes(8, "big"), head, *(part.content for part in batch.parts)))
+
+
+def _batch_of(content: bytes) -> StagedBatch:
+    start = len(_BATCH_KEY) + 8
+    size = int.from_bytes(content[len(_BATCH_KEY) : start], "big")
+    found: Mapping[str, Any] = json.loads(content[start : start + size])
+    place, parts = start + size, list[Part]()
+    for each in found["parts"]:
+        end = place + each["content"]
+        parts.append(Part(each["name"], each["size"], _numbered(each["counts"]), content[place:end]))
+        place = end
+    return StagedBatch(found["batch_id"], tuple(parts), _numbered(found["bases"]), _numbered(found["following"]))
+
+
+def _numbered(found: Mapping[str, Mapping[str, int]]) -> Sequences:
+    return {topic: {int(number): value for number, value in each.items()} for topic, each in found.items()}

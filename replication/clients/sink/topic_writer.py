@@ -1,0 +1,120 @@
+"""The writers of `format("lakelog")`, in batch and streaming. Spark: `KafkaBatchWrite`, `KafkaStreamingWrite`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from lakelog.replication.clients.open_views import open_view
+from lakelog.replication.clients.plain_errors import plain_errors
+from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.clients.sink.batch_commit import commit_batch, groups_of
+from lakelog.replication.clients.sink.routed_records import by_topic, routed_chunks
+from lakelog.replication.clients.sink.sink_options import SinkOptions
+from lakelog.replication.clients.sink.sink_sender import SinkSender
+from lakelog.replication.clients.sink.stage import Part, Stage
+from lakelog.replication.errors import IllegalStateException
+
+_STAGES = "sinks"
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark sets them for the tasks of a batch
+_TIMEOUT_MS = 120_000
+
+
+@dataclass
+class TaskRecords(WriterCommitMessage):
+    """What a task has put on the stage of its query."""
+
+    query_id: str | None
+    parts: list[Part]
+
+
+def _stage(options: SinkOptions, name: str) -> Stage:
+    return Stage(open_view(options.cluster, options.config).cluster.root.child(_STAGES, name))
+
+
+def _write(options: SinkOptions, name: str, batch_id: int, batches: Iterator[pa.RecordBatch]) -> list[Part]:
+    """Puts the records of a task on the stage. Of a task that fails nothing stays."""
+    view, stage, parts = open_view(options.cluster, options.config), _stage(options, name), list[Part]()
+    try:
+        for chunk in routed_chunks(batches, options.topic, lambda topic: len(view.partitions(topic))):
+            parts.append(stage.put_part(batch_id, chunk))
+    except BaseException:
+        stage.delete_parts(parts)
+        raise
+    return parts
+
+
+def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
+    return [part for message in messages if isinstance(message, TaskRecords) for part in message.parts]
+
+
+class TopicWriter(DataSourceArrowWriter):
+    """Appends the records of a batch query: all of them, or some if it fails, as Spark's Kafka sink."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._name = f"write-{uuid.uuid4().hex}"
+
+    @plain_errors
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stages the records of a task."""
+        return TaskRecords(None, _write(self._options, self._name, 0, iterator))
+
+    @plain_errors
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Sends all records. Raises the error of the first partition that has one."""
+        stage = _stage(self._options, self._name)
+        try:
+            with Producer(self._options.cluster, self._options.acks, config=self._options.config) as producer:
+                for group in groups_of(_parts(messages)):
+                    records = pa.concat_tables(stage.read_part(part) for part in group)
+                    for topic, ours in by_topic(records):
+                        raise_first_error(producer.send(topic, ours, _TIMEOUT_MS))
+        finally:
+            stage.delete()
+
+    @plain_errors
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Removes what the tasks have staged."""
+        _stage(self._options, self._name).delete()
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """Writes each batch of a query exactly once, however often Spark runs it."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    @plain_errors
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stages the records of a task. Raises IllegalStateException if Spark does not tell the query's id."""
+        context = TaskContext.get()
+        query_id, batch_id = (context.getLocalProperty(name) if context else None for name in (_QUERY_ID, _BATCH_ID))
+        if query_id is None or batch_id is None:
+            raise IllegalStateException(
+                f"Spark does not tell a task its query and batch ({_QUERY_ID}, {_BATCH_ID}): a batch that "
+                "runs again would be written twice"
+            )
+        return TaskRecords(query_id, _write(self._options, query_id, int(batch_id), iterator))
+
+    @plain_errors
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Commits the batch. Raises what `commit_batch` and `SinkSender` raise; Spark then runs it again."""
+        query_id = _query_id(messages)
+        if query_id is None:  # no task, so no record
+            return
+        view, stage = open_view(self._options.cluster, self._options.config), _stage(self._options, query_id)
+        commit_batch(stage, batchId, _parts(messages), SinkSender(view, stage, query_id, _TIMEOUT_MS))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Leaves the parts until a batch of that id is committed: Spark also calls this after a commit that failed, and
+        nobody knows then whether the batch is staged."""
+
+
+def _query_id(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    return next((message.query_id for message in messages if isinstance(message, TaskRecords)), None)

@@ -1,0 +1,220 @@
+"""A batch is written exactly once, wherever its driver dies, and whatever other tasks make of it the next time."""
+
+import itertools
+
+import pyarrow as pa
+import pytest
+
+from lakelog.replication.clients.sink.batch_commit import commit_batch, groups_of
+from lakelog.replication.clients.sink.sink_options import ROUTED
+from lakelog.replication.clients.sink.stage import Part, Stage, Staged
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, ProducerFencedException
+from lakelog.replication.protocol.producer_state import check_sequence, record
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from tests.storage.logs import NOON, header
+
+MANY = 40_000  # records of a part that is an object of its own
+
+
+class Crash(Exception):
+    """The driver is dead."""
+
+
+class Logs:
+    """The partitions that a query writes to: values in order, and what a log remembers of the query's producer."""
+
+    def __init__(self):
+        self.values, self.entries = {}, {}
+
+    def append(self, place, values, sequence):
+        known = check_sequence(self.entries.get(place), 1, 0, sequence, len(values))
+        new = values[known.records :] if known else values
+        if new:
+            kept = self.values.setdefault(place, [])
+            base = len(kept)
+            first = sequence + len(values) - len(new)
+            head = header(base=base, last=base + len(new) - 1)
+            entry = head.__class__(**{**as_dict(head), "producer_id": 1, "producer_epoch": 0, "base_sequence": first})
+            self.entries[place] = record(self.entries.get(place), entry)
+            kept += new
+
+
+def as_dict(value):
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+class Driver:
+    """One run of a query's driver. It dies at its `dies_at`-th write, before it or after it."""
+
+    def __init__(self, root, logs, dies_at=None, after=False):
+        self.stage, self.logs = Stage(StorageRoot.of(str(root))), logs
+        self._writes, self._dies_at, self._after = itertools.count(), dies_at, after
+        for name in ("put_batch", "put_done", "clean"):
+            setattr(self.stage, name, self._write(getattr(self.stage, name)))
+
+    def _write(self, call):
+        def write(*given):
+            dies = next(self._writes) == self._dies_at
+            if dies and not self._after:
+                raise Crash
+            done = call(*given)
+            if dies:
+                raise Crash
+            return done
+
+        return write
+
+    def send(self, parts, sequences):
+        records = pa.concat_tables(self.stage.read_part(part) for part in parts).to_pylist()
+        places = sorted({(row["topic"], row["partition"]) for row in records})
+        for place in places:
+            values = [row["value"] for row in records if (row["topic"], row["partition"]) == place]
+            self._write(self.logs.append)(place, values, sequences[place[0]][place[1]])
+
+    def commit(self, batch_id, *tasks):
+        """Each task has the values of each partition of topic `t`."""
+        parts = [self.stage.put_part(batch_id, routed(task)) for task in tasks]
+        commit_batch(self.stage, batch_id, parts, self.send)
+        return next(self._writes)
+
+
+def routed(task):
+    rows = [
+        {"topic": "t", "partition": partition, "key": None, "value": value, "timestamp": NOON, "headers": None}
+        for partition, values in task.items()
+        for value in values
+    ]
+    return pa.Table.from_pylist(rows, ROUTED)
+
+
+def letters(text):
+    return [letter.encode() for letter in text]
+
+
+def test_batches_follow_one_another_and_each_is_there_once(tmp_path):
+    logs = Logs()
+    driver = Driver(tmp_path, logs)
+    driver.commit(0, {0: letters("ab")}, {0: letters("c"), 1: letters("x")})
+    driver.commit(1, {1: letters("y"), 2: letters("z")})
+    driver.commit(1, {0: letters("twice")})
+    Driver(tmp_path, logs).commit(0, {0: letters("late")})
+    driver.commit(2)
+    driver.commit(3, {0: letters("d")})
+    assert logs.values == {("t", 0): letters("abcd"), ("t", 1): letters("xy"), ("t", 2): letters("z")}
+
+
+BATCH = {0: letters("abc"), 1: letters("de")}, {1: letters("f"), 2: letters("g")}
+OTHER_WAY = {0: letters("dg")}, {1: letters("cba")}, {2: letters("fe")}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before a write", "after a write"])
+def test_a_driver_that_dies_at_any_write_loses_nothing_and_doubles_nothing(tmp_path, after):
+    """The next run has the same records in other tasks and for other partitions, and dies too; the third ends it."""
+    whole = Driver(tmp_path / "whole", Logs()).commit(0, *BATCH)
+    assert whole == 6, "stage, three partitions, done, clean"
+    for dies_at, dies_again in itertools.product(range(whole), range(whole)):
+        folder, logs = tmp_path / f"{dies_at}-{dies_again}", Logs()
+        with pytest.raises(Crash):
+            Driver(folder, logs, dies_at, after).commit(0, *BATCH)
+        try:
+            Driver(folder, logs, dies_again, after).commit(0, *OTHER_WAY)
+        except Crash:
+            Driver(folder, logs).commit(0, *BATCH)
+        written = sorted(value for values in logs.values.values() for value in values)
+        assert written == letters("abcdefg"), (dies_at, dies_again)
+        Driver(folder, logs).commit(1, {0: letters("h")})
+        assert logs.values["t", 0][-1:] == letters("h")
+
+
+def test_a_batch_that_was_staged_and_not_finished_comes_before_a_later_one(tmp_path):
+    logs = Logs()
+    with pytest.raises(Crash):
+        Driver(tmp_path, logs, dies_at=1).commit(7, {0: letters("a")})
+    Driver(tmp_path, logs).commit(8, {0: letters("b")})
+    assert logs.values == {("t", 0): letters("ab")}
+
+
+def test_a_batch_without_records_stages_nothing(tmp_path):
+    driver = Driver(tmp_path, Logs())
+    driver.commit(0)
+    assert driver.stage.look() == Staged()
+
+
+def test_a_driver_that_another_has_overtaken_is_fenced(tmp_path):
+    logs = Logs()
+    late, ahead = Driver(tmp_path, logs), Driver(tmp_path, logs)
+    looked = late.stage.look()
+    late.stage.look = lambda: looked
+    with pytest.raises(Crash):
+        Driver(tmp_path, logs, dies_at=1).commit(5, {0: letters("a")})
+    with pytest.raises(ProducerFencedException, match=r"batch 4 comes after batch 5: another driver"):
+        ahead.commit(4, {0: letters("b")})
+    late.commit(5, {0: letters("b")})
+    assert logs.values == {("t", 0): letters("a")}, "the batch that was staged first counts"
+
+
+def test_a_batch_that_another_driver_has_finished_and_removed_meanwhile_is_not_sent_again(tmp_path):
+    logs = Logs()
+    late, ahead = Driver(tmp_path, logs), Driver(tmp_path, logs)
+    ahead.commit(0, {0: letters("a")})
+    put_batch = late.stage.put_batch
+
+    def overtaken(batch):
+        for batch_id in (1, 2, 3):
+            ahead.commit(batch_id, {0: letters(str(batch_id))})
+        return put_batch(batch)
+
+    late.stage.put_batch = overtaken
+    late.commit(1, {0: letters("x"), 1: letters("y")})
+    assert logs.values == {("t", 0): letters("a123")}
+    assert late.stage.look().done == 3
+
+
+def test_a_late_clean_up_removes_no_part_of_a_later_batch(tmp_path):
+    logs, driver = Logs(), None
+    driver = Driver(tmp_path, logs)
+    driver.commit(0, {0: letters("a")})
+    part = driver.stage.put_part(1, routed({0: [str(number).encode() * 20 for number in range(MANY)]}))
+    assert not part.content, "it is an object"
+    Driver(tmp_path, logs).commit(0, {0: letters("a")})
+    assert driver.stage.read_part(part).num_rows == MANY
+    commit_batch(driver.stage, 1, [part], driver.send)
+    with pytest.raises(CorruptRecordException, match=f"{part.name}: is gone"):
+        driver.stage.read_part(part)
+    assert driver.stage.look() == Staged(batches=(1,), finished=(1,))
+
+
+def test_an_answer_that_was_lost_stages_a_batch_all_the_same(tmp_path):
+    logs = Logs()
+    driver = Driver(tmp_path, logs)
+    put_batch = driver.stage.put_batch
+
+    def lost(batch):
+        put_batch(batch)
+        raise KafkaStorageException("no answer")
+
+    driver.stage.put_batch = lost
+    with pytest.raises(KafkaStorageException):
+        driver.commit(0, {0: letters("ab")})
+    Driver(tmp_path, logs).commit(0, {1: letters("ab")})
+    assert logs.values == {("t", 0): letters("ab")}
+
+
+def test_sequences_go_on_where_the_last_batch_of_a_partition_ended(tmp_path):
+    logs = Logs()
+    Driver(tmp_path, logs).commit(0, {0: letters("ab"), 1: letters("c")})
+    Driver(tmp_path, logs).commit(1, {1: letters("d")})
+    Driver(tmp_path, logs).commit(2, {0: letters("e")})
+    batch = Stage(StorageRoot.of(str(tmp_path))).read_batch(2)
+    assert (batch.bases, batch.following) == ({"t": {0: 2}}, {"t": {0: 3, 1: 2}})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [([], []), ([1, 2, 3], [[1, 2, 3]]), ([200, 1], [[200], [1]]), ([100, 100, 100], [[100, 100], [100]])],
+)
+def test_a_batch_is_sent_in_groups(sizes, expected):
+    parts = [Part(str(size), size * 1024 * 1024, {}) for size in sizes]
+    assert [[int(part.name) for part in group] for group in groups_of(parts)] == expected
+    many = [Part(str(number), 1024**3, {}) for number in range(40)]
+    assert len(groups_of(many)) == 4, "a log remembers five runs of sequences"

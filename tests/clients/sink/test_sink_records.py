@@ -1,0 +1,117 @@
+"""The columns and options of the sink, and the partitions of its records."""
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from lakelog.replication.clients.partitioner import partition_of_keys
+from lakelog.replication.clients.sink.routed_records import by_topic, routed_chunks
+from lakelog.replication.clients.sink.sink_options import ROUTED, check_columns, parse_sink_options
+from lakelog.replication.errors import (
+    InvalidConfigurationException,
+    InvalidPartitionsException,
+    InvalidRecordException,
+    InvalidRequiredAcksException,
+    InvalidTopicException,
+    LakelogException,
+)
+from lakelog.replication.protocol.append import ALL
+
+PARTITIONS = {"a": 3, "b": 1}
+
+
+def routed(rows, topic=None, types=None):
+    table = pa.Table.from_pylist(rows, pa.schema(types) if types else None)
+    return list(routed_chunks(table.to_batches(), topic, PARTITIONS.__getitem__))
+
+
+def test_a_column_or_the_option_says_the_topic():
+    rows = [{"topic": "b", "value": "x"}, {"topic": "a", "value": "y"}, {"topic": "b", "value": None}]
+    (found,) = routed(rows)
+    assert found.schema == ROUTED
+    assert {topic: ours["value"].to_pylist() for topic, ours in by_topic(found)} == {"a": [b"y"], "b": [b"x", None]}
+    (found,) = routed(rows, topic="b")
+    assert found["topic"].to_pylist() == ["b"] * 3
+
+
+def test_partitions_are_told_or_those_of_kafka_and_without_a_key_one_for_all():
+    keys = [b"k1", b"k2", None, None]
+    (found,) = routed([{"key": key, "value": "v", "ignored": 1} for key in keys], topic="a")
+    expected = partition_of_keys(pa.array(keys), 3, 0).to_pylist()
+    numbers = found["partition"].to_pylist()
+    assert numbers[:2] == expected[:2]
+    assert numbers[2] == numbers[3]
+    (found,) = routed([{"value": "v", "partition": 2}, {"key": b"k1", "value": "v", "partition": None}], topic="a")
+    assert found["partition"].to_pylist() == [2, expected[0]]
+
+
+def test_large_tasks_come_in_chunks_and_empty_ones_in_none():
+    assert routed([], topic="a", types=[("value", pa.binary())]) == []
+    batch = pa.RecordBatch.from_pydict({"value": [bytes(1_000_000)] * 10})
+    chunks = list(routed_chunks([batch] * 10, "b", PARTITIONS.__getitem__))
+    assert [chunk.num_rows for chunk in chunks] == [40, 40, 20]
+
+
+@pytest.mark.parametrize(
+    ("rows", "topic", "error", "text"),
+    [
+        ([{"topic": "a", "value": "v"}, {"topic": None, "value": "v"}], None, InvalidRecordException, "has no topic"),
+        ([{"value": "v", "partition": 3}], "a", InvalidPartitionsException, "partition 3 is out of range, .* 0 to 2"),
+        ([{"topic": "__x", "value": "v"}], None, InvalidTopicException, "__x"),
+    ],
+)
+def test_records_without_a_place_are_refused(rows, topic, error, text):
+    with pytest.raises(error, match=text):
+        routed(rows, topic)
+
+
+def test_options_of_the_sink():
+    found = parse_sink_options({"kafka.bootstrap.servers": "/lake", "TOPIC": "a", "kafka.acks": "1"})
+    assert (found.cluster, found.topic, found.acks) == ("/lake", "a", 1)
+    assert parse_sink_options({"cluster": "/lake"}).acks == ALL
+    with pytest.raises(InvalidConfigurationException, match=r"option acks: a stream writes .* allowed: all"):
+        found.check_stream()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({}, InvalidConfigurationException, "option cluster is missing"),
+        ({"cluster": "/lake", "acks": "2"}, InvalidRequiredAcksException, "acks is '2'"),
+        ({"cluster": "/lake", "topics": "a"}, InvalidConfigurationException, "did you mean topic?"),
+        ({"cluster": "/lake", "subscribe": "a"}, InvalidConfigurationException, "option subscribe is unknown"),
+        ({"cluster": "/lake", "topic": "__consumer_offsets"}, InvalidTopicException, "__consumer_offsets"),
+    ],
+)
+def test_wrong_options_are_named(given, error, text):
+    with pytest.raises(error) as found:
+        parse_sink_options(given)
+    assert text in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("types", "topic", "text"),
+    [
+        ({"key": BinaryType()}, "a", "there is no column value"),
+        ({"value": LongType()}, "a", "column value is bigint; allowed: binary or string"),
+        ({"value": StringType(), "topic": IntegerType()}, None, "column topic is int; allowed: string"),
+        ({"value": StringType(), "partition": LongType()}, "a", "column partition is bigint; allowed: int"),
+        ({"value": StringType(), "headers": StringType()}, "a", "column headers is string; allowed: array<struct"),
+        ({"value": StringType()}, None, "nothing says the topic: set the option topic, or add a column topic"),
+        ({"value": StringType(), "other": LongType()}, "a", None),
+        ({"value": BinaryType(), "topic": StringType(), "partition": IntegerType()}, None, None),
+    ],
+)
+def test_columns_are_those_of_the_kafka_sink(types, topic, text):
+    schema = StructType([StructField(name, type) for name, type in types.items()])
+    options = parse_sink_options({"cluster": "/lake", **({"topic": topic} if topic else {})})
+    found = _error_of(schema, options)
+    assert (found is None) == (text is None)
+    assert text is None or text in str(found)
+
+
+def _error_of(schema, options) -> LakelogException | None:
+    try:
+        return check_columns(schema, options)
+    except LakelogException as error:
+        return error

@@ -1,0 +1,81 @@
+"""`format("lakelog")` with running brokers: queries that write and read while the cluster works."""
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.storage.cluster import Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(spark, tmp_path_factory):
+    with LocalCluster(spark, str(tmp_path_factory.mktemp("sinks")), brokers=2) as running:
+        running.admin().create_topic("in", partitions=2, replication_factor=2)
+        running.admin().create_topic("out", partitions=3, replication_factor=2)
+        yield running
+
+
+def read(spark, cluster, topic):
+    return spark.read.format("lakelog").options(cluster=cluster.cluster_uri, subscribe=topic).load()
+
+
+def values(spark, cluster, topic):
+    return sorted(
+        int(row["value"]) for row in read(spark, cluster, topic).selectExpr("CAST(value AS STRING)").collect()
+    )
+
+
+def copy(spark, cluster, folder, **trigger):
+    """Runs the query that copies the topic `in` to `out`, until it has nothing to do."""
+    records = spark.readStream.format("lakelog").options(
+        cluster=cluster.cluster_uri, subscribe="in", startingOffsets="earliest", maxOffsetsPerTrigger="40"
+    )
+    writer = records.load().selectExpr("key", "value", "'out' AS topic").writeStream.format("lakelog")
+    query = writer.options(cluster=cluster.cluster_uri, checkpointLocation=folder).trigger(availableNow=True).start()
+    assert query.awaitTermination(300)
+    assert query.exception() is None
+    return str(query.id)
+
+
+def test_a_batch_and_two_runs_of_a_query_write_each_record_once(spark, cluster, tmp_path):
+    numbers = spark.range(100).selectExpr("CAST(id % 7 AS STRING) AS key", "CAST(id AS STRING) AS value")
+    numbers.write.format("lakelog").mode("append").options(cluster=cluster.cluster_uri, topic="in").save()
+    assert values(spark, cluster, "in") == list(range(100))
+    query_id = copy(spark, cluster, str(tmp_path))
+    more = spark.range(100, 110).selectExpr("CAST(id AS STRING) AS value", "1 AS partition", "'in' AS topic")
+    more.write.format("lakelog").mode("append").options(**{"kafka.bootstrap.servers": cluster.cluster_uri}).save()
+    assert copy(spark, cluster, str(tmp_path)) == query_id
+    assert values(spark, cluster, "out") == list(range(110))
+    stage = Cluster.open(cluster.cluster_uri).root.child("sinks", query_id)
+    assert [name.partition("-")[0] for name in stage.list()] == ["batch", "done"], "nothing else stays"
+
+
+def test_a_batch_that_spark_runs_again_adds_nothing(spark, cluster, tmp_path):
+    """The commit of the last batch is gone from the checkpoint, as after a crash of the driver."""
+    copy(spark, cluster, str(tmp_path))
+    before = values(spark, cluster, "out")
+    commits = tmp_path / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    for path in (commits / str(last), commits / f".{last}.crc"):
+        path.unlink()
+    copy(spark, cluster, str(tmp_path))
+    assert values(spark, cluster, "out") == before
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "mode", "text"),
+    [
+        (["'v' AS other"], {"topic": "in"}, "append", "there is no column value"),
+        (["'v' AS value"], {}, "append", "nothing says the topic: set the option topic, or add a column topic"),
+        (["id AS value"], {"topic": "in"}, "append", "column value is bigint; allowed: binary or string"),
+        (["'v' AS value"], {"topic": "nobody"}, "append", "no topic nobody; there are: in, out"),
+        (["'v' AS value"], {"topic": "in"}, "overwrite", "mode overwrite: a topic cannot be overwritten"),
+        (["'v' AS value"], {"topic": "in", "ack": "1"}, "append", "option ack is unknown; did you mean acks?"),
+    ],
+)
+def test_a_write_that_cannot_be_is_refused_in_one_sentence(spark, cluster, columns, options, mode, text):
+    writer = spark.range(1).selectExpr(*columns).write.format("lakelog").mode(mode)
+    with pytest.raises(AnalysisException) as error:
+        writer.options(cluster=cluster.cluster_uri, **options).save()
+    assert text in str(error.value)
+    assert "Traceback" not in str(error.value)
