@@ -25,7 +25,7 @@ def values(spark, cluster, topic):
     )
 
 
-def copy(spark, cluster, folder, **trigger):
+def copy(spark, cluster, folder):
     """Runs the query that copies the topic `in` to `out`, until it has nothing to do."""
     records = spark.readStream.format("lakelog").options(
         cluster=cluster.cluster_uri, subscribe="in", startingOffsets="earliest", maxOffsetsPerTrigger="40"

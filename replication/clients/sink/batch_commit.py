@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from lakelog.replication.clients.sink.stage import Part, Sequences, Stage, Staged, StagedBatch
+from lakelog.replication.clients.sink.sink_stage import Part, Sequences, SinkStage, Staged, StagedBatch
 from lakelog.replication.errors import ProducerFencedException
 from lakelog.replication.protocol.producer_state import increment_sequence
 
@@ -18,7 +18,7 @@ _GROUPS = 4  # a log remembers the last five runs of sequences of a producer
 _GROUP_BYTES = 128 * 1024 * 1024
 
 
-def commit_batch(stage: Stage, batch_id: int, parts: Sequence[Part], send: Send) -> None:
+def commit_batch(stage: SinkStage, batch_id: int, parts: Sequence[Part], send: Send) -> None:
     """Commits a batch that the tasks of this run have put on the stage as `parts`. If another run has staged it, the
     records of that run count, and these go.
 
@@ -35,7 +35,7 @@ def commit_batch(stage: Stage, batch_id: int, parts: Sequence[Part], send: Send)
     stage.clean(stage.look())
 
 
-def _finish_earlier(stage: Stage, found: Staged, batch_id: int, send: Send) -> None:
+def _finish_earlier(stage: SinkStage, found: Staged, batch_id: int, send: Send) -> None:
     """A batch that was staged and not finished comes first. Spark runs it again, unless its checkpoint was restored."""
     for earlier in found.batches:
         if found.done < earlier < batch_id:
@@ -43,7 +43,7 @@ def _finish_earlier(stage: Stage, found: Staged, batch_id: int, send: Send) -> N
             stage.put_done(earlier)
 
 
-def _staged(stage: Stage, found: Staged, batch_id: int, parts: Sequence[Part]) -> StagedBatch | None:
+def _staged(stage: SinkStage, found: Staged, batch_id: int, parts: Sequence[Part]) -> StagedBatch | None:
     """The batch as it counts; None if it has no records, or another driver has finished it meanwhile."""
     if found.batches and found.batches[-1] > batch_id:
         raise ProducerFencedException(

@@ -11,7 +11,7 @@ from blake3 import blake3
 from lakelog.replication.clients.record_set import ArrowRecordSet
 from lakelog.replication.clients.sender import Sender
 from lakelog.replication.clients.sink.routed_records import by_topic
-from lakelog.replication.clients.sink.stage import Part, Sequences, Stage
+from lakelog.replication.clients.sink.sink_stage import Part, Sequences, SinkStage
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import OutOfOrderSequenceException
 from lakelog.replication.protocol.append import ALL
@@ -31,7 +31,7 @@ def producer_id_of(name: str) -> int:
 class SinkSender:
     """Sends parts of a batch with acks=all. `name`: the id of the query, from which its producer id follows."""
 
-    def __init__(self, view: TopicView, stage: Stage, name: str, timeout_ms: int) -> None:
+    def __init__(self, view: TopicView, stage: SinkStage, name: str, timeout_ms: int) -> None:
         self._view = view
         self._stage = stage
         self._who = ProducerIdAndEpoch(producer_id_of(name), 0)

@@ -17,7 +17,7 @@ from lakelog.replication.clients.sink.batch_commit import commit_batch, groups_o
 from lakelog.replication.clients.sink.routed_records import by_topic, routed_chunks
 from lakelog.replication.clients.sink.sink_options import SinkOptions
 from lakelog.replication.clients.sink.sink_sender import SinkSender
-from lakelog.replication.clients.sink.stage import Part, Stage
+from lakelog.replication.clients.sink.sink_stage import Part, SinkStage
 from lakelog.replication.errors import IllegalStateException
 
 _STAGES = "sinks"
@@ -33,8 +33,8 @@ class TaskRecords(WriterCommitMessage):
     parts: list[Part]
 
 
-def _stage(options: SinkOptions, name: str) -> Stage:
-    return Stage(open_view(options.cluster, options.config).cluster.root.child(_STAGES, name))
+def _stage(options: SinkOptions, name: str) -> SinkStage:
+    return SinkStage(open_view(options.cluster, options.config).cluster.root.child(_STAGES, name))
 
 
 def _write(options: SinkOptions, name: str, batch_id: int, batches: Iterator[pa.RecordBatch]) -> list[Part]:

@@ -7,7 +7,7 @@ import pytest
 
 from lakelog.replication.clients.sink.batch_commit import commit_batch, groups_of
 from lakelog.replication.clients.sink.sink_options import ROUTED
-from lakelog.replication.clients.sink.stage import Part, Stage, Staged
+from lakelog.replication.clients.sink.sink_stage import Part, SinkStage, Staged
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, ProducerFencedException
 from lakelog.replication.protocol.producer_state import check_sequence, record
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -47,7 +47,7 @@ class Driver:
     """One run of a query's driver. It dies at its `dies_at`-th write, before it or after it."""
 
     def __init__(self, root, logs, dies_at=None, after=False):
-        self.stage, self.logs = Stage(StorageRoot.of(str(root))), logs
+        self.stage, self.logs = SinkStage(StorageRoot.of(str(root))), logs
         self._writes, self._dies_at, self._after = itertools.count(), dies_at, after
         for name in ("put_batch", "put_done", "clean"):
             setattr(self.stage, name, self._write(getattr(self.stage, name)))
@@ -205,7 +205,7 @@ def test_sequences_go_on_where_the_last_batch_of_a_partition_ended(tmp_path):
     Driver(tmp_path, logs).commit(0, {0: letters("ab"), 1: letters("c")})
     Driver(tmp_path, logs).commit(1, {1: letters("d")})
     Driver(tmp_path, logs).commit(2, {0: letters("e")})
-    batch = Stage(StorageRoot.of(str(tmp_path))).read_batch(2)
+    batch = SinkStage(StorageRoot.of(str(tmp_path))).read_batch(2)
     assert (batch.bases, batch.following) == ({"t": {0: 2}}, {"t": {0: 3, 1: 2}})
 
 

@@ -64,7 +64,7 @@ class Staged:
         return max(self.finished, default=-1)
 
 
-class Stage:
+class SinkStage:
     """The objects of one query, in a folder of the cluster root."""
 
     def __init__(self, root: StorageRoot) -> None:
