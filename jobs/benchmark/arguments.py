@@ -123,6 +123,7 @@ def _number(command: ArgumentParser, flag: str, least: int, default: int, words:
 _COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "replication": ("compare a follower with a plain Delta-to-Delta stream", _rounds),
     "produce": ("time sends with acks=all, beside plain appends to a Delta table", _rounds),
+    "read": ("time reads of a topic, beside reads of a plain Delta table", _rounds),
     "idle": ("measure the cores that an idle cluster uses", _idle),
     "processes": ("time the start and the sends of brokers in processes of their own", _processes),
     "requests": ("count the requests of a cluster in an object store", _requests),

@@ -22,6 +22,8 @@ from lakelog.jobs.benchmark.produce import ProducePlan, measure_produce
 from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
 from lakelog.jobs.benchmark.profile import QUICK_PROFILE, ProfilePlan, measure_profile
 from lakelog.jobs.benchmark.profile_report import profile_figures, profile_tables
+from lakelog.jobs.benchmark.read import QUICK_READ, ReadPlan, measure_read
+from lakelog.jobs.benchmark.read_report import read_figures, read_rows
 from lakelog.jobs.benchmark.replication import QUICK, Plan
 from lakelog.jobs.benchmark.report import figures, rows
 from lakelog.jobs.benchmark.requests import RequestsPlan, measure_requests
@@ -49,6 +51,14 @@ def produce(args: argparse.Namespace) -> int:
         found = measure_produce(spark, QUICK_SENDS if args.quick else replace(ProducePlan(), rounds=args.rounds))
     differ = "the committed records are not the records that were sent"
     return _report(args, produce_figures(found), produce_rows(found), wrong=None if found.rows_equal else differ)
+
+
+def read(args: argparse.Namespace) -> int:
+    """Measures reads of a topic. Returns the exit status."""
+    with _session() as spark:
+        found = measure_read(spark, QUICK_READ if args.quick else replace(ReadPlan(), rounds=args.rounds))
+    differ = "a read does not have the rows of the plain table"
+    return _report(args, read_figures(found), read_rows(found), wrong=None if found.rows_equal else differ)
 
 
 def idle(args: argparse.Namespace) -> int:
@@ -129,6 +139,7 @@ COMMANDS = {
     "all": all_suites,
     "replication": replication,
     "produce": produce,
+    "read": read,
     "idle": idle,
     "processes": processes,
     "requests": requests,

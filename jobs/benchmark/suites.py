@@ -20,6 +20,16 @@ from lakelog.jobs.cli.console import Row
 SUITES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "replication": (("--quick",), ("throughput_vs_plain_stream", "latency_vs_plain_stream", "time_vs_file_copy")),
     "produce": (("--quick",), ("first_send_ms", "small_send_ms", "small_send_core_seconds", "in_flight_mb_per_s")),
+    "read": (
+        ("--quick",),
+        (
+            "read_vs_plain_delta",
+            "tail_s",
+            "source_batch_vs_plain_delta",
+            "source_stream_vs_plain_stream",
+            "consumer_mb_per_s",
+        ),
+    ),
     "profile": (("--quick",), ("send_ms", "send_core_ms", "commits_a_send", "micro_batch_ms")),
     "idle": (("--seconds", "1"), ("session_cores", "cluster_cores")),
     "processes": (

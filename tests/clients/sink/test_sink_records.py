@@ -41,7 +41,9 @@ def test_partitions_are_told_or_those_of_kafka_and_without_a_key_one_for_all():
     numbers = found["partition"].to_pylist()
     assert numbers[:2] == expected[:2]
     assert numbers[2] == numbers[3]
-    (found,) = routed([{"value": "v", "partition": 2}, {"key": b"k1", "value": "v", "partition": None}], topic="a")
+    (found,) = routed(
+        [{"key": None, "value": "v", "partition": 2}, {"key": b"k1", "value": "v", "partition": None}], topic="a"
+    )
     assert found["partition"].to_pylist() == [2, expected[0]]
 
 
