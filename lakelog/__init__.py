@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lakelog.replication.clients.consumer import Consumer as Consumer
     from lakelog.replication.clients.producer import Producer as Producer
     from lakelog.replication.clients.reader import read_committed as read_committed
+    from lakelog.replication.clients.views import register_views as register_views
     from lakelog.replication.config import Config as Config
     from lakelog.replication.errors import LakelogException as LakelogException
     from lakelog.replication.local_cluster import LocalCluster as LocalCluster
@@ -27,6 +28,7 @@ _MODULES = {
     "LocalCluster": "lakelog.replication.local_cluster",
     "Producer": "lakelog.replication.clients.producer",
     "read_committed": "lakelog.replication.clients.reader",
+    "register_views": "lakelog.replication.clients.views",
     "spark_session": "lakelog.jobs.launch.session",
 }
 
@@ -39,6 +41,7 @@ __all__ = [
     "Producer",
     "__version__",
     "read_committed",
+    "register_views",
     "spark_session",
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Mapping
 
@@ -10,6 +11,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.clients.views import register_views
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.controller.controller import Controller
 from lakelog.replication.controller.leader_election import PREFERRED
@@ -154,6 +156,10 @@ class LocalCluster:
     def consumer(self, group: str | None = None) -> Consumer:
         """A consumer of this cluster. With a `group` it also stores offsets."""
         return Consumer(self.cluster_uri, group, self._config(CLUSTER_ROOT))
+
+    def register_views(self, as_of: str | dt.datetime | None = None, prefix: str = "") -> dict[str, str]:
+        """Makes the views of this cluster in its Spark session; see `clients.views.register_views`."""
+        return register_views(self._spark, self.cluster_uri, as_of, prefix, self._config(CLUSTER_ROOT))
 
     def queries(self) -> list[StreamingQuery]:
         """The fetchers' streaming queries of all brokers, for example to read their `lastProgress`."""

@@ -30,6 +30,8 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 
+_SECONDS = {"hours": 3600.0, "days": 86_400.0}
+
 
 @dataclass(frozen=True)
 class Column:
@@ -63,6 +65,12 @@ class Table:
     columns: tuple[Column, ...]
     log_retention: str = "interval 1 hours"
     commits_kept: int | None = 500
+
+    @property
+    def log_retention_seconds(self) -> float:
+        """The time for which commits stay, in seconds. The files of older versions stay as long."""
+        _, number, unit = self.log_retention.split()
+        return int(number) * _SECONDS[unit]
 
     @cached_property
     def arrow(self) -> pa.Schema:

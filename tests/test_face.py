@@ -11,7 +11,7 @@ import lakelog
 
 PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 WITHOUT_SPARK = ["AdminClient", "Config", "Consumer", "LakelogException", "Producer"]
-WITH_SPARK = ["LocalCluster", "read_committed", "spark_session"]
+WITH_SPARK = ["LocalCluster", "read_committed", "register_views", "spark_session"]
 
 
 def python(program: str) -> str:

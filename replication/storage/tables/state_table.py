@@ -115,10 +115,12 @@ class StateTable:
             self._names, self._named_at = names, self._loaded
 
     def _read(self, files: Sequence[AddedFile]) -> list[Row]:
-        found = [self._read_file(file) for file in files]
+        found = [self.read_file(file) for file in files]
         return self._codec.decode(pa.concat_tables([self._table.arrow.empty_table(), *found]))
 
-    def _read_file(self, file: AddedFile) -> pa.Table:
+    def read_file(self, file: AddedFile) -> pa.Table:
+        """The rows of a data file of this table, with the columns of its schema. Raises FileNotFoundError,
+        CorruptRecordException and KafkaStorageException."""
         path = self._log.root.path(file.name)
         if not is_data_file(file.name):
             raise CorruptRecordException(f"{path}: is no name of a file in the table's folder")
@@ -133,7 +135,7 @@ class StateTable:
     def maintain(self) -> None:
         """Keeps commits and opening cheap, and deletes files that are needed no more; for the owner, now and then."""
         with self._lock:
-            self._cleaner = self._cleaner or FileCleaner(self._log.root)
+            self._cleaner = self._cleaner or FileCleaner(self._log.root, self._table.log_retention_seconds)
             self._log.checkpoint_if_due(self._table.commits_kept)
             self._cleaner.clean(self._newest_names)
 

@@ -188,7 +188,7 @@ def test_a_table_whose_versions_were_used_again_is_read_anew_until_that_has_work
     storage.delete(commit_name(last_version(storage)))
     other = StateTable.open(storage, PRODUCERS)
     other.update({"who": "test"}, add("kept"))
-    monkeypatch.setattr(StateTable, "_read_file", fails_once(StateTable._read_file, KafkaStorageException("no answer")))
+    monkeypatch.setattr(StateTable, "read_file", fails_once(StateTable.read_file, KafkaStorageException("no answer")))
     with pytest.raises(KafkaStorageException, match="no answer"):
         producers.refresh()
     producers.refresh()

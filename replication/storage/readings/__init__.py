@@ -1,0 +1,1 @@
+"""Reads the tables of a cluster for Spark, as they are or as they were."""

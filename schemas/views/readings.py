@@ -1,0 +1,75 @@
+"""The rows that Spark reads of the tables of a cluster, before views join them. They are read, never stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lakelog.schemas.admin import ADMIN
+from lakelog.schemas.brokers import BROKERS
+from lakelog.schemas.controller import CONTROLLER
+from lakelog.schemas.groups import GROUPS
+from lakelog.schemas.metadata import METADATA
+from lakelog.schemas.replicas import REPLICAS
+from lakelog.schemas.table import Column, Table
+from lakelog.schemas.topics import TOPICS
+
+_WHEN = (
+    Column("table_version", "bigint", "Version of the table that was read"),
+    Column("committed_at", "timestamp", "Time of that version's commit, by the clock of the store"),
+    Column("observed_at", "timestamp", "Time of the look, or the time that was asked for"),
+)
+_ROOT_ERROR = Column("root_error", "string", "Why the broker's root could not be read; null if it was", True)
+
+
+def _read(table: Table, *more: Column) -> Table:
+    return replace(table, columns=(*table.columns, *_WHEN, *more), writers="nobody")
+
+
+_CHANGE = (
+    Column("version", "bigint", "Version of metadata with this row"),
+    Column("committed_at", "timestamp", "Time of that version's commit, by the clock of the store"),
+    Column("is_first", "boolean", "The oldest known row of a partition that may be older"),
+    Column("is_removed", "boolean", "The partition was removed; the row is its last one"),
+    Column("who", "string", "Writer of the commit", True),
+    Column("why", "string", "Reason of the commit", True),
+)
+
+METADATA_CHANGES = replace(
+    METADATA,
+    name="metadata_changes",
+    description="The rows of metadata that changed, version by version",
+    key=("topic_id", "partition", "version"),
+    writers="nobody",
+    columns=(*METADATA.columns, *_CHANGE),
+)
+
+BATCHES = Table(
+    name="batches",
+    description="The headers of the record batches in the brokers' logs, and the files that cannot be read",
+    key=("broker_id", "file"),
+    writers="nobody",
+    columns=(
+        Column("broker_id", "int", "Broker whose log has the file"),
+        Column("file", "string", "Name of the data file in the log table"),
+        Column("file_bytes", "bigint", "Size of the file"),
+        Column("error", "string", "Why the file cannot be read; null if it can", True),
+        Column("topic", "string", "Topic name; null without a batch, as all columns that follow", True),
+        Column("topic_id", "string", "Topic id", True),
+        Column("partition", "int", "Partition", True),
+        Column("leader_epoch", "int", "Leader epoch of the batch", True),
+        Column("base_offset", "bigint", "First offset of the batch", True),
+        Column("last_offset", "bigint", "Last offset of the batch", True),
+        Column("max_timestamp", "timestamp", "Newest timestamp of its records", True),
+        Column("bytes", "bigint", "Size of its keys and values", True),
+        Column("producer_id", "bigint", "Producer id; -1: not idempotent", True),
+        Column("observed_at", "timestamp", "Time of the look, or the time that was asked for"),
+    ),
+)
+
+READINGS = {
+    table.name: table
+    for table in (
+        _read(TOPICS), _read(METADATA), _read(GROUPS), _read(CONTROLLER), _read(ADMIN), _read(REPLICAS),
+        _read(BROKERS, _ROOT_ERROR), METADATA_CHANGES, BATCHES,
+    )
+}  # fmt: skip
