@@ -36,7 +36,8 @@ def lag_view(metadata: DataFrame, replicas: DataFrame, groups: DataFrame, batche
     rows of these tables, `batches` those of `BATCHES`. [FT-08, AP-04]"""
     readers = _followers(metadata, replicas).unionByName(_groups(metadata, groups))
     found = readers.join(F.broadcast(leader_rows(metadata, replicas)), on=list(PARTITION), how="left")
-    start = F.greatest("fetch_offset", "leader_log_start_offset")  # older records were deleted
+    kept = F.greatest("fetch_offset", "leader_log_start_offset")  # older records were deleted
+    start = F.when(F.col("fetch_offset").isNotNull(), kept)
     lag = missing_records(F.col("leader_high_watermark"), start)
     reader = F.concat_ws(" ", "kind", "broker_id", "group_id")
     high_watermark = F.col("leader_high_watermark")

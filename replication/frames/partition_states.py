@@ -102,7 +102,7 @@ def _assigned_replicas(metadata: DataFrame, replicas: DataFrame) -> DataFrame:
     rows = replicas.select(*PARTITION, "broker_id", *names, F.col("committed_at").alias("published_at"))
     found = assigned.join(rows, on=[*PARTITION, "broker_id"], how="left")
     leads = F.expr("broker_id = leader AND role = 'leader' AND leader_epoch = current_epoch")
-    leader_row = F.any_value(F.when(leads, F.struct(*_LEADER_ROW)), ignoreNulls=F.lit(True))
+    leader_row = F.any_value(F.when(leads, F.struct(*_LEADER_ROW)), ignoreNulls=True)
     with_leader = found.withColumn("leader_row", leader_row.over(Window.partitionBy(*PARTITION)))
     whole = with_leader.select("*", *_leader_columns())
     return whole.withColumn("matching_end_offset", F.expr(_MATCHING_END))
