@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException, LakelogException
@@ -105,7 +106,8 @@ def _seconds(spark: SparkSession, as_of: str | dt.datetime | None) -> float | No
     if isinstance(as_of, dt.datetime):
         seconds: float | None = as_of.timestamp()
     else:
-        (row,) = spark.sql("SELECT unix_micros(try_to_timestamp(:as_of)) AS at", {"as_of": as_of}).collect()
+        at = F.unix_micros(F.try_to_timestamp(F.lit(as_of)))
+        (row,) = spark.range(1).select(at.alias("at")).collect()
         seconds = None if row["at"] is None else row["at"] / 1e6
     if seconds is None:
         raise InvalidConfigurationException(
