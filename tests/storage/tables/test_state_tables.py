@@ -20,6 +20,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.delta.commit_reader import commit_name, last_version, read_commit
+from lakelog.replication.storage.delta.file_cleaner import FileCleaner
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables import state_table
 from lakelog.replication.storage.tables.admin_table import AdminTable, _row
@@ -379,3 +380,13 @@ def test_two_processes_count_one_heartbeat(storage):
     assert first == sorted(first)
     table.refresh()
     assert table.registration.heartbeat == 2 * HEARTBEATS + 1
+
+
+def test_files_of_older_versions_stay_as_long_as_their_commits(storage, producers, monkeypatch):
+    delays = []
+    monkeypatch.setattr(
+        state_table, "FileCleaner", lambda root, delay: delays.append(delay) or FileCleaner(root, delay)
+    )
+    MetadataTable.create(storage).maintain()
+    producers.maintain()
+    assert delays == [7 * 86_400, 3600]
