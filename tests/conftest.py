@@ -22,6 +22,21 @@ def spark() -> Iterator["SparkSession"]:
 
 
 @pytest.fixture
+def small_spark(spark: "SparkSession") -> Iterator["SparkSession"]:
+    """The same session, for queries of a few rows with many joins: to compile them takes longer than to run them."""
+    quick = {
+        "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1",
+    }  # fmt: skip
+    before = {name: spark.conf.get(name) for name in quick}
+    for name, value in quick.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value or "")
+
+
+@pytest.fixture
 def root(tmp_path: Path) -> str:
     """An empty storage root on the local disk."""
     return str(tmp_path)

@@ -60,7 +60,7 @@ def register_views(
     opened = Cluster.open(uri, config)
     reading = ClusterReading(opened.root.uri, config or Config(), _seconds(spark, as_of))
     left_out = _left_out(reading) if as_of is not None else {}
-    frames = _frames(table_loader(spark, reading), opened.config)
+    frames = _frames(table_loader(spark, reading), opened.config) if len(left_out) < len(VIEWS) else {}
     for name in VIEWS:
         if name in left_out:
             spark.catalog.dropTempView(prefix + name)
