@@ -105,6 +105,14 @@ class InvalidGroupIdException(LakelogException):
     """A consumer stores or reads offsets without the name of a group."""
 
 
+class GroupIdNotFoundException(LakelogException):
+    """There is no consumer group of that name."""
+
+
+class GroupNotEmptyException(LakelogException):
+    """The group has live members, so that nobody else may change or delete its offsets."""
+
+
 class BrokerNotAvailableException(RetriableException):
     """No such broker is registered."""
 

@@ -2,20 +2,17 @@
 
 import argparse
 import time
-from contextlib import suppress
 from typing import NamedTuple
 
 from lakelog.jobs.cli.console import FAILED, OK, Row, show
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.outcomes import say_refused
 from lakelog.jobs.cli.settings import settings
-from lakelog.replication.clients.delayed_operation import until_available
-from lakelog.replication.clients.led_partition import led_partition
+from lakelog.replication.clients.led_partition import ask_leaders
 from lakelog.replication.clients.offset_lookup import TimestampAndOffset, offset_for
 from lakelog.replication.clients.topic_view import TopicView
-from lakelog.replication.errors import LakelogException, OffsetNotAvailableException
+from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.admin_request import Outcome
-from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.storage.cluster import Cluster
 
 
@@ -48,28 +45,14 @@ def get_offsets(args: argparse.Namespace) -> int:
 
 def _answers(view: TopicView, topic: str, args: argparse.Namespace, deadline: float) -> list[_Answer]:
     """Of the topic's partitions, or those that were asked for; of a topic that was not named, those that it has."""
-    wanted = sorted({*args.partitions}) if args.partitions else list(view.partitions(topic))
-    answers: dict[int, _Answer] = {}
-
-    def look() -> None:
-        found = view.leaderships(topic, wanted)
-        for number in wanted if args.topic else sorted(found):
-            if number not in answers or isinstance(answers[number].error, OffsetNotAvailableException):
-                answers[number] = _answer(view, topic, number, found.get(number), args.time)
-        for answer in answers.values():
-            if isinstance(answer.error, OffsetNotAvailableException):
-                raise answer.error
-
-    with suppress(OffsetNotAvailableException):  # the partition's answer says so
-        until_available(look, deadline, view.cluster.config.lakelog_poll_interval_ms)
-    return list(answers.values())
-
-
-def _answer(view: TopicView, topic: str, number: int, found: Leadership | None, time: int) -> _Answer:
-    try:
-        return _Answer(topic, number, offset_for(led_partition(view, found, f"{topic}-{number}"), time))
-    except LakelogException as error:
-        return _Answer(topic, number, error=error)
+    there = list(view.partitions(topic))
+    wanted = sorted({*args.partitions}) if args.partitions else there
+    chosen = wanted if args.topic else [number for number in wanted if number in there]
+    answers = ask_leaders(view, topic, chosen, lambda led: offset_for(led, args.time), deadline)
+    return [
+        _Answer(topic, n, error=answer) if isinstance(answer, LakelogException) else _Answer(topic, n, answer)
+        for n, answer in answers.items()
+    ]
 
 
 def _say_errors(answers: list[_Answer]) -> int:

@@ -76,6 +76,15 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Show the first record since the start of 2025",
          f"lakelog get-offsets {_LAKE} --topic orders --time 1735689600000"),
     ),
+    "consumer-groups": (
+        ("Show how far a group is behind", f"lakelog consumer-groups {_LAKE} --describe --group billing"),
+        ("Show its members and their partitions",
+         f"lakelog consumer-groups {_LAKE} --describe --group billing --members --verbose"),
+        ("Show what a reset to noon would do; --execute does it",
+         f"lakelog consumer-groups {_LAKE} --reset-offsets --group billing \\\n"
+         "      --topic orders --to-datetime 2025-01-31T12:00:00"),
+        ("Delete a group", f"lakelog consumer-groups {_LAKE} --delete --group billing"),
+    ),
     "log-dirs": (
         ("Show the size of each replica of a topic",
          f"lakelog log-dirs {_LAKE} --describe --topic-list orders -o table"),

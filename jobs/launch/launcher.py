@@ -52,6 +52,9 @@ VERBS = {
     "leader-election": Verb("lakelog.jobs.leader_election", False, "elect leaders by hand, preferred or unclean"),
     "delete-records": Verb("lakelog.jobs.delete_records", False, "delete the records of partitions below an offset"),
     "get-offsets": Verb("lakelog.jobs.get_offsets", False, "show the offsets of partitions, by place or by time"),
+    "consumer-groups": Verb(
+        "lakelog.jobs.consumer_groups", False, "list, describe or delete consumer groups; reset their offsets"
+    ),
     "log-dirs": Verb("lakelog.jobs.log_dirs", False, "show the replicas in the roots of brokers, and their sizes"),
     "dump-log": Verb("lakelog.jobs.dump_log", False, "show the batches and records of a broker's log, or check them"),
     "brokers": Verb("lakelog.jobs.brokers", False, "show the brokers, and whether they are alive"),

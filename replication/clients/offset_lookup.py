@@ -44,10 +44,10 @@ def offset_for(led: LedPartition, time: int) -> TimestampAndOffset | None:
 
 
 def _first_record_since(led: LedPartition, time: int) -> TimestampAndOffset | None:
-    for batch in _committed(led):
+    for batch in committed_batches(led):
         if batch.header.max_timestamp < time:
             continue
-        late = [record for record in _records(led, batch) if record[1] >= time]
+        late = [record for record in records_of(led, batch) if record[1] >= time]
         if late:  # there may be none: the newest record of a batch may be below the log start, or not be committed
             return _answer(*late[0])
     return None
@@ -56,10 +56,10 @@ def _first_record_since(led: LedPartition, time: int) -> TimestampAndOffset | No
 def _latest_record(led: LedPartition) -> TimestampAndOffset | None:
     """The latest batches come first, and reading ends where none can hold a later record than was found."""
     found: tuple[int, int] | None = None
-    for batch in sorted(_committed(led), key=lambda b: (-b.header.max_timestamp, b.base_offset)):
+    for batch in sorted(committed_batches(led), key=lambda b: (-b.header.max_timestamp, b.base_offset)):
         if found and batch.header.max_timestamp <= found[1]:
             break
-        records = [*([found] if found else []), *_records(led, batch)]
+        records = [*([found] if found else []), *records_of(led, batch)]
         found = max(records, key=lambda record: (record[1], -record[0]))
     return _answer(*found) if found else None
 
@@ -68,12 +68,13 @@ def _answer(offset: int, microseconds: int) -> TimestampAndOffset:
     return TimestampAndOffset(offset, microseconds // _MICROSECONDS)
 
 
-def _committed(led: LedPartition) -> Iterator[PlacedBatch]:
+def committed_batches(led: LedPartition) -> Iterator[PlacedBatch]:
+    """The batches that have committed records, in order."""
     start, stop = led.log.log_start_offset, led.row.high_watermark
     return (b for b in led.log.batches if b.header.next_offset > start and b.base_offset < stop)
 
 
-def _records(led: LedPartition, batch: PlacedBatch) -> list[tuple[int, int]]:
+def records_of(led: LedPartition, batch: PlacedBatch) -> list[tuple[int, int]]:
     """Offsets and timestamps in µs of the batch's committed records, in order."""
     start = max(batch.base_offset, led.log.log_start_offset)
     stop = min(batch.header.next_offset, led.row.high_watermark)

@@ -52,6 +52,26 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         self.refresh()
         return {row.key[1]: row.committed_offset for row in self._value if row.group_id == group_id}
 
+    def read(self) -> list[CommittedOffset]:
+        """The offsets of all groups, as the table has them now."""
+        self.refresh()
+        return self._value
+
+    def delete(
+        self, group_id: str, partitions: Collection[TopicIdPartition] | None = None, deadline: float | None = None
+    ) -> None:
+        """Removes the offsets of a group: those of these partitions, or all. Raises what `commit` raises."""
+        chosen = None if partitions is None else set(partitions)
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            kept = [
+                row for row, offset in zip(rows, self._decode(rows), strict=True)
+                if offset.group_id != group_id or (chosen is not None and offset.key[1] not in chosen)
+            ]  # fmt: skip
+            return None if len(kept) == len(rows) else kept
+
+        self._table.update({"who": "tool", "why": "delete", "groups": [group_id]}, change, deadline=deadline)
+
     def forget_all_but(self, topic_ids: Callable[[], Collection[str]], cause: Mapping[str, Any]) -> None:
         """Removes the offsets of all topics but these, which are asked for once the offsets are read."""
 

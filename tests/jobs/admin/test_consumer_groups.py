@@ -1,0 +1,202 @@
+"""`lakelog consumer-groups` on real tables without running brokers: the tests write the replica rows."""
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakelog.jobs import consumer_groups
+from lakelog.jobs.admin import group_arguments
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.tables.group_table import CommittedOffset
+from tests.clients.world import World
+from tests.storage.logs import COLUMNS, NOON, P0, P1, TOPIC, request, send, start_at
+
+Run = Any  # what a verb has answered: (status, stdout, stderr)
+NOON_MS = int(NOON.timestamp() * 1000)
+
+
+def append(world: World, partition: TopicIdPartition, sequence: int, *milliseconds: int) -> None:
+    """One commit of records of two bytes, as late as that after noon."""
+    times = [NOON + dt.timedelta(milliseconds=ms) for ms in milliseconds]
+    rows = [{"key": b"k", "value": b"v", "timestamp": t, "headers": None} for t in times]
+    table = pa.Table.from_pylist(rows, COLUMNS)
+    send(world.logs[1], request(partition, len(times), sequence), tables={partition: table})
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """flights-0 has offsets 0 to 5 in two batches, the last is not committed; flights-1 has 0 and 1.
+
+    The group g has committed offset 1 of flights-0.
+    """
+    world = World(str(tmp_path))
+    append(world, P0, 0, 0, 1000, 2000)
+    append(world, P0, 3, 3000, 4000, 5000)
+    append(world, P1, 0, 100, 200)
+    world.say(5)
+    world.say(2, P1)
+    world.consumer("g").commit({TOPIC: {0: 1}})
+    return world
+
+
+@pytest.fixture
+def groups(lakelog: Run, world: World) -> Run:
+    """Runs the verb on the cluster."""
+    return lambda *words: lakelog(consumer_groups, "--cluster", world.uri, *words)
+
+
+def rows(run: Run) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run[1])
+    return found
+
+
+def committed(world: World, group: str = "g") -> dict[int, int]:
+    return world.consumer(group).committed(TOPIC)
+
+
+def test_the_names_of_all_groups(groups: Run, world: World) -> None:
+    world.consumer("another").commit({TOPIC: {1: 0}})
+    assert groups("--list") == (0, "another\ng\n", "")
+    assert rows(groups("--list", "-o", "json")) == [{"group": "another"}, {"group": "g"}]
+
+
+def test_the_offsets_of_a_group_and_how_far_it_is_behind(groups: Run) -> None:
+    """Four records are left; the first was sent 3 s before the newest. Of three records of 6 bytes two are left."""
+    status, out, err = groups("--describe", "--group", "g")
+    assert (status, err) == (0, "Consumer group 'g' has no active members.\n")
+    assert [line.split() for line in out.splitlines()] == [
+        [],
+        ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID",
+         "LAG-MS", "LAG-BYTES"],
+        ["g", TOPIC, "0", "1", "5", "4", "-", "-", "-", "4000", "8"],
+    ]  # fmt: skip
+
+
+# The committed offset, and the lag in records, ms and bytes. The newest record of the last batch is not committed, so
+# its time is taken for that of the newest committed one.
+LAGS = {0: (5, 5000, 10), 1: (4, 4000, 8), 3: (2, 2000, 4), 4: (1, 1000, 2), 5: (0, 0, 0), 7: (-2, 0, 0)}
+
+
+@pytest.mark.parametrize(("offset", "lag"), LAGS.items())
+def test_lag_in_records_ms_and_bytes(groups: Run, world: World, offset: int, lag: tuple[int, int, int]) -> None:
+    world.consumer("g").commit({TOPIC: {0: offset}})
+    (row,) = rows(groups("--describe", "--all-groups", "-o", "json"))
+    assert (row["lag"], row["lag_ms"], row["lag_bytes"]) == lag
+
+
+def test_lag_below_the_log_start_counts_offsets_but_no_bytes_of_what_is_gone(groups: Run, world: World) -> None:
+    start_at(world.logs[1], P0, 4)
+    (row,) = rows(groups("--describe", "--group", "g", "-o", "json"))
+    assert (row["lag"], row["lag_ms"], row["lag_bytes"]) == (4, 1000, 4)
+
+
+def test_a_partition_without_a_leader_is_named_and_the_others_are_shown(groups: Run, world: World) -> None:
+    world.consumer("g").commit({TOPIC: {1: 1}})
+    world.change(P0, leader=-1, leader_epoch=1)
+    status, out, err = groups("--describe", "--group", "g")
+    assert status == 1
+    assert [line.split()[:6] for line in out.splitlines()[2:]] == [
+        ["g", TOPIC, "0", "1", "-", "-"],
+        ["g", TOPIC, "1", "1", "2", "1"],
+    ]
+    assert f"lakelog: LeaderNotAvailableException: {TOPIC}-0: no leader" in err
+
+
+def test_offsets_of_a_topic_that_was_made_again_are_not_shown(groups: Run, world: World) -> None:
+    world.cluster.groups.commit([CommittedOffset("old", TOPIC, "an-older-id", 0, 3)])
+    assert rows(groups("--describe", "--group", "old", "-o", "json")) == []
+
+
+@pytest.mark.parametrize("action", ["--describe", "--delete"])
+def test_a_group_that_there_is_not(groups: Run, action: str) -> None:
+    refused = "lakelog: GroupIdNotFoundException: no consumer group x; there are: g\n"
+    assert groups(action, "--group", "x") == (1, "", refused)
+
+
+# The rule, and the new offset of flights-0, whose log starts at 0 and whose HW is 5; the group has committed 1.
+RULES = {
+    "--to-earliest": 0,
+    "--to-latest": 5,
+    "--to-current": 1,
+    "--to-offset 3": 3,
+    "--to-offset 77": 5,
+    "--shift-by 2": 3,
+    "--shift-by -9": 0,
+    "--shift-by 9": 5,
+    f"--to-datetime {(NOON + dt.timedelta(milliseconds=1500)).isoformat()}": 2,
+    "--to-datetime 2026-01-01T12:00:02.001": 3,
+    "--to-datetime 2026-01-01T13:00:03.001+01:00": 4,
+    "--to-datetime 2036-01-01": 5,
+    "--to-datetime 1869-01-01": 0,
+    "--by-duration PT10S": 3,
+    "--by-duration P1DT2H": 0,
+    "--by-duration PT0.5S": 5,
+}
+
+
+@pytest.mark.parametrize(("rule", "offset"), RULES.items())
+def test_each_rule_stands_for_an_offset(
+    groups: Run, world: World, rule: str, offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_arguments.time, "time", lambda: NOON_MS / 1000 + 12.5)
+    words = ("--reset-offsets", "--group", "g", "--topic", f"{TOPIC}:0", *rule.split(), "-o", "json")
+    assert [row["new_offset"] for row in rows(groups(*words))] == [offset]
+    assert committed(world) == {0: 1}, "without --execute nothing is written"
+    assert rows(groups(*words, "--execute")) == [
+        {"group": "g", "topic": TOPIC, "partition": 0, "new_offset": offset, "dry_run": False}
+    ]
+    assert committed(world) == {0: offset}
+
+
+def test_a_reset_says_where_it_does_not_do_what_was_asked(groups: Run) -> None:
+    status, out, err = groups("--reset-offsets", "--group", "g", "--topic", TOPIC, "--to-offset", 4)
+    assert status == 0
+    assert [line.split() for line in out.splitlines()] == [
+        [], ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], ["g", TOPIC, "0", "4"], ["g", TOPIC, "1", "2"],
+    ]  # fmt: skip
+    assert err == (
+        f"lakelog: warning: new offset (4) is higher than latest offset for topic partition {TOPIC}-1: it becomes 2\n"
+        "Nothing was written. This is what would be done; --execute does it.\n"
+    )
+
+
+def test_a_reset_of_all_topics_is_of_what_the_group_has_committed(groups: Run, world: World) -> None:
+    status, *_ = groups("--reset-offsets", "--all-groups", "--all-topics", "--to-latest", "--execute")
+    assert (status, committed(world)) == (0, {0: 5})
+
+
+def test_a_new_group_can_be_given_offsets(groups: Run, world: World) -> None:
+    groups("--reset-offsets", "--group", "new", "--topic", TOPIC, "--to-earliest", "--execute")
+    assert committed(world, "new") == {0: 0, 1: 0}
+
+
+def test_a_reset_is_of_all_partitions_or_none(groups: Run, world: World) -> None:
+    """flights-1 has no committed offset that it could start from."""
+    status, _, err = groups("--reset-offsets", "--group", "g", "--topic", TOPIC, "--shift-by", 1, "--execute")
+    assert (status, committed(world)) == (1, {0: 1})
+    assert f"InvalidRequestException: {TOPIC}-1: there is no committed offset that --shift-by could start from" in err
+
+
+def test_offsets_of_a_topic_are_deleted(groups: Run, world: World) -> None:
+    world.consumer("g").commit({TOPIC: {1: 2}})
+    words = ("--delete-offsets", "--group", "g", "--topic", f"{TOPIC}:1")
+    assert groups(*words, "--dry-run")[2] == "Nothing was written. This is what would be deleted.\n"
+    assert committed(world) == {0: 1, 1: 2}
+    assert groups(*words) == (0, "The offsets of 1 partitions were deleted for group g.\n", "")
+    assert committed(world) == {0: 1}
+
+
+def test_a_group_is_deleted(groups: Run, world: World) -> None:
+    world.consumer("another").commit({TOPIC: {1: 0}})
+    assert groups("--delete", "--group", "g", "--dry-run")[0] == 0
+    assert committed(world) == {0: 1}
+    assert groups("--delete", "--group", "g") == (
+        0,
+        "Deletion of requested consumer groups ('g') was successful.\n",
+        "",
+    )
+    assert (committed(world), committed(world, "another")) == ({}, {1: 0})
