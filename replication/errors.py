@@ -113,6 +113,26 @@ class GroupNotEmptyException(LakelogException):
     """The group has live members, so that nobody else may change or delete its offsets."""
 
 
+class UnknownMemberIdException(LakelogException):
+    """The consumer is no member of the group, or not any more. A commit from outside meets a group with members."""
+
+
+class IllegalGenerationException(LakelogException):
+    """The group has a newer generation than the one in which the member has last seen itself in it."""
+
+
+class InconsistentGroupProtocolException(LakelogException):
+    """A consumer knows no assignor that all members of its group know."""
+
+
+class CommitFailedException(LakelogException):
+    """A member's offsets were not committed, because others may own its partitions by now."""
+
+
+class NoOffsetForPartitionException(LakelogException):
+    """The group has committed no offset for a partition, and `auto.offset.reset` is `none`."""
+
+
 class BrokerNotAvailableException(RetriableException):
     """No such broker is registered."""
 

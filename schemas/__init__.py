@@ -7,6 +7,7 @@ from lakelog.schemas.configs import CONFIGS
 from lakelog.schemas.controller import CONTROLLER
 from lakelog.schemas.groups import GROUPS
 from lakelog.schemas.log import LOG
+from lakelog.schemas.members import MEMBERS
 from lakelog.schemas.metadata import METADATA
 from lakelog.schemas.new_segments import NEW_SEGMENTS
 from lakelog.schemas.producers import PRODUCERS
@@ -14,7 +15,7 @@ from lakelog.schemas.replicas import REPLICAS
 from lakelog.schemas.table import Column, Table
 from lakelog.schemas.topics import TOPICS
 
-STATE_TABLES = (ADMIN, CLUSTER, TOPICS, CONFIGS, METADATA, BROKERS, PRODUCERS, GROUPS, CONTROLLER, REPLICAS)
+STATE_TABLES = (ADMIN, CLUSTER, TOPICS, CONFIGS, METADATA, BROKERS, PRODUCERS, GROUPS, MEMBERS, CONTROLLER, REPLICAS)
 
 __all__ = [
     "ADMIN",
@@ -25,6 +26,7 @@ __all__ = [
     "FORMAT_VERSION",
     "GROUPS",
     "LOG",
+    "MEMBERS",
     "METADATA",
     "NEW_SEGMENTS",
     "PRODUCERS",

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _EPOCHS = pa.list_(pa.struct([("leader_epoch", pa.int32()), ("start_offset", pa.int64()), ("chain", pa.string())]))
+_PARTITIONS = pa.list_(pa.struct([("topic", pa.string()), ("topic_id", pa.string()), ("partition", pa.int32())]))
 _EPOCH_RANGES = pa.list_(
     pa.struct([("leader_epoch", pa.int32()), ("start_offset", pa.int64()), ("end_offset", pa.int64())])
 )
@@ -27,6 +28,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "array<struct<key:string,value:binary>>": _HEADERS,
     "array<struct<leader_epoch:int,start_offset:bigint,chain:string>>": _EPOCHS,
     "array<struct<leader_epoch:int,start_offset:bigint,end_offset:bigint>>": _EPOCH_RANGES,
+    "array<struct<topic:string,topic_id:string,partition:int>>": _PARTITIONS,
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 

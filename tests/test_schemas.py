@@ -13,7 +13,8 @@ from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
-from lakelog.schemas import BROKERS, STATE_TABLES, Column, Table
+from lakelog.replication.storage.tables.member_table import MemberTable
+from lakelog.schemas import BROKERS, MEMBERS, STATE_TABLES, Column, Table
 from lakelog.schemas.table import ARROW_TYPES
 
 TABLES = [table for table in vars(schemas).values() if isinstance(table, Table)]
@@ -35,9 +36,11 @@ def test_delta_keeps_types_nullability_and_comments(root):
     cluster, broker = StorageRoot.of(f"{root}/cluster"), StorageRoot.of(f"{root}/broker-1")
     format_broker(broker, format_cluster(cluster, Config()), 1)
     BrokerTable.open_or_create(cluster, 1)
-    for table in [t for t in STATE_TABLES if t is not BROKERS] + [schemas.LOG, BROKERS]:
+    MemberTable.open_or_create(cluster, "g")
+    folders = {BROKERS: "brokers/1", MEMBERS: "members/g"}
+    for table in [*STATE_TABLES, schemas.LOG]:
         owner = broker if table.name in ("log", "replicas") else cluster
-        delta = DeltaTable(owner.child("brokers/1" if table is BROKERS else table.name).uri)
+        delta = DeltaTable(owner.child(folders.get(table, table.name)).uri)
         assert delta.metadata().description == table.description
         fields = delta.schema().fields
         assert [f.metadata["comment"] for f in fields] == [c.comment for c in table.columns]
@@ -57,7 +60,7 @@ def test_a_table_says_what_it_is(table):
 
 
 def test_every_table_is_exported_and_has_a_name_of_its_own():
-    assert len({table.name for table in TABLES}) == len(TABLES) == 12
+    assert len({table.name for table in TABLES}) == len(TABLES) == 13
     files = {path.stem for path in Path(schemas.__file__).parent.glob("*.py")} - {"__init__", "table"}
     assert files == {table.name for table in TABLES}
 

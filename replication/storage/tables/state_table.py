@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +24,7 @@ from lakelog.replication.storage.tables.row_codec import RowCodec
 from lakelog.schemas import Table
 
 Row = dict[str, Any]
+Value = TypeVar("Value")
 
 _UPDATE = "lakelog.update"  # names an update in its commits, of which only one can win
 _COMMITS_A_FILE = 50  # after so many commits the rows are written again, in case their file was lost
@@ -71,6 +72,12 @@ class StateTable:
         """The version that `app_id` last committed to this table, as last read."""
         with self._lock:
             return self._log.transaction_version(app_id)
+
+    def decoded(self, decode: Callable[[list[Row]], Value]) -> Value:
+        """What `decode` makes of the rows as last read. Meanwhile no other thread moves the table, so that `decode` may
+        ask for `txn`s of the same version."""
+        with self._lock:
+            return decode(self._rows)
 
     @property
     def looked_at(self) -> float:

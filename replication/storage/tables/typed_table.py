@@ -28,19 +28,19 @@ class TypedTable(Generic[Value]):
         self._decoded: tuple[list[Row], Value] | None = None
 
     @classmethod
-    def create(cls: type[_Self], root: StorageRoot, *broker_id: int) -> _Self:
+    def create(cls: type[_Self], root: StorageRoot, *owner: int | str) -> _Self:
         """Makes the table without rows. Raises InconsistentClusterIdException if it is there."""
-        return cls(StateTable.create(cls.folder(root, *broker_id), cls.TABLE))
+        return cls(StateTable.create(cls.folder(root, *owner), cls.TABLE))
 
     @classmethod
-    def open(cls: type[_Self], root: StorageRoot, *broker_id: int) -> _Self:
+    def open(cls: type[_Self], root: StorageRoot, *owner: int | str) -> _Self:
         """Opens the table of a formatted root. Raises InconsistentClusterIdException if there is none."""
-        return cls(StateTable.open(cls.folder(root, *broker_id), cls.TABLE))
+        return cls(StateTable.open(cls.folder(root, *owner), cls.TABLE))
 
     @classmethod
-    def folder(cls, root: StorageRoot, *broker_id: int) -> StorageRoot:
-        """Where the table lies; the id is for tables of which each broker has one below the cluster's root."""
-        return root.child(cls.TABLE.name, *map(str, broker_id))
+    def folder(cls, root: StorageRoot, *owner: int | str) -> StorageRoot:
+        """Where the table lies. `owner`: the broker or group, if each has a table of its own in the cluster's root."""
+        return root.child(cls.TABLE.name, *map(str, owner))
 
     @property
     def version(self) -> int:

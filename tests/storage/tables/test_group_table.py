@@ -5,9 +5,10 @@ import os
 import pytest
 from deltalake import DeltaTable
 
+from lakelog.replication.errors import IllegalGenerationException, KafkaStorageException, UnknownMemberIdException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit_reader import commit_name, last_version, read_commit
-from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.group_table import CommittedOffset, GroupTable
 from tests.processes import race
@@ -112,6 +113,75 @@ def test_ap_04_a_commit_that_fell_into_a_hole_is_made_again(storage, monkeypatch
     monkeypatch.setattr(DeltaLog, "commit", falls_into_a_hole)
     table.commit([row(10)])
     assert GroupTable.open(storage).committed("g") == {key(): 10}
+
+
+def test_ap_04_a_claim_fences_older_members_and_everybody_else(storage):
+    table, late = GroupTable.open(storage), GroupTable.open(storage)
+    table.commit([row(3), row(9, group="h")], generation=1)
+    assert table.claim("g", 2) == {key(): 3}
+    for generation, error in ((1, IllegalGenerationException), (None, UnknownMemberIdException)):
+        with pytest.raises(error, match="group g"):
+            late.commit([row(1)], generation=generation)
+    with pytest.raises(UnknownMemberIdException):
+        late.delete("g")
+    with pytest.raises(IllegalGenerationException):
+        late.claim("g", 1)
+    late.commit([row(4)], generation=2)
+    late.commit([row(10, group="h")])
+    assert (table.committed("g"), table.committed("h")) == ({key(): 4}, {key(): 10})
+    table.release("g", 3)
+    table.release("g", 2)
+    late.commit([row(0)])
+    assert (table.committed("g"), table.fence("g")) == ({key(): 0}, 6)
+    late.delete("g")
+    assert (table.committed("g"), table.committed("h"), table.fence("g")) == ({}, {key(): 10}, 6)
+
+
+def test_ap_04_a_release_does_not_undo_the_claim_of_a_newer_generation(storage):
+    table = GroupTable.open(storage)
+    table.claim("g", 4)
+    table.release("g", 3)
+    with pytest.raises(UnknownMemberIdException):
+        table.commit([row(3)])
+
+
+def test_ap_04_a_commit_that_is_under_way_during_a_claim_is_refused(storage, monkeypatch):
+    """The member was stopped between its check and its commit, and is expelled meanwhile."""
+    table, heir = GroupTable.open(storage), GroupTable.open(storage)
+    table.claim("g", 1)
+    table.commit([row(3)], generation=1)
+    commit = DeltaLog.commit
+
+    def is_stopped(log, *args, **options):
+        monkeypatch.setattr(DeltaLog, "commit", commit)
+        assert heir.claim("g", 2) == {key(): 3}
+        heir.commit([row(20)], generation=2)
+        return commit(log, *args, **options)
+
+    monkeypatch.setattr(DeltaLog, "commit", is_stopped)
+    with pytest.raises(IllegalGenerationException, match="group g: generation 1 is over, the group is in generation 2"):
+        table.commit([row(10)], generation=1)
+    assert heir.committed("g") == {key(): 20}
+
+
+def test_ap_04_a_claim_is_always_written_so_that_no_earlier_commit_lands_after_it(storage, monkeypatch):
+    """The commit of an earlier owner is still under way when its answer times out."""
+    table, heir, under_way = GroupTable.open(storage), GroupTable.open(storage), []
+    heir.claim("g", 2)
+    commit = DeltaLog.commit
+    monkeypatch.setattr(DeltaLog, "commit", lambda log, *a, **o: under_way.append((log, a, o)) or late())
+
+    def late():
+        raise CommitUnknown("no answer")
+
+    with pytest.raises(KafkaStorageException):
+        table.commit([row(10)], generation=2)
+    monkeypatch.setattr(DeltaLog, "commit", commit)
+    assert heir.claim("g", 2) == {}, "the same fence again"
+    for log, args, options in under_way[:1]:
+        with pytest.raises(CommitConflict):
+            commit(log, *args, **options)
+    assert heir.committed("g") == {}
 
 
 def commit_often(start, uri, partition):

@@ -1,0 +1,166 @@
+"""The state of a consumer group, and the rules by which its members change it.
+
+There is no coordinator. The members share a table, and the first one that sees that a change is needed computes it: a
+member has come, has gone or is dead, or a topic has other partitions. Each such change raises the generation and
+assigns all partitions anew. A member then gives up what it owns and is no longer assigned, and takes what it is
+assigned once nobody owns it. So a partition never has two owners.
+
+Kafka: `GroupCoordinator`, `GroupMetadata`, `ConsumerCoordinator`. KIP-429, KIP-848. [AP-04]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from lakelog.replication.errors import InconsistentGroupProtocolException, UnknownMemberIdException
+from lakelog.replication.protocol.partition_assignor import (
+    ASSIGNORS,
+    AssignedPartition,
+    Partitions,
+    Subscription,
+    common_assignor,
+)
+
+EMPTY, STABLE, RECONCILING = "Empty", "Stable", "Reconciling"
+
+# The partitions that some topics have now.
+PartitionsOf: TypeAlias = Callable[[Collection[str]], Collection[AssignedPartition]]
+
+
+@dataclass(frozen=True)
+class GroupMember:
+    """A consumer that has subscribed. `topics`: its subscription. `assignors`: those that it knows, the best one first.
+
+    `assigned`: the partitions that it is to own in the group's generation. `owned`: those that nobody else may take.
+    `slot` is the number of its heartbeat, a counter that moves as long as it lives.
+    """
+
+    member_id: str
+    client_id: str
+    host: str
+    slot: int
+    session_timeout_ms: int
+    topics: tuple[str, ...]
+    assignors: tuple[str, ...]
+    assigned: Partitions = ()
+    owned: Partitions = ()
+    heartbeat: int = 0
+
+
+@dataclass(frozen=True)
+class ConsumerGroup:
+    """A group in one generation. Members are in the order of their ids."""
+
+    generation: int = 0
+    members: tuple[GroupMember, ...] = ()
+
+    def member(self, member_id: str) -> GroupMember:
+        """Raises UnknownMemberIdException if the group has no such member, or not any more."""
+        for member in self.members:
+            if member.member_id == member_id:
+                return member
+        raise UnknownMemberIdException(f"member {member_id} is not in the group: it has left, or its session timed out")
+
+    @property
+    def assignor(self) -> str | None:
+        """The name of the assignor that all members know and most prefer; None without members."""
+        return common_assignor(member.assignors for member in self.members)
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that any member has subscribed to."""
+        return {topic for member in self.members for topic in member.topics}
+
+    @property
+    def state(self) -> str:
+        """Stable if every member owns what it is assigned, and nothing else."""
+        is_done = all(set(member.assigned) == set(member.owned) for member in self.members)
+        return (STABLE if is_done else RECONCILING) if self.members else EMPTY
+
+    def with_member(self, changed: GroupMember) -> ConsumerGroup:
+        """The group with one member changed or added, in the same generation."""
+        others = [member for member in self.members if member.member_id != changed.member_id]
+        return replace(self, members=tuple(sorted([*others, changed], key=lambda member: member.member_id)))
+
+
+def join(group: ConsumerGroup, member: GroupMember, partitions: PartitionsOf) -> ConsumerGroup:
+    """Adds a member, or changes the subscription of one, in the next generation. Its slot is the lowest that is free.
+
+    Kafka: `GroupCoordinator.handleJoinGroup`. Raises InconsistentGroupProtocolException if no assignor is known to all.
+    """
+    known = {other.member_id: other for other in group.members}
+    taken = {other.slot for other in group.members}
+    slot = next(number for number in range(len(taken) + 1) if number not in taken)
+    last = known.get(member.member_id, replace(member, slot=slot))
+    joined = group.with_member(replace(last, topics=member.topics, assignors=member.assignors))
+    if joined.assignor is None:
+        others = sorted({name for other in group.members for name in other.assignors})
+        raise InconsistentGroupProtocolException(
+            f"partition.assignment.strategy is {','.join(member.assignors)}, but the members of the group know "
+            f"{', '.join(others)}: all must know one in common"
+        )
+    return rebalance(joined, partitions)
+
+
+def without(group: ConsumerGroup, member_ids: Collection[str], partitions: PartitionsOf) -> ConsumerGroup:
+    """Removes members that leave, or whose session has timed out, in the next generation. Others may take at once what
+    these own. The group itself if it has none of them.
+
+    Kafka: `GroupCoordinator.handleLeaveGroup`, `GroupCoordinator.onExpireHeartbeat`.
+    """
+    left = tuple(member for member in group.members if member.member_id not in member_ids)
+    return group if left == group.members else rebalance(replace(group, members=left), partitions)
+
+
+def needs_rebalance(group: ConsumerGroup, partitions: PartitionsOf) -> bool:
+    """Whether the topics have other partitions than those that are assigned.
+
+    Kafka: `ConsumerCoordinator.rejoinNeededOrPending`, where each client watches the metadata.
+    """
+    assigned = {partition for member in group.members for partition in member.assigned}
+    return bool(group.members) and assigned != set(partitions(group.topics))
+
+
+def rebalance(group: ConsumerGroup, partitions: PartitionsOf) -> ConsumerGroup:
+    """The next generation: all partitions are assigned anew. Nobody owns more or less by that.
+
+    Kafka: `ConsumerCoordinator.onLeaderElected`.
+    """
+    raised = replace(group, generation=group.generation + 1)
+    if not group.members:
+        return raised
+    subscriptions = {m.member_id: Subscription(m.topics, m.assigned, m.owned) for m in group.members}
+    shares = ASSIGNORS[group.assignor or ""](subscriptions, partitions(group.topics))
+    return replace(raised, members=tuple(replace(m, assigned=shares[m.member_id]) for m in group.members))
+
+
+def to_give_up(group: ConsumerGroup, member_id: str) -> Partitions:
+    """What a member owns and is no longer assigned. It commits its offsets first, and returns no more of its records.
+
+    Kafka: `ConsumerCoordinator.onJoinPrepare`, `revokePartitions`. Raises UnknownMemberIdException.
+    """
+    member = group.member(member_id)
+    return tuple(sorted(set(member.owned) - set(member.assigned)))
+
+
+def to_take(group: ConsumerGroup, member_id: str) -> Partitions:
+    """What a member is assigned and nobody owns. The rest it takes later: its owner gives it up, or dies.
+
+    Kafka: `CooperativeStickyAssignor.adjustAssignment`. Raises UnknownMemberIdException.
+    """
+    owned = {partition for member in group.members for partition in member.owned}
+    return tuple(sorted(set(group.member(member_id).assigned) - owned))
+
+
+def give_up(group: ConsumerGroup, member_id: str, partitions: Collection[AssignedPartition]) -> ConsumerGroup:
+    """The member owns these no longer. Raises UnknownMemberIdException."""
+    member = group.member(member_id)
+    return group.with_member(replace(member, owned=tuple(p for p in member.owned if p not in partitions)))
+
+
+def take(group: ConsumerGroup, member_id: str) -> ConsumerGroup:
+    """The member owns what it may take. Raises UnknownMemberIdException."""
+    member, taken = group.member(member_id), to_take(group, member_id)
+    return group.with_member(replace(member, owned=tuple(sorted({*member.owned, *taken})))) if taken else group
