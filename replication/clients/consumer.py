@@ -1,76 +1,156 @@
-"""Reads committed records from the logs of their leaders, and stores the offsets of a consumer group.
+"""Reads committed records from the logs of their leaders: alone, or as a member of a consumer group.
 
-A consumer needs no Spark and returns Arrow tables. Kafka: `KafkaConsumer`, `ReplicaManager.fetchMessages`,
-`GroupMetadataManager`. [FE-01, FE-02, DO-02, AP-04]
+Kafka: `KafkaConsumer`, `ReplicaManager.fetchMessages`, `GroupMetadataManager`. [FE-01, FE-02, DO-02, AP-04]
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 
-from lakelog.replication.clients.delayed_operation import DelayedOperation, Purgatory
-from lakelog.replication.clients.topic_view import TopicView, TopicWatch
+from lakelog.replication.clients.consumer_config import ConsumerConfig
+from lakelog.replication.clients.consumer_fetch import FetchedRecords as FetchedRecords
+from lakelog.replication.clients.consumer_fetch import TopicPartition as TopicPartition
+from lakelog.replication.clients.consumer_fetch import fetch_records
+from lakelog.replication.clients.epoch_ends import EpochEndOffset, epoch_ends
+from lakelog.replication.clients.group_access import GroupAccess
+from lakelog.replication.clients.group_consumer import GroupConsumer, Listener, RebalanceListener
+from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
+    IllegalStateException,
     InvalidGroupIdException,
-    LakelogException,
-    NotLeaderOrFollowerException,
+    InvalidRequestException,
     UnknownTopicOrPartitionException,
 )
-from lakelog.replication.protocol.delayed_operation import (
-    batches_within,
-    check_committed_offset,
-    check_fetch_offset,
-    check_log_leads,
-    fetch_outcome,
-)
-from lakelog.replication.protocol.fencing import check_leader_row
-from lakelog.replication.protocol.leader_epoch import end_offset_for
-from lakelog.replication.protocol.partition_leader import Leadership
-from lakelog.replication.protocol.partition_log import PartitionLog, PlacedBatch
-from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.delayed_operation import check_committed_offset
+from lakelog.replication.protocol.partition_assignor import AssignedPartition
+from lakelog.replication.protocol.topic_name import check_is_text
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.segment import read_records, rows_of
 from lakelog.replication.storage.tables.group_table import CommittedOffset
-from lakelog.schemas import LOG
 
-
-@dataclass(frozen=True)
-class FetchedRecords:
-    """The result of a fetch from one partition: records (columns of `lakelog.schemas.LOG`), or an error.
-
-    With an error, high watermark and log start are -1. Kafka: `FetchPartitionData`.
-    """
-
-    records: pa.Table = field(default_factory=LOG.arrow.empty_table)
-    high_watermark: int = -1
-    log_start_offset: int = -1
-    error: LakelogException | None = None
-
-
-class EpochEndOffset(NamedTuple):
-    """The largest epoch at or below the requested one, and the offset after its last record; -1 if unknown."""
-
-    leader_epoch: int
-    end_offset: int
+_DEFAULT = ConsumerConfig()
 
 
 class Consumer:
-    """Kafka's `KafkaConsumer`: fetches from offsets that the caller gives. With a `group` it also stores offsets.
+    """Kafka's `KafkaConsumer`. It needs no Spark, and returns Arrow tables.
 
-    For one thread at a time. Raises InconsistentClusterIdException if there is no cluster at `cluster_uri`.
+    With `subscribe` and `poll` it is a member of its `group`: the members share the partitions out, and each record
+    goes to one of them. With `fetch` it reads from offsets that the caller gives; then a `group` is a name for offsets.
+    The settings are those of `ConsumerConfig`. For one thread at a time.
+
+        with Consumer("/lake/cluster", "billing", auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(["orders"])
+            while True:
+                records = consumer.poll(timeout=1.0)
+
+    Raises InconsistentClusterIdException if there is no cluster at `cluster_uri`, InvalidConfigurationException.
     """
 
-    def __init__(self, cluster_uri: str, group: str | None = None, config: Config | None = None) -> None:
+    def __init__(
+        self, cluster_uri: str, group: str | None = None, config: Config | None = None, *,
+        client_id: str = _DEFAULT.client_id, session_timeout_ms: int = _DEFAULT.session_timeout_ms,
+        heartbeat_interval_ms: int = _DEFAULT.heartbeat_interval_ms,
+        max_poll_interval_ms: int = _DEFAULT.max_poll_interval_ms,
+        enable_auto_commit: bool = _DEFAULT.enable_auto_commit,
+        auto_commit_interval_ms: int = _DEFAULT.auto_commit_interval_ms,
+        auto_offset_reset: str = _DEFAULT.auto_offset_reset,
+        partition_assignment_strategy: str = _DEFAULT.partition_assignment_strategy,
+        fetch_max_bytes: int = _DEFAULT.fetch_max_bytes,
+    ) -> None:  # fmt: skip
+        self._settings = ConsumerConfig(
+            client_id, session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms, enable_auto_commit,
+            auto_commit_interval_ms, auto_offset_reset, partition_assignment_strategy, fetch_max_bytes,
+        )  # fmt: skip
         self._view = TopicView(Cluster.open(cluster_uri, config))
         self._group = group
+        self._access: GroupAccess | None = None
+        self._member: GroupConsumer | None = None
+        self._is_closed = False
+
+    def subscribe(
+        self, topics: Collection[str], on_assign: Listener | None = None, on_revoke: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:  # fmt: skip
+        """Joins the group, to share the partitions of these topics with its other members. `poll` brings the records.
+
+        A topic that does not exist yet is read once it does. A second call replaces the topics. `poll` and `close` call
+        the listeners with a list of `TopicPartition`: after partitions were taken, before they are given up, which is
+        the last time to commit their offsets, and after they were lost to others.
+
+        Raises InvalidGroupIdException without a group, InvalidTopicException, InvalidRequestException without topics,
+        InconsistentGroupProtocolException, KafkaStorageException, IllegalStateException after `close`.
+        """
+        group_id = self._known_group()
+        if isinstance(topics, str) or not topics:
+            raise InvalidRequestException(f"topics is {topics!r}: give a list of names, one at least")
+        for topic in topics:
+            check_is_text(topic)
+        self.unsubscribe()
+        listener = RebalanceListener(on_assign, on_revoke, on_lost)
+        self._member = GroupConsumer(self._view, group_id, frozenset(topics), self._settings, listener)
+
+    def unsubscribe(self) -> None:
+        """Leaves the group, as `close` does. Raises IllegalStateException after `close`."""
+        if self._is_closed:
+            raise IllegalStateException("the consumer is closed")
+        member, self._member = self._member, None
+        if member is not None:
+            member.close()
+
+    def poll(self, timeout: float = 1.0) -> pa.Table:
+        """The next records of the partitions that this consumer owns, with the columns of `lakelog.schemas.LOG`.
+
+        Records of one partition are in the order of their offsets. It returns as soon as there are any, and after
+        `timeout` seconds with none. A call says that the records of earlier calls are processed: with
+        `enable.auto.commit` it may commit the offsets after them. It also gives partitions up and takes others, so call
+        it more often than every `max.poll.interval.ms`. Retriable errors are logged, and tried again.
+
+        Raises IllegalStateException without `subscribe`, NoOffsetForPartitionException and OffsetOutOfRangeException
+        with `auto.offset.reset` `none`, CorruptRecordException.
+        """
+        return self._subscribed().poll(timeout)
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that this consumer owns; none before the first `poll` after `subscribe`."""
+        return {TopicPartition(p.topic, p.partition) for p in self._subscribed().positions.partitions}
+
+    def position(self, topic: str, partition: int) -> int | None:
+        """The offset of the next record; None if it is still to be found. Raises IllegalStateException."""
+        positions = self._subscribed().positions
+        return positions.offset(positions.find(topic, partition))
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Reads on from this offset. Raises IllegalStateException if the partition is not assigned to this consumer,
+        OffsetOutOfRangeException for an offset below 0 or above 2^63 - 1."""
+        positions = self._subscribed().positions
+        found = positions.find(topic, partition)
+        check_committed_offset(offset, found.name)
+        positions.set(found, offset)
+
+    def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """`poll` returns no records of these partitions until `resume`. They stay with this consumer as long as they
+        would otherwise. Raises IllegalStateException if one is not assigned to it."""
+        self._subscribed().positions.pause(partitions, True)
+
+    def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Undoes `pause`. Raises IllegalStateException if a partition is not assigned to this consumer."""
+        self._subscribed().positions.pause(partitions, False)
+
+    def close(self) -> None:
+        """Commits, if `enable.auto.commit`, and leaves the group, so that others go on at once. It logs errors. The end
+        of a `with` block does it too. `fetch` and `committed` still work."""
+        if not self._is_closed:
+            self.unsubscribe()
+            self._is_closed = True
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def fetch(
         self, topic: str, offsets: Mapping[int, int], min_bytes: int = 1, max_wait_ms: int = 500,
@@ -83,15 +163,9 @@ class Consumer:
         first batch may be larger. It waits at an offset above the HW, because a new leader's HW may be behind. Errors
         are in the results; repeat the fetch if `error.retriable`.
         """
-        deadline = time.monotonic() + max_wait_ms / 1000
-        try:
-            fetch = _DelayedFetch(self._view, topic, offsets, min_bytes, max_bytes)
-            purgatory = Purgatory[int]()
-            purgatory.try_complete_else_watch(DelayedOperation(offsets, deadline, fetch.attempt))
-            purgatory.wait(fetch.watch.moved, self._view.cluster.config.lakelog_poll_interval_ms)
-        except LakelogException as error:
-            return {partition: FetchedRecords(error=error) for partition in offsets}
-        return fetch.answers
+        wanted = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
+        found = fetch_records(self._view, wanted, min_bytes, max_wait_ms, max_bytes)
+        return {partition: fetched for (_, partition), fetched in found.items()}
 
     def epoch_end(
         self, topic: str, partition: int, epochs: Iterable[int], broker_id: int | None = None
@@ -103,25 +177,35 @@ class Consumer:
         Raises UnknownTopicOrPartitionException, LeaderNotAvailableException, and NotLeaderOrFollowerException if the
         broker does not lead: it may still truncate its log.
         """
-        seen = _existing(self._view.leaderships(topic, [partition]), topic, partition)
-        registration = seen.registration
-        if broker_id not in (None, registration.leader):
-            raise NotLeaderOrFollowerException(
-                f"{topic}-{partition}: broker {broker_id} does not lead, broker {registration.leader} does"
-            )
-        log = _led_log(seen, lambda leader: self._view.log(leader).refresh())
-        return {e: EpochEndOffset(*end_offset_for(log.lineage, log.log_end_offset, e)) for e in epochs}
+        return epoch_ends(self._view, topic, partition, epochs, broker_id)
 
-    def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        """Stores the group's offsets (topic: partition: next offset), all of them or none.
+    def commit(self, offsets: Mapping[str, Mapping[int, int]] | None = None) -> None:
+        """Stores the group's offsets (topic: partition: next offset), all of them or none; without `offsets` those
+        after the records that `poll` has returned.
 
         It is one compare-and-set on a table of the cluster, so there is no `offsets.commit.required.acks`.
 
         Kafka: `GroupMetadataManager.storeOffsets`. [AP-04] Raises InvalidGroupIdException without a group,
         UnknownTopicOrPartitionException, OffsetOutOfRangeException for an offset below 0 or above 2^63 - 1, and, if the
         commit failed or its outcome is unknown after `request.timeout.ms`, TimeoutException or KafkaStorageException.
+        A consumer that has subscribed: CommitFailedException if it does not own the partitions, or not any more. One
+        that has not: GroupNotEmptyException while the group has live members, IllegalStateException without `offsets`.
         """
-        group, rows = self._known_group(), []
+        group = self._known_group()
+        if offsets is None:
+            member = self._subscribed()
+            member.commit(member.positions.uncommitted())
+            return
+        partitions = self._assigned_partitions(offsets)
+        if self._member is not None:
+            self._member.commit(partitions)
+            return
+        rows = [CommittedOffset(group, p.topic, p.topic_id, p.partition, offset) for p, offset in partitions.items()]
+        self._access = self._access or GroupAccess(self._view.cluster, group)
+        self._access.commit(rows, time.monotonic() + self._view.cluster.config.request_timeout_ms / 1000)
+
+    def _assigned_partitions(self, offsets: Mapping[str, Mapping[int, int]]) -> dict[AssignedPartition, int]:
+        found = {}
         for topic, by_partition in offsets.items():
             registrations = self._view.partitions(topic)
             for partition, offset in by_partition.items():
@@ -129,9 +213,8 @@ class Consumer:
                 if partition not in registrations:
                     raise UnknownTopicOrPartitionException(f"{name}: no such partition, {topic} has {[*registrations]}")
                 check_committed_offset(offset, name)
-                rows.append(CommittedOffset(group, topic, registrations[partition].topic_id, partition, offset))
-        deadline = time.monotonic() + self._view.cluster.config.request_timeout_ms / 1000
-        self._view.cluster.groups.commit(rows, deadline)
+                found[AssignedPartition(topic, registrations[partition].topic_id, partition)] = offset
+        return found
 
     def committed(self, topic: str) -> dict[int, int]:
         """The offsets that the group committed last, for the partitions that have one.
@@ -151,100 +234,8 @@ class Consumer:
             )
         return self._group
 
-
-def _existing(seen: Mapping[int, Leadership], topic: str, partition: int) -> Leadership:
-    if partition not in seen:
-        raise UnknownTopicOrPartitionException(f"{topic}-{partition}: topic {topic} has no such partition")
-    return seen[partition]
-
-
-def _led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> PartitionLog:
-    """The partition's log at its leader, read after the leader's row."""
-    registration, row = seen.registration, seen.row
-    name = registration.name
-    if seen.unavailable and (seen.error or registration.leader == NO_LEADER):
-        raise seen.unavailable
-    error = check_leader_row(row, registration.topic_id_partition, registration.leader_epoch)
-    if error:
-        raise error
-    log = refreshed(registration.leader).partition(registration.topic_id_partition)
-    if row:
-        check_log_leads(log, row, name)
-    return log
-
-
-class _Readable(NamedTuple):
-    """The batches between a fetch offset and the HW, in a log whose leader was checked."""
-
-    registration: PartitionRegistration
-    batches: list[PlacedBatch]
-    high_watermark: int
-    log_start_offset: int
-
-    @property
-    def sizes(self) -> list[int]:
-        """The bytes of each batch, at least 1: otherwise a fetch would never return a batch of empty records."""
-        return [max(1, batch.header.bytes) for batch in self.batches]
-
-
-class _DelayedFetch:
-    """One fetch. It ends when `answers` has an entry for each partition."""
-
-    def __init__(self, view: TopicView, topic: str, offsets: Mapping[int, int], min_bytes: int, max_bytes: int) -> None:
-        self.answers: dict[int, FetchedRecords] = {}
-        self.watch = TopicWatch(view, topic, offsets)
-        self._view = view
-        self._topic = topic
-        self._offsets = offsets
-        self._min_bytes = min_bytes
-        self._max_bytes = max_bytes
-
-    def attempt(self, time_is_over: bool) -> bool:
-        refreshed = cache(lambda leader: self._view.log(leader).refresh())
-        found = {partition: self._look(partition, offset, refreshed) for partition, offset in self._offsets.items()}
-        readable = [f if isinstance(f, LakelogException) else sum(f.sizes) for f in found.values()]
-        outcome = fetch_outcome(readable, self._min_bytes, self._max_bytes, time_is_over)
-        if outcome.is_done:
-            self.answers = self._read(found)
-        return outcome.is_done
-
-    def _look(self, partition: int, offset: int, refreshed: Callable[[int], LogState]) -> _Readable | LakelogException:
-        """Reads the HW first and then the log, never the other way round."""
-        try:
-            seen = _existing(self.watch.seen, self._topic, partition)
-            log = _led_log(seen, refreshed)
-            check_fetch_offset(offset, log, f"{self._topic}-{partition}")
-        except LakelogException as error:
-            return error
-        high_watermark = seen.row.high_watermark if seen.row else 0
-        readable = log.batches if offset < high_watermark else []
-        batches = [b for b in readable if b.header.next_offset > offset and b.base_offset < high_watermark]
-        return _Readable(seen.registration, batches, high_watermark, log.log_start_offset)
-
-    def _read(self, found: Mapping[int, _Readable | LakelogException]) -> dict[int, FetchedRecords]:
-        answers, room, is_first = {}, self._max_bytes, True
-        read = cache(lambda leader, name: read_records(self._view.log(leader).root, name))
-        for partition, looked in found.items():
-            if isinstance(looked, LakelogException):
-                answers[partition] = FetchedRecords(error=looked)
-                continue
-            count = batches_within(looked.sizes, room, is_first)
-            room, is_first = room - sum(looked.sizes[:count]), is_first and not count
-            answers[partition] = _records(looked, looked.batches[:count], self._offsets[partition], read)
-        return answers
-
-
-def _records(
-    looked: _Readable, batches: list[PlacedBatch], offset: int, read: Callable[[int, str], pa.Table]
-) -> FetchedRecords:
-    """The rows of the batches from `offset` to the HW, from the files of the version that was checked."""
-    stop = min(looked.high_watermark, batches[-1].header.next_offset if batches else offset)
-    try:
-        tables = [
-            rows_of(read(looked.registration.leader, name), looked.registration.topic_id_partition, offset, stop)
-            for name in dict.fromkeys(batch.segment for batch in batches)
-        ]
-    except LakelogException as error:
-        return FetchedRecords(error=error)
-    records = pa.concat_tables([LOG.arrow.empty_table(), *tables]).sort_by("offset")
-    return FetchedRecords(records, looked.high_watermark, looked.log_start_offset)
+    def _subscribed(self) -> GroupConsumer:
+        if self._member is None:
+            why = "it is closed" if self._is_closed else "call subscribe first"
+            raise IllegalStateException(f"the consumer has not subscribed to any topic: {why}")
+        return self._member

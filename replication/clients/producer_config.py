@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass
 
-from lakelog.replication.errors import InvalidConfigurationException
-from lakelog.replication.properties import Integer, text_of
-
-
-def _key(default: int, low: int, high: int = 2**31 - 1) -> Any:
-    return field(default=default, metadata={"type": Integer(low, high)})
+from lakelog.replication.clients.client_config import ClientConfig, client_key
+from lakelog.replication.properties import Integer
 
 
 @dataclass(frozen=True)
-class ProducerConfig:
+class ProducerConfig(ClientConfig):
     """Times are in ms, sizes in bytes; the key `linger.ms` is the field `linger_ms`.
 
     `max.in.flight.requests.per.connection`: how many sends are on their way at the same time; a log remembers the last
@@ -26,28 +21,8 @@ class ProducerConfig:
     may have tens of MB.
     """
 
-    max_in_flight_requests_per_connection: int = _key(5, 1, 5)
-    linger_ms: int = _key(5, 0)
-    batch_size: int = _key(1048576, 0)
-    buffer_memory: int = _key(268435456, 1, 2**63 - 1)
-    max_block_ms: int = _key(60000, 0, 2**63 - 1)
-
-    def __post_init__(self) -> None:
-        """Raises InvalidConfigurationException, which lists every value that is not allowed."""
-        problems = [
-            f"{member.name} is {value!r}, it must be {member.metadata['type']}"
-            for member in fields(self)
-            if not _is_allowed(member.metadata["type"], value := getattr(self, member.name))
-        ]
-        if problems:
-            raise InvalidConfigurationException(f"producer: {'; '.join(problems)}")
-
-
-def _is_allowed(type: Integer, value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return False
-    try:
-        type.parse(text_of(value))
-    except ValueError:
-        return False
-    return True
+    max_in_flight_requests_per_connection: int = client_key(5, Integer(1, 5))
+    linger_ms: int = client_key(5, Integer(0))
+    batch_size: int = client_key(1048576, Integer(0))
+    buffer_memory: int = client_key(268435456, Integer(1, 2**63 - 1))
+    max_block_ms: int = client_key(60000, Integer(0, 2**63 - 1))

@@ -2,17 +2,24 @@
 
 import datetime as dt
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakelog.jobs import consumer_groups
-from lakelog.jobs.admin import group_arguments
+from lakelog.jobs.admin import group_arguments, heartbeats
+from lakelog.jobs.admin.group_view import GroupsView
+from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.tables.group_table import CommittedOffset
+from lakelog.replication.storage.tables.member_table import MemberTable
 from tests.clients.world import World
+from tests.clock import Clock
 from tests.storage.logs import COLUMNS, NOON, P0, P1, TOPIC, request, send, start_at
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
@@ -200,3 +207,88 @@ def test_a_group_is_deleted(groups: Run, world: World) -> None:
         "",
     )
     assert (committed(world), committed(world, "another")) == ({}, {1: 0})
+
+
+@pytest.fixture
+def member(world: World) -> Any:
+    """A member that owns flights-0 and flights-1, whose heartbeat moves when the test says so."""
+    consumer = Consumer(world.uri, "g", client_id="billing", session_timeout_ms=6000, heartbeat_interval_ms=2900)
+    consumer.subscribe([TOPIC])
+    consumer.poll(0)
+    consumer._member._heartbeat.stop()
+    yield consumer
+    consumer.close()
+
+
+def test_members_and_the_state_of_a_group(groups: Run, member: Any) -> None:
+    (row,) = rows(groups("--describe", "--group", "g", "--members", "-o", "json"))
+    assert row["consumer_id"] == member._member.membership.member_id
+    assert (row["client_id"], row["partitions"], row["assignment"]) == ("billing", 2, f"{TOPIC}(0,1)")
+    assert rows(groups("--describe", "--group", "g", "--state", "-o", "json")) == [
+        {"group": "g", "assignment_strategy": "range", "state": "Stable", "generation": 1, "members": 1}
+    ]
+    status, out, err = groups("--describe", "--group", "g")
+    assert (status, err) == (0, "")
+    owners = [line.split()[3:9] for line in out.splitlines()[2:]]
+    ids = [row["consumer_id"], row["host"], "billing"]
+    assert owners == [["1", "5", "4", *ids], ["-", "2", "-", *ids]]
+    heads = groups("--describe", "--all-groups", "--members")[1].split()[:5]
+    assert heads == ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
+
+
+def test_a_group_without_offsets_is_there_while_it_has_members(groups: Run, world: World) -> None:
+    with Consumer(world.uri, "new") as consumer:
+        consumer.subscribe([TOPIC])
+        assert groups("--list")[1] == "g\nnew\n"
+        member_table = MemberTable.open_if_there(world.cluster.root, "new")
+    assert member_table is not None
+    assert groups("--list")[1] == "g\n"
+
+
+CHANGES = [
+    ("--reset-offsets", "--topic", TOPIC, "--to-latest", "--execute"),
+    ("--reset-offsets", "--topic", TOPIC, "--to-latest"),
+    ("--delete-offsets", "--topic", TOPIC),
+    ("--delete",),
+]
+
+
+@pytest.mark.parametrize("words", CHANGES, ids=lambda words: " ".join(words))
+def test_while_a_member_is_alive_nothing_is_changed(
+    groups: Run, world: World, member: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(GroupsView.free, "__defaults__", (lambda _: member._member.membership.beat(),))
+    status, out, err = groups(words[0], "--group", "g", *words[1:])
+    assert (status, out) == (1, "")
+    assert err.splitlines()[0] == "Group g has 1 members: looking for up to 6 s whether one is alive"
+    assert "lakelog: GroupNotEmptyException: group g has live members (billing-" in err
+    assert committed(world) == {0: 1}
+
+
+def test_a_group_whose_members_have_died_can_be_reset_once_their_sessions_are_over(
+    groups: Run, world: World, member: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(GroupAccess.__init__, "__defaults__", (clock,))
+
+    def passes(_: float) -> None:
+        clock.now += 2
+
+    monkeypatch.setattr(GroupsView.free, "__defaults__", (passes,))
+    started = clock.now
+    words = ("--reset-offsets", "--group", "g", "--topic", TOPIC, "--to-latest")
+    assert groups(*words)[0] == 0
+    assert (len(member._member.membership.refresh().members), committed(world)) == (1, {0: 1})
+    assert groups(*words, "--execute")[0] == 0
+    assert (member._member.membership.refresh().members, committed(world)) == ((), {0: 5, 1: 2})
+    assert clock.now - started == 2 * 6
+
+
+def test_members_that_have_died_are_not_shown(groups: Run, member: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(heartbeats, "time", SimpleNamespace(time=lambda: time.time() + 3600))
+    monkeypatch.setattr(GroupsView.alive, "__defaults__", (waited.append,))
+    status, out, err = groups("--describe", "--group", "g", "--state", "-o", "json")
+    assert (status, json.loads(out)[0]["state"], waited) == (0, "Empty", [3])
+    assert "No recent heartbeat from group g: looking again in 3 s" in err
+    assert member.assignment(), "it does not know yet"

@@ -1,0 +1,185 @@
+"""One fetch of committed records from the logs of their leaders, and how it waits.
+
+Kafka: `Fetcher`, `ReplicaManager.fetchMessages`. [FE-01, FE-02, DO-02]
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from lakelog.replication.clients.delayed_operation import DelayedOperation, Purgatory
+from lakelog.replication.clients.topic_view import TopicView, TopicWatch
+from lakelog.replication.errors import LakelogException, UnknownTopicOrPartitionException
+from lakelog.replication.protocol.delayed_operation import (
+    batches_within,
+    check_fetch_offset,
+    check_log_leads,
+    fetch_outcome,
+)
+from lakelog.replication.protocol.fencing import check_leader_row
+from lakelog.replication.protocol.partition_leader import Leadership
+from lakelog.replication.protocol.partition_log import PartitionLog, PlacedBatch
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.segment import read_records, rows_of
+from lakelog.schemas import LOG
+
+
+class TopicPartition(NamedTuple):
+    """A partition by the name of its topic."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True)
+class FetchedRecords:
+    """The result of a fetch from one partition: records (columns of `lakelog.schemas.LOG`), or an error.
+
+    With an error, high watermark and log start are -1. Kafka: `FetchPartitionData`.
+    """
+
+    records: pa.Table = field(default_factory=LOG.arrow.empty_table)
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    error: LakelogException | None = None
+
+
+def fetch_records(
+    view: TopicView, offsets: Mapping[TopicPartition, int], min_bytes: int, max_wait_ms: float, max_bytes: int
+) -> dict[TopicPartition, FetchedRecords]:
+    """The records of each partition from its offset to the HW, or its error; see `Consumer.fetch`."""
+    deadline = time.monotonic() + max_wait_ms / 1000
+    try:
+        fetch = _DelayedFetch(view, offsets, min_bytes, max_bytes)
+        purgatory = Purgatory[TopicPartition]()
+        purgatory.try_complete_else_watch(DelayedOperation(offsets, deadline, fetch.attempt))
+        purgatory.wait(fetch.moved, view.cluster.config.lakelog_poll_interval_ms)
+    except LakelogException as error:
+        return {partition: FetchedRecords(error=error) for partition in offsets}
+    return fetch.answers
+
+
+def existing(seen: Mapping[int, Leadership], topic: str, partition: int) -> Leadership:
+    """What was seen of a partition. Raises UnknownTopicOrPartitionException."""
+    if partition not in seen:
+        raise UnknownTopicOrPartitionException(f"{topic}-{partition}: topic {topic} has no such partition")
+    return seen[partition]
+
+
+def led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> PartitionLog:
+    """The partition's log at its leader, read after the leader's row. Raises why it has no leader, or not yet."""
+    registration, row = seen.registration, seen.row
+    name = registration.name
+    if seen.unavailable and (seen.error or registration.leader == NO_LEADER):
+        raise seen.unavailable
+    error = check_leader_row(row, registration.topic_id_partition, registration.leader_epoch)
+    if error:
+        raise error
+    log = refreshed(registration.leader).partition(registration.topic_id_partition)
+    if row:
+        check_log_leads(log, row, name)
+    return log
+
+
+class _Readable(NamedTuple):
+    """The batches between a fetch offset and the HW, in a log whose leader was checked."""
+
+    registration: PartitionRegistration
+    batches: list[PlacedBatch]
+    high_watermark: int
+    log_start_offset: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of each batch, at least 1: otherwise a fetch would never return a batch of empty records."""
+        return [max(1, batch.header.bytes) for batch in self.batches]
+
+
+class _DelayedFetch:
+    """One fetch. It ends when `answers` has an entry for each partition."""
+
+    def __init__(self, view: TopicView, offsets: Mapping[TopicPartition, int], min_bytes: int, max_bytes: int) -> None:
+        self.answers: dict[TopicPartition, FetchedRecords] = {}
+        self._view = view
+        self._offsets = offsets
+        self._min_bytes = min_bytes
+        self._max_bytes = max_bytes
+        self._watches: dict[str, TopicWatch | LakelogException] = {}
+        for topic in {partition.topic for partition in offsets}:
+            self._watches[topic] = self._watch(topic)
+
+    def _watch(self, topic: str) -> TopicWatch | LakelogException:
+        try:
+            return TopicWatch(self._view, topic, [p.partition for p in self._offsets if p.topic == topic])
+        except LakelogException as error:
+            return error
+
+    def moved(self) -> set[TopicPartition]:
+        """Reads again and returns the partitions that have changed since the last read."""
+        watches = [(topic, watch) for topic, watch in self._watches.items() if isinstance(watch, TopicWatch)]
+        return {TopicPartition(topic, number) for topic, watch in watches for number in watch.moved()}
+
+    def attempt(self, time_is_over: bool) -> bool:
+        refreshed = cache(lambda leader: self._view.log(leader).refresh())
+        found = {partition: self._look(partition, offset, refreshed) for partition, offset in self._offsets.items()}
+        readable = [f if isinstance(f, LakelogException) else sum(f.sizes) for f in found.values()]
+        outcome = fetch_outcome(readable, self._min_bytes, self._max_bytes, time_is_over)
+        if outcome.is_done:
+            self.answers = self._read(found)
+        return outcome.is_done
+
+    def _look(
+        self, partition: TopicPartition, offset: int, refreshed: Callable[[int], LogState]
+    ) -> _Readable | LakelogException:
+        """Reads the HW first and then the log, never the other way round."""
+        watch = self._watches[partition.topic]
+        if isinstance(watch, LakelogException):
+            return watch
+        try:
+            seen = existing(watch.seen, *partition)
+            log = led_log(seen, refreshed)
+            check_fetch_offset(offset, log, f"{partition.topic}-{partition.partition}")
+        except LakelogException as error:
+            return error
+        high_watermark = seen.row.high_watermark if seen.row else 0
+        readable = log.batches if offset < high_watermark else []
+        batches = [b for b in readable if b.header.next_offset > offset and b.base_offset < high_watermark]
+        return _Readable(seen.registration, batches, high_watermark, log.log_start_offset)
+
+    def _read(
+        self, found: Mapping[TopicPartition, _Readable | LakelogException]
+    ) -> dict[TopicPartition, FetchedRecords]:
+        answers: dict[TopicPartition, FetchedRecords] = {}
+        room, is_first = self._max_bytes, True
+        read = cache(lambda leader, name: read_records(self._view.log(leader).root, name))
+        for partition, looked in found.items():
+            if isinstance(looked, LakelogException):
+                answers[partition] = FetchedRecords(error=looked)
+                continue
+            count = batches_within(looked.sizes, room, is_first)
+            room, is_first = room - sum(looked.sizes[:count]), is_first and not count
+            answers[partition] = _records(looked, looked.batches[:count], self._offsets[partition], read)
+        return answers
+
+
+def _records(
+    looked: _Readable, batches: list[PlacedBatch], offset: int, read: Callable[[int, str], pa.Table]
+) -> FetchedRecords:
+    """The rows of the batches from `offset` to the HW, from the files of the version that was checked."""
+    stop = min(looked.high_watermark, batches[-1].header.next_offset if batches else offset)
+    try:
+        tables = [
+            rows_of(read(looked.registration.leader, name), looked.registration.topic_id_partition, offset, stop)
+            for name in dict.fromkeys(batch.segment for batch in batches)
+        ]
+    except LakelogException as error:
+        return FetchedRecords(error=error)
+    records = pa.concat_tables([LOG.arrow.empty_table(), *tables]).sort_by("offset")
+    return FetchedRecords(records, looked.high_watermark, looked.log_start_offset)

@@ -1,0 +1,73 @@
+"""Changes of a group's offsets by those who are no members: allowed while the group has no live members.
+
+Kafka: `GroupCoordinator.doCommitOffsets`, `KafkaAdminClient.alterConsumerGroupOffsets`. [AP-04]
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from lakelog.replication.clients.group_membership import remove_members
+from lakelog.replication.errors import GroupNotEmptyException, UnknownMemberIdException
+from lakelog.replication.protocol.consumer_group import ConsumerGroup, GroupMember
+from lakelog.replication.protocol.group_fence import generation_of, has_members
+from lakelog.replication.protocol.member_liveness import MemberLiveness
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.tables.group_table import CommittedOffset
+from lakelog.replication.storage.tables.member_table import MemberTable
+
+
+class GroupAccess:
+    """A group as somebody sees it who is no member, with the heartbeats of its members as far as they were seen.
+
+    Members that have died without leaving count as alive until they were seen silent for their session time-out. So
+    the first look at them refuses everything, and one that comes later removes them. `clock`: monotonic, in seconds.
+    """
+
+    def __init__(self, cluster: Cluster, group_id: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.group_id = group_id
+        self._cluster = cluster
+        self._table: MemberTable | None = None
+        self._liveness = MemberLiveness(clock)
+
+    def look(self) -> ConsumerGroup:
+        """The group as it is now; one that never had a member has none."""
+        self._table = self._table or MemberTable.open_if_there(self._cluster.root, self.group_id)
+        return self._table.read() if self._table else ConsumerGroup()
+
+    def live(self) -> list[GroupMember]:
+        """The members that are not dead, by the heartbeats that were seen until now."""
+        group = self.look()
+        dead = self._liveness.dead(group)
+        return [member for member in group.members if member.member_id not in dead]
+
+    def free(self) -> None:
+        """Removes dead members, so that others may commit. Raises GroupNotEmptyException if one is alive."""
+        live = self.live()
+        if self._table:
+            live = list(remove_members(self._cluster, self._table, self.group_id, self._liveness.dead).members)
+        check_empty(self.group_id, live)
+        fence = self._cluster.groups.fence(self.group_id)
+        if has_members(fence) and not self._table:  # somebody has removed the table of its members
+            self._cluster.groups.release(self.group_id, generation_of(fence) + 1)
+
+    def commit(self, offsets: Iterable[CommittedOffset], deadline: float) -> None:
+        """Commits offsets of the group. Raises GroupNotEmptyException, and what `GroupTable.commit` raises."""
+        rows = list(offsets)
+        try:
+            self._cluster.groups.commit(rows, deadline)
+        except UnknownMemberIdException:
+            self.free()
+            self._cluster.groups.commit(rows, deadline)
+
+
+def check_empty(group_id: str, live: Iterable[GroupMember]) -> None:
+    """Raises GroupNotEmptyException if there are live members, and names them."""
+    names = [f"{member.member_id} on {member.host}" for member in live]
+    if names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        raise GroupNotEmptyException(
+            f"group {group_id} has live members ({', '.join(names[:3])}{more}): close them first, then its offsets can "
+            "be changed from outside"
+        )

@@ -1,0 +1,186 @@
+"""A consumer's membership in a group: it joins, sends heartbeats, removes dead members, gives partitions up and takes
+them. Kafka: `ConsumerCoordinator`, `AbstractCoordinator`, `GroupCoordinator`. [AP-04]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable
+
+from lakelog.replication.clients.consumer_config import ConsumerConfig
+from lakelog.replication.protocol.consumer_group import (
+    ConsumerGroup,
+    GroupMember,
+    give_up,
+    join,
+    needs_rebalance,
+    rebalance,
+    take,
+    without,
+)
+from lakelog.replication.protocol.group_fence import generation_of
+from lakelog.replication.protocol.member_liveness import MemberLiveness, is_trusted
+from lakelog.replication.protocol.partition_assignor import AssignedPartition
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.tables.member_table import MemberTable
+
+_NEVER = (float("-inf"), float("-inf"))
+
+
+class GroupMembership:
+    """The consumer's own thread and its heartbeat thread share it.
+
+    `clock`: the monotonic one and the time of day, in seconds. A monotonic clock may stop while a machine sleeps, and
+    the time of day may be set back, so the longer of the two times counts.
+    """
+
+    def __init__(
+        self, cluster: Cluster, group_id: str, config: ConsumerConfig,
+        clock: Callable[[], tuple[float, float]] = lambda: (time.monotonic(), time.time()),
+    ) -> None:  # fmt: skip
+        self.group_id = group_id
+        self.member_id = ""
+        self._cluster = cluster
+        self._config = config
+        self._clock = clock
+        self._table = MemberTable.open_or_create(cluster.root, group_id)
+        self._liveness = MemberLiveness(lambda: clock()[0])
+        self._beating = threading.Lock()
+        self._beat_at = _NEVER
+
+    @property
+    def group(self) -> ConsumerGroup:
+        """The group as last read."""
+        return self._table.group
+
+    @property
+    def member(self) -> GroupMember:
+        """This member as last read. Raises UnknownMemberIdException if it is not in the group."""
+        return self.group.member(self.member_id)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether nobody can have taken this member for dead yet: its last heartbeat is young enough."""
+        session, interval = self._config.session_timeout_ms, self._config.heartbeat_interval_ms
+        return all(is_trusted(now, at, session, interval) for now, at in zip(self._clock(), self._beat_at, strict=True))
+
+    def look(self) -> ConsumerGroup:
+        """Reads the group if it has moved; in an object store a look of the last half heartbeat interval will do."""
+        self._table.watch(self._config.heartbeat_interval_ms / 2000)
+        return self.group
+
+    def refresh(self) -> ConsumerGroup:
+        """Reads the group as it is now."""
+        return self._table.read()
+
+    def join(self, topics: Collection[str]) -> None:
+        """Joins as a new member. Raises InconsistentGroupProtocolException, KafkaStorageException."""
+        config, lowest = self._config, generation_of(self._cluster.groups.fence(self.group_id))
+        member_id = f"{config.client_id or 'consumer'}-{uuid.uuid4()}"
+        new = GroupMember(
+            member_id, config.client_id, socket.gethostname(), 0, config.session_timeout_ms, tuple(sorted(topics)),
+            config.assignors,
+        )  # fmt: skip
+
+        def decide(group: ConsumerGroup) -> ConsumerGroup | None:
+            if any(member.member_id == member_id for member in group.members):
+                return None  # the answer was lost
+            raised = dataclasses.replace(group, generation=max(group.generation, lowest))
+            return join(raised, new, self._partitions)
+
+        refresh_partitions(self._cluster)
+        with self._beating:
+            began_at = self._clock()
+            self._table.change(self.group_id, "join", decide, member_id)
+            self.member_id, self._beat_at = member_id, began_at
+
+    def beat(self) -> None:
+        """Moves the heartbeat. In the same commit it removes members that are dead by this member's own clock, and
+        assigns partitions anew if the topics have others.
+
+        Raises UnknownMemberIdException if others have removed this member, KafkaStorageException.
+        """
+        with self._beating:
+            age = self._config.heartbeat_interval_ms / 1000
+            self._cluster.topics.watch(age)
+            self._cluster.metadata.watch(age)
+            began_at = self._clock()
+            group = self._table.change(self.group_id, "heartbeat", self._checked, self.member_id)
+            self._beat_at = began_at
+        if group.member(self.member_id).slot == min(member.slot for member in group.members):
+            self._table.maintain()
+
+    def _checked(self, group: ConsumerGroup) -> ConsumerGroup:
+        group.member(self.member_id)
+        dead = self._liveness.dead(group) - {self.member_id}
+        left = without(group, dead, self._partitions)
+        if needs_rebalance(left, self._partitions):
+            refresh_partitions(self._cluster)
+            if needs_rebalance(left, self._partitions):
+                return rebalance(left, self._partitions)
+        return left
+
+    def take(self) -> ConsumerGroup:
+        """Takes what the member is assigned and nobody owns. Raises as `beat`."""
+
+        def decide(group: ConsumerGroup) -> ConsumerGroup | None:
+            taken = take(group, self.member_id)
+            return None if taken == group else taken
+
+        return self._table.change(self.group_id, "take", decide)
+
+    def give_up(self, partitions: Collection[AssignedPartition]) -> None:
+        """Lets others take these partitions. Raises as `beat`."""
+
+        def decide(group: ConsumerGroup) -> ConsumerGroup | None:
+            given = give_up(group, self.member_id, partitions)
+            return None if given == group else given
+
+        self._table.change(self.group_id, "give up", decide)
+
+    def leave(self) -> None:
+        """Lets others take all of the member's partitions. Raises KafkaStorageException."""
+        with self._beating:
+            self._beat_at = _NEVER
+            remove_members(self._cluster, self._table, self.group_id, lambda _: {self.member_id})
+
+    def _partitions(self, topics: Collection[str]) -> list[AssignedPartition]:
+        return partitions_of_topics(self._cluster, topics)
+
+
+def refresh_partitions(cluster: Cluster) -> None:
+    """Reads the topics, then the metadata: a topic is written before its partitions."""
+    cluster.topics.refresh()
+    cluster.metadata.refresh()
+
+
+def partitions_of_topics(cluster: Cluster, topics: Iterable[str]) -> list[AssignedPartition]:
+    """The partitions of these topics, by the tables as last read. A topic that there is not has none."""
+    known = cluster.topics.topics
+    ids = {known[t].topic_id for t in topics if t in known and not known[t].deleting}
+    return [
+        AssignedPartition(r.topic, r.topic_id, r.partition)
+        for r in cluster.metadata.partitions.values()
+        if r.topic_id in ids and r.leader != LEADER_DURING_DELETE
+    ]
+
+
+def remove_members(
+    cluster: Cluster, table: MemberTable, group_id: str, whose: Callable[[ConsumerGroup], set[str]]
+) -> ConsumerGroup:
+    """Removes members that have left or are dead, and returns the group. If nobody is left, others may commit."""
+
+    def decide(group: ConsumerGroup) -> ConsumerGroup | None:
+        left = without(group, whose(group), lambda topics: partitions_of_topics(cluster, topics))
+        return None if left is group else left
+
+    refresh_partitions(cluster)
+    group = table.change(group_id, "leave", decide)
+    if not group.members:
+        cluster.groups.release(group_id, group.generation)
+    return group

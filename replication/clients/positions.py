@@ -1,0 +1,97 @@
+"""Where a member is to read on in each partition that it owns. Kafka: `SubscriptionState`. [AP-04]"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import pyarrow as pa
+
+from lakelog.replication.clients.consumer_fetch import FetchedRecords, TopicPartition
+from lakelog.replication.errors import IllegalStateException
+from lakelog.replication.protocol.partition_assignor import AssignedPartition
+
+
+class Positions:
+    """The next offset of each partition; None where it is still to be found by `auto.offset.reset`."""
+
+    def __init__(self) -> None:
+        self._next: dict[AssignedPartition, int | None] = {}
+        self._committed: dict[AssignedPartition, int] = {}
+        self._paused: set[AssignedPartition] = set()
+
+    @property
+    def partitions(self) -> set[AssignedPartition]:
+        """All partitions that have a place here."""
+        return set(self._next)
+
+    @property
+    def without_offset(self) -> list[AssignedPartition]:
+        """The partitions whose offset is still to be found."""
+        return [partition for partition, offset in self._next.items() if offset is None]
+
+    @property
+    def readable(self) -> dict[TopicPartition, int]:
+        """The offsets to fetch from, without paused partitions: first those of which the last records are oldest."""
+        return {
+            TopicPartition(p.topic, p.partition): offset
+            for p, offset in self._next.items()
+            if offset is not None and p not in self._paused
+        }
+
+    def uncommitted(self, partitions: Collection[AssignedPartition] | None = None) -> dict[AssignedPartition, int]:
+        """The offsets that were not committed yet: of these partitions, or of all."""
+        chosen = self._next if partitions is None else partitions
+        found = {p: self._next.get(p) for p in chosen}
+        return {p: offset for p, offset in found.items() if offset is not None and self._committed.get(p) != offset}
+
+    def start(self, partition: AssignedPartition, committed: int | None) -> None:
+        """A partition was taken: it is read on from what the group has committed."""
+        self._next[partition] = committed
+        if committed is not None:
+            self._committed[partition] = committed
+
+    def set(self, partition: AssignedPartition, offset: int | None) -> None:
+        """The next record to read; None if that is to be found."""
+        self._next[partition] = offset
+
+    def offset(self, partition: AssignedPartition) -> int | None:
+        """The offset of the next record; None if that is still to be found."""
+        return self._next[partition]
+
+    def advance(self, fetched: Mapping[TopicPartition, FetchedRecords]) -> None:
+        """These records are returned. Their partitions come last in the next fetch, so that none is starved."""
+        for key, found in fetched.items():
+            if found.records.num_rows:
+                partition = self.find(*key)
+                self._next.pop(partition)
+                self._next[partition] = found.records["offset"][-1].as_py() + 1
+
+    def committed(self, offsets: Mapping[AssignedPartition, int]) -> None:
+        """These offsets were committed."""
+        self._committed.update(offsets)
+
+    def drop(self, partitions: Iterable[AssignedPartition]) -> None:
+        """These partitions are given up, or lost."""
+        for partition in partitions:
+            self._next.pop(partition, None)
+            self._committed.pop(partition, None)
+            self._paused.discard(partition)
+
+    def pause(self, partitions: Iterable[tuple[str, int]], is_paused: bool) -> None:
+        """Returns no records of these partitions, or does so again. Raises IllegalStateException."""
+        for found in [self.find(*partition) for partition in partitions]:
+            self._paused.add(found) if is_paused else self._paused.discard(found)
+
+    def find(self, topic: str, partition: int) -> AssignedPartition:
+        """Raises IllegalStateException if the partition is not assigned to this consumer."""
+        for found in self._next:
+            if (found.topic, found.partition) == (topic, partition):
+                return found
+        names = ", ".join(sorted(found.name for found in self._next)) or "nothing"
+        raise IllegalStateException(f"{topic}-{partition} is not assigned to this consumer, which has {names}")
+
+
+def all_records(fetched: Mapping[TopicPartition, FetchedRecords]) -> pa.Table:
+    """The records of all partitions, in the order of the fetch."""
+    empty = FetchedRecords().records
+    return pa.concat_tables([empty, *(found.records for found in fetched.values())])

@@ -1,0 +1,356 @@
+"""Consumers that subscribe, on real tables without brokers: the tests write the logs and the replica rows."""
+
+import dataclasses
+
+import pytest
+
+from lakelog.replication.clients import group_consumer
+from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.clients.consumer_config import ConsumerConfig
+from lakelog.replication.clients.group_access import GroupAccess
+from lakelog.replication.clients.group_membership import GroupMembership, remove_members
+from lakelog.replication.errors import (
+    CommitFailedException,
+    GroupNotEmptyException,
+    IllegalStateException,
+    InconsistentGroupProtocolException,
+    InvalidConfigurationException,
+    InvalidGroupIdException,
+    InvalidRequestException,
+    NoOffsetForPartitionException,
+    OffsetOutOfRangeException,
+)
+from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.storage.tables.member_table import MemberTable
+from tests.clients.world import World
+from tests.clock import Clock
+from tests.registrations import joined
+from tests.storage.logs import P0, P1, P2, TOPIC, TOPIC_ID, fill, start_at
+
+P = TOPIC
+RARELY = {"session_timeout_ms": 600_000, "heartbeat_interval_ms": 60_000}  # no heartbeat comes during a test
+
+
+@pytest.fixture
+def world(root):
+    """flights-0 has offsets 0 to 2, flights-1 has 0 and 1."""
+    world = World(root)
+    fill(world.logs[1], P0, 3)
+    fill(world.logs[1], P1, 2)
+    world.say(3)
+    world.say(2, P1)
+    return world
+
+
+@pytest.fixture
+def member(world):
+    """Makes consumers of group g that have subscribed, and closes them."""
+    made = []
+
+    def make(name, **settings):
+        heard = []
+        listeners = {f"on_{what}": lambda given, what=what: heard.append((what, sorted(p for _, p in given)))
+                     for what in ("assign", "revoke", "lost")}  # fmt: skip
+        given = {"client_id": name, "auto_offset_reset": "earliest", **RARELY, **settings}
+        made.append(Consumer(world.uri, "g", **given))
+        made[-1].subscribe([TOPIC], **listeners)
+        made[-1].heard = heard
+        return made[-1]
+
+    yield make
+    for consumer in made:
+        consumer.close()
+
+
+def got(records):
+    return list(zip(records["partition"].to_pylist(), records["offset"].to_pylist(), strict=True))
+
+
+def assigned(consumer):
+    return sorted(p for _, p in consumer.assignment())
+
+
+def expel(world, consumer):
+    """Others take the consumer for dead."""
+    table = MemberTable.open_or_create(world.cluster.root, "g")
+    remove_members(world.cluster, table, "g", lambda _: {consumer._member.membership.member_id})
+
+
+def test_ap_04_members_share_the_partitions_and_each_record_goes_to_one(world, member):
+    a = member("a")
+    assert got(a.poll(0)) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    b = member("b")
+    assert (got(b.poll(0)), assigned(b)) == ([], []), "a has not given anything up yet"
+    fill(world.logs[1], P1, 1, producer_id=8)
+    world.say(3, P1)
+    assert (got(a.poll(0)), assigned(a)) == ([], [0])
+    assert (got(b.poll(0)), assigned(b)) == ([(1, 2)], [1])
+    assert (a.heard, b.heard) == ([("assign", [0, 1]), ("revoke", [1])], [("assign", [1])])
+    a.close()
+    assert (got(b.poll(0)), assigned(b)) == ([], [0, 1])
+    assert a.heard[-1] == ("revoke", [0])
+
+
+def test_ap_04_closed_consumers_leave_their_offsets_to_the_next_one(world, member):
+    with Consumer(world.uri, "g", auto_offset_reset="earliest") as first:
+        first.subscribe([TOPIC])
+        assert len(got(first.poll(0))) == 5
+    assert world.consumer("g").committed(TOPIC) == {0: 3, 1: 2}
+    assert got(member("next").poll(0)) == []
+
+
+def test_ap_04_without_auto_commit_the_next_owner_begins_at_what_was_committed(member):
+    a = member("a", enable_auto_commit=False)
+    assert len(got(a.poll(0))) == 5
+    a.commit({TOPIC: {1: 1}})
+    b = member("b")
+    a.poll(0)
+    assert got(b.poll(0)) == [(1, 1)]
+    a.commit()
+    assert b.committed(TOPIC) == {0: 3, 1: 1}
+
+
+def test_ap_04_offsets_are_committed_at_the_next_poll_after_the_interval(member):
+    a = member("a", auto_commit_interval_ms=0)
+    a.poll(0)
+    assert a.committed(TOPIC) == {0: 0, 1: 0}, "the records may not be processed yet"
+    a.poll(0)
+    assert a.committed(TOPIC) == {0: 3, 1: 2}
+
+
+def test_ap_04_a_member_that_was_expelled_cannot_commit_and_begins_anew(world, member):
+    a = member("a")
+    a.poll(0)
+    expel(world, a)
+    heir = member("b")
+    assert len(got(heir.poll(0))) == 5, "a has not committed"
+    with pytest.raises(CommitFailedException, match="nothing was committed: "):
+        a.commit()
+    assert a.committed(TOPIC) == {}
+    assert [got(a.poll(0)) for _ in range(2)] == [[], []]
+    assert a.heard[-1] == ("lost", [0, 1])
+    heir.poll(0)
+    assert (got(a.poll(0)), assigned(a), assigned(heir)) == ([], [0], [1])
+
+
+def test_ap_04_a_process_that_was_stopped_while_it_read_returns_nothing_of_what_it_lost(world, member, monkeypatch):
+    """It was stopped for longer than its session: its clock shows it, and the table that others have its partitions."""
+    a, clock = member("a"), Clock()
+    membership, fetch = a._member.membership, group_consumer.fetch_records
+    membership._clock = lambda: (clock.now, 0.0)
+    membership._beat_at = (clock.now, 0.0)
+
+    def is_stopped(*arguments):
+        fetched = fetch(*arguments)
+        if fetched:
+            clock.now += 600
+            expel(world, a)
+            monkeypatch.setattr(group_consumer, "fetch_records", fetch)
+        return fetched
+
+    monkeypatch.setattr(group_consumer, "fetch_records", is_stopped)
+    assert got(a.poll(0)) == []
+    assert a.heard == [("assign", [0, 1]), ("lost", [0, 1])]
+
+
+def test_ap_04_a_late_heartbeat_is_made_up_for_before_records_are_returned(member):
+    a, clock = member("a"), Clock()
+    membership = a._member.membership
+    membership._clock = lambda: (clock.now, 0.0)
+    membership._beat_at = (clock.now, 0.0)
+    before = membership.member.heartbeat
+    clock.now += 539
+    assert len(got(a.poll(0))) == 5
+    assert membership.member.heartbeat == before
+    clock.now += 1
+    a.poll(0)
+    assert (membership.member.heartbeat, membership.is_trusted) == (before + 1, True)
+
+
+def test_ap_04_a_dead_member_s_partitions_move_when_its_session_is_over(world, member):
+    a, clock = member("a", session_timeout_ms=6000, heartbeat_interval_ms=2000), Clock()
+    a.poll(0)
+    heir = GroupMembership(world.cluster, "g", ConsumerConfig(), lambda: (clock.now, 0.0))
+    heir.join([TOPIC])
+    a._member._heartbeat.stop()
+    for _ in range(3):
+        heir.beat()
+        clock.now += 2
+        assert a._member.membership.member_id in {m.member_id for m in heir.refresh().members}
+    heir.beat()
+    assert [(m.member_id, len(m.assigned)) for m in heir.group.members] == [(heir.member_id, 2)]
+    assert len(heir.take().member(heir.member_id).owned) == 2
+
+
+def test_ap_04_a_member_notices_new_partitions(world, member):
+    a = member("a")
+    a.poll(0)
+    world.cluster.metadata.put([joined(new_partition(TOPIC, TOPIC_ID, 2, (1, 2), {1, 2}))], {"who": "test"})
+    a._member.membership.beat()
+    group = a._member.membership.group
+    assert (group.generation, [p.partition for p in group.members[0].assigned]) == (2, [0, 1, P2.partition])
+
+
+def test_ap_04_a_consumer_that_hangs_leaves_the_group(member):
+    a = member("a", max_poll_interval_ms=1)
+    a.poll(0)
+    heartbeat = a._member._heartbeat
+    heartbeat._polled_at -= 1
+    for _ in range(2):
+        heartbeat.work()
+    assert a._member.membership.group.members == ()
+    assert got(a.poll(0)) == []
+    assert a.heard[-1] == ("lost", [0, 1])
+    assert len(got(a.poll(0))) == 5
+
+
+@pytest.mark.parametrize(("reset", "expected"), [("earliest", [(0, 1), (0, 2)]), ("latest", [])])
+def test_ap_04_where_a_group_without_offsets_starts(world, member, reset, expected):
+    start_at(world.logs[1], P0, 1)
+    world.consumer("g").commit({TOPIC: {1: 2}})
+    assert got(member("a", auto_offset_reset=reset).poll(0)) == expected
+
+
+def test_ap_04_without_a_reset_the_program_decides(member):
+    a = member("a", auto_offset_reset="none")
+    with pytest.raises(NoOffsetForPartitionException, match=f"{TOPIC}-0: the group has committed no offset"):
+        a.poll(0)
+    for partition, offset in ((0, 1), (1, 99)):
+        a.seek(TOPIC, partition, offset)
+    with pytest.raises(OffsetOutOfRangeException, match=f"{TOPIC}-1: offset 99 is out of range"):
+        a.poll(0)
+    a.seek(TOPIC, 1, 1)
+    assert got(a.poll(0)) == [(0, 1), (0, 2), (1, 1)]
+
+
+def test_ap_04_an_offset_that_is_gone_is_reset(world, member):
+    a = member("a")
+    a.poll(0)
+    a.seek(TOPIC, 0, 0)
+    start_at(world.logs[1], P0, 2)
+    assert got(a.poll(1)) == [(0, 2)]
+
+
+def test_ap_04_paused_partitions_stay_but_return_nothing(member):
+    a = member("a")
+    a._member._reconcile()
+    a.pause([(TOPIC, 0)])
+    assert (got(a.poll(0)), assigned(a)) == ([(1, 0), (1, 1)], [0, 1])
+    a.resume([(TOPIC, 0)])
+    assert got(a.poll(0)) == [(0, 0), (0, 1), (0, 2)]
+    assert (a.position(TOPIC, 0), a.position(TOPIC, 1)) == (3, 2)
+
+
+def test_ap_04_no_partition_starves_another(member):
+    """Each fetch has room for one batch."""
+    a = member("a", fetch_max_bytes=1)
+    assert [got(a.poll(0))[0] for _ in range(2)] == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.seek(TOPIC, 7, 0), lambda c: c.position("other", 0), lambda c: c.pause([(TOPIC, 7)]),
+        lambda c: c.resume([(TOPIC, 7)]),
+    ],
+)  # fmt: skip
+def test_ap_04_what_is_not_assigned_is_refused(member, call):
+    a = member("a")
+    a.poll(0)
+    with pytest.raises(
+        IllegalStateException, match=f"is not assigned to this consumer, which has {TOPIC}-0, {TOPIC}-1"
+    ):
+        call(a)
+
+
+def test_ap_04_a_member_commits_only_what_it_owns(member):
+    a = member("a")
+    with pytest.raises(CommitFailedException, match=f"{TOPIC}-0 is not assigned to this consumer"):
+        a.commit({TOPIC: {0: 1}})
+
+
+def test_ap_04_others_commit_only_while_the_group_has_no_live_members(world, member):
+    a, outside, clock = member("a", session_timeout_ms=6000, heartbeat_interval_ms=2000), world.consumer("g"), Clock()
+    a.poll(0)
+    outside._access = GroupAccess(outside._view.cluster, "g", clock)
+    for _ in range(2):
+        with pytest.raises(GroupNotEmptyException, match=r"group g has live members \(a-.* on .*\): close them first"):
+            outside.commit({TOPIC: {0: 1}})
+        clock.now += 5
+        a._member.membership.beat()
+    a._member._heartbeat.stop()
+    with pytest.raises(GroupNotEmptyException):
+        outside.commit({TOPIC: {0: 1}})
+    clock.now += 6
+    outside.commit({TOPIC: {0: 1}})
+    assert outside.committed(TOPIC) == {0: 1}
+    with pytest.raises(CommitFailedException):
+        a.commit()
+
+
+def test_ap_04_a_consumer_that_dies_while_it_leaves_locks_nobody_out(world, member, monkeypatch):
+    a, outside = member("a"), world.consumer("g")
+    a.poll(0)
+    monkeypatch.setattr(type(world.cluster.groups), "release", lambda *_: None)
+    a.close()
+    monkeypatch.undo()
+    outside.commit({TOPIC: {0: 1}})
+    assert outside.committed(TOPIC) == {0: 1, 1: 2}
+
+
+def test_ap_04_a_member_s_table_that_was_removed_locks_nobody_out(world, member):
+    member("a").poll(0)
+    folder = MemberTable.folder(world.cluster.root, "g")
+    for log in folder.child("_delta_log").list():
+        folder.child("_delta_log").delete(log)
+    world.consumer("g").commit({TOPIC: {0: 1}})
+    next_one = Consumer(world.uri, "g", **RARELY)
+    next_one.subscribe([TOPIC])
+    assert next_one._member.membership.group.generation > 1, "generations do not begin again"
+    next_one.close()
+
+
+@pytest.mark.parametrize(
+    ("group", "topics", "error", "message"),
+    [
+        (None, [TOPIC], InvalidGroupIdException, "group is None"),
+        ("g", [], InvalidRequestException, "give a list of names"),
+        ("g", TOPIC, InvalidRequestException, "give a list of names"),
+    ],
+)
+def test_ap_04_a_subscription_has_a_group_and_topics(world, group, topics, error, message):
+    with pytest.raises(error, match=message):
+        world.consumer(group).subscribe(topics)
+
+
+def test_ap_04_without_a_subscription_there_is_nothing_to_poll(world, member):
+    with pytest.raises(IllegalStateException, match="call subscribe first"):
+        world.consumer("g").poll(0)
+    a = member("a")
+    a.close()
+    for call in (lambda: a.poll(0), lambda: a.subscribe([TOPIC])):
+        with pytest.raises(IllegalStateException, match="closed"):
+            call()
+
+
+def test_ap_04_a_member_with_another_assignor_is_refused(member):
+    member("a", partition_assignment_strategy="range")
+    with pytest.raises(InconsistentGroupProtocolException):
+        member("b", partition_assignment_strategy="cooperative-sticky")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"auto_offset_reset": "newest"}, "auto_offset_reset is 'newest', it must be latest or earliest or none"),
+        ({"session_timeout_ms": "6"}, "session_timeout_ms is '6', it must be an integer from 100"),
+        ({"enable_auto_commit": 1}, "enable_auto_commit is 1, it must be true or false"),
+        ({"partition_assignment_strategy": "sticky"}, "it must be one or more of range,cooperative-sticky"),
+        ({"heartbeat_interval_ms": 22_500}, "it must be below half of session_timeout_ms"),
+        ({"client_id": None, "fetch_max_bytes": 0}, "client_id is None.*; fetch_max_bytes is 0"),
+    ],
+)
+def test_ap_04_settings_that_are_not_allowed_are_all_named(settings, message):
+    with pytest.raises(InvalidConfigurationException, match=f"consumer: .*{message}"):
+        ConsumerConfig(**settings)
+    assert dataclasses.replace(ConsumerConfig(), partition_assignment_strategy="range").assignors == ("range",)
