@@ -60,11 +60,12 @@ class Consumer:
         partition_assignment_strategy: str = _DEFAULT.partition_assignment_strategy,
         fetch_max_bytes: int = _DEFAULT.fetch_max_bytes,
     ) -> None:  # fmt: skip
-        self._settings = ConsumerConfig(
+        settings = ConsumerConfig(
             client_id, session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms, enable_auto_commit,
             auto_commit_interval_ms, auto_offset_reset, partition_assignment_strategy, fetch_max_bytes,
         )  # fmt: skip
         self._view = TopicView(Cluster.open(cluster_uri, config))
+        self._settings = settings.with_heartbeat(self._view.cluster.root.is_local)
         self._group = group
         self._access: GroupAccess | None = None
         self._member: GroupConsumer | None = None
@@ -96,9 +97,12 @@ class Consumer:
         """Leaves the group, as `close` does. Raises IllegalStateException after `close`."""
         if self._is_closed:
             raise IllegalStateException("the consumer is closed")
+        self._leave(self._settings.enable_auto_commit)
+
+    def _leave(self, commits: bool) -> None:
         member, self._member = self._member, None
         if member is not None:
-            member.close()
+            member.close(commits)
 
     def poll(self, timeout: float = 1.0) -> pa.Table:
         """The next records of the partitions that this consumer owns, with the columns of `lakelog.schemas.LOG`.
@@ -141,16 +145,19 @@ class Consumer:
 
     def close(self) -> None:
         """Commits, if `enable.auto.commit`, and leaves the group, so that others go on at once. It logs errors. The end
-        of a `with` block does it too. `fetch` and `committed` still work."""
-        if not self._is_closed:
-            self.unsubscribe()
-            self._is_closed = True
+        of a `with` block does it too, but commits nothing if it ends with an error: the last records may not be
+        processed. `fetch` and `committed` still work."""
+        self._close(self._settings.enable_auto_commit)
+
+    def _close(self, commits: bool) -> None:
+        self._leave(commits)
+        self._is_closed = True
 
     def __enter__(self) -> Consumer:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._close(self._settings.enable_auto_commit and kind is None)
 
     def fetch(
         self, topic: str, offsets: Mapping[int, int], min_bytes: int = 1, max_wait_ms: int = 500,

@@ -211,12 +211,11 @@ class GroupConsumer:
             raise CommitFailedException(f"nothing was committed: {foreign[0].name} is not assigned to this consumer")
         return group.generation
 
-    def close(self) -> None:
-        """Commits if `enable.auto.commit`, and leaves the group: others may go on at once. Logs errors."""
+    def close(self, commits: bool) -> None:
+        """Commits if it is to, and leaves the group: others may go on at once. Logs errors."""
         self._heartbeat.stop()
         try:
-            if self._config.enable_auto_commit:
-                self.commit(self.positions.uncommitted())
+            self.commit(self.positions.uncommitted() if commits else {})
         except LakelogException as error:
             logger.warning("group %s: not committed: %s", self.membership.group_id, error)
         try:
