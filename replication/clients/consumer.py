@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from lakelog.replication.clients.consumer_config import ConsumerConfig
 from lakelog.replication.clients.consumer_fetch import FetchedRecords as FetchedRecords
-from lakelog.replication.clients.consumer_fetch import TopicPartition as TopicPartition
 from lakelog.replication.clients.consumer_fetch import fetch_records
 from lakelog.replication.clients.epoch_ends import EpochEndOffset, epoch_ends
 from lakelog.replication.clients.group_access import GroupAccess
@@ -27,6 +26,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.delayed_operation import check_committed_offset
 from lakelog.replication.protocol.partition_assignor import AssignedPartition
+from lakelog.replication.protocol.record_batch import TopicPartition as TopicPartition
 from lakelog.replication.protocol.topic_name import check_is_text
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.group_table import CommittedOffset

@@ -26,16 +26,10 @@ from lakelog.replication.protocol.fencing import check_leader_row
 from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import PartitionLog, PlacedBatch
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicPartition
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.segment import read_records, rows_of
 from lakelog.schemas import LOG
-
-
-class TopicPartition(NamedTuple):
-    """A partition by the name of its topic."""
-
-    topic: str
-    partition: int
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 
-from lakelog.replication.clients.consumer_fetch import FetchedRecords, TopicPartition
+from lakelog.replication.clients.consumer_fetch import FetchedRecords
 from lakelog.replication.errors import IllegalStateException
 from lakelog.replication.protocol.partition_assignor import AssignedPartition
+from lakelog.replication.protocol.record_batch import TopicPartition
 
 
 class Positions:

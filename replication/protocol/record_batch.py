@@ -24,6 +24,16 @@ class TopicIdPartition(NamedTuple):
         return f"{self.topic_id}-{self.partition}"
 
 
+class TopicPartition(NamedTuple):
+    """A partition by the name of its topic, as users give it. Kafka: `TopicPartition`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
 class OfPartition:
     """A value that belongs to one partition of a topic."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from lakelog.replication.clients.source.offset_json import TopicPartition
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered
 from lakelog.replication.clients.source.read_plan import Bounds
 from lakelog.replication.clients.source.readable_partition import ReadablePartition
 from lakelog.replication.clients.source.source_offset import SourceOffset
 from lakelog.replication.errors import OffsetOutOfRangeException
+from lakelog.replication.protocol.record_batch import TopicPartition
 
 _log = logging.getLogger(__name__)
 _WAY_OUT = "failOnDataLoss=false goes on with what is there, without these records"

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.protocol.record_batch import TopicPartition
 
 _SHAPES = {
     "offsets": '{"orders": {"0": 23, "1": -2}}',
     "timestamps": '{"orders": {"0": 1735689600000}}',
     "partitions": '{"orders": [0, 1]}',
 }
-
-
-class TopicPartition(NamedTuple):
-    """A partition of a topic by name, as a user gives it. Kafka: `TopicPartition`."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 def numbers_of(option: str, text: str, shape: str = "offsets") -> dict[TopicPartition, int]:

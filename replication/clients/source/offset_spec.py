@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lakelog.replication.clients.source.offset_json import TopicPartition, numbers_of
+from lakelog.replication.clients.source.offset_json import numbers_of
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.protocol.record_batch import TopicPartition
 
 LATEST, EARLIEST = -1, -2  # Kafka's numbers for them in the JSON of offsets
 NAMES = {"earliest": EARLIEST, "latest": LATEST}

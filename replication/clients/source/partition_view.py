@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST, offset_for
 from lakelog.replication.clients.open_views import open_view
-from lakelog.replication.clients.source.offset_json import TopicPartition
 from lakelog.replication.clients.source.offset_spec import OffsetSpec
 from lakelog.replication.clients.source.readable_partition import ReadablePartition, ReplicaSelector
 from lakelog.replication.clients.source.source_options import SourceOptions
@@ -28,6 +27,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.delayed_operation import check_offset_available
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicPartition
 
 Answer = TypeVar("Answer")
 Registered = Mapping[TopicPartition, PartitionRegistration]

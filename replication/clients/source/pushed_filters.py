@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
-from lakelog.replication.clients.source.offset_json import TopicPartition
 from lakelog.replication.clients.source.read_plan import Bounds
+from lakelog.replication.protocol.record_batch import TopicPartition
 
 _Values: TypeAlias = frozenset[Any]
 _LARGEST = 2**63 - 1

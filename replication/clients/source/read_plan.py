@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from lakelog.replication.clients.source.offset_json import TopicPartition
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered
 from lakelog.replication.clients.source.read_tasks import RecordRange, SegmentRows, ranges_of, tasks_of
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.record_batch import TopicPartition
 
 Bounds = Mapping[TopicPartition, tuple[int, int]]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakelog.replication.clients.source.offset_json import TopicPartition
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.protocol.record_batch import TopicPartition
 
 _VERSION = 1
 

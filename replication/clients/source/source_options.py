@@ -9,11 +9,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakelog.replication.clients.source.offset_json import TopicPartition, partitions_of
+from lakelog.replication.clients.source.offset_json import partitions_of
 from lakelog.replication.clients.source.offset_spec import OffsetSpec, check_batch, spec_of
 from lakelog.replication.clients.spark_options import flag, known_options, positive
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.protocol.record_batch import TopicPartition
 
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
 # Each option with its default and its meaning. The documents are made from this.

@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.source.columns import arrow_schema
 from lakelog.replication.clients.source.lost_records import LostRecords
-from lakelog.replication.clients.source.offset_json import TopicPartition
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
 from lakelog.replication.clients.source.rate_limit import limited, may_start
 from lakelog.replication.clients.source.read_plan import plan_ranges, plan_tasks
@@ -24,6 +23,7 @@ from lakelog.replication.clients.source.source_offset import SourceOffset
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.clients.source.topic_reader import TopicTask, records_of
 from lakelog.replication.errors import OffsetNotAvailableException
+from lakelog.replication.protocol.record_batch import TopicPartition
 from lakelog.replication.storage.tables.group_table import CommittedOffset
 
 Offset = dict[str, Any]

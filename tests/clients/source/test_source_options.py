@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from lakelog.replication.clients.source.offset_json import TopicPartition
 from lakelog.replication.clients.source.offset_spec import EARLIEST, LATEST, OffsetSpec
 from lakelog.replication.clients.source.source_options import parse_options
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.protocol.record_batch import TopicPartition
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 NEEDED = {"cluster": "/lake", "subscribe": "a"}
