@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lakelog.replication.clients.delayed_operation import DelayedOperation, Purgatory
 from lakelog.replication.clients.topic_view import TopicView, TopicWatch
+from lakelog.replication.clients.wanted_rows import WantedRows, read_rows
 from lakelog.replication.errors import LakelogException, UnknownTopicOrPartitionException
 from lakelog.replication.protocol.delayed_operation import (
     batches_within,
@@ -27,8 +28,9 @@ from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import PartitionLog, PlacedBatch
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicPartition
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.segment import read_records, rows_of
+from lakelog.replication.storage.log.segment import Segment
 from lakelog.schemas import LOG
 
 
@@ -89,11 +91,21 @@ class _Readable(NamedTuple):
     batches: list[PlacedBatch]
     high_watermark: int
     log_start_offset: int
+    root: StorageRoot
+    segments: Mapping[str, Segment]
 
     @property
     def sizes(self) -> list[int]:
         """The bytes of each batch, at least 1: otherwise a fetch would never return a batch of empty records."""
         return [max(1, batch.header.bytes) for batch in self.batches]
+
+    def wanted(self, offset: int, count: int) -> WantedRows:
+        """The rows of the first `count` batches from `offset` to the HW, in the files of the version that was
+        checked."""
+        batches = self.batches[:count]
+        stop = min(self.high_watermark, batches[-1].header.next_offset if batches else offset)
+        segments = [self.segments[name] for name in dict.fromkeys(batch.segment for batch in batches)]
+        return WantedRows(self.root, segments, self.registration.topic_id_partition, offset, stop)
 
 
 class _DelayedFetch:
@@ -121,7 +133,7 @@ class _DelayedFetch:
         return {TopicPartition(topic, number) for topic, watch in watches for number in watch.moved()}
 
     def attempt(self, time_is_over: bool) -> bool:
-        refreshed = cache(lambda leader: self._view.log(leader).refresh())
+        refreshed = cache(self._refreshed)
         found = {partition: self._look(partition, offset, refreshed) for partition, offset in self._offsets.items()}
         readable = [f if isinstance(f, LakelogException) else sum(f.sizes) for f in found.values()]
         outcome = fetch_outcome(readable, self._min_bytes, self._max_bytes, time_is_over)
@@ -129,8 +141,12 @@ class _DelayedFetch:
             self.answers = self._read(found)
         return outcome.is_done
 
+    def _refreshed(self, leader: int) -> tuple[StorageRoot, LogState]:
+        log = self._view.log(leader)
+        return log.root, log.refresh()
+
     def _look(
-        self, partition: TopicPartition, offset: int, refreshed: Callable[[int], LogState]
+        self, partition: TopicPartition, offset: int, refreshed: Callable[[int], tuple[StorageRoot, LogState]]
     ) -> _Readable | LakelogException:
         """Reads the HW first and then the log, never the other way round."""
         watch = self._watches[partition.topic]
@@ -138,42 +154,34 @@ class _DelayedFetch:
             return watch
         try:
             seen = existing(watch.seen, *partition)
-            log = led_log(seen, refreshed)
+            log = led_log(seen, lambda leader: refreshed(leader)[1])
             check_fetch_offset(offset, log, f"{partition.topic}-{partition.partition}")
         except LakelogException as error:
             return error
         high_watermark = seen.row.high_watermark if seen.row else 0
-        readable = log.batches if offset < high_watermark else []
-        batches = [b for b in readable if b.header.next_offset > offset and b.base_offset < high_watermark]
-        return _Readable(seen.registration, batches, high_watermark, log.log_start_offset)
+        batches = log.batches_between(offset, high_watermark)
+        root, state = refreshed(seen.registration.leader)
+        return _Readable(seen.registration, batches, high_watermark, log.log_start_offset, root, state.segments)
 
     def _read(
         self, found: Mapping[TopicPartition, _Readable | LakelogException]
     ) -> dict[TopicPartition, FetchedRecords]:
-        answers: dict[TopicPartition, FetchedRecords] = {}
-        room, is_first = self._max_bytes, True
-        read = cache(lambda leader, name: read_records(self._view.log(leader).root, name))
+        wanted, room, is_first = dict[TopicPartition, WantedRows](), self._max_bytes, True
         for partition, looked in found.items():
-            if isinstance(looked, LakelogException):
-                answers[partition] = FetchedRecords(error=looked)
-                continue
-            count = batches_within(looked.sizes, room, is_first)
-            room, is_first = room - sum(looked.sizes[:count]), is_first and not count
-            answers[partition] = _records(looked, looked.batches[:count], self._offsets[partition], read)
-        return answers
+            if not isinstance(looked, LakelogException):
+                count = batches_within(looked.sizes, room, is_first)
+                room, is_first = room - sum(looked.sizes[:count]), is_first and not count
+                wanted[partition] = looked.wanted(self._offsets[partition], count)
+        rows = read_rows(wanted)
+        return {
+            partition: FetchedRecords(error=looked)
+            if isinstance(looked, LakelogException)
+            else _answer(looked, rows[partition])
+            for partition, looked in found.items()
+        }
 
 
-def _records(
-    looked: _Readable, batches: list[PlacedBatch], offset: int, read: Callable[[int, str], pa.Table]
-) -> FetchedRecords:
-    """The rows of the batches from `offset` to the HW, from the files of the version that was checked."""
-    stop = min(looked.high_watermark, batches[-1].header.next_offset if batches else offset)
-    try:
-        tables = [
-            rows_of(read(looked.registration.leader, name), looked.registration.topic_id_partition, offset, stop)
-            for name in dict.fromkeys(batch.segment for batch in batches)
-        ]
-    except LakelogException as error:
-        return FetchedRecords(error=error)
-    records = pa.concat_tables([LOG.arrow.empty_table(), *tables]).sort_by("offset")
-    return FetchedRecords(records, looked.high_watermark, looked.log_start_offset)
+def _answer(looked: _Readable, rows: pa.Table | LakelogException) -> FetchedRecords:
+    if isinstance(rows, LakelogException):
+        return FetchedRecords(error=rows)
+    return FetchedRecords(rows, looked.high_watermark, looked.log_start_offset)

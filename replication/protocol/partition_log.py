@@ -118,6 +118,12 @@ class PartitionLog:
             return self.batches[following - 1].header.chain
         return self.batches[0].header.previous if self.batches else self.start_chain
 
+    def batches_between(self, start: int, stop: int) -> list[PlacedBatch]:
+        """The batches with records from offset `start` to before `stop`, in order."""
+        first = bisect_right(self.batches, start, key=lambda placed: placed.header.next_offset)
+        end = bisect_left(self.batches, stop, key=lambda placed: placed.base_offset)
+        return self.batches[first:end] if start < stop else []
+
     def boundary_at(self, offset: int) -> int:
         """The largest batch boundary at or below `offset`."""
         following = bisect_right(self.batches, offset, key=lambda placed: placed.header.next_offset)

@@ -23,6 +23,7 @@ from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.commit_writer import inlined
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.producer_snapshot import SNAPSHOT_KEY, RememberedProducer, from_json, to_json
+from lakelog.replication.storage.log.row_groups import row_groups
 from lakelog.replication.storage.log.segment_check import check_footer
 from lakelog.replication.storage.log.segment_name import (
     digest_of,
@@ -85,11 +86,14 @@ def _content(
     footer = json.dumps([dataclasses.astuple(header) for header in headers], separators=(",", ":"))
     metadata = {FOOTER_KEY: footer.encode(), STATISTICS_KEY: stats.encode(), **more}
     table = records.cast(LOG.arrow).replace_schema_metadata(metadata)
-    content = pa.BufferOutputStream()
-    pq.write_table(
-        table, content, compression="zstd", compression_level=1, use_dictionary=_DICTIONARY,
+    content, start = pa.BufferOutputStream(), 0
+    with pq.ParquetWriter(
+        content, table.schema, compression="zstd", compression_level=1, use_dictionary=_DICTIONARY,
         column_encoding=_ENCODING, write_page_index=True, write_page_checksum=True,
-    )  # fmt: skip
+    ) as writer:  # fmt: skip
+        for rows in row_groups(headers, table.num_rows):
+            writer.write_table(table.slice(start, rows), rows)
+            start += rows
     return content.getvalue()
 
 

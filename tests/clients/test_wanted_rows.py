@@ -1,0 +1,56 @@
+"""Records of several partitions from several segments, in the order of offsets."""
+
+import pyarrow as pa
+import pytest
+
+from lakelog.replication.clients import wanted_rows
+from lakelog.replication.clients.wanted_rows import WantedRows, read_rows
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.segment import write_segment
+from tests.storage.logs import P0, P1, header, log_rows
+
+
+@pytest.fixture
+def storage(root):
+    return StorageRoot.of(root)
+
+
+@pytest.fixture
+def segments(storage):
+    """The first has flights-0 0 to 1 and 4, and flights-1 0; the second has flights-0 2 to 3."""
+    first = pa.concat_tables([log_rows(P0, 0, 2), log_rows(P0, 4, 1), log_rows(P1, 0, 1)])
+    headers = [header(P0, 0, 1), header(P0, 4, 4), header(P1, 0, 0)]
+    return [
+        write_segment(storage, None, first, headers),
+        write_segment(storage, 1, log_rows(P0, 2, 2), [header(P0, 2, 3)]),
+    ]
+
+
+def offsets(rows):
+    return rows if isinstance(rows, CorruptRecordException) else rows["offset"].to_pylist()
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 5), (1, 4), (2, 5), (3, 3)])
+def test_records_between_those_of_another_segment_are_in_order(storage, segments, start, stop):
+    wanted = {0: WantedRows(storage, segments, P0, start, stop), 1: WantedRows(storage, segments[:1], P1, 0, 1)}
+    read = read_rows(wanted)
+    assert {key: offsets(rows) for key, rows in read.items()} == {0: [*range(start, stop)], 1: [0]}
+
+
+def test_each_segment_is_read_once(storage, segments, monkeypatch):
+    read, original = [], wanted_rows.read_row_ranges
+    monkeypatch.setattr(
+        wanted_rows, "read_row_ranges", lambda root, name, *rest: read.append(name) or original(root, name, *rest)
+    )
+    read_rows({0: WantedRows(storage, segments, P0, 0, 5), 1: WantedRows(storage, segments[:1], P1, 0, 1)})
+    assert sorted(read) == sorted(segment.name for segment in segments)
+
+
+def test_a_broken_segment_is_an_error_of_its_partitions_alone(storage, segments):
+    storage.delete(segments[1].name)
+    read = read_rows({0: WantedRows(storage, segments, P0, 0, 5), 1: WantedRows(storage, segments[:1], P1, 0, 1)})
+    assert isinstance(read[0], CorruptRecordException)
+    assert segments[1].name in str(read[0])
+    assert offsets(read[1]) == [0]
+    assert offsets(read_rows({0: WantedRows(storage, segments, P0, 0, 2)})[0]) == [0, 1], "nothing of it is wanted"

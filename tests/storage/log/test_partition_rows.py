@@ -1,0 +1,120 @@
+"""The records of partitions in a segment: which rows they are, which row groups are read, and broken files."""
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log import partition_rows, segment
+from lakelog.replication.storage.log.partition_rows import RowRange, read_row_ranges, row_ranges
+from lakelog.replication.storage.log.segment import write_segment
+from lakelog.schemas import LOG
+from tests.storage.logs import P0, P1, P2, header, log_rows
+
+HEADERS = [header(P0, 2, 4), header(P0, 5, 5), header(P0, 9, 9), header(P1, 0, 2)]  # 6 to 8 are in another segment
+ROWS = pa.concat_tables([log_rows(P0, 2, 4), log_rows(P0, 9, 1), log_rows(P1, 0, 3)])
+
+
+@pytest.fixture
+def storage(root):
+    return StorageRoot.of(root)
+
+
+@pytest.fixture
+def written(storage, monkeypatch):
+    """Row groups of the rows 0 and 1, 2 to 4, 5 and 6, and 7."""
+    monkeypatch.setattr(segment, "row_groups", lambda *_: [2, 3, 2, 1])
+    return write_segment(storage, 1, ROWS, HEADERS)
+
+
+RANGES = {
+    (P0, 0, 99): [(2, 6, 0), (9, 10, 4)],
+    (P0, 2, 6): [(2, 6, 0)],
+    (P0, 3, 5): [(3, 5, 1)],
+    (P0, 5, 10): [(5, 6, 3), (9, 10, 4)],
+    (P0, 6, 9): [],
+    (P0, 4, 4): [],
+    (P1, 1, 2): [(1, 2, 6)],
+    (P2, 0, 99): [],
+}
+
+
+@pytest.mark.parametrize("wanted", RANGES)
+def test_the_rows_of_a_partition(wanted):
+    assert row_ranges(HEADERS, *wanted) == [RowRange(wanted[0], *found) for found in RANGES[wanted]]
+
+
+@pytest.mark.parametrize("wanted", RANGES)
+def test_the_records_are_those_of_the_offsets(storage, written, wanted):
+    ranges = row_ranges(HEADERS, *wanted)
+    tables = read_row_ranges(storage, written.name, written.file.size, ranges)
+    assert [table["offset"].to_pylist() for table in tables] == [[*range(r.start, r.stop)] for r in ranges]
+    expected = [row for row in ROWS.to_pylist() if row["partition"] == wanted[0].partition]
+    offsets = {offset for r in ranges for offset in range(r.start, r.stop)}
+    found = [row for table in tables for row in table.to_pylist()]
+    assert found == [row for row in expected if row["offset"] in offsets]
+    assert {table.schema for table in tables} <= {LOG.arrow}
+
+
+def test_only_row_groups_with_wanted_rows_are_read(storage, written, monkeypatch):
+    read, original = [], pq.ParquetFile.read_row_groups
+    monkeypatch.setattr(
+        pq.ParquetFile, "read_row_groups", lambda file, groups: read.append(groups) or original(file, groups)
+    )
+    wanted = [RowRange(P1, 2, 3, 7), RowRange(P0, 3, 4, 1)]
+    tables = read_row_ranges(storage, written.name, written.file.size, wanted)
+    assert read == [[0, 3]]
+    assert [table["offset"].to_pylist() for table in tables] == [[2], [3]]
+
+
+@pytest.mark.parametrize(("stop", "is_copied"), [(6, False), (3, True)])
+def test_a_small_part_keeps_no_other_rows_in_memory(storage, stop, is_copied):
+    written = write_segment(storage, 1, ROWS, HEADERS)
+    (table,) = read_row_ranges(storage, written.name, written.file.size, [RowRange(P0, 2, stop, 0)])
+    assert table["offset"].to_pylist() == [*range(2, stop)]
+    whole = pq.read_table(storage.path(written.name))
+    held = {buffer.address: buffer.size for buffer in table["offset"].chunk(0).buffers() if buffer}
+    assert (sum(held.values()) < whole["offset"].nbytes) == is_copied
+
+
+def test_a_file_in_another_order_is_searched(storage):
+    """As another tool may write it: the row numbers of the headers are then those of other records."""
+    order = [*range(ROWS.num_rows)]
+    for seed in range(20):
+        random.Random(seed).shuffle(order)
+        written = write_segment(storage, 1, ROWS.take(order), HEADERS)
+        ranges = row_ranges(HEADERS, P0, 0, 99) + row_ranges(HEADERS, P1, 0, 99)
+        tables = read_row_ranges(storage, written.name, written.file.size, ranges)
+        assert pa.concat_tables(tables).to_pylist() == ROWS.to_pylist()
+
+
+@pytest.mark.parametrize("whole_bytes", [0, 1 << 20], ids=["by parts", "as a whole"])
+@pytest.mark.parametrize("damage", ["gone", "short", "changed"])
+def test_a_broken_file_is_named(storage, written, monkeypatch, damage, whole_bytes):
+    monkeypatch.setattr(partition_rows, "_WHOLE_BYTES", whole_bytes)
+    path = Path(storage.path(written.name))
+    content = bytearray(path.read_bytes())
+    path.unlink()
+    if damage != "gone":
+        content[200] ^= 1
+        path.write_bytes(content if damage == "changed" else content[:100])
+    with pytest.raises(CorruptRecordException, match=written.name):
+        read_row_ranges(storage, written.name, written.file.size, row_ranges(HEADERS, P0, 0, 99))
+
+
+@pytest.mark.parametrize("whole_bytes", [0, 1 << 20], ids=["by parts", "as a whole"])
+def test_from_an_object_store(s3_options, monkeypatch, whole_bytes):
+    monkeypatch.setattr(partition_rows, "_WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(segment, "row_groups", lambda *_: [2, 3, 2, 1])
+    bucket = StorageRoot.of("s3://bucket/rows", s3_options)
+    written = write_segment(bucket, 1, ROWS, HEADERS)
+    ranges = row_ranges(HEADERS, P0, 3, 99)
+    tables = read_row_ranges(bucket, written.name, written.file.size, ranges)
+    assert [table["offset"].to_pylist() for table in tables] == [[3, 4, 5], [9]]
+    away = StorageRoot.of("s3://bucket/rows", {**s3_options, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, timeout_ms=50)
+    with pytest.raises(KafkaStorageException):
+        read_row_ranges(away, written.name, written.file.size, ranges)
