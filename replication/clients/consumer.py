@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 
+from lakelog.replication.clients.closing import Closing
 from lakelog.replication.clients.consumer_config import ConsumerConfig
 from lakelog.replication.clients.consumer_fetch import FetchedRecords as FetchedRecords
 from lakelog.replication.clients.consumer_fetch import fetch_records
@@ -34,7 +35,7 @@ from lakelog.replication.storage.tables.group_table import CommittedOffset
 _DEFAULT = ConsumerConfig()
 
 
-class Consumer:
+class Consumer(Closing):
     """Kafka's `KafkaConsumer`. It needs no Spark, and returns Arrow tables.
 
     With `subscribe` and `poll` it is a member of its `group`: the members share the partitions out, and each record
@@ -152,9 +153,6 @@ class Consumer:
     def _close(self, commits: bool) -> None:
         self._leave(commits)
         self._is_closed = True
-
-    def __enter__(self) -> Consumer:
-        return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._close(self._settings.enable_auto_commit and kind is None)

@@ -5,17 +5,23 @@ Kafka: `KafkaProducer`, `ReplicaManager.appendRecords`. [AP-02, AP-06]
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import cast
 
+import pyarrow as pa
+
+from lakelog.replication.clients.closing import Closing
+from lakelog.replication.clients.delivery_reports import OnDelivery, deadline_in, seconds_left
 from lakelog.replication.clients.producer_config import ProducerConfig
 from lakelog.replication.clients.producer_name import ProducerName
 from lakelog.replication.clients.record_set import ArrowRecordSet, Records, record_set
 from lakelog.replication.clients.sender import Sender
 from lakelog.replication.clients.sends_in_flight import SendsInFlight
+from lakelog.replication.clients.single_records import SingleRecords
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.clients.waiting_send import Send, answers_of
 from lakelog.replication.config import Config
@@ -34,7 +40,7 @@ _RETRIES = 2**31 - 1
 _DEFAULT = ProducerConfig()
 
 
-class Producer:
+class Producer(Closing):
     """Kafka's `KafkaProducer`, idempotent: a retry adds no record twice. Threads may share it. It needs no Spark.
 
     `acks`: "all" waits until every in-sync replica has the records, 1 until the leader has them, 0 does not wait.
@@ -60,10 +66,13 @@ class Producer:
         max_in_flight_requests_per_connection: int = _DEFAULT.max_in_flight_requests_per_connection,
         linger_ms: int = _DEFAULT.linger_ms, batch_size: int = _DEFAULT.batch_size,
         buffer_memory: int = _DEFAULT.buffer_memory, max_block_ms: int = _DEFAULT.max_block_ms,
+        delivery_timeout_ms: int = _DEFAULT.delivery_timeout_ms,
     ) -> None:  # fmt: skip
         settings = ProducerConfig(
-            max_in_flight_requests_per_connection, linger_ms, batch_size, buffer_memory, max_block_ms
-        )
+            max_in_flight_requests_per_connection, linger_ms, batch_size, buffer_memory, max_block_ms,
+            delivery_timeout_ms,
+        )  # fmt: skip
+        self._settings = settings
         self._acks = parse_acks(acks)
         self._retries = retries
         self._name = name
@@ -72,6 +81,7 @@ class Producer:
         own = self._view.cluster.config
         self._identity = ProducerIdentity(self._take_identity(time.monotonic() + own.request_timeout_ms / 1000))
         self._sends = SendsInFlight(settings, own.lakelog_poll_interval_ms, self._forget_sequences)
+        self._singles = SingleRecords(settings, self._partition_count, self._send_table, lambda: self._sends.is_busy)
 
     def _take_identity(self, deadline: float) -> ProducerIdAndEpoch:
         return self._named.new_identity(deadline) if self._named else ProducerIdAndEpoch(new_producer_id(), 0)
@@ -95,6 +105,7 @@ class Producer:
         IllegalStateException (after `close`, or in a callback of a future).
         """
         self._sends.check_may_wait()
+        self._singles.hand_over([topic])
         future = self._put(topic, records, timeout_ms, is_awaited=True)
         self._sends.work(future.done)
         return future.result()
@@ -108,7 +119,11 @@ class Producer:
         others that `send` raises are raised by the future's `result`. A future can be cancelled until its send begins.
         Use `with`, or call `close`. Without them a program ends after its last send is settled, and sees no error.
         """
-        future = self._put(topic, records, timeout_ms, is_awaited=False)
+        if not self._sends.works_here:  # a callback has produced nothing
+            self._singles.hand_over([topic])
+        return self._started(self._put(topic, records, timeout_ms, is_awaited=False))
+
+    def _started(self, future: Future[dict[int, RecordMetadata]]) -> Future[dict[int, RecordMetadata]]:
         try:
             self._sends.start()
         except BaseException:
@@ -116,37 +131,82 @@ class Producer:
             raise
         return future
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Waits until all sends are settled, whether they succeeded or not.
+    def produce(
+        self, topic: str, value: object = None, key: object = None, partition: int | None = None,
+        on_delivery: OnDelivery | None = None, timestamp: dt.datetime | int | None = None, headers: object = None,
+    ) -> None:  # fmt: skip
+        """Begins to send one record, in confluent-kafka's habit: `poll` and `flush` call `on_delivery(error, message)`
+        once it is delivered, or has failed.
 
-        Raises TimeoutException if they are not after `timeout` seconds.
+        `value` and `key`: str, bytes or None. `timestamp`: a datetime or milliseconds since 1970, by default now.
+        `headers`: pairs of a name and a value, or a dict. Records of a topic share a send: they wait `linger_ms` for
+        others, or until they are `batch_size` bytes. Each partition keeps the order of all calls.
+
+        Raises InvalidRecordException, InvalidPartitionsException, UnknownTopicOrPartitionException,
+        InvalidTopicException, KafkaStorageException, IllegalStateException, and TimeoutException if records before it
+        find no memory in `max_block_ms`. Then the record is not sent: call `poll`, and produce it again. All other
+        errors are in the report. Records that are not delivered in `delivery_timeout_ms` fail with TimeoutException.
         """
-        self._sends.flush(timeout)
+        self._sends.check_may_wait()
+        self._singles.add(topic, value, key, partition, on_delivery, timestamp, headers)
+
+    def poll(self, timeout: float | None = 0.0) -> int:
+        """Calls `on_delivery` of the records that were delivered or have failed. Returns the number of calls.
+
+        If there is none it waits for one, up to `timeout` seconds, or as long as one may come. An error of a function
+        is raised here, and the next call goes on with the other records.
+        """
+        self._sends.check_may_wait()
+        return self._singles.reports.call(timeout, lambda: self._singles.has_waiting)
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Waits until all sends and records are settled, whether they succeeded or not, and calls `on_delivery` as
+        `poll` does. Returns 0, the number of records that are left.
+
+        Raises TimeoutException if they are not settled after `timeout` seconds.
+        """
+        self._sends.check_may_wait()
+        deadline = deadline_in(timeout)
+        while True:
+            self._singles.drain(deadline)
+            self._sends.flush(seconds_left(deadline))
+            self._singles.reports.wait(deadline)
+            if not self.poll() and not self._singles.has_waiting:
+                return 0
 
     def close(self, timeout: float | None = None) -> None:
-        """Sends nothing new, and waits until all sends are settled. The end of a `with` block does it too.
+        """Sends nothing new, and waits until all sends and records are settled, as `flush` does. The end of a `with`
+        block does it too.
 
-        Sends that are not settled after `timeout` seconds fail with IllegalStateException. Nobody knows whether their
-        records are in a log.
+        Those that are not settled after `timeout` seconds fail with IllegalStateException. Nobody knows whether their
+        records are in a log. The first error of an `on_delivery` is raised after all were called.
         """
-        self._sends.close(timeout)
+        self._sends.check_may_wait()
+        deadline = deadline_in(timeout)
+        self._singles.close(deadline)
+        self._sends.close(seconds_left(deadline))
+        self._singles.end(deadline)
 
-    def __enter__(self) -> Producer:
-        return self
+    def _partition_count(self, topic: str) -> int:
+        check_not_internal(topic, "a producer")
+        return len(self._view.partitions(topic, YOUNG_SECONDS))
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def _send_table(
+        self, topic: str, records: pa.Table, deadline: float, memory_deadline: float | None
+    ) -> Future[dict[int, RecordMetadata]]:  # fmt: skip
+        timeout_ms = self._settings.delivery_timeout_ms
+        return self._started(self._put(topic, records, timeout_ms, True, deadline, memory_deadline))
 
     def _put(
-        self, topic: str, records: Records, timeout_ms: int, is_awaited: bool
+        self, topic: str, records: Records, timeout_ms: int, is_awaited: bool, deadline: float | None = None,
+        memory_deadline: float | None = None,
     ) -> Future[dict[int, RecordMetadata]]:  # fmt: skip
-        check_not_internal(topic, "a producer")
-        deadline = time.monotonic() + timeout_ms / 1000
-        partitions = self._view.partitions(topic, YOUNG_SECONDS)
-        given = record_set(topic, records, len(partitions), self._view.cluster.config.log_segment_bytes)
+        deadline = time.monotonic() + timeout_ms / 1000 if deadline is None else deadline
+        partitions = self._partition_count(topic)
+        given = record_set(topic, records, partitions, self._view.cluster.config.log_segment_bytes)
         send = Send(self._begin, topic, given, timeout_ms, deadline)
         try:
-            self._sends.put(send, is_awaited)
+            self._sends.put(send, is_awaited, memory_deadline)
         except BaseException:
             send.release()
             raise

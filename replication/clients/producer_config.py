@@ -16,6 +16,7 @@ class ProducerConfig(ClientConfig):
     five of each producer. `linger.ms`: how long a send waits for others, to share a commit with them. `batch.size`: the
     most bytes of a partition in a commit of several sends; 0: each send has its own. `buffer.memory`: the most bytes of
     the sends that are not settled; a larger send must be alone. `max.block.ms`: how long a send waits for that memory.
+    `delivery.timeout.ms`: the most time from `produce` to the report; a send has a time-out of its own.
 
     Kafka's `batch.size` is 16 KB and its `buffer.memory` 32 MB. Here a commit costs more than a request, and one send
     may have tens of MB.
@@ -26,3 +27,4 @@ class ProducerConfig(ClientConfig):
     batch_size: int = client_key(1048576, Integer(0))
     buffer_memory: int = client_key(268435456, Integer(1, 2**63 - 1))
     max_block_ms: int = client_key(60000, Integer(0, 2**63 - 1))
+    delivery_timeout_ms: int = client_key(120000, Integer(0))

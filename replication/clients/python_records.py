@@ -16,6 +16,7 @@ from lakelog.replication.errors import InvalidRecordException
 PythonRecord: TypeAlias = Mapping[str, Any] | str | bytes | bytearray | memoryview
 
 _TEXT_OR_BYTES = (str, bytes, bytearray, memoryview)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _TYPES = {**ALLOWED, "partition": pa.int64()}
 
 
@@ -28,12 +29,19 @@ def python_records(records: Sequence[PythonRecord] | PythonRecord, topic: str) -
     if isinstance(records, tuple) and (hasattr(records, "_fields") or hasattr(records, "__fields__")):
         raise InvalidRecordException(f"records for topic {topic} are one row, {_kind(records)}: give a list of dicts")
     given = [records] if isinstance(records, (Mapping, *_TEXT_OR_BYTES)) else records
-    rows = [_row(record, f"records for topic {topic}: record {number}") for number, record in enumerate(given)]
+    return table_of_rows(
+        [checked_row(record, f"records for topic {topic}: record {number}") for number, record in enumerate(given)]
+    )
+
+
+def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The table of checked records."""
     names = {"value", *(name for row in rows for name in row)}
     return pa.table({name: pa.array([row.get(name) for row in rows], _TYPES[name]) for name in _TYPES if name in names})
 
 
-def _row(record: PythonRecord, where: str) -> dict[str, Any]:
+def checked_row(record: PythonRecord, where: str) -> dict[str, Any]:
+    """The columns of one record, with text as bytes. Raises InvalidRecordException, which begins with `where`."""
     if isinstance(record, _TEXT_OR_BYTES):
         record = {"value": record}
     if not isinstance(record, Mapping):
@@ -46,6 +54,26 @@ def _row(record: PythonRecord, where: str) -> dict[str, Any]:
     return {
         name: None if value is None else _COLUMNS[name](value, f"{where}: {name}") for name, value in record.items()
     }
+
+
+def single_row(
+    topic: str, value: object, key: object, partition: int | None, timestamp: object, headers: object
+) -> dict[str, Any]:
+    """The columns of one record. `timestamp`: a datetime, or milliseconds since 1970; None is now. `headers`: pairs, or
+    a dict. Raises InvalidRecordException."""
+    where = f"record for topic {topic}"
+    if timestamp is None:
+        timestamp = dt.datetime.now(dt.UTC)
+    elif isinstance(timestamp, int) and not isinstance(timestamp, bool):
+        try:
+            timestamp = _EPOCH + dt.timedelta(milliseconds=timestamp)
+        except OverflowError:
+            raise InvalidRecordException(
+                f"{where}: timestamp {timestamp} is no time of the years 1 to 9999, in milliseconds since 1970"
+            ) from None
+    headers = list(headers.items()) if isinstance(headers, Mapping) else headers
+    given = {"value": value, "key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
+    return checked_row(given, where)
 
 
 def _bytes(value: object, where: str) -> bytes:

@@ -55,12 +55,12 @@ class SendsInFlight:
         self._looks_now = True
         self._woken.set()
 
-    def put(self, send: WaitingSend, is_awaited: bool) -> None:
+    def put(self, send: WaitingSend, is_awaited: bool, memory_deadline: float | None = None) -> None:
         """Adds a send behind the others. A send that the caller waits for, and that no other comes before, is attempted
         once whatever its time-out. Raises IllegalStateException after `close`, and TimeoutException if earlier sends
-        leave no memory for it."""
+        leave no memory for it in `max_block_ms`, or until `memory_deadline`."""
         with self._lock:
-            self._wait_for_memory(send.nbytes)
+            self._wait_for_memory(send.nbytes, memory_deadline)
             send.may_expire = not is_awaited or self._has_work()
             self._futures[send.future] = send.nbytes
             self._used_bytes += send.nbytes
@@ -70,15 +70,15 @@ class SendsInFlight:
         if expires_first or self._pipeline.in_flight < self._max_in_flight:
             self._woken.set()
 
-    def _wait_for_memory(self, nbytes: int) -> None:
+    def _wait_for_memory(self, nbytes: int, until: float | None) -> None:
         """A callback does not wait: its thread frees the memory."""
-        deadline = time.monotonic() + self._config.max_block_ms / 1000
+        deadline = min(time.monotonic() + self._config.max_block_ms / 1000, math.inf if until is None else until)
         while True:
             if self._end is not None:
                 raise IllegalStateException("the producer is closed: it sends nothing any more")
             used = self._used_bytes
             is_free = not used or used + nbytes <= self._config.buffer_memory
-            if is_free or self._worker is threading.current_thread():
+            if is_free or self.works_here:
                 return
             left = deadline - time.monotonic()
             if left <= 0:
@@ -150,9 +150,19 @@ class SendsInFlight:
         if self._is_cut_short and self._end is not None:
             self._pipeline.abort(self._end)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether sends have not begun."""
+        return bool(self._waiting)
+
+    @property
+    def works_here(self) -> bool:
+        """Whether this thread carries out the sends, so that it calls the callbacks of futures."""
+        return self._worker is threading.current_thread()
+
     def check_may_wait(self) -> None:
         """Raises IllegalStateException in a callback of a future: its thread carries out what it would wait for."""
-        if self._worker is threading.current_thread():
+        if self.works_here:
             raise IllegalStateException("a callback must not wait for its producer: use send_async, without flush")
 
     def flush(self, timeout: float | None) -> None:
@@ -166,7 +176,7 @@ class SendsInFlight:
         self.work(lambda: all(future.done() for future in futures) or _is_over(deadline))
         left = wait(futures, None if deadline is None else max(0.0, deadline - time.monotonic())).not_done
         if left:
-            raise TimeoutException(f"{len(left)} sends are not settled after {timeout} s")
+            raise TimeoutException(f"{len(left)} sends are not settled in time")
 
     def close(self, timeout: float | None) -> None:
         """Takes no more sends, and waits until all others are settled. Those that are not after `timeout` seconds fail

@@ -1,0 +1,28 @@
+"""Clients in `with` and `async with` blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import Self
+
+
+class Closing(ABC):
+    """A client whose `with` block ends with `close`. In an `async with` block `close` waits in another thread, so that
+    the event loop goes on."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the use of the client."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(self.__exit__, *error)

@@ -1,0 +1,400 @@
+"""Records that are produced one by one, on real tables: reports, order, linger, memory, errors, flush and close."""
+
+import datetime as dt
+import subprocess
+import sys
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+from lakelog.replication.clients.delivery_reports import SingleBatch, _reports
+from lakelog.replication.clients.producer import Producer
+from lakelog.replication.clients.single_records import SingleRecords
+from lakelog.replication.errors import (
+    IllegalStateException,
+    InvalidPartitionsException,
+    InvalidRecordException,
+    InvalidTopicException,
+    KafkaStorageException,
+    LakelogException,
+    TimeoutException,
+    UnknownTopicOrPartitionException,
+)
+from lakelog.replication.protocol.rounds.send_round import RecordMetadata
+from tests.clients.world import LONG, World
+from tests.processes import wait_until
+from tests.storage.delta.answers import lose_an_answer
+from tests.storage.logs import NOON, P0, P1, TOPIC, values
+
+NOON_MS = int(NOON.timestamp() * 1000)
+
+
+@pytest.fixture
+def world(root):
+    made = World(root)
+    made.say(0)
+    made.say(0, P1)
+    return made
+
+
+@pytest.fixture
+def told():
+    """The reports: error and message of each."""
+    return []
+
+
+@pytest.fixture
+def report(told):
+    return lambda error, message: told.append((error, message))
+
+
+def seen(told):
+    """Partition, offset and value of each report without an error."""
+    assert [error for error, _ in told] == [None] * len(told)
+    return [(message.partition(), message.offset(), message.value()) for _, message in told]
+
+
+def test_a_report_tells_all_of_its_record(world, told, report):
+    with Producer(world.uri, acks=1) as producer:
+        producer.produce(TOPIC, "v", "k", 1, report, NOON_MS + 7, {"h": b"x"})
+    ((error, message),) = told
+    assert error is message.error() is None
+    assert (message.topic(), message.partition(), message.offset()) == (TOPIC, 1, 0)
+    assert (message.key(), message.value(), message.headers()) == (b"k", b"v", [("h", b"x")])
+    assert message.timestamp() == (1, NOON_MS + 7)
+    (row,) = world.logs[1].read(P1, 0).to_pylist()
+    assert (row["key"], row["value"], row["headers"]) == (b"k", b"v", [{"key": "h", "value": b"x"}])
+    assert row["timestamp"] == NOON + dt.timedelta(milliseconds=7)
+
+
+def test_records_of_a_topic_share_a_commit_and_each_has_its_offset(world, told, report):
+    producer = Producer(world.uri, acks=1, linger_ms=LONG)
+    for number in range(6):
+        producer.produce(TOPIC, str(number), partition=number % 2, on_delivery=report)
+    assert producer.poll() == 0, "they wait for others"
+    before = world.logs[1].refresh().version
+    assert producer.flush() == 0
+    assert seen(told) == [(n % 2, n // 2, b"%d" % n) for n in range(6)]
+    assert world.logs[1].refresh().version == before + 1
+    producer.close()
+
+
+def test_without_a_partition_it_is_that_of_the_key(world, told, report):
+    producer = Producer(world.uri, acks=1, linger_ms=LONG)
+    for key in (b"a", b"b", b"c", b"a"):
+        producer.produce(TOPIC, b"v", key, on_delivery=report)
+    producer.flush()
+    by_table = Producer(world.uri, acks=1)
+    for _, message in told:
+        answers = by_table.send(TOPIC, pa.table({"key": [message.key()], "value": [b"v"]}))
+        assert [*answers] == [message.partition()]
+
+
+def test_ap_06_each_partition_keeps_the_order_of_all_calls(world):
+    with Producer(world.uri, acks=1, linger_ms=LONG) as producer:
+        producer.produce(TOPIC, "a", partition=0)
+        producer.send_async(TOPIC, [{"value": "b", "partition": 0}])
+        producer.produce(TOPIC, "c", partition=0)
+        producer.send(TOPIC, [{"value": "d", "partition": 0}])
+        producer.produce(TOPIC, "e", partition=0)
+    assert values(world.logs[1]) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_ap_06_a_record_whose_answer_was_lost_is_there_once(world, monkeypatch, told, report):
+    lost = lose_an_answer(monkeypatch, lambda _, cause: cause["why"] == "append", True)
+    with Producer(world.uri, acks=1) as producer:
+        producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+    assert lost
+    assert seen(told) == [(0, 0, b"a")]
+    assert values(world.logs[1]) == [b"a"]
+
+
+def test_records_are_sent_when_they_have_lingered(world):
+    producer = Producer(world.uri, acks=1, linger_ms=1)
+    producer.produce(TOPIC, "a", partition=0)
+    wait_until(lambda: values(world.logs[1]) == [b"a"], "the record, without a flush")
+    wait_until(lambda: producer._singles._thread is None, "the thread ends when no record waits")
+    producer.close()
+
+
+@pytest.mark.parametrize("batch_size", [0, 150])
+def test_records_are_sent_when_there_are_enough(world, batch_size):
+    producer = Producer(world.uri, acks=1, linger_ms=LONG, batch_size=batch_size)
+    for value in (b"a" * 100, b"b" * 100):
+        producer.produce(TOPIC, value, partition=0)
+    wait_until(lambda: values(world.logs[1]) == [b"a" * 100], "the first record")
+    producer.close()
+    assert len(values(world.logs[1])) == 2
+
+
+BAD = {
+    "value": ({"value": 5}, InvalidRecordException, "record for topic flights: value is of type int"),
+    "key": ({"key": 1.5}, InvalidRecordException, "key is of type float"),
+    "partition": ({"partition": 2}, InvalidPartitionsException, "partition 2 is out of range, the topic has 0 to 1"),
+    "negative": ({"partition": -1}, InvalidPartitionsException, "partition -1 is out of range"),
+    "no number": ({"partition": "0"}, InvalidRecordException, "partition is of type str"),
+    "timestamp": ({"timestamp": "now"}, InvalidRecordException, "timestamp is of type str"),
+    "late": ({"timestamp": 10**18}, InvalidRecordException, "is no time of the years 1 to 9999"),
+    "headers": ({"headers": ["h"]}, InvalidRecordException, "headers: header 0 is 'h'"),
+    "topic": ({"topic": "nobody"}, UnknownTopicOrPartitionException, "no topic nobody"),
+    "no text": ({"topic": b"x"}, InvalidTopicException, "it must be text"),
+}
+
+
+def test_a_record_that_is_wrong_is_refused_and_concerns_no_other(world):
+    with Producer(world.uri, acks=1, linger_ms=LONG) as producer:
+        producer.produce(TOPIC, "a", partition=0)
+        for given, error, words in BAD.values():
+            with pytest.raises(error, match=words):
+                producer.produce(**{"topic": TOPIC, "value": "v", **given})
+        producer.produce(TOPIC, "b", partition=0)
+    assert values(world.logs[1]) == [b"a", b"b"]
+
+
+def fails(told):
+    def on_delivery(_, message):
+        told.append(message.value())
+        if message.value() in (b"a", b"c"):
+            raise ValueError(message.value().decode())
+
+    return on_delivery
+
+
+def test_an_error_of_a_callback_is_raised_and_the_others_are_called_next_time(world, told):
+    producer = Producer(world.uri, acks=1, linger_ms=LONG)
+    for value in "abcd":
+        producer.produce(TOPIC, value, partition=0, on_delivery=fails(told))
+    with pytest.raises(ValueError, match="a"):
+        producer.flush()
+    assert told == [b"a"]
+    with pytest.raises(ValueError, match="c"):
+        producer.poll()
+    assert producer.poll() == 1
+    assert told == [b"a", b"b", b"c", b"d"]
+    producer.close()
+
+
+def test_close_calls_all_and_raises_the_first_error(world, told):
+    producer = Producer(world.uri, acks=1, linger_ms=LONG)
+    for value in "abcd":
+        producer.produce(TOPIC, value, partition=0, on_delivery=fails(told))
+    with pytest.raises(ValueError, match="a"):
+        producer.close()
+    assert told == [b"a", b"b", b"c", b"d"]
+    with pytest.raises(IllegalStateException, match="the producer is closed"):
+        producer.produce(TOPIC, "e")
+
+
+def test_a_callback_may_produce_and_flush_waits_for_that_too(world, told):
+    producer = Producer(world.uri, acks=1, linger_ms=LONG)
+
+    def again(_, message):
+        told.append(message.value())
+        if len(told) < 3:
+            producer.produce(TOPIC, b"%d" % len(told), partition=0, on_delivery=again)
+
+    producer.produce(TOPIC, "0", partition=0, on_delivery=again)
+    producer.flush()
+    assert told == values(world.logs[1]) == [b"0", b"1", b"2"]
+    producer.close()
+
+
+def test_poll_waits_for_a_report(world, told, report):
+    producer = Producer(world.uri, acks=1, linger_ms=20)
+    assert producer.poll(None) == 0, "none can come"
+    for timeout in (60.0, None):
+        producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+        assert producer.poll(timeout) == 1
+    assert len(seen(told)) == 2
+    producer.close()
+
+
+def test_a_script_that_ends_without_flush_sends_what_it_has(world):
+    script = (
+        "from lakelog.replication.clients.producer import Producer;"
+        f"Producer({world.uri!r}, acks=1, linger_ms=500).produce({TOPIC!r}, 'a', partition=0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert values(world.logs[1]) == [b"a"]
+
+
+def test_without_memory_a_record_is_refused_and_none_is_lost_or_doubled(world, told, report):
+    """Nothing is acknowledged, so the first record keeps all the memory."""
+    producer = Producer(world.uri, buffer_memory=1, max_block_ms=0, batch_size=100)
+    wide = [bytes([letter]) * 90 for letter in b"abc"]
+    producer.produce(TOPIC, wide[0], partition=0, on_delivery=report)
+    wait_until(lambda: world.logs[1].refresh().partition(P0).log_end_offset == 1, "the first record")
+    producer.produce(TOPIC, wide[1], partition=0, on_delivery=report)
+    with pytest.raises(TimeoutException, match="memory"):
+        producer.produce(TOPIC, wide[2], partition=0, on_delivery=report)
+    world.say(1)
+    wait_until(lambda: world.logs[1].refresh().partition(P0).log_end_offset == 2, "the second record")
+    world.say(2)
+    producer.flush()
+    producer.produce(TOPIC, wide[2], partition=0, on_delivery=report)
+    wait_until(lambda: world.logs[1].refresh().partition(P0).log_end_offset == 3, "the third record")
+    world.say(3)
+    producer.close()
+    assert seen(told) == [(0, n, value) for n, value in enumerate(wide)]
+
+
+def test_what_fails_for_the_moment_is_tried_again(world, monkeypatch, told, report):
+    begin, failures = SingleRecords._begin, iter([KafkaStorageException("away"), TimeoutException("no memory")])
+
+    def fails_twice(singles, batch, deadline):
+        for failure in failures:
+            producer.produce(TOPIC, f"after {failure}", partition=0, on_delivery=report)
+            raise failure
+        return begin(singles, batch, deadline)
+
+    monkeypatch.setattr(SingleRecords, "_begin", fails_twice)
+    producer = Producer(world.uri, acks=1, linger_ms=1)
+    producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+    wait_until(lambda: len(values(world.logs[1])) == 3, "all records, without a flush")
+    producer.close()
+    assert seen(told) == [(0, 0, b"a"), (0, 1, b"after away"), (0, 2, b"after no memory")]
+
+
+def broken(*_):
+    raise KafkaStorageException("away")
+
+
+@pytest.mark.parametrize("flushes", [True, False])
+def test_what_fails_for_all_of_its_time_is_reported(world, monkeypatch, told, report, flushes):
+    monkeypatch.setattr(SingleRecords, "_begin", broken)
+    producer = Producer(world.uri, acks=1, linger_ms=1, delivery_timeout_ms=20)
+    producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+    producer.flush() if flushes else producer.poll(60)
+    ((error, message),) = told
+    assert (str(error), message.partition(), message.offset()) == ("away", -1, -1)
+    producer.close()
+
+
+def test_a_record_that_is_not_acknowledged_in_time_is_reported(world, told, report):
+    producer = Producer(world.uri, delivery_timeout_ms=50)
+    producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+    producer.poll(60)
+    ((error, message),) = told
+    assert (type(error), message.partition()) == (TimeoutException, 0)
+    producer.close(0)
+
+
+def test_an_error_that_nobody_asked_for_is_logged_once_for_its_records(world, monkeypatch, caplog):
+    monkeypatch.setattr(SingleRecords, "_begin", lambda *_: [][0])
+    producer = Producer(world.uri, acks=1, linger_ms=LONG)
+    for _ in range(2):
+        producer.produce(TOPIC, "a", partition=0)
+    producer.flush()
+    assert "2 records to flights were not delivered: IndexError: list index out of range" in caplog.text
+    producer.close()
+
+
+def test_flush_times_out_and_goes_on_later(world, told, report):
+    producer = Producer(world.uri, linger_ms=LONG)
+    producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+    with pytest.raises(TimeoutException, match="not settled"):
+        producer.flush(0.01)
+    wait_until(lambda: world.logs[1].refresh().partition(P0).log_end_offset == 1, "the record")
+    world.say(1)
+    producer.flush()
+    assert seen(told) == [(0, 0, b"a")]
+    producer.close()
+
+
+def test_close_ends_what_is_not_sent_in_time(world, told, report):
+    """The first record is not acknowledged, the second is not handed over."""
+    producer = Producer(world.uri, linger_ms=LONG, buffer_memory=1)
+    producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+    with pytest.raises(TimeoutException):
+        producer.flush(0.01)
+    producer.produce(TOPIC, "b", partition=0, on_delivery=report)
+    started = time.monotonic()
+    producer.close(0.2)
+    assert time.monotonic() - started < 30
+    producer.poll(60)
+    assert sorted((message.value(), type(error)) for error, message in told) == [
+        (b"a", IllegalStateException),
+        (b"b", IllegalStateException),
+    ]
+
+
+def test_an_interrupted_call_ends_the_records_that_it_was_sending(world, monkeypatch, told, report):
+    producer = Producer(world.uri, acks=1, linger_ms=LONG)
+    producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+    with monkeypatch.context() as here:
+        here.setattr(SingleRecords, "_begin", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush()
+    producer.close()
+    assert [type(error) for error, _ in told] == [KeyboardInterrupt]
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_in_a_callback_of_a_future_nothing_is_produced(world):
+    producer, told = Producer(world.uri, acks=1), []
+
+    def produces(_):
+        for call in (lambda: producer.produce(TOPIC, "b"), producer.poll):
+            with pytest.raises(IllegalStateException, match="a callback must not wait"):
+                call()
+        told.append(producer.send_async(TOPIC, [{"value": "c", "partition": 0}]))
+
+    producer.send_async(TOPIC, [{"value": "a", "partition": 0}]).add_done_callback(produces)
+    wait_until(lambda: told, "the callback")
+    assert told[0].result()[0].base_offset == 1
+    producer.close()
+
+
+def test_without_another_thread_records_wait_for_flush(world, monkeypatch, told, report):
+    def no_thread(_):
+        raise RuntimeError("can't start new thread")
+
+    producer = Producer(world.uri, acks=1, linger_ms=0)
+    with monkeypatch.context() as here:
+        here.setattr(threading.Thread, "start", no_thread)
+        producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+    producer.flush()
+    assert seen(told) == [(0, 0, b"a")]
+    producer.close()
+
+
+def test_threads_share_a_producer(world, told, report):
+    producer = Producer(world.uri, acks=1, linger_ms=1, batch_size=200)
+
+    def produce(name):
+        for number in range(50):
+            producer.produce(TOPIC, f"{name}{number:02}", partition=0, on_delivery=report)
+
+    threads = [threading.Thread(target=produce, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    producer.close()
+    got = values(world.logs[1])
+    assert sorted(seen(told), key=lambda report: report[1]) == [(0, n, value) for n, value in enumerate(got)]
+    for name in (b"a", b"b"):
+        assert [v for v in got if v.startswith(name)] == [name + b"%02d" % n for n in range(50)]
+
+
+ANSWERS = {
+    "whole": (RecordMetadata(TOPIC, 0, 2, 5, 6), [5, 6]),
+    "records of others may lie between": (RecordMetadata(TOPIC, 0, 2, 5, 9), [-1, -1]),
+    "acks=0": (RecordMetadata(TOPIC, 0, 2), [-1, -1]),
+    "appended, but not acknowledged": (RecordMetadata(TOPIC, 0, 2, 5, 6, error=LakelogException("x")), [5, 6]),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_offsets_of_an_answer(case):
+    answer, expected = ANSWERS[case]
+    batch = SingleBatch(TOPIC, 0, 0, [{"value": b"a"}] * 2, [print] * 2, partitions=[0, 0])
+    found = [message for _, message in _reports(batch, {0: answer}, None)]
+    assert [message.offset() for message in found] == expected
+    assert {message.error() for message in found} == {answer.error}
