@@ -97,6 +97,36 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Check every file of a broker", "lakelog dump-log --root /lake/broker-1 --verify"),
     ),
     "brokers": (("Show the brokers", f"lakelog brokers {_LAKE}"),),
+    "console-producer": (
+        ("Send each line as a value", f"lakelog console-producer {_LAKE} --topic orders"),
+        ("Send lines such as k:v",
+         f"lakelog console-producer {_LAKE} --topic orders \\\n"
+         "      --reader-property parse.key=true --reader-property key.separator=:"),
+    ),
+    "console-consumer": (
+        ("Print all records, and those that come", f"lakelog console-consumer {_LAKE} --topic orders --from-beginning"),
+        ("Print ten records of a partition with their keys and offsets",
+         f"lakelog console-consumer {_LAKE} --topic orders --partition 0 --offset 42 \\\n"
+         "      --max-messages 10 --formatter-property print.key=true --formatter-property print.offset=true"),
+        ("Go on where the group has ended", f"lakelog console-consumer {_LAKE} --topic orders --group billing"),
+    ),
+    "producer-perf-test": (
+        ("Send records of 100 bytes as fast as possible",
+         f"lakelog producer-perf-test {_LAKE} --topic orders \\\n"
+         "      --num-records 100000 --record-size 100 --throughput -1"),
+        ("Send 1000 records a second, each in a commit with those of 100 ms",
+         f"lakelog producer-perf-test {_LAKE} --topic orders \\\n"
+         "      --num-records 10000 --record-size 1000 --throughput 1000 --producer-props linger.ms=100"),
+        ("Send Arrow tables of 20000 records",
+         f"lakelog producer-perf-test {_LAKE} --topic orders \\\n"
+         "      --num-records 1000000 --record-size 100 --throughput -1 --records-per-send 20000"),
+    ),
+    "consumer-perf-test": (
+        ("Consume a million records", f"lakelog consumer-perf-test {_LAKE} --topic orders --messages 1000000"),
+        ("Show the rates of each second",
+         f"lakelog consumer-perf-test {_LAKE} --topic orders --messages 1000000 \\\n"
+         "      --show-detailed-stats --reporting-interval 1000"),
+    ),
     "bench": (
         ("Try the benchmark in a few seconds", "lakelog bench replication --quick"),
         ("Compare a follower with a plain Delta stream", "lakelog bench replication --rounds 5 --out figures.json"),

@@ -5,7 +5,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from lakelog.replication.errors import TimeoutException
 
@@ -52,3 +53,14 @@ def stop_signals() -> Callable[[], bool]:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
     return lambda: bool(told)
+
+
+@contextmanager
+def until_told() -> Iterator[Callable[[], bool]]:
+    """A block in which signals are told as by `stop_signals`. After it they do again what they did before."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop_signals()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -131,10 +131,11 @@ class DeliveryReports:
         """Waits up to `timeout` seconds for a report; with None while one `may_come`. Calls the functions of all
         reports that there are, and returns their number. It raises the error of a function, and calls the others next
         time."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._reports or (timeout is None and not (self._unreported or may_come())), timeout
-            )
+        if timeout != 0:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._reports or (timeout is None and not (self._unreported or may_come())), timeout
+                )
         called = 0
         while self._reports:
             on_delivery, message = self._reports.popleft()

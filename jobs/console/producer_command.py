@@ -1,0 +1,72 @@
+"""What `lakelog console-producer` does and prints. Kafka: `ConsoleProducer`."""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+from lakelog.jobs.cli.console import FAILED, OK, say
+from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.console.line_reader import LineReader
+from lakelog.jobs.console.producer_options import producer_of
+from lakelog.replication.clients.delivery_reports import ProducedMessage
+from lakelog.replication.errors import LakelogException
+
+_DEFAULTS = {"linger.ms": 1000}
+
+
+def console_producer(args: argparse.Namespace) -> int:
+    """Sends a record for each line of stdin, until it ends. FAILED if a record was not delivered.
+
+    What was read before a wrong line, a signal or Ctrl-C is sent. Raises InvalidRecordException and what
+    `Producer.produce` raises.
+    """
+    reader = LineReader(args.reader_property)
+    sizes = {"batch.size": args.batch_size, "linger.ms": args.timeout, "max.block.ms": args.max_block_ms}
+    given = {"acks": args.acks, **sizes}
+    exit_when_told()
+    errors = DeliveryErrors()
+    with producer_of(args, args.producer_property, "--producer-property", given, _DEFAULTS) as producer:
+        for record in reader.records(_lines()):
+            producer.produce(args.topic, record.value, record.key, None, errors.report, headers=record.headers)
+            producer.flush() if args.sync else producer.poll()
+    return errors.status()
+
+
+class DeliveryErrors:
+    """Counts the records that were not delivered, by their errors, and says each error once when it comes."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def note(self, error: BaseException, topic: str, records: int = 1) -> None:
+        """So many records were not delivered."""
+        name = error.name if isinstance(error, LakelogException) else type(error).__name__
+        words = f"{name}: {error}"
+        if words not in self._counts:
+            say(f"lakelog: {topic}: a record was not delivered: {words}")
+        self._counts[words] += records
+
+    def report(self, error: BaseException | None, message: ProducedMessage) -> None:
+        """The report of a record."""
+        if error is not None:
+            self.note(error, message.topic())
+
+    def status(self) -> int:
+        """The status of the verb. Says how many records were not delivered."""
+        failed = self._counts.total()
+        if failed:
+            say(f"lakelog: {failed} records were not delivered")
+        return FAILED if failed else OK
+
+
+def _lines() -> Iterator[bytes]:
+    """The lines of stdin, with a prompt before each if it is a terminal."""
+    is_terminal = sys.stdin.isatty()
+    while True:
+        if is_terminal:
+            print(">", end="", flush=True)
+        line = sys.stdin.buffer.readline()
+        if not line:
+            return
+        yield line
