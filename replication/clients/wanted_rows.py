@@ -66,7 +66,8 @@ def _files(wanted: Mapping[Key, WantedRows]) -> list[_File[Key]]:
 
 def _read(file: _File[Key]) -> list[tuple[Key, int, pa.Table | LakelogException]]:
     try:
-        tables = read_row_ranges(file.root, file.segment.name, file.segment.file.size, file.ranges)
+        rows = sum(header.records for header in file.segment.headers)
+        tables = read_row_ranges(file.root, file.segment.name, file.segment.file.size, rows, file.ranges)
     except LakelogException as error:
         return [(key, each.start, error) for key, each in zip(file.keys, file.ranges, strict=True)]
     return [(key, each.start, table) for key, each, table in zip(file.keys, file.ranges, tables, strict=True)]

@@ -16,7 +16,8 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment import read_records, rows_of
 from lakelog.schemas import LOG
 
-# A smaller file in an object store is read by one request: its footer alone would take as long.
+# A smaller file is read as a whole. In an object store its footer alone would take as long; and a file that is wanted
+# for the most part is read by one request there.
 _WHOLE_BYTES = 4 << 20
 
 
@@ -47,15 +48,16 @@ def row_ranges(headers: Sequence[BatchHeader], partition: TopicIdPartition, star
     return found
 
 
-def read_row_ranges(root: StorageRoot, name: str, size: int, ranges: Sequence[RowRange]) -> list[pa.Table]:
-    """The records of each range of a segment of `size` bytes, with the columns of `schemas.LOG`, in the order of
-    offsets. The checksum of each page is verified.
+def read_row_ranges(root: StorageRoot, name: str, size: int, rows: int, ranges: Sequence[RowRange]) -> list[pa.Table]:
+    """The records of each range of a segment that has `size` bytes and so many rows. They have the columns of
+    `schemas.LOG`, and the order of offsets. The checksum of each page is verified.
 
     The tables share memory, unless they are a small part of the rows that were read. Raises CorruptRecordException,
     naming the file, and KafkaStorageException if the store does not return the file.
     """
     try:
-        with _source(root, name, size) as source:
+        is_whole = size < _WHOLE_BYTES or (not root.is_local and 2 * sum(r.stop - r.start for r in ranges) >= rows)
+        with pa.BufferReader(root.read_buffer(name)) if is_whole else root.open(name, size) as source:
             file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=not root.is_local)
             tables = _slices(file, ranges)
     except (OSError, pa.ArrowInvalid) as error:
@@ -64,10 +66,6 @@ def read_row_ranges(root: StorageRoot, name: str, size: int, ranges: Sequence[Ro
     if all(map(_is_range, ranges, tables)):
         return tables
     return list(_rows_in_any_order(root, name, ranges))
-
-
-def _source(root: StorageRoot, name: str, size: int) -> pa.NativeFile:
-    return pa.BufferReader(root.read_buffer(name)) if size < _WHOLE_BYTES else root.open(name, size)
 
 
 def _slices(file: pq.ParquetFile, ranges: Sequence[RowRange]) -> list[pa.Table]:

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.storage.delta.object_root import ObjectRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import partition_rows, segment
 from lakelog.replication.storage.log.partition_rows import RowRange, read_row_ranges, row_ranges
@@ -51,7 +52,7 @@ def test_the_rows_of_a_partition(wanted):
 @pytest.mark.parametrize("wanted", RANGES)
 def test_the_records_are_those_of_the_offsets(storage, written, wanted):
     ranges = row_ranges(HEADERS, *wanted)
-    tables = read_row_ranges(storage, written.name, written.file.size, ranges)
+    tables = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, ranges)
     assert [table["offset"].to_pylist() for table in tables] == [[*range(r.start, r.stop)] for r in ranges]
     expected = [row for row in ROWS.to_pylist() if row["partition"] == wanted[0].partition]
     offsets = {offset for r in ranges for offset in range(r.start, r.stop)}
@@ -66,7 +67,7 @@ def test_only_row_groups_with_wanted_rows_are_read(storage, written, monkeypatch
         pq.ParquetFile, "read_row_groups", lambda file, groups: read.append(groups) or original(file, groups)
     )
     wanted = [RowRange(P1, 2, 3, 7), RowRange(P0, 3, 4, 1)]
-    tables = read_row_ranges(storage, written.name, written.file.size, wanted)
+    tables = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, wanted)
     assert read == [[0, 3]]
     assert [table["offset"].to_pylist() for table in tables] == [[2], [3]]
 
@@ -74,7 +75,7 @@ def test_only_row_groups_with_wanted_rows_are_read(storage, written, monkeypatch
 @pytest.mark.parametrize(("stop", "is_copied"), [(6, False), (3, True)])
 def test_a_small_part_keeps_no_other_rows_in_memory(storage, stop, is_copied):
     written = write_segment(storage, 1, ROWS, HEADERS)
-    (table,) = read_row_ranges(storage, written.name, written.file.size, [RowRange(P0, 2, stop, 0)])
+    (table,) = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, [RowRange(P0, 2, stop, 0)])
     assert table["offset"].to_pylist() == [*range(2, stop)]
     whole = pq.read_table(storage.path(written.name))
     held = {buffer.address: buffer.size for buffer in table["offset"].chunk(0).buffers() if buffer}
@@ -88,7 +89,7 @@ def test_a_file_in_another_order_is_searched(storage):
         random.Random(seed).shuffle(order)
         written = write_segment(storage, 1, ROWS.take(order), HEADERS)
         ranges = row_ranges(HEADERS, P0, 0, 99) + row_ranges(HEADERS, P1, 0, 99)
-        tables = read_row_ranges(storage, written.name, written.file.size, ranges)
+        tables = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, ranges)
         assert pa.concat_tables(tables).to_pylist() == ROWS.to_pylist()
 
 
@@ -103,7 +104,7 @@ def test_a_broken_file_is_named(storage, written, monkeypatch, damage, whole_byt
         content[200] ^= 1
         path.write_bytes(content if damage == "changed" else content[:100])
     with pytest.raises(CorruptRecordException, match=written.name):
-        read_row_ranges(storage, written.name, written.file.size, row_ranges(HEADERS, P0, 0, 99))
+        read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, row_ranges(HEADERS, P0, 0, 99))
 
 
 @pytest.mark.parametrize("whole_bytes", [0, 1 << 20], ids=["by parts", "as a whole"])
@@ -113,8 +114,14 @@ def test_from_an_object_store(s3_options, monkeypatch, whole_bytes):
     bucket = StorageRoot.of("s3://bucket/rows", s3_options)
     written = write_segment(bucket, 1, ROWS, HEADERS)
     ranges = row_ranges(HEADERS, P0, 3, 99)
-    tables = read_row_ranges(bucket, written.name, written.file.size, ranges)
+    parts = []
+    monkeypatch.setattr(ObjectRoot, "open", lambda *args, open=ObjectRoot.open: parts.append(args) or open(*args))
+    tables = read_row_ranges(bucket, written.name, written.file.size, ROWS.num_rows, ranges)
     assert [table["offset"].to_pylist() for table in tables] == [[3, 4, 5], [9]]
+    assert not parts, "half of the rows are wanted: one request"
+    (table,) = read_row_ranges(bucket, written.name, written.file.size, ROWS.num_rows, ranges[1:])
+    assert table["offset"].to_pylist() == [9]
+    assert len(parts) == (whole_bytes == 0)
     away = StorageRoot.of("s3://bucket/rows", {**s3_options, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, timeout_ms=50)
     with pytest.raises(KafkaStorageException):
-        read_row_ranges(away, written.name, written.file.size, ranges)
+        read_row_ranges(away, written.name, written.file.size, ROWS.num_rows, ranges)
