@@ -2,11 +2,10 @@
 
 import argparse
 
-from lakelog.jobs.admin.offset_lookup import EARLIEST, LATEST
-
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
 from lakelog.jobs.cli.options import add_command_config
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
+from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST
 
 _PLACES = {"earliest": EARLIEST, "latest": LATEST}
 

@@ -6,13 +6,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from lakelog.jobs.admin.offset_lookup import EARLIEST, LATEST
-
 from lakelog.jobs.cli.console import INTERRUPTED, OK, say
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.waiting import until_told
+from lakelog.jobs.console.console_reader import ConsoleReader
 from lakelog.jobs.console.record_formatter import RecordFormatter
-from lakelog.jobs.console.topic_reader import TopicReader
+from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST
 
 _WAIT_MS = 500
 _MAX_BYTES = 52_428_800
@@ -27,7 +26,7 @@ def console_consumer(args: argparse.Namespace) -> int:
     offset = args.offset
     if offset in (EARLIEST, LATEST):
         begin, offset = offset, None
-    reader = TopicReader(
+    reader = ConsoleReader(
         args.cluster, settings(args.command_config), args.topic, begin, args.group, args.partition, offset
     )
     with until_told() as is_told:
@@ -38,7 +37,7 @@ def console_consumer(args: argparse.Namespace) -> int:
 class ConsoleOutput:
     """Writes records to stdout. A group commits the offsets of what was written every 5 seconds, and at the end."""
 
-    def __init__(self, reader: TopicReader, formatter: RecordFormatter) -> None:
+    def __init__(self, reader: ConsoleReader, formatter: RecordFormatter) -> None:
         self._reader = reader
         self._formatter = formatter
         self._count = 0

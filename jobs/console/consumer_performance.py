@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from lakelog.jobs.admin.offset_lookup import EARLIEST, LATEST
 
 from lakelog.jobs.cli.console import OK
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.waiting import exit_when_told
-from lakelog.jobs.console.topic_reader import TopicReader
+from lakelog.jobs.console.console_reader import ConsoleReader
+from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST
 from lakelog.replication.storage.log.segment import record_bytes
 
 _MB = 1024 * 1024
@@ -33,7 +33,7 @@ def consumer_performance(args: argparse.Namespace) -> int:
         print(", ".join((*times, *_COLUMNS)), flush=True)
     start = Consumed(time.time())
     begin = LATEST if args.from_latest else EARLIEST
-    reader = TopicReader(args.cluster, settings(args.command_config), args.topic, begin, args.group)
+    reader = ConsoleReader(args.cluster, settings(args.command_config), args.topic, begin, args.group)
     run = ConsumerRun(args, reader, start, round((time.time() - start.at) * 1000))
     end = run.consume()
     reader.commit()
@@ -65,7 +65,7 @@ class ConsumerRun:
     """Reads until there are `--messages` records, or none has come for `--timeout`. `first_ms`: the time in ms until
     the consumer knew its partitions and offsets."""
 
-    def __init__(self, args: argparse.Namespace, reader: TopicReader, start: Consumed, first_ms: int) -> None:
+    def __init__(self, args: argparse.Namespace, reader: ConsoleReader, start: Consumed, first_ms: int) -> None:
         self._args, self._reader = args, reader
         self._reported, self._reported_ms = start, first_ms
         self.first_ms = first_ms

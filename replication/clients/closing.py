@@ -18,11 +18,11 @@ class Closing(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        await asyncio.to_thread(self.__exit__, *error)
+    async def __aexit__(self, kind: object, *more: object) -> None:
+        await asyncio.to_thread(self.__exit__, kind, *more)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lakelog.jobs.admin.offset_lookup import EARLIEST
 
 from lakelog.jobs import console_consumer, console_producer
-from lakelog.jobs.console.topic_reader import TopicReader
+from lakelog.jobs.console.console_reader import ConsoleReader
 from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.clients.offset_lookup import EARLIEST
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import KafkaStorageException
 from tests.clients.world import World
@@ -171,7 +171,7 @@ def test_a_partition_that_there_is_not_is_refused(consume: Run, words: list[obje
 def test_a_leader_that_cannot_be_read_is_waited_for_and_said_once(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reader = TopicReader(world.uri, world.cluster.config, TOPIC, EARLIEST, partition=0)
+    reader = ConsoleReader(world.uri, world.cluster.config, TOPIC, EARLIEST, partition=0)
 
     def away(*_: object) -> None:
         raise KafkaStorageException("broker 1 is away")
@@ -185,7 +185,7 @@ def test_a_leader_that_cannot_be_read_is_waited_for_and_said_once(
 
 
 def test_partitions_take_turns(world: World) -> None:
-    reader = TopicReader(world.uri, world.cluster.config, TOPIC, EARLIEST)
+    reader = ConsoleReader(world.uri, world.cluster.config, TOPIC, EARLIEST)
     got = [(t["partition"][0].as_py(), t.num_rows) for _ in range(3) for t in reader.read(0, 9, 1)]
     assert got == [(0, 3), (1, 1), (0, 1)]
 

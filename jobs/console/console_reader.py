@@ -6,12 +6,12 @@ import time
 from collections.abc import Collection, Iterator
 
 import pyarrow as pa
-from lakelog.jobs.admin.led_partition import led_partition
-from lakelog.jobs.admin.offset_lookup import offset_for
 
 from lakelog.jobs.cli.console import say
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.clients.led_partition import led_partition
+from lakelog.replication.clients.offset_lookup import offset_for
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
@@ -24,7 +24,7 @@ from lakelog.replication.errors import (
 from lakelog.replication.storage.cluster import Cluster
 
 
-class TopicReader:
+class ConsoleReader:
     """Reads all partitions of a topic, or one of them. `positions`: the next offset of each.
 
     A group goes on from the offsets that it has committed. Where there are none, or the log no longer has them, it
