@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered
-from lakelog.replication.clients.source.read_tasks import RecordRange, SegmentRows, ranges_of, tasks_of
+from lakelog.replication.clients.source.read_tasks import RecordRange, ranges_of, tasks_of
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.record_batch import TopicPartition
@@ -18,18 +18,16 @@ Bounds = Mapping[TopicPartition, tuple[int, int]]
 def plan_ranges(
     view: PartitionView, registered: Registered, bounds: Bounds, since: int | None = None
 ) -> list[RecordRange]:
-    """The ranges of all records within the bounds, without batches that have no record from `since` on (microseconds
+    """The ranges of all records within the bounds, without segments that have no record from `since` on (microseconds
     since 1970). Raises as `ReplicaSelector.holding`, and CorruptRecordException if records are missing in a log."""
     wanted = {partition: each for partition, each in bounds.items() if each[0] < each[1]}
-    rows: dict[int, SegmentRows] = {}
     found: list[RecordRange] = []
     for partition, readable in view.holding(registered, wanted).items():
-        own = rows.setdefault(id(readable.state), SegmentRows(readable.state))
         start, stop = wanted[partition]
-        ranges = list(ranges_of(readable, own, start, stop))
+        ranges = list(ranges_of(readable, start, stop))
         if sum(each.records for each in ranges) != stop - start:
             raise CorruptRecordException(f"{partition}: the log lacks records between offset {start} and {stop}")
-        found += ranges if since is None else ranges_of(readable, own, start, stop, since)
+        found += ranges if since is None else ranges_of(readable, start, stop, since)
     return found
 
 

@@ -7,12 +7,22 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from lakelog.replication.clients.source.readable_partition import ReadablePartition
-from lakelog.replication.protocol.partition_log import PlacedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.partition_rows import RowRange, row_ranges
+from lakelog.replication.storage.log.segment import Segment
 
 _TASK_BYTES = 32 * 1024 * 1024  # keys and values
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """A segment: its log, its name, the bytes of its file and its rows."""
+
+    root: StorageRoot
+    name: str
+    size: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -22,8 +32,7 @@ class RecordRange:
     `start` is the first offset, `stop` the one after the last. `bytes`: about the size of keys and values.
     """
 
-    root: StorageRoot
-    segment: str
+    file: SegmentFile
     first_row: int
     topic: str
     topic_id: str
@@ -38,9 +47,9 @@ class RecordRange:
         return self.stop - self.start
 
     @property
-    def name(self) -> str:
-        """The partition for people."""
-        return f"{self.topic}-{self.partition}"
+    def rows(self) -> RowRange:
+        """The rows in the segment."""
+        return RowRange(TopicIdPartition(self.topic_id, self.partition), self.start, self.stop, self.first_row)
 
     def part(self, start: int, stop: int) -> RecordRange:
         """A part of the range, by offsets."""
@@ -48,42 +57,25 @@ class RecordRange:
         return replace(self, first_row=self.first_row + start - self.start, start=start, stop=stop, bytes=size)
 
 
-class SegmentRows:
-    """The first row of each batch in the segments of a log."""
-
-    def __init__(self, state: LogState) -> None:
-        self._state = state
-        self._rows: dict[str, dict[tuple[TopicIdPartition, int], int]] = {}
-
-    def first_row(self, batch: PlacedBatch) -> int:
-        """The batch's first row: rows are in the order of the headers."""
-        if batch.segment not in self._rows:
-            self._rows[batch.segment] = dict(self._in_segment(batch.segment))
-        return self._rows[batch.segment][batch.header.topic_id_partition, batch.base_offset]
-
-    def _in_segment(self, name: str) -> Iterator[tuple[tuple[TopicIdPartition, int], int]]:
-        row = 0
-        for header in self._state.segments[name].headers:
-            yield (header.topic_id_partition, header.base_offset), row
-            row += header.records
-
-
-def ranges_of(
-    readable: ReadablePartition, rows: SegmentRows, start: int, stop: int, since: int | None = None
-) -> Iterator[RecordRange]:
-    """The ranges of a partition from offset `start` to before `stop`. Batches without a record from `since` on
+def ranges_of(readable: ReadablePartition, start: int, stop: int, since: int | None = None) -> Iterator[RecordRange]:
+    """The ranges of a partition from offset `start` to before `stop`. Segments without a record of it from `since` on
     (microseconds since 1970) are left out."""
-    for batch in readable.log.batches:
-        header = batch.header
-        if header.next_offset <= start or header.base_offset >= stop:
-            continue
-        if since is not None and header.max_timestamp < since:
-            continue
-        whole = RecordRange(
-            readable.root, batch.segment, rows.first_row(batch), header.topic, header.topic_id, header.partition,
-            header.base_offset, header.next_offset, header.bytes,
-        )  # fmt: skip
-        yield whole.part(max(start, header.base_offset), min(stop, header.next_offset))
+    newest: dict[str, int] = {}
+    for batch in readable.log.batches_between(start, stop):
+        newest[batch.segment] = max(batch.header.max_timestamp, newest.get(batch.segment, batch.header.max_timestamp))
+    for name, timestamp in newest.items():
+        if since is None or timestamp >= since:
+            yield from _in_segment(readable, readable.state.segments[name], start, stop)
+
+
+def _in_segment(readable: ReadablePartition, segment: Segment, start: int, stop: int) -> Iterator[RecordRange]:
+    rows = sum(header.records for header in segment.headers)
+    file = SegmentFile(readable.root, segment.name, segment.file.size, rows)
+    bytes_a_record = sum(header.bytes for header in segment.headers) / max(1, rows)
+    who = readable.registration
+    for found in row_ranges(segment.headers, who.topic_id_partition, start, stop):
+        size = round(bytes_a_record * (found.stop - found.start))
+        yield RecordRange(file, found.row, who.topic, who.topic_id, who.partition, found.start, found.stop, size)
 
 
 def tasks_of(
@@ -91,19 +83,23 @@ def tasks_of(
 ) -> list[list[RecordRange]]:
     """The ranges of each task. A task has whole segments of about 32 MB together. With `min_tasks`, or `max_records` of
     a task, tasks are of equal size, and several may read the same segment."""
-    ordered = sorted(ranges, key=lambda r: (r.root.uri, r.segment, r.first_row))
+    ordered = sorted(ranges, key=lambda r: (*_segment_of(r), r.first_row))
     tasks = _of_segments(ordered)
     if min_tasks is None and max_records is None:
-        return [_merged(task) for task in tasks]
+        return tasks
     records = sum(each.records for each in ordered)
     wanted = max(len(tasks), min_tasks or 1, -(-records // max_records) if max_records else 1)
-    return [_merged(task) for task in _of_equal_size(ordered, records, min(wanted, records))]
+    return list(_of_equal_size(ordered, records, min(wanted, records)))
+
+
+def _segment_of(each: RecordRange) -> tuple[str, str]:
+    return each.file.root.uri, each.file.name
 
 
 def _of_segments(ordered: Sequence[RecordRange]) -> list[list[RecordRange]]:
     tasks: list[list[RecordRange]] = []
     size = _TASK_BYTES
-    for _, found in groupby(ordered, key=lambda r: (r.root.uri, r.segment)):
+    for _, found in groupby(ordered, key=_segment_of):
         segment = list(found)
         if size >= _TASK_BYTES:
             tasks.append([])
@@ -126,22 +122,3 @@ def _of_equal_size(ordered: Sequence[RecordRange], records: int, count: int) -> 
             if taken == records * (made + 1) // count:
                 yield task
                 task, made = [], made + 1
-
-
-def _merged(ranges: Sequence[RecordRange]) -> list[RecordRange]:
-    """The same with batches that follow one another in their segment as one range."""
-    merged: list[RecordRange] = []
-    for each in ranges:
-        last = merged[-1] if merged else None
-        if last and _follows(last, each):
-            merged[-1] = replace(last, stop=each.stop, bytes=last.bytes + each.bytes)
-        else:
-            merged.append(each)
-    return merged
-
-
-def _follows(last: RecordRange, each: RecordRange) -> bool:
-    same = (last.root, last.segment, last.topic_id, last.partition) == (
-        each.root, each.segment, each.topic_id, each.partition,
-    )  # fmt: skip
-    return same and last.stop == each.start and last.first_row + last.records == each.first_row

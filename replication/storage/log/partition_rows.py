@@ -19,6 +19,7 @@ from lakelog.schemas import LOG
 # A smaller file is read as a whole. In an object store its footer alone would take as long; and a file that is wanted
 # for the most part is read by one request there.
 _WHOLE_BYTES = 4 << 20
+_CHECKED = ("partition", "offset", "topic_id")
 
 
 class RowRange(NamedTuple):
@@ -48,27 +49,34 @@ def row_ranges(headers: Sequence[BatchHeader], partition: TopicIdPartition, star
     return found
 
 
-def read_row_ranges(root: StorageRoot, name: str, size: int, rows: int, ranges: Sequence[RowRange]) -> list[pa.Table]:
-    """The records of each range of a segment that has `size` bytes and so many rows. They have the columns of
+def read_row_ranges(
+    root: StorageRoot, name: str, size: int, rows: int, ranges: Sequence[RowRange], columns: Sequence[str] = LOG.names,
+    use_threads: bool = True,
+) -> list[pa.Table]:  # fmt: skip
+    """The records of each range of a segment that has `size` bytes and so many rows. They have these columns of
     `schemas.LOG`, and the order of offsets. The checksum of each page is verified.
 
-    The tables share memory, unless they are a small part of the rows that were read. Raises CorruptRecordException,
-    naming the file, and KafkaStorageException if the store does not return the file.
+    The tables share memory, unless they are a small part of the rows that were read. Without `use_threads` it takes one
+    core. Raises CorruptRecordException, naming the file, and KafkaStorageException if the store does not return the
+    file.
     """
+    names = [name for name in LOG.names if name in columns or name in _CHECKED]
     try:
         is_whole = size < _WHOLE_BYTES or (not root.is_local and 2 * sum(r.stop - r.start for r in ranges) >= rows)
         with pa.BufferReader(root.read_buffer(name)) if is_whole else root.open(name, size) as source:
             file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=not root.is_local)
-            tables = _slices(file, ranges)
+            tables = _slices(file, ranges, names, use_threads)
     except (OSError, pa.ArrowInvalid) as error:
         root.check_is_handed_out(name)
         raise CorruptRecordException(f"{root.path(name)}: {error}") from error
-    if all(map(_is_range, ranges, tables)):
-        return tables
-    return list(_rows_in_any_order(root, name, ranges))
+    is_as_planned = all(map(_is_range, ranges, tables))
+    found = tables if is_as_planned else _rows_in_any_order(root, name, ranges)
+    return [table.select(list(columns)) for table in found]
 
 
-def _slices(file: pq.ParquetFile, ranges: Sequence[RowRange]) -> list[pa.Table]:
+def _slices(
+    file: pq.ParquetFile, ranges: Sequence[RowRange], names: Sequence[str], use_threads: bool
+) -> list[pa.Table]:  # fmt: skip
     """The rows of each range, of which there may be fewer if the file is not as its headers say."""
     sizes = [file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)]
     starts = [*accumulate(sizes, initial=0)]
@@ -76,7 +84,8 @@ def _slices(file: pq.ParquetFile, ranges: Sequence[RowRange]) -> list[pa.Table]:
         n for n in range(len(sizes))
         if any(r.row < starts[n + 1] and starts[n] < r.row + r.stop - r.start for r in ranges)
     ]  # fmt: skip
-    table = file.read_row_groups(chosen).replace_schema_metadata().cast(LOG.arrow)
+    read = file.read_row_groups(chosen, columns=list(names), use_threads=use_threads)
+    table = read.select(list(names)).cast(pa.schema([LOG.arrow.field(name) for name in names]))
     left_out = [sum(sizes[n] for n in range(len(sizes)) if starts[n] < r.row and n not in chosen) for r in ranges]
     parts = [table.slice(r.row - n, r.stop - r.start) for r, n in zip(ranges, left_out, strict=True)]
     if 2 * sum(part.num_rows for part in parts) >= table.num_rows:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.clients.source.read_tasks import RecordRange, tasks_of
+from lakelog.replication.clients.source.read_tasks import RecordRange, SegmentFile, tasks_of
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 MB = 1024 * 1024
@@ -10,9 +10,10 @@ MB = 1024 * 1024
 
 def ranges(*sizes, segment="s", size=MB):
     """Ranges of a partition each, one after the other in a segment."""
+    file = SegmentFile(StorageRoot.of("/r"), segment, 1, sum(sizes))
     found, row = [], 0
     for number, records in enumerate(sizes):
-        found.append(RecordRange(StorageRoot.of("/r"), segment, row, "t", "id", number, 100, 100 + records, size))
+        found.append(RecordRange(file, row, "t", "id", number, 100, 100 + records, size))
         row += records
     return found
 
@@ -20,7 +21,7 @@ def ranges(*sizes, segment="s", size=MB):
 def read(tasks):
     """The records of tasks: segment, row, partition and offset of each."""
     return [
-        (each.segment, each.first_row + index, each.partition, each.start + index)
+        (each.file.name, each.first_row + index, each.partition, each.start + index)
         for task in tasks
         for each in task
         for index in range(each.records)
@@ -51,16 +52,5 @@ def test_tasks_have_each_record_once_and_the_wanted_size(sizes, least, most, exp
 def test_a_segment_is_read_by_one_task_and_a_task_has_about_32_mb():
     given = [each for name in "cab" for each in ranges(3, 4, segment=name, size=10 * MB)]
     tasks = tasks_of(given)
-    assert [sorted({each.segment for each in task}) for task in tasks] == [["a", "b"], ["c"]]
+    assert [sorted({each.file.name for each in task}) for task in tasks] == [["a", "b"], ["c"]]
     assert sorted(read(tasks)) == sorted(read([given]))
-
-
-def test_batches_that_follow_one_another_are_read_as_one():
-    (whole,) = ranges(10)
-    parts = [whole.part(106, 110), whole.part(100, 103), whole.part(103, 106)]
-    assert [(each.start, each.stop, each.first_row) for (task) in tasks_of(parts) for each in task] == [(100, 110, 0)]
-    apart = [whole.part(100, 103), whole.part(104, 106)]
-    assert [(each.start, each.stop, each.first_row) for task in tasks_of(apart) for each in task] == [
-        (100, 103, 0),
-        (104, 106, 4),
-    ]

@@ -134,7 +134,7 @@ def test_a_segment_that_has_gone_since_the_plan_is_looked_for_again(world):
     reader = batch_reader(world)
     tasks = reader.partitions()
     compact(world.logs[1], 1 << 20, 2, 1 << 20, "test")
-    names = {each.segment for task in tasks for each in task.ranges}
+    names = {each.file.name for task in tasks for each in task.ranges}
     gone = [name for name in names if name not in world.logs[1].refresh().segments]
     assert gone
     for name in gone:
@@ -152,7 +152,7 @@ def test_rows_that_are_not_those_of_the_plan_are_never_given_out(world):
 def test_records_that_cannot_be_read_are_an_error_that_names_the_file(world):
     reader = batch_reader(world)
     tasks = reader.partitions()
-    path = world.logs[1].root.path(tasks[0].ranges[0].segment)
+    path = world.logs[1].root.path(tasks[0].ranges[0].file.name)
     content = bytearray(Path(path).read_bytes())
     content[20:40] = bytes(20)
     Path(path).write_bytes(content)
@@ -181,7 +181,7 @@ def test_filters_spare_partitions_offsets_and_batches(world, filters, segments, 
     reader = batch_reader(world)
     assert list(reader.pushFilters(filters)) == filters
     tasks = reader.partitions()
-    assert len({each.segment for task in tasks for each in task.ranges}) == segments
+    assert len({each.file.name for task in tasks for each in task.ranges}) == segments
     assert places(rows(reader, tasks)) == expected
 
 
@@ -209,7 +209,7 @@ class TestNearestReplica:
         reader = batch_reader(world, **given)
         tasks = reader.partitions()
         assert places(rows(reader, tasks)) == ALL
-        return {int(each.root.uri.split("broker-")[1][0]) for task in tasks for each in task.ranges}
+        return {int(each.file.root.uri.split("broker-")[1][0]) for task in tasks for each in task.ranges}
 
     def test_kip_392_it_is_read_if_it_has_come_far_enough(self, near):
         near.say(4, broker=2)

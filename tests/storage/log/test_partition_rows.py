@@ -63,13 +63,25 @@ def test_the_records_are_those_of_the_offsets(storage, written, wanted):
 
 def test_only_row_groups_with_wanted_rows_are_read(storage, written, monkeypatch):
     read, original = [], pq.ParquetFile.read_row_groups
-    monkeypatch.setattr(
-        pq.ParquetFile, "read_row_groups", lambda file, groups: read.append(groups) or original(file, groups)
-    )
+
+    def noted(file, groups, **given):
+        read.append(groups)
+        return original(file, groups, **given)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", noted)
     wanted = [RowRange(P1, 2, 3, 7), RowRange(P0, 3, 4, 1)]
     tables = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, wanted)
     assert read == [[0, 3]]
     assert [table["offset"].to_pylist() for table in tables] == [[2], [3]]
+
+
+@pytest.mark.parametrize("columns", [["offset", "value"], ["value"], ["headers", "key"]])
+def test_only_the_columns_that_are_wanted_are_given(storage, written, columns):
+    wanted = [RowRange(P0, 3, 4, 1)]
+    (table,) = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, wanted, columns)
+    assert table.column_names == columns
+    (whole,) = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, wanted)
+    assert table == whole.select(columns)
 
 
 @pytest.mark.parametrize(("stop", "is_copied"), [(6, False), (3, True)])
