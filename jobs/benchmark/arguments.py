@@ -84,7 +84,7 @@ def _maintenance(command: ArgumentParser) -> None:
 
 
 def _profile(command: ArgumentParser) -> None:
-    _number(command, "--sends", 1, 20, "measured sends of each kind")
+    _number(command, "--sends", 1, 60, "measured sends of each kind")
     _quick(command)
     command.add_argument(
         "--flame", metavar="FILE", type=out_file, help="write a flame graph of the CPU time to this file, as SVG"

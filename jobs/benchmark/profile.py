@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -28,18 +29,21 @@ SEND = "send"
 _TOPIC = "bench"
 _TIMEOUT_MS = 120_000
 
+Reports: TypeAlias = dict[tuple[str, int], MicroBatch]  # by query and number
+
 
 @dataclass(frozen=True)
 class ProfilePlan:
-    """The sends that warm up, those that are measured, and the seconds in which nothing is sent."""
+    """The sends that warm up, those that are measured, and the seconds in which nothing is sent. In these all open
+    micro-batches end, so that Spark reports them."""
 
     warm_up: int = 20
-    sends: int = 20
+    sends: int = 60
     idle_seconds: float = 5.0
 
 
 # Checks that the benchmark works. Its figures mean nothing.
-QUICK_PROFILE = ProfilePlan(2, 2, 0.2)
+QUICK_PROFILE = ProfilePlan(2, 2, 1.0)
 
 
 @dataclass
@@ -127,12 +131,15 @@ class _Run:
         self.send(1, nullcontext())
         wait_until(self._queries_have_begun, "all followers' queries have begun", 120)
         self.send(plan.warm_up, nullcontext())
+        threading.Event().wait(plan.idle_seconds)  # so that the first send begins a micro-batch
         tracer, before = Tracer(), cpu_now()
         batches = self.send(plan.sends, tracer.tracing(), tracer)
-        found = self._profile(Trace(tracer.spans, batches, self._leader_of))
-        found.cpu_seconds, before = cpu_since(before), cpu_now()
+        sent, before = cpu_since(before), cpu_now()
         threading.Event().wait(plan.idle_seconds)
-        found.idle_cores = {name: used / plan.idle_seconds for name, used in cpu_since(before).items()}
+        idle = {name: used / plan.idle_seconds for name, used in cpu_since(before).items()}
+        batches.update(self._reports())
+        found = self._profile(Trace(tracer.spans, batches.values(), self._leader_of))
+        found.cpu_seconds, found.idle_cores = sent, idle
         return found
 
     def _queries_have_begun(self) -> bool:
@@ -142,10 +149,10 @@ class _Run:
 
     def send(
         self, count: int, context: AbstractContextManager[object], tracer: Tracer | None = None
-    ) -> list[MicroBatch]:  # fmt: skip
+    ) -> Reports:  # fmt: skip
         """Sends `count` times. Returns the micro-batches of the meantime, if a tracer notes the sends. Spark keeps the
         reports of the last ones only, so they are read after each send."""
-        found: dict[tuple[str, int], MicroBatch] = {}
+        found: Reports = {}
         tables = [self._table() for _ in range(count)]
         with context:
             for table in tables:
@@ -153,8 +160,11 @@ class _Run:
                     raise_first_error(self._producer.send(_TOPIC, table, timeout_ms=_TIMEOUT_MS))
                 self._on_send()
                 if tracer:
-                    found.update({(batch.query, batch.batch): batch for batch in micro_batches(self._cluster)})
-        return list(found.values())
+                    found.update(self._reports())
+        return found
+
+    def _reports(self) -> Reports:
+        return {(batch.query, batch.batch): batch for batch in micro_batches(self._cluster)}
 
     def _table(self) -> pa.Table:
         self._made += 1

@@ -77,6 +77,11 @@ class Trace:
         of_query = (b for b in self.batches if b.query.split(":")[0] in brokers and b.query.endswith(ends))
         return next((batch for batch in of_query if batch.start <= fetch.start <= batch.end), None)
 
+    def began(self, batch: MicroBatch, fetch: Span) -> bool:
+        """Whether a micro-batch began for this fetch round. Otherwise it was open already: see `OpenMicroBatch`."""
+        rounds = self.named(FETCH_ROUND, batch.found, fetch.start)
+        return all(other.thread != fetch.thread or other.start < batch.found for other in rounds)
+
     def told_at(self, fetch: Span) -> float:
         """When a fetch round began to commit the follower's rows; its end if the rows had no news."""
         published = [commit for publish in self.parts(fetch, PUBLISH) for commit in self.within(publish, COMMIT)]
@@ -118,21 +123,17 @@ def parts_of(trace: Trace, send: Span) -> dict[str, float] | None:
 
 
 def batch_parts(trace: Trace, send: Span) -> list[dict[str, float]]:
-    """The seconds of each part of every micro-batch that appended records of a send. They add up to its time from the
-    moment on at which it had found the segments."""
+    """The seconds of each part of every micro-batch that began for records of a send. They add up to the time from the
+    moment on at which it had found the segments until its first round has ended; then it waits for more."""
     found = []
     for fetch, leader in trace.fetches(send):
         batch = trace.batch_of(fetch, leader)
-        if batch:
+        if batch and trace.began(batch, fetch):
             steps = [("our function: decides", step.start) for step in trace.parts(fetch)]
             ends = [(f"our function: {step.name}", step.end) for step in trace.parts(fetch)]
             marks = [*_phase_marks(batch), ("Spark: calls our function", fetch.start)]
             marks += [mark for pair in zip(steps, ends, strict=True) for mark in pair]
-            marks += [("our function: decides", fetch.end)]
-            commit = batch.end - batch.phases.get("commitOffsets", 0) / 1000
-            found.append(
-                durations(batch.found, [*marks, ("Spark: others", commit), ("Spark: commitOffsets", batch.end)])
-            )
+            found.append(durations(batch.found, [*marks, ("our function: decides", fetch.end)]))
     return found
 
 
@@ -180,6 +181,8 @@ def _stream_marks(trace: Trace, fetch: Span, leader: int) -> list[Mark]:
     batch = trace.batch_of(fetch, leader)
     if batch is None:
         return [("follower: fetches without a report of Spark", fetch.start)]
+    if not trace.began(batch, fetch):
+        return [("follower: waits until its open micro-batch goes on", fetch.start)]
     marks = [("waits until its stream has found the segments", batch.found), *_phase_marks(batch)]
     return [(f"follower: {name}", end) for name, end in [*marks, ("Spark: calls our function", fetch.start)]]
 

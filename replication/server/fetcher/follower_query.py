@@ -1,4 +1,4 @@
-"""Starts a follower's streaming query, and wakes it. [FT-01]"""
+"""Starts a follower's streaming query, and tells it of new segments. [FT-01, FT-05]"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND
+from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.bell import Bell
 from lakelog.replication.storage.log.segment_source import stream_segments
@@ -19,7 +20,8 @@ class FollowerQuery:
     """The query called `name`, one start after another. Each micro-batch calls `process`.
 
     `folder` is for its files, on this machine's disk, also if the cluster has another file system by default, such as
-    HDFS. An idle query asks for news every `wait_max_ms`.
+    HDFS. An idle query asks for news every `wait_max_ms`, and a micro-batch waits so long for more: `process` runs the
+    rounds of one by `open`.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class FollowerQuery:
         self._spark, self._name, self._folder = spark, name, folder
         self._wait_max_ms, self._process = wait_max_ms, process
         self._bell: Bell | None = None
+        self.open = OpenMicroBatch(wait_max_ms / 1000)
 
     def start(self) -> StreamingQuery:
         """Starts the query with a new checkpoint and bell, and deletes the older ones."""
@@ -44,8 +47,8 @@ class FollowerQuery:
         return writer.options(**CHECKPOINTS_IN_THE_BACKGROUND).start()
 
     def ring(self, version: int) -> None:
-        """Starts a micro-batch: the leader's log has new segments up to this version."""
-        if self._bell is not None:
+        """The leader's log has new segments up to this version: tells the open micro-batch, or starts one."""
+        if not self.open.tell() and self._bell is not None:
             self._bell.ring(version)
 
     def close(self) -> None:

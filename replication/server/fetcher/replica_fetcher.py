@@ -1,4 +1,4 @@
-"""A follower's query: each micro-batch is a round of `FetchRunner`. A thread beside it looks for new segments of the
+"""A follower's query: its micro-batches are rounds of `FetchRunner`. A thread beside it looks for new segments of the
 leader and starts the micro-batches. It runs the rounds that need no new segments, and all of them until the query has
 begun.
 
@@ -106,10 +106,14 @@ class ReplicaFetcher:
         self._thread.wake()
 
     def _process(self, _: DataFrame, __: int) -> None:
-        """Runs a micro-batch. Its rows are not read: `HeaderFetch` reads the segments itself.
+        """Runs a micro-batch: a round, and more while it is open. `HeaderFetch` reads the segments, not its rows.
 
         A failed fetch delays its partitions [FT-06]. An unexpected error ends the query, and `keep_running`
         starts it again."""
+        if self._starts.open.run(self._first_fetch, lambda: self._fetch(is_streamed=True)):
+            self._ask()  # only now, since the thread comes back at the next poll if it finds a round under way
+
+    def _first_fetch(self) -> bool:
         with self._round_lock:  # a round under way would undo the marks that are set here
             self._round.follow()
             if not self._begun.is_set():
@@ -117,8 +121,7 @@ class ReplicaFetcher:
                 self._turn.give_back()
             again = self._fetch(is_streamed=True)
             self._failures = 0
-        if again:  # only now, since the thread comes back at the next poll if it finds a round under way
-            self._ask()
+            return again
 
     def _fetch(self, is_streamed: bool = False) -> bool:
         """Runs a round. Returns whether more can be fetched at once."""
@@ -236,6 +239,7 @@ class ReplicaFetcher:
 
     def _end(self) -> None:
         try:
+            self._starts.open.end()
             self._thread.stop()
             if self._query is not None:
                 self._query.stop()

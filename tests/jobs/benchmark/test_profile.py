@@ -101,11 +101,22 @@ def test_the_parts_of_a_send_follow_one_another_without_a_gap() -> None:
     }
 
 
-def test_the_parts_of_a_micro_batch_add_up_to_its_time() -> None:
+def test_the_parts_of_a_micro_batch_add_up_to_the_time_until_its_first_round_has_ended() -> None:
     told, send = story()
     (parts,) = batch_parts(Trace(told.spans, [BATCH], {PARTITION: 1}), send)
-    assert sum(parts.values()) == BATCH.end - BATCH.found
-    assert (parts["Spark: commitOffsets"], parts["our function: FetchHeaders"]) == (5, 9)
+    assert sum(parts.values()) == 71 - BATCH.found
+    assert (parts["Spark: calls our function"], parts["our function: FetchHeaders"]) == (6, 9)
+
+
+def test_a_round_of_an_open_micro_batch_waits_for_no_stream() -> None:
+    told, send = story()
+    told.add("FetchRound.run", 30, 35, thread="Thread-4")  # an earlier send's
+    trace = Trace(told.spans, [BATCH], {PARTITION: 1})
+    parts = parts_of(trace, send)
+    assert parts is not None
+    assert sum(parts.values()) == send.seconds
+    assert parts["follower: waits until its open micro-batch goes on"] == 29
+    assert batch_parts(trace, send) == []
 
 
 def test_the_follower_that_came_last_is_on_the_way_if_the_leader_had_seen_it() -> None:
@@ -242,7 +253,7 @@ def test_a_profile_explains_real_sends(spark: "SparkSession", tmp_path: Path) ->
         made = Counter({kind: len(seconds) for kind, seconds in send.commits.items()})
         assert made["log", "append"] >= len(send.seconds)
         assert made["log", "fetched"] >= 1
-        assert {"Python: client", "JVM: tasks", "JVM: JIT compiler"} <= set(send.cpu_seconds)
+        assert {"Python: client", "JVM: streams' threads", "JVM: JIT compiler"} <= set(send.cpu_seconds)
     titles = "".join(ElementTree.fromstring(flame.read_text()).itertext())
     assert "clients.producer.Producer.send" in titles
     assert "JVM: streams' threads" in titles

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lakelog.replication.config import Config
 from lakelog.replication.server.fetcher import follower_query, replica_fetcher, start_turn
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from tests.clock import Clock
@@ -22,7 +23,7 @@ def fetcher(root, monkeypatch):
     monkeypatch.setattr(replica_fetcher, "random", SimpleNamespace(random=lambda: 0.5))
     stops = []
     monkeypatch.setattr(replica_fetcher, "kill_if_stopped", lambda *arguments: stops.append(arguments))
-    made = fetcher_of(root, states, work)
+    made = fetcher_of(root, states, work, Config(replica_fetch_wait_max_ms=1))
     made._watch = watch = Watch()
     made.keep_running()
     work.runs.clear()

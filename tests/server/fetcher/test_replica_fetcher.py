@@ -16,6 +16,7 @@ from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchR
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND
 from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
+from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -283,7 +284,7 @@ def test_ft_01_new_segments_ring_the_bell_of_a_query_that_has_begun(fetcher):
 
 
 def test_ft_01_news_that_come_while_the_first_micro_batch_runs_are_not_lost(fetcher):
-    """It may have looked at the leader's log before."""
+    """It may have looked at the leader's log before. The same micro-batch looks once more."""
     hanging = Hanging(fetcher.work.run)
     fetcher.work.run = hanging
     first = in_background(lambda: fetcher.writer.process(None, 0))
@@ -293,7 +294,15 @@ def test_ft_01_news_that_come_while_the_first_micro_batch_runs_are_not_lost(fetc
     hanging.let_go()
     assert ends(first)
     fetcher.it.keep_running()
-    assert fetcher.writer.rung() == 7
+    assert (fetcher.work.runs, fetcher.writer.rung()) == ([STREAMED] * 2, None)
+
+
+def test_br_04_a_shutdown_does_not_wait_for_a_micro_batch_that_waits_for_news(fetcher):
+    fetcher.it._starts.open = OpenMicroBatch(60, 60)
+    waiting = in_background(lambda: fetcher.writer.process(None, 0))
+    wait_until(lambda: fetcher.it._begun.is_set() and fetcher.work.runs, "its first round")
+    fetcher.it.shutdown()
+    assert ends(waiting)
 
 
 def test_ft_01_news_wait_for_a_leader_that_cannot_be_followed_now(fetcher):
@@ -344,7 +353,7 @@ def test_each_start_of_a_query_has_a_bell_of_its_own(fetcher):
     fetcher.watch.news = True
     fetcher.it.keep_running()
     assert (fetcher.writer.stream.bell != before, fetcher.writer.rung()) == (True, 7)
-    assert fetcher.writer.stream == SegmentStream(fetcher.it.name, fetcher.writer.stream.bell, 500)
+    assert fetcher.writer.stream == SegmentStream(fetcher.it.name, fetcher.writer.stream.bell, 1)
     assert not os.path.exists(before)
 
 
