@@ -24,7 +24,7 @@ class ProducerConfig(ClientConfig):
 
     max_in_flight_requests_per_connection: int = client_key(5, Integer(1, 5))
     linger_ms: int = client_key(5, Integer(0))
-    batch_size: int = client_key(1048576, Integer(0))
+    batch_size: int = client_key(8388608, Integer(0))
     buffer_memory: int = client_key(268435456, Integer(1, 2**63 - 1))
     max_block_ms: int = client_key(60000, Integer(0, 2**63 - 1))
     delivery_timeout_ms: int = client_key(120000, Integer(0))

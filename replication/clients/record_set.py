@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Records: TypeAlias = Union["DataFrame", pa.Table, Sequence[PythonRecord], PythonRecord]
 
+# Joined records are copied if their parts are smaller than this on average: many chunks cost more than a copy.
+_SMALL_BYTES = 64 * 1024
+
 # The driver itself writes DataFrames of up to this number of rows. A Spark job would take longer.
 DRIVER_ROWS = 20_000
 
@@ -93,7 +96,7 @@ class ArrowRecordSet:
         for part_of in (each._parts for each in sets):
             for partition, part in part_of.items():
                 parts.setdefault(partition, []).append(part)
-        found._parts = {partition: pa.concat_tables(tables).combine_chunks() for partition, tables in parts.items()}
+        found._parts = {partition: _concat(tables) for partition, tables in parts.items()}
         found.counts = {partition: part.num_rows for partition, part in found._parts.items()}
         found.nbytes = sum(each.nbytes for each in sets)
         return found
@@ -111,3 +114,8 @@ class ArrowRecordSet:
             for request in requests
         }
         return arrow_writer(root, leader, requests, records, self._segment_bytes)
+
+
+def _concat(tables: Sequence[pa.Table]) -> pa.Table:
+    joined = pa.concat_tables(tables)
+    return joined.combine_chunks() if joined.nbytes < _SMALL_BYTES * len(tables) else joined

@@ -70,6 +70,23 @@ def test_ap_06_a_full_batch_goes_at_once(waiting):
     assert [waiting.take(), waiting.take(), waiting.take()] == ["ab", "c", ""]
 
 
+def test_ap_06_large_sends_that_wait_share_a_commit_by_default(monkeypatch):
+    """A commit to three brokers costs as much as 20 MB of records."""
+    waiting = Waiting(monkeypatch, batch_size=ProducerConfig().batch_size)
+    for name in "abcde":
+        waiting.add(name, dict.fromkeys(range(12), 20_000_000 // 12))
+    waiting.now += 0.011
+    assert [waiting.take(), waiting.take()] == ["abcde", ""]
+
+
+@pytest.mark.parametrize(("size", "chunks"), [(10, 1), (200_000, 3)])
+def test_ap_06_only_small_records_are_copied_to_share_a_commit(size, chunks):
+    table = pa.table({"value": [b"x" * size], "partition": [0]})
+    joined = ArrowRecordSet.joined([ArrowRecordSet("flights", table, 1, 0, LONG)] * 3)
+    values_of = joined._parts[0]["value"]
+    assert (values_of.num_chunks, values_of.to_pylist()) == (chunks, [b"x" * size] * 3)
+
+
 def test_ap_06_a_send_that_is_awaited_takes_those_before_it_along(waiting):
     waiting.add("a", {0: 1})
     waiting.add("b", {0: 1}, is_awaited=True)
