@@ -75,14 +75,16 @@ class _ReadRun:
         self._spark, self._plan, self._cluster, self._folder, self._on_step = spark, plan, cluster, folder, on_step
         self._producer = Producer(cluster)
         self._found = Reads()
+        self._ends: dict[int, int] = {}
 
     def run(self) -> Reads:
         for number in range(self._plan.sends):
             self._send(TOPIC, self._plan.each.table(number))
             self._on_step()
         self._committed().write.format("delta").save(str(self._folder / "plain"))
+        self._ends = self._read_ends()
         self._found.rows_equal = self._are_equal()
-        tail = {n: max(0, end - self._plan.tail) for n, end in self._ends().items()}
+        tail = {n: max(0, end - self._plan.tail) for n, end in self._ends.items()}
         ways: dict[str, Callable[[], None]] = {
             PLAIN: lambda: _discard(self._plain()),
             COMMITTED: lambda: _discard(self._committed()),
@@ -116,21 +118,20 @@ class _ReadRun:
         consumed = sum(table.num_rows for table in self._tables())
         return sums == [sums[0]] * 3 and sums[0][0] == self._found.records == consumed
 
-    def _ends(self) -> dict[int, int]:
+    def _read_ends(self) -> dict[int, int]:
         ends = self._committed().groupBy("partition").agg({"offset": "max"}).collect()
         return {row["partition"]: row["max(offset)"] + 1 for row in ends}
 
     def _tables(self) -> Iterator[pa.Table]:
         """The whole topic, fetched by a consumer as it comes."""
         consumer, offsets = Consumer(self._cluster), dict.fromkeys(range(PARTITIONS), 0)
-        ends = self._ends()
         while offsets:
             for number, fetched in consumer.fetch(TOPIC, offsets).items():
                 if fetched.error is not None:
                     raise fetched.error
                 offsets[number] += fetched.records.num_rows
                 yield fetched.records
-            offsets = {number: offset for number, offset in offsets.items() if offset < ends.get(number, 0)}
+            offsets = {number: offset for number, offset in offsets.items() if offset < self._ends.get(number, 0)}
 
     def _consume(self) -> None:
         self._found.megabytes = sum(_bytes(table) for table in self._tables()) / 1e6

@@ -1,4 +1,4 @@
-"""The open clusters of a process. Spark keeps its Python workers, so the next plan finds logs that are replayed."""
+"""The open clusters of this process. Spark reuses its Python workers, so a later plan need not replay the logs."""
 
 from __future__ import annotations
 

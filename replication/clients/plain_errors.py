@@ -30,7 +30,7 @@ def plain_errors(call: Callable[Parameters, Answer]) -> Callable[Parameters, Ans
 
 
 def plain_iteration(found: Iterator[Answer]) -> Iterator[Answer]:
-    """The same for what is read one by one."""
+    """As `plain_errors`, for an iterator: an error while it is read ends the worker without a stack trace."""
     with _without_trace():
         yield from found
 

@@ -136,8 +136,7 @@ def _offset(chosen: int | str, log: PartitionLog, high_watermark: int, name: str
 
 def _check_files(log: ReplicaLog, partition_log: PartitionLog, start: int, stop: int) -> None:
     """Raises CorruptRecordException, naming the file, for a missing or short file. Spark would raise a stack trace."""
-    needed = [b for b in partition_log.batches if b.header.next_offset > start and b.base_offset < stop]
-    names = list(dict.fromkeys(batch.segment for batch in needed))
+    names = list(dict.fromkeys(batch.segment for batch in partition_log.batches_between(start, stop)))
     files = log.current().segments
     for name, size in zip(names, log.root.sizes(names), strict=True):
         fault = size_fault(log.root, files[name].file, size)

@@ -43,14 +43,13 @@ def committed_segments(
     ranges = segment_ranges(state, bounds)
     if not root.is_local:
         return segment_records(spark, root, ranges)
-    names = dict.fromkeys(each.segment for each in ranges)
-    whole = [name for name in names if _is_within(state.segments[name], bounds)]
-    partly = [name for name in names if name not in set(whole)]
+    is_whole = {name: _is_within(state.segments[name], bounds) for name in dict.fromkeys(r.segment for r in ranges)}
+    whole, partly = ([name for name in is_whole if is_whole[name] is kind] for kind in (True, False))
     frames = _parquet(spark, root, whole)
     if partly:
-        wanted = {TopicIdPartition(r.topic_id, r.partition) for r in ranges if r.segment in set(partly)}
+        wanted = {TopicIdPartition(r.topic_id, r.partition) for r in ranges if not is_whole[r.segment]}
         within = spark.createDataFrame([(*key, *bounds[key]) for key in sorted(wanted)], _BOUNDS)
-        # The first of these offsets again as a plain filter, which lets Spark skip pages.
+        # Repeat the lowest start as a plain filter: Spark skips pages by it.
         skipped = f"offset >= {min(bounds[key][0] for key in wanted)}"
         frames += [committed_records(frame.where(skipped), within) for frame in _parquet(spark, root, partly)]
     return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], LOG.types)
@@ -76,8 +75,7 @@ def segment_ranges(state: LogState, bounds: Mapping[TopicIdPartition, tuple[int,
     a segment follow one another."""
     found = []
     for key, (start, stop) in bounds.items():
-        needed = (b for b in state.partition(key).batches if b.header.next_offset > start and b.base_offset < stop)
-        segments = dict.fromkeys(batch.segment for batch in needed)
+        segments = dict.fromkeys(batch.segment for batch in state.partition(key).batches_between(start, stop))
         found += [SegmentRange(segment, key.topic_id, key.partition, start, stop) for segment in segments]
     return sorted(found)
 

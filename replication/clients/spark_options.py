@@ -26,14 +26,18 @@ def known_options(
     names = {name.lower(): name for name in known} | {name.lower(): target for name, target in aliases.items()}
     without_effect = {name.lower() for name in unused}
     options: dict[str, str] = {}
+    sources: dict[str, str] = {}
     storage: dict[str, str] = {}
     ignored = []
     for written, value in given.items():
         name = written.lower()
         if name in names:
             target = names[name]
+            first = sources.setdefault(target, written)
             if options.setdefault(target, value) != value:
-                raise InvalidConfigurationException(f"option {written} is {value!r}, but {target} {options[target]!r}")
+                raise InvalidConfigurationException(
+                    f"options {first} and {written} are the same and differ: {options[target]!r} and {value!r}"
+                )
         elif name.startswith(_STORAGE) or name == _TIMEOUT:
             storage[name.removeprefix("kafka.")] = value
         elif name.startswith("kafka.") or name in without_effect:

@@ -13,6 +13,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRecordException
 from lakelog.replication.protocol.append import ALL, parse_acks
 from lakelog.replication.protocol.topic_name import check_not_internal
+from lakelog.schemas import LOG
 
 # Each option with its default and its meaning. The documents are made from this.
 OPTIONS: Mapping[str, tuple[str, str]] = {
@@ -33,16 +34,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "partition": ("int",),
 }
 # A batch as the executors hand it over: each record with its place.
-ROUTED = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
+_ROUTED = ("topic", "partition", "key", "value", "timestamp", "headers")
+ROUTED = pa.schema([(name, LOG.arrow.field(name).type) for name in _ROUTED])
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from blake3 import blake3
 
+from lakelog.replication.clients.producer import raise_first_error
 from lakelog.replication.clients.record_set import ArrowRecordSet
 from lakelog.replication.clients.sender import Sender
 from lakelog.replication.clients.sink.routed_records import by_topic
@@ -59,10 +60,7 @@ class SinkSender:
             f"query {self._name}", ALL, _RETRIES, self._timeout_ms, time.monotonic() + self._timeout_ms / 1000
         )
         sender = Sender(self._view, topic, given, options, self._no_other_identity)
-        answers = sender.run(produce(topic, given.counts, identity, options, time.monotonic))
-        for answer in answers.values():
-            if answer.error is not None:
-                raise answer.error
+        raise_first_error(sender.run(produce(topic, given.counts, identity, options, time.monotonic)))
 
     def _no_other_identity(self, deadline: float) -> ProducerIdAndEpoch:
         raise OutOfOrderSequenceException(

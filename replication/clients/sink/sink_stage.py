@@ -114,7 +114,7 @@ class SinkStage:
         self._root.write(f"{_DONE}{batch_id}", b"")
 
     def clean(self, found: Staged) -> None:
-        """Removes what no later run needs: all of batches that are committed, but for the last one's sequences. Raises
+        """Deletes the objects of committed batches. It keeps the last batch, which has the next sequences. Raises
         KafkaStorageException."""
         for name in (name for batch_id, name in found.parts if batch_id <= found.done):
             self._root.delete(name)

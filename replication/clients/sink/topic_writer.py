@@ -38,7 +38,7 @@ def _stage(options: SinkOptions, name: str) -> SinkStage:
 
 
 def _write(options: SinkOptions, name: str, batch_id: int, batches: Iterator[pa.RecordBatch]) -> list[Part]:
-    """Puts the records of a task on the stage. Of a task that fails nothing stays."""
+    """Stages the records of a task. If the task fails, deletes them."""
     view, stage, parts = open_view(options.cluster, options.config), _stage(options, name), list[Part]()
     try:
         for chunk in routed_chunks(batches, options.topic, lambda topic: len(view.partitions(topic))):

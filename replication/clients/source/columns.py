@@ -22,8 +22,8 @@ def columns_of(options: SourceOptions) -> str:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema of the rows that Spark expects. A user's own schema may name some of the columns, and only those
-    are read then. Raises InvalidConfigurationException for a column that is none, or has another type."""
+    """The Arrow schema of `schema`. A user's schema may name some of the columns; then only those are read. Raises
+    InvalidConfigurationException for an unknown column or a wrong type."""
     for each in schema.fields:
         expected = _TYPES.get(each.name)
         if expected is None or each.dataType.simpleString() != expected:

@@ -13,7 +13,7 @@ from lakelog.replication.errors import OffsetOutOfRangeException
 from lakelog.replication.protocol.record_batch import TopicPartition
 
 _log = logging.getLogger(__name__)
-_WAY_OUT = "failOnDataLoss=false goes on with what is there, without these records"
+_WAY_OUT = "option failOnDataLoss=false warns and goes on with what is there"
 
 
 class LostRecords:
@@ -32,10 +32,12 @@ class LostRecords:
         for partition, offset in self._begun.offsets.items():
             if not self._is_same_topic(partition, registered):
                 continue
-            first = readable[partition].log.log_start_offset if partition in readable else offset
+            first, end = _ends(readable[partition]) if partition in readable else (offset, offset)
             if first > offset:
                 self._report(f"{partition}: records {offset} to {first - 1} are deleted, the log starts at {first}")
-            starts[partition] = max(first, offset)
+            if end < offset:  # after a clean election the new leader has all that was committed
+                self._report(f"{partition}: an unclean election has cost records {end} to {offset - 1}")
+            starts[partition] = min(max(first, offset), max(first, end))
         return starts
 
     def bounds(
@@ -45,7 +47,7 @@ class LostRecords:
         kept = {partition: each for partition, each in wanted.items() if self._is_same_topic(partition, registered)}
         for partition, readable in view.led({partition: registered[partition] for partition in kept}).items():
             start, stop = kept[partition]
-            first, end = readable.log.log_start_offset, readable.log.log_end_offset
+            first, end = _ends(readable)
             if first > start:
                 self._report(f"{partition}: records {start} to {first - 1} are deleted, the log starts at {first}")
             if stop > end:
@@ -65,3 +67,8 @@ class LostRecords:
         if self._fails:
             raise OffsetOutOfRangeException(f"{lost}; {_WAY_OUT}")
         _log.warning("%s", lost)
+
+
+def _ends(readable: ReadablePartition) -> tuple[int, int]:
+    """The log start and the LEO."""
+    return readable.log.log_start_offset, readable.log.log_end_offset

@@ -29,6 +29,8 @@ def numbers_of(option: str, text: str, shape: str = "offsets") -> dict[TopicPart
             if isinstance(number, bool) or not isinstance(number, int):
                 raise _wrong(option, f"{topic}-{partition} has {json.dumps(number)}, which is no whole number", shape)
             found[TopicPartition(topic, _partition(option, topic, partition, shape))] = number
+    if not found:
+        raise _wrong(option, "it names no partition", shape)
     return found
 
 

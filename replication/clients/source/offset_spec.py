@@ -20,10 +20,12 @@ class OffsetSpec:
 
     `timestamp`: ms since 1970, for all partitions. `timestamps`: the same for each partition. `offsets`: an offset for
     each partition, -1 for latest, -2 for earliest. `is_group`: the offsets that the group has committed. `everywhere`:
-    -1 or -2, for all partitions. `or_latest`: start at the end where no record is as late as the timestamp.
+    -1 or -2, for all partitions. `option`: the one that says it. `or_latest`: start at the end where no record is as
+    late as the timestamp.
     """
 
     everywhere: int
+    option: str = ""
     timestamp: int | None = None
     timestamps: Mapping[TopicPartition, int] = field(default_factory=dict)
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -53,26 +55,27 @@ def spec_of(side: str, options: Mapping[str, str], default: str) -> OffsetSpec:
     strategy = f"{side}OffsetsByTimestampStrategy"
     or_latest = side == "ending" or _one_of(strategy, options.get(strategy, ERROR), (ERROR, "latest")) == "latest"
     if (given := options.get(f"{side}Timestamp")) is not None:
-        return OffsetSpec(everywhere, timestamp=_timestamp(f"{side}Timestamp", given), or_latest=or_latest)
+        name = f"{side}Timestamp"
+        return OffsetSpec(everywhere, name, timestamp=_timestamp(name, given), or_latest=or_latest)
     if (given := options.get(f"{side}OffsetsByTimestamp")) is not None:
         name = f"{side}OffsetsByTimestamp"
         timestamps = numbers_of(name, given, "timestamps")
         _check_lowest(name, timestamps, 0)
-        return OffsetSpec(everywhere, timestamps=timestamps, or_latest=or_latest)
+        return OffsetSpec(everywhere, name, timestamps=timestamps, or_latest=or_latest)
     name = f"{side}Offsets"
     given = options.get(name, default).strip()
     if given.lower() in NAMES:
-        return OffsetSpec(NAMES[given.lower()])
+        return OffsetSpec(NAMES[given.lower()], name)
     if side == "starting" and given.lower() == "group":
-        return OffsetSpec(everywhere, is_group=True)
+        return OffsetSpec(everywhere, name, is_group=True)
     if not given.startswith("{"):
-        allowed = "earliest, latest" + (", group" if side == "starting" else "")
+        allowed = "earliest, latest, group" if side == "starting" else "latest"
         raise InvalidConfigurationException(
             f'option {name} is {given!r}; allowed: {allowed}, or JSON such as {{"orders": {{"0": 23}}}}'
         )
     offsets = numbers_of(name, given)
     _check_lowest(name, offsets, EARLIEST)
-    return OffsetSpec(everywhere, offsets=offsets)
+    return OffsetSpec(everywhere, name, offsets=offsets)
 
 
 def _check_lowest(name: str, numbers: Mapping[TopicPartition, int], lowest: int) -> None:
@@ -103,12 +106,15 @@ def check_batch(starting: OffsetSpec, ending: OffsetSpec) -> None:
     Raises InvalidConfigurationException.
     """
     if starting.timestamp is None and not starting.timestamps:
-        _check_none("startingOffsets", starting, LATEST, "latest (-1)", "a batch read starts at records that are there")
+        _check_none(starting, LATEST, "latest (-1)", "earliest (-2), group, or an offset from 0 on")
     if ending.timestamp is None and not ending.timestamps:
-        _check_none("endingOffsets", ending, EARLIEST, "earliest (-2)", "a batch read ends after its start")
+        _check_none(ending, EARLIEST, "earliest (-2)", "latest (-1), or an offset from 0 on")
 
 
-def _check_none(name: str, spec: OffsetSpec, number: int, words: str, why: str) -> None:
+def _check_none(spec: OffsetSpec, number: int, words: str, allowed: str) -> None:
     wrong = next((str(partition) for partition, offset in spec.offsets.items() if offset == number), None)
     if wrong or (not spec.offsets and not spec.is_group and spec.everywhere == number):
-        raise InvalidConfigurationException(f"option {name}: {words} {f'for {wrong} ' if wrong else ''}is wrong: {why}")
+        raise InvalidConfigurationException(
+            f"option {spec.option}: {words}{f' for {wrong}' if wrong else ''} is wrong in a batch read, which would "
+            f"read nothing; allowed: {allowed}"
+        )

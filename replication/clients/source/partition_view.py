@@ -45,7 +45,7 @@ class PartitionView:
         """The id of the cluster."""
         return self.view.cluster.cluster_id
 
-    def until_available(self, look: Callable[[], Answer]) -> Answer:
+    def retried(self, look: Callable[[], Answer]) -> Answer:
         """The result of `look`, which is repeated after errors that may pass, such as a failover, until
         `request.timeout.ms`. Raises the last of these errors then, and any other error at once."""
         config = self.view.cluster.config
@@ -86,7 +86,10 @@ class PartitionView:
         if not self.options.assigned:
             return found
         for partition in sorted(self.options.assigned - set(found)) if must_exist else ():
-            raise InvalidPartitionsException(f"option assign: topic {partition.topic} has no partition {partition}")
+            numbers = [each.partition for each in found if each.topic == partition.topic]
+            raise InvalidPartitionsException(
+                f"option assign: there is no partition {partition}, topic {partition.topic} has 0 to {max(numbers)}"
+            )
         return {partition: each for partition, each in found.items() if partition in self.options.assigned}
 
     def led(self, registered: Registered) -> dict[TopicPartition, ReadablePartition]:
@@ -107,17 +110,17 @@ class PartitionView:
         return {partition: selector.holding(registered[partition], *bounds[partition]) for partition in bounds}
 
     def offsets(
-        self, spec: OffsetSpec, name: str, readable: Mapping[TopicPartition, ReadablePartition]
+        self, spec: OffsetSpec, readable: Mapping[TopicPartition, ReadablePartition]
     ) -> dict[TopicPartition, int]:
-        """The offset of each partition that one side of the read stands for. `name`: the side, for errors.
+        """The offset of each partition that one side of the read stands for.
 
         Raises OffsetOutOfRangeException for an offset that is not in the log or not committed, and where no record is
         as late as a timestamp; InvalidConfigurationException unless partitions that are named are those of the read;
         OffsetNotAvailableException.
         """
-        _check_named(spec, name, readable)
+        _check_named(spec, readable)
         committed = self._committed(spec, readable)
-        return {partition: _offset(spec, name, partition, r, committed) for partition, r in readable.items()}
+        return {partition: _offset(spec, partition, r, committed) for partition, r in readable.items()}
 
     def _committed(
         self, spec: OffsetSpec, readable: Mapping[TopicPartition, ReadablePartition]
@@ -135,24 +138,25 @@ def partition_view(options: SourceOptions) -> PartitionView:
     return PartitionView(options, open_view(options.cluster, options.config))
 
 
-def _check_named(spec: OffsetSpec, name: str, readable: Mapping[TopicPartition, object]) -> None:
+def _check_named(spec: OffsetSpec, readable: Mapping[TopicPartition, object]) -> None:
     named = set(spec.named)
     if not named or named == set(readable):
         return
     missing, unknown = sorted(set(readable) - named), sorted(named - set(readable))
     words = f"lacks {missing[0]}" if missing else f"has {unknown[0]}, which is not read"
+    more = "" if spec.timestamps else ", -1 for latest, -2 for earliest"
     raise InvalidConfigurationException(
-        f"option {name}: it {words}; allowed: each partition that is read, -1 for latest, -2 for earliest"
+        f"option {spec.option}: it {words}; allowed: a number for each partition that is read{more}"
     )
 
 
 def _offset(
-    spec: OffsetSpec, name: str, partition: TopicPartition, readable: ReadablePartition,
+    spec: OffsetSpec, partition: TopicPartition, readable: ReadablePartition,
     committed: Mapping[TopicPartition, int],
 ) -> int:  # fmt: skip
     timestamp = spec.timestamp_of(partition)
     if timestamp is not None:
-        return _offset_at(spec, name, partition, readable, timestamp)
+        return _offset_at(spec, partition, readable, timestamp)
     offset = committed.get(partition, spec.offset_of(partition))
     if offset in (LATEST, EARLIEST):
         found = offset_for(readable.led, offset)
@@ -163,20 +167,21 @@ def _offset(
         check_offset_available(offset, high_watermark, readable.log.epoch_start, str(partition))
     if not first <= offset <= high_watermark:
         raise OffsetOutOfRangeException(
-            f"option {name}: offset {offset} of {partition} is out of range, committed: {first} to {high_watermark}"
+            f"option {spec.option}: offset {offset} of {partition} is out of range, committed: {first} to "
+            f"{high_watermark}"
         )
     return offset
 
 
 def _offset_at(
-    spec: OffsetSpec, name: str, partition: TopicPartition, readable: ReadablePartition, timestamp: int
+    spec: OffsetSpec, partition: TopicPartition, readable: ReadablePartition, timestamp: int
 ) -> int:  # fmt: skip
     found = offset_for(readable.led, timestamp)
     if found is not None:
         return found.offset
     if not spec.or_latest:
         raise OffsetOutOfRangeException(
-            f"option {name}: no record of {partition} is as late as {timestamp}; option "
+            f"option {spec.option}: no record of {partition} is as late as {timestamp}; option "
             "startingOffsetsByTimestampStrategy=latest starts at the end instead"
         )
     return readable.high_watermark

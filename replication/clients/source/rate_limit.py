@@ -17,8 +17,9 @@ def limited(start: Mapping[Key, int], end: Mapping[Key, int], most: int) -> dict
         return dict(end)
     shares = {key: divmod(size * most, total) for key, size in sizes.items()}
     left = most - sum(share for share, _ in shares.values())
-    # The largest remainders round up, so that the shares add up and no partition waits for ever.
-    rounded_up = set(sorted(shares, key=lambda key: shares[key][1], reverse=True)[:left])
+    # Partitions without a whole record come first, and then the largest remainders: a large one starves no other.
+    first = sorted(shares, key=lambda key: (shares[key][0] == 0 and sizes[key] > 0, shares[key][1]), reverse=True)
+    rounded_up = set(first[:left])
     return {key: start[key] + share + (key in rounded_up) for key, (share, _) in shares.items()}
 
 

@@ -49,7 +49,7 @@ class FindAgain:
 
     def __call__(self, lost: RecordRange) -> list[RecordRange]:
         """The ranges that have these records now. Raises as `plan_ranges`."""
-        return self._view.until_available(lambda: self._look(lost))
+        return self._view.retried(lambda: self._look(lost))
 
     def _look(self, lost: RecordRange) -> list[RecordRange]:
         partition = TopicPartition(lost.topic, lost.partition)

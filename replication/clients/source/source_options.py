@@ -21,7 +21,7 @@ STRATEGIES = ("subscribe", "subscribePattern", "assign")
 OPTIONS: Mapping[str, tuple[str, str]] = {
     "cluster": ("", "URI of the cluster root; `kafka.bootstrap.servers` says the same"),
     "subscribe": ("", "topics to read, separated by commas"),
-    "subscribePattern": ("", "regular expression; all topics whose whole name matches are read"),
+    "subscribePattern": ("", "regular expression of Python; all topics whose whole name matches are read"),
     "assign": ("", 'partitions to read, such as {"orders": [0, 1]}'),
     "startingOffsets": (
         "earliest (batch), latest (stream)",
@@ -33,7 +33,10 @@ OPTIONS: Mapping[str, tuple[str, str]] = {
     "startingOffsetsByTimestamp": ("", "the same with a timestamp for each partition"),
     "endingOffsetsByTimestamp": ("", "the same with a timestamp for each partition; batch only"),
     "startingOffsetsByTimestampStrategy": ("error", "without a record that late: error, or latest"),
-    "failOnDataLoss": ("true", "whether records that are gone, or a topic made again, end the query"),
+    "failOnDataLoss": (
+        "true",
+        "whether records that are gone, or a topic made again, end a query; stream only",
+    ),
     "maxOffsetsPerTrigger": ("", "most records of a micro-batch, shared out in proportion; stream only"),
     "minOffsetsPerTrigger": ("", "fewest records of a micro-batch; stream only"),
     "maxTriggerDelay": ("15m", "how long to wait for minOffsetsPerTrigger; stream only"),
@@ -49,7 +52,7 @@ _ALIASES = {"kafka.bootstrap.servers": "cluster", "kafka.client.rack": "client.r
 # Options of the Kafka source that tune its Kafka consumers.
 _WITHOUT_EFFECT = ("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger")
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class SourceOptions:
     topics: tuple[str, ...]
     pattern: str | None
     assigned: frozenset[TopicPartition]
-    starting: OffsetSpec | None
+    batch_starting: OffsetSpec
+    stream_starting: OffsetSpec
     ending: OffsetSpec
     fail_on_data_loss: bool
     max_offsets: int | None
@@ -75,21 +79,11 @@ class SourceOptions:
     group: str | None
     given: frozenset[str]
 
-    @property
-    def batch_starting(self) -> OffsetSpec:
-        """The start of a batch read: by default the earliest record."""
-        return self.starting or spec_of("starting", {}, "earliest")
-
-    @property
-    def stream_starting(self) -> OffsetSpec:
-        """The start of a new query: by default the end."""
-        return self.starting or spec_of("starting", {}, "latest")
-
     def check_batch(self) -> None:
         """Raises InvalidConfigurationException for options that a batch read does not have."""
         for name in _STREAM_ONLY:
             if name in self.given:
-                raise InvalidConfigurationException(f"option {name} is for streams; a batch read has one batch")
+                raise InvalidConfigurationException(f"option {name} is for streams: a batch read has no micro-batches")
         check_batch(self.batch_starting, self.ending)
 
     def check_stream(self) -> None:
@@ -109,15 +103,14 @@ def parse_options(given: Mapping[str, str], warn: bool = False) -> SourceOptions
     topics = tuple(dict.fromkeys(t.strip() for t in options.get("subscribe", "").split(",") if t.strip()))
     if "subscribe" in options and not topics:
         raise InvalidConfigurationException("option subscribe names no topic; allowed: names, separated by commas")
-    has_start = any(name.startswith("starting") for name in options)
     low, high = (positive(options, f"{side}OffsetsPerTrigger") for side in ("min", "max"))
     if low is not None and high is not None and low > high:
         raise InvalidConfigurationException(
             f"option minOffsetsPerTrigger is {low}; allowed: at most maxOffsetsPerTrigger, {high}"
         )
-    starting = spec_of("starting", options, "latest") if has_start else None
+    batch_starting, stream_starting = (spec_of("starting", options, default) for default in ("earliest", "latest"))
     group = options.get("kafka.group.id")
-    if starting and starting.is_group and not group:
+    if stream_starting.is_group and not group:
         raise InvalidConfigurationException("option startingOffsets is group; it needs kafka.group.id")
     return SourceOptions(
         cluster=options["cluster"],
@@ -125,7 +118,8 @@ def parse_options(given: Mapping[str, str], warn: bool = False) -> SourceOptions
         topics=topics,
         pattern=_pattern(options.get("subscribePattern")),
         assigned=partitions_of("assign", options["assign"]) if "assign" in options else frozenset(),
-        starting=starting,
+        batch_starting=batch_starting,
+        stream_starting=stream_starting,
         ending=spec_of("ending", options, "latest"),
         fail_on_data_loss=flag(options, "failOnDataLoss", True),
         max_offsets=high,
@@ -152,12 +146,17 @@ def _check_one_strategy(options: Mapping[str, str]) -> None:
 
 
 def _pattern(given: str | None) -> str | None:
+    if given is None:
+        return None
     try:
-        return re.compile(given).pattern if given is not None else None
+        found = re.compile(given.strip()).pattern
     except re.error as error:
         raise InvalidConfigurationException(
             f"option subscribePattern is {given!r}, no regular expression: {error}"
         ) from error
+    if not found:
+        raise InvalidConfigurationException("option subscribePattern is empty; allowed: a regular expression")
+    return found
 
 
 def _duration(given: str) -> int:

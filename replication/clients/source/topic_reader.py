@@ -28,7 +28,7 @@ class TopicTask(InputPartition):
 
 
 def records_of(task: InputPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The records of one task; none of the task that Spark makes of a read without any."""
+    """The records of one task. For a read without tasks Spark makes one of its own, which has no records."""
     if not isinstance(task, TopicTask):
         return iter(())
     return plain_iteration(read_task(task.ranges, arrow_schema(schema), FindAgain(options, partition_view)))
@@ -50,7 +50,7 @@ class TopicReader(DataSourceReader):
 
     def _ranges(self) -> list[RecordRange]:
         view = partition_view(self._options)
-        return view.until_available(lambda: self._look(view))
+        return view.retried(lambda: self._look(view))
 
     def _look(self, view: PartitionView) -> list[RecordRange]:
         registered = view.registrations(must_exist=True)
@@ -59,8 +59,8 @@ class TopicReader(DataSourceReader):
 
     def _bounds(self, view: PartitionView, registered: Registered) -> Bounds:
         led = view.led(registered)
-        starts = view.offsets(self._options.batch_starting, "startingOffsets", led)
-        stops = view.offsets(self._options.ending, "endingOffsets", led)
+        starts = view.offsets(self._options.batch_starting, led)
+        stops = view.offsets(self._options.ending, led)
         for partition, start in starts.items():
             if start > stops[partition]:
                 raise OffsetOutOfRangeException(

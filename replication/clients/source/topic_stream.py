@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.source.columns import arrow_schema
 from lakelog.replication.clients.source.lost_records import LostRecords
@@ -43,6 +44,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._view: PartitionView | None = None  # opened by Spark's process of the query, as tables cannot be pickled
         self._latest: SourceOffset | None = None
         self._target: Mapping[TopicPartition, int] | None = None  # where Trigger.AvailableNow ends
+        self._access: GroupAccess | None = None
         self._last_start = float("-inf")
 
     def _open(self) -> PartitionView:
@@ -53,12 +55,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
         """Where a new query starts, as `startingOffsets` and its like say."""
         view = self._open()
-        return view.until_available(lambda: self._initial(view)).to_json()
+        return view.retried(lambda: self._initial(view)).to_json()
 
     def _initial(self, view: PartitionView) -> SourceOffset:
         registered = view.registrations(must_exist=False)
         starting = self._options.stream_starting
-        starts = view.offsets(starting, "startingOffsets", view.led(registered)) if registered else {}
+        starts = view.offsets(starting, view.led(registered)) if registered else {}
         return self._offset(registered, starts)
 
     @plain_errors
@@ -66,7 +68,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch reads: as far as committed records go, within the limit."""
         view = self._open()
         begun = SourceOffset.from_json(start, view.cluster_id)
-        registered, readable = view.until_available(lambda: self._look(view))
+        registered, readable = view.retried(lambda: self._look(view))
         starts = LostRecords(self._options.fail_on_data_loss, begun).starts(registered, readable)
         ends = {p: max(starts[p], r.high_watermark) for p, r in readable.items() if p in starts}
         new = {p: r.log.log_start_offset for p, r in readable.items() if p not in starts}
@@ -121,7 +123,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors
     def _note_target(self) -> None:
         view = self._open()
-        found = view.until_available(lambda: view.led(view.registrations(must_exist=False)))
+        found = view.retried(lambda: view.led(view.registrations(must_exist=False)))
         self._target = {partition: readable.high_watermark for partition, readable in found.items()}
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 (Spark's name)
@@ -133,7 +135,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a micro-batch."""
         view = self._open()
         begun, ended = (SourceOffset.from_json(each, view.cluster_id) for each in (start, end))
-        ranges = view.until_available(lambda: self._ranges(view, begun, ended))
+        ranges = view.retried(lambda: self._ranges(view, begun, ended))
         return [TopicTask(task) for task in plan_tasks(self._options, ranges)]
 
     def _ranges(self, view: PartitionView, begun: SourceOffset, ended: SourceOffset) -> list[RecordRange]:
@@ -156,7 +158,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         view = self._open()
         done = SourceOffset.from_json(end, view.cluster_id)
-        view.view.cluster.groups.commit(
+        cluster = view.view.cluster
+        self._access = self._access or GroupAccess(cluster, self._options.group)
+        rows = [
             CommittedOffset(self._options.group, p.topic, done.topic_ids[p.topic], p.partition, offset)
             for p, offset in done.offsets.items()
-        )
+        ]
+        self._access.commit(rows, time.monotonic() + cluster.config.request_timeout_ms / 1000)

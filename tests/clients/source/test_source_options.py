@@ -20,9 +20,9 @@ def parsed(**given):
 def test_the_defaults_are_those_of_the_kafka_source():
     found = parsed()
     assert (found.cluster, found.topics, found.pattern, found.assigned) == ("/lake", ("a",), None, frozenset())
-    assert found.batch_starting == OffsetSpec(EARLIEST)
-    assert found.stream_starting == OffsetSpec(LATEST)
-    assert found.ending == OffsetSpec(LATEST)
+    assert found.batch_starting == OffsetSpec(EARLIEST, "startingOffsets")
+    assert found.stream_starting == OffsetSpec(LATEST, "startingOffsets")
+    assert found.ending == OffsetSpec(LATEST, "endingOffsets")
     assert (found.fail_on_data_loss, found.include_headers, found.include_leader_epoch) == (True, False, False)
     assert (found.max_offsets, found.min_offsets, found.max_trigger_delay_ms) == (None, None, 900_000)
     assert (found.min_partitions, found.max_records_per_partition, found.rack, found.group) == (None, None, None, None)
@@ -36,40 +36,47 @@ def test_names_are_written_in_any_case_and_the_address_may_be_that_of_kafka():
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"startingOffsets": "EARLIEST"}, OffsetSpec(EARLIEST)),
-        ({"startingOffsets": '{"a": {"0": 23, "1": -2}}'}, OffsetSpec(LATEST, offsets={A0: 23, A1: -2})),
+        ({"startingOffsets": "EARLIEST"}, OffsetSpec(EARLIEST, "startingOffsets")),
+        (
+            {"startingOffsets": '{"a": {"0": 23, "1": -2}}'},
+            OffsetSpec(LATEST, "startingOffsets", offsets={A0: 23, A1: -2}),
+        ),
         (
             {"startingOffsetsByTimestamp": '{"a": {"0": 5}}', "startingOffsets": "earliest"},
-            OffsetSpec(LATEST, timestamps={A0: 5}),
+            OffsetSpec(LATEST, "startingOffsetsByTimestamp", timestamps={A0: 5}),
         ),
         (
             {"startingTimestamp": "7", "startingOffsetsByTimestamp": '{"a": {"0": 5}}', "startingOffsets": "earliest"},
-            OffsetSpec(LATEST, timestamp=7),
+            OffsetSpec(LATEST, "startingTimestamp", timestamp=7),
         ),
         (
             {"startingTimestamp": "7", "startingOffsetsByTimestampStrategy": "latest"},
-            OffsetSpec(LATEST, timestamp=7, or_latest=True),
+            OffsetSpec(LATEST, "startingTimestamp", timestamp=7, or_latest=True),
         ),
-        ({"startingOffsets": "group", "kafka__group__id": "g"}, OffsetSpec(LATEST, is_group=True)),
+        ({"startingOffsets": "group", "kafka__group__id": "g"}, OffsetSpec(LATEST, "startingOffsets", is_group=True)),
     ],
 )
 def test_one_timestamp_goes_before_timestamps_and_those_before_offsets(given, expected):
-    assert parsed(**given).starting == expected
+    assert parsed(**given).stream_starting == expected
 
 
 @pytest.mark.parametrize(
     ("given", "text"),
     [
         ({"cluster": ""}, "option cluster is missing; allowed: the URI of a cluster root"),
-        ({"kafka__bootstrap__servers": "/other"}, "option kafka.bootstrap.servers is '/other', but cluster '/lake'"),
+        (
+            {"kafka__bootstrap__servers": "/other"},
+            "options cluster and kafka.bootstrap.servers are the same and differ: '/lake' and '/other'",
+        ),
         ({"subscribePattern": "a.*"}, "options subscribe, subscribePattern exclude one another"),
         ({"subscribe": " , "}, "option subscribe names no topic"),
         ({"startingOffset": "latest"}, "option startingOffset is unknown; did you mean startingOffsets?"),
         ({"path": "/x"}, "option path is unknown; "),
         ({"startingOffsets": "soon"}, "option startingOffsets is 'soon'; allowed: earliest, latest, group, or JSON"),
-        ({"endingOffsets": "group"}, "option endingOffsets is 'group'; allowed: earliest, latest, or JSON"),
+        ({"endingOffsets": "group"}, "option endingOffsets is 'group'; allowed: latest, or JSON"),
         ({"startingOffsets": '{"a": {"0": 1'}, "is no JSON: Expecting ',' delimiter at line 1, column 14"),
         ({"startingOffsets": '{"a": {"0": 1, "0": 2}}'}, 'startingOffsets: "0" is there twice'),
+        ({"startingOffsets": "{}"}, "option startingOffsets: it names no partition"),
         ({"startingOffsets": '{"a": 5}'}, 'startingOffsets: "a" has 5; allowed: JSON such as'),
         ({"startingOffsets": '{"a": {"x": 5}}'}, "topic a has 'x', which is no number of a partition"),
         ({"startingOffsets": '{"a": {"0": true}}'}, "a-0 has true, which is no whole number"),
@@ -96,6 +103,7 @@ def test_what_is_wrong_is_named_with_what_is_allowed(given, text):
     ("given", "text"),
     [
         ({}, "give one of the options subscribe, subscribePattern, assign"),
+        ({"subscribePattern": " "}, "option subscribePattern is empty"),
         ({"subscribePattern": "("}, "option subscribePattern is '(', no regular expression"),
         ({"assign": "[]"}, 'option assign: it is []; allowed: JSON such as {"orders": [0, 1]}'),
         ({"assign": "{}"}, "option assign: it names no partition"),
@@ -117,6 +125,7 @@ def test_exactly_one_option_says_what_is_read(given, text):
         ({"endingOffsets": "earliest"}, "option endingOffsets: earliest (-2) is wrong"),
         ({"endingOffsets": '{"a": {"0": -2}}'}, "earliest (-2) for a-0 is wrong"),
         ({"maxOffsetsPerTrigger": "5"}, "option maxOffsetsPerTrigger is for streams"),
+        ({"maxTriggerDelay": "5s"}, "option maxTriggerDelay is for streams"),
     ],
 )
 def test_a_batch_read_has_its_own_rules(given, text):
@@ -124,6 +133,16 @@ def test_a_batch_read_has_its_own_rules(given, text):
         parsed(**given).check_batch()
     assert text in str(error.value)
     parsed(**given).check_stream() if "endingOffsets" not in given else None
+
+
+def test_a_start_that_is_no_offset_has_the_default_of_its_kind_of_read():
+    for given in (
+        {"startingOffsetsByTimestampStrategy": "latest"},
+        {"startingOffsets": "group", "kafka__group__id": "g"},
+    ):
+        found = parsed(**given)
+        found.check_batch()
+        assert (found.batch_starting.everywhere, found.stream_starting.everywhere) == (EARLIEST, LATEST)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])

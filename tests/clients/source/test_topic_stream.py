@@ -175,6 +175,14 @@ def made_again(world):
     world.cluster.metadata.put([again], {"who": "test"})
 
 
+def lost_by_an_unclean_election(world):
+    """Broker 2 leads, and lacks what was committed from offset 2 on."""
+    world.change(leader=2, leader_epoch=1, isr=(2,))
+    lead(world.logs[2], P0, epoch=1)
+    fill(world.logs[2], P0, 2, epoch=1)
+    world.say(2, broker=2)
+
+
 def deleted(world):
     start_at(world.logs[1], P0, 3)
     world.say(4)
@@ -185,9 +193,9 @@ def deleted(world):
     [
         (
             made_again,
-            "flights-0: the topic was made again: it had id flights-id and has another-id; failOnDataLoss=false",
+            "flights-0: the topic was made again: it had id flights-id and has another-id; option failOnDataLoss=false",
         ),
-        (deleted, "flights-0: records 0 to 2 are deleted, the log starts at 3; failOnDataLoss=false"),
+        (deleted, "flights-0: records 0 to 2 are deleted, the log starts at 3; option failOnDataLoss=false"),
     ],
 )
 def test_lost_records_end_the_query_with_what_was_lost(world, happens, text):
@@ -198,6 +206,24 @@ def test_lost_records_end_the_query_with_what_was_lost(world, happens, text):
     for ask in (lambda: reader.latestOffset(start, EVERYTHING), lambda: reader.partitions(start, end)):
         with pytest.raises(OffsetOutOfRangeException, match=text):
             ask()
+
+
+def test_an_unclean_election_that_has_cost_records_ends_the_query_too(world):
+    reader = stream(world)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    lost_by_an_unclean_election(world)
+    text = "flights-0: an unclean election has cost records 2 to 3; option failOnDataLoss=false"
+    for ask in (lambda: reader.latestOffset(end, EVERYTHING), lambda: reader.partitions(start, end)):
+        with pytest.raises(OffsetOutOfRangeException, match=text):
+            ask()
+    patient = stream(world, failOnDataLoss="false")
+    later = patient.latestOffset(end, EVERYTHING)
+    assert offsets(later) == {TOPIC: {"0": 2, "1": 2}}, "what comes from here on is new"
+    assert read(patient, end, later) == []
+    fill(world.logs[2], P0, 1, epoch=1)
+    world.say(3, broker=2)
+    assert read(patient, later, patient.latestOffset(later, EVERYTHING)) == [(0, 2)]
 
 
 def test_without_fail_on_data_loss_the_query_goes_on_with_what_is_there(world):
