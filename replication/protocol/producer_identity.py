@@ -52,11 +52,11 @@ class ProducerIdentity:
             sends.in_flight.append(send)
         return send
 
-    def resume(self, topic: str, sequences: Mapping[TopicIdPartition, int]) -> None:
-        """Sets the sequences of the next records, for a producer whose sequences somebody else has kept."""
+    def resume(self, topic: str, sequences: Mapping[int, int]) -> None:
+        """Sets the sequences of the next records by partition, for a producer whose sequences somebody else has kept.
+        They hold under each topic id: a topic that is made again meanwhile gets no other sequences."""
         for partition, sequence in sequences.items():
-            sends = self._partitions.setdefault((topic, partition.partition), _PartitionSends(self.given))
-            sends.next[partition] = sequence
+            self._partitions.setdefault((topic, partition), _PartitionSends(self.given)).first = sequence
 
     def use_up(self) -> None:
         """No partition may begin to use the present identity from now on."""
@@ -72,11 +72,13 @@ class ProducerIdentity:
 
 
 class _PartitionSends:
-    """A partition's sends in flight, the identity that they use, and the next sequence under each topic id."""
+    """A partition's sends in flight, the identity that they use, and the next sequence under each topic id; `first`
+    is that under an id that is new to it."""
 
     def __init__(self, who: ProducerIdAndEpoch) -> None:
         self.who = who
         self.is_used_up = False
+        self.first = 0
         self.next: dict[TopicIdPartition, int] = {}
         self.in_flight: list[SendSequences] = []
 
@@ -86,7 +88,7 @@ class _PartitionSends:
 
     def take(self, who: ProducerIdAndEpoch) -> None:
         """Begins at sequence 0 under another identity."""
-        self.who, self.is_used_up, self.next = who, False, {}
+        self.who, self.is_used_up, self.first, self.next = who, False, 0, {}
 
 
 class SendSequences:
@@ -134,7 +136,7 @@ class SendSequences:
         sends = self._places[partition.partition]
         known = self._bases.get(partition)
         if known is None or known[0] != sends.who:
-            known = self._bases[partition] = sends.who, sends.next.get(partition, 0)
+            known = self._bases[partition] = sends.who, sends.next.get(partition, sends.first)
         return (*known[0], known[1])
 
     def follows(self, partition: TopicIdPartition) -> bool:

@@ -108,3 +108,11 @@ def test_ap_06_a_log_must_know_the_producer_of_records_that_follow(is_first):
     sends = Sends()
     sends.happen(0, "appended")
     assert sends.sends[0 if is_first else 1].follows(P) is not is_first
+
+
+def test_ap_06_sequences_that_are_resumed_hold_under_each_topic_id():
+    """The topic may be deleted and made again while the records wait for a leader."""
+    identity = ProducerIdentity(FIRST)
+    identity.resume("t", {0: 50})
+    send = identity.begin_send("t", [0])
+    assert [send.sequence(TopicIdPartition(topic_id, 0))[2] for topic_id in ("id", "another")] == [50, 50]

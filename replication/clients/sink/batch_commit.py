@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from lakelog.replication.clients.sink.sink_stage import Part, Sequences, SinkStage, Staged, StagedBatch
 from lakelog.replication.errors import ProducerFencedException
 from lakelog.replication.protocol.producer_state import increment_sequence
+from lakelog.replication.storage.tables.producer_table import new_producer_id
 
-# Sends the records of parts, the first in each partition under the given sequence, until all are committed.
-Send = Callable[[Sequence[Part], Sequences], None]
-_GROUPS = 4  # a log remembers the last five runs of sequences of a producer
+# Sends the records of parts under a producer id, the first in each partition under the given sequence, until all are
+# committed.
+Send = Callable[[int, Sequence[Part], Sequences], None]
+_GROUPS = 2  # a log remembers the last five runs of sequences of a producer, and a failover may split one
 _GROUP_BYTES = 128 * 1024 * 1024
 
 
@@ -53,15 +55,18 @@ def _staged(stage: SinkStage, found: Staged, batch_id: int, parts: Sequence[Part
         return stage.read_batch(batch_id)
     if not parts:
         return None
-    following = stage.read_batch(found.batches[-1]).following if found.batches else {}
-    batch = _described(batch_id, parts, following)
+    last = stage.read_batch(found.batches[-1]) if found.batches else None
+    batch = _described(batch_id, last, parts)
     if not stage.put_batch(batch):
         return stage.read_batch(batch_id)
     # It may have been staged, finished and removed since the look: then what was put just now is no batch.
     return batch if stage.look().done < batch_id else None
 
 
-def _described(batch_id: int, parts: Sequence[Part], following: Sequences) -> StagedBatch:
+def _described(batch_id: int, last: StagedBatch | None, parts: Sequence[Part]) -> StagedBatch:
+    """A new batch. The first one draws a producer id: if somebody removes the stage of a query, its sequences begin
+    again, and no log takes its records for duplicates."""
+    producer_id, following = (last.producer_id, last.following) if last else (new_producer_id(), {})
     bases: dict[str, dict[int, int]] = {}
     after: dict[str, dict[int, int]] = {topic: dict(each) for topic, each in following.items()}
     for part in parts:
@@ -70,14 +75,14 @@ def _described(batch_id: int, parts: Sequence[Part], following: Sequences) -> St
                 known = after.setdefault(topic, {}).setdefault(partition, 0)
                 bases.setdefault(topic, {}).setdefault(partition, known)
                 after[topic][partition] = increment_sequence(known, count)
-    return StagedBatch(batch_id, tuple(parts), bases, after)
+    return StagedBatch(batch_id, producer_id, tuple(parts), bases, after)
 
 
 def _send(batch: StagedBatch, send: Send) -> None:
     """Sends the batch in groups of parts, the same ones each time."""
     sequences = {topic: dict(each) for topic, each in batch.bases.items()}
     for group in groups_of(batch.parts):
-        send(group, sequences)
+        send(batch.producer_id, group, sequences)
         for part in group:
             _advance(sequences, part.counts)
 
@@ -89,7 +94,7 @@ def _advance(sequences: Mapping[str, dict[int, int]], counts: Sequences) -> None
 
 
 def groups_of(parts: Sequence[Part]) -> list[list[Part]]:
-    """The parts in at most four groups, of 128 MB or more where there are several."""
+    """The parts in at most two groups, of 128 MB or more where there are two."""
     least = max(_GROUP_BYTES, -(-sum(part.size for part in parts) // _GROUPS))
     groups: list[list[Part]] = []
     size = least

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-from blake3 import blake3
 
 from lakelog.replication.clients.producer import raise_first_error
 from lakelog.replication.clients.record_set import ArrowRecordSet
@@ -17,29 +16,22 @@ from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import OutOfOrderSequenceException
 from lakelog.replication.protocol.append import ALL
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
-from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.send_round import SendOptions
 
 _RETRIES = 2**31 - 1
 
 
-def producer_id_of(name: str) -> int:
-    """The producer id of a query: 62 bits of a hash of its id, so that nobody need remember it."""
-    return int.from_bytes(blake3(name.encode()).digest(8), "big") >> 2
-
-
 class SinkSender:
-    """Sends parts of a batch with acks=all. `name`: the id of the query, from which its producer id follows."""
+    """Sends parts of a batch with acks=all. `name`: the id of the query, for commits and errors."""
 
     def __init__(self, view: TopicView, stage: SinkStage, name: str, timeout_ms: int) -> None:
         self._view = view
         self._stage = stage
-        self._who = ProducerIdAndEpoch(producer_id_of(name), 0)
         self._name = name
         self._timeout_ms = timeout_ms
 
-    def __call__(self, parts: Sequence[Part], sequences: Sequences) -> None:
+    def __call__(self, producer_id: int, parts: Sequence[Part], sequences: Sequences) -> None:
         """Sends the records of parts, and waits until all are committed. What a log has already it does not take again.
 
         Raises the error of the first partition that has one, UnknownTopicOrPartitionException, KafkaStorageException,
@@ -47,15 +39,14 @@ class SinkSender:
         """
         records = pa.concat_tables(self._stage.read_part(part) for part in parts)
         for topic, ours in by_topic(records):
-            self._send(topic, ours, sequences[topic])
+            self._send(topic, ours, producer_id, sequences[topic])
 
-    def _send(self, topic: str, records: pa.Table, sequences: Mapping[int, int]) -> None:
+    def _send(self, topic: str, records: pa.Table, producer_id: int, sequences: Mapping[int, int]) -> None:
         partitions = self._view.partitions(topic)
         segment_bytes = self._view.cluster.config.log_segment_bytes
         given = ArrowRecordSet(topic, records, len(partitions), 0, segment_bytes)
-        identity = ProducerIdentity(self._who)
-        places = {TopicIdPartition(partitions[n].topic_id, n): sequences[n] for n in given.counts}
-        identity.resume(topic, places)
+        identity = ProducerIdentity(ProducerIdAndEpoch(producer_id, 0))
+        identity.resume(topic, {number: sequences[number] for number in given.counts})
         options = SendOptions(
             f"query {self._name}", ALL, _RETRIES, self._timeout_ms, time.monotonic() + self._timeout_ms / 1000
         )

@@ -40,10 +40,12 @@ class Part:
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """What a batch is. `bases`: the sequence of the first record in each partition. `following`: the sequence after
-    the last record in each partition that the query has ever written to."""
+    """What a batch is. `producer_id`: that of the query, which its first batch has drawn. `bases`: the sequence of the
+    first record in each partition. `following`: the sequence after the last record in each partition that the query
+    has ever written to."""
 
     batch_id: int
+    producer_id: int
     parts: tuple[Part, ...]
     bases: Sequences
     following: Sequences
@@ -99,7 +101,9 @@ class SinkStage:
     def put_batch(self, batch: StagedBatch) -> bool:
         """Stages a batch, and returns whether it did: not if one of that id is staged. Raises KafkaStorageException."""
         self._root.create_folder()
-        return self._root.put_if_absent(f"{_BATCH}{batch.batch_id}{_END}", _batch_bytes(batch)) is not None
+        is_put = self._root.put_if_absent(f"{_BATCH}{batch.batch_id}{_END}", _batch_bytes(batch)) is not None
+        self._root.sync_folder()  # after a power cut another batch would take these sequences
+        return is_put
 
     def read_batch(self, batch_id: int) -> StagedBatch:
         """A staged batch. Raises CorruptRecordException if it is gone, and KafkaStorageException."""
@@ -151,7 +155,10 @@ def _to_bytes(records: pa.Table) -> bytes:
 def _batch_bytes(batch: StagedBatch) -> bytes:
     """JSON, and after it the content of the parts that have theirs with them."""
     parts = [{"name": p.name, "size": p.size, "counts": p.counts, "content": len(p.content)} for p in batch.parts]
-    described = {"batch_id": batch.batch_id, "parts": parts, "bases": batch.bases, "following": batch.following}
+    described = {
+        "batch_id": batch.batch_id, "producer_id": batch.producer_id, "parts": parts, "bases": batch.bases,
+        "following": batch.following,
+    }  # fmt: skip
     head = json.dumps(described).encode()
     return b"".join((_BATCH_KEY, len(head).to_bytes(8, "big"), head, *(part.content for part in batch.parts)))
 
@@ -165,7 +172,8 @@ def _batch_of(content: bytes) -> StagedBatch:
         end = place + each["content"]
         parts.append(Part(each["name"], each["size"], _numbered(each["counts"]), content[place:end]))
         place = end
-    return StagedBatch(found["batch_id"], tuple(parts), _numbered(found["bases"]), _numbered(found["following"]))
+    sequences = (_numbered(found[name]) for name in ("bases", "following"))
+    return StagedBatch(found["batch_id"], found["producer_id"], tuple(parts), *sequences)
 
 
 def _numbered(found: Mapping[str, Mapping[str, int]]) -> Sequences:

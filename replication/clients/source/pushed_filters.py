@@ -86,5 +86,6 @@ def _range_of(given: Filter, values: _Values | None) -> tuple[int | None, int | 
 def _number(value: dt.datetime | int) -> int:
     """An offset, or a timestamp as microseconds since 1970."""
     if isinstance(value, dt.datetime):
-        return (value.astimezone(dt.UTC) - _EPOCH) // dt.timedelta(microseconds=1)
+        aware = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+        return (aware - _EPOCH) // dt.timedelta(microseconds=1)
     return value

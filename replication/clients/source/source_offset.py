@@ -14,11 +14,17 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class SourceOffset:
-    """The next offset to read of each partition, and the id of each topic: a topic made again has another id."""
+    """The next offset to read of each partition, and the id of each topic: a topic made again has another id.
+
+    Spark does not log where a query starts. So the end of the first batch has it too, as `begun`: if that batch runs
+    again, it reads the same records.
+    """
 
     cluster_id: str
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    is_initial: bool = False
+    begun: SourceOffset | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The offset for Spark, which compares it as text: equal offsets give equal texts."""
@@ -26,7 +32,16 @@ class SourceOffset:
         for partition, offset in sorted(self.offsets.items()):
             topics.setdefault(partition.topic, {})[str(partition.partition)] = offset
         ids = dict(sorted(self.topic_ids.items()))
-        return {"version": _VERSION, "cluster_id": self.cluster_id, "topic_ids": ids, "offsets": topics}
+        more = {"initial": True} if self.is_initial else {}
+        begun = {"begun": self.begun.to_json()} if self.begun else {}
+        return {
+            "version": _VERSION,
+            "cluster_id": self.cluster_id,
+            "topic_ids": ids,
+            "offsets": topics,
+            **more,
+            **begun,
+        }
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], cluster_id: str) -> SourceOffset:
@@ -47,4 +62,5 @@ class SourceOffset:
             for topic, partitions in found["offsets"].items()
             for number, offset in partitions.items()
         }
-        return cls(cluster_id, dict(found["topic_ids"]), offsets)
+        begun = cls.from_json(found["begun"], cluster_id) if "begun" in found else None
+        return cls(cluster_id, dict(found["topic_ids"]), offsets, found.get("initial", False), begun)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +30,7 @@ from lakelog.replication.protocol.record_batch import TopicPartition
 from lakelog.replication.storage.tables.group_table import CommittedOffset
 
 Offset = dict[str, Any]
+_STORE_SECONDS = 0.5  # each look at an object store is paid for
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -61,7 +64,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         registered = view.registrations(must_exist=False)
         starting = self._options.stream_starting
         starts = view.offsets(starting, view.led(registered)) if registered else {}
-        return self._offset(registered, starts)
+        return replace(self._offset(registered, starts), is_initial=True)
 
     @plain_errors
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
@@ -75,7 +78,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = self._offset(registered, {**starts, **new, **ends})
         if self._target is not None:
             ends = {p: max(starts[p], min(end, self._target.get(p, 0))) for p, end in ends.items()}
-        return self._offset(registered, {**starts, **new, **self._within_limit(starts, ends, limit)}).to_json()
+        ended = self._offset(registered, {**starts, **new, **self._within_limit(starts, ends, limit)})
+        if (ended.topic_ids, ended.offsets) == (begun.topic_ids, begun.offsets):
+            self._rest(view)
+            return start
+        return replace(ended, begun=replace(begun, is_initial=False) if begun.is_initial else None).to_json()
+
+    def _rest(self, view: PartitionView) -> None:
+        """Spark asks an idle query a hundred times a second."""
+        cluster = view.view.cluster
+        seconds = cluster.config.lakelog_poll_interval_ms / 1000
+        threading.Event().wait(seconds if cluster.root.is_local else max(seconds, _STORE_SECONDS))
 
     def _look(self, view: PartitionView) -> tuple[Registered, dict[TopicPartition, ReadablePartition]]:
         """The partitions, and those of them that can be read now. The others have nothing new until they can; a query
@@ -139,6 +152,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TopicTask(task) for task in plan_tasks(self._options, ranges)]
 
     def _ranges(self, view: PartitionView, begun: SourceOffset, ended: SourceOffset) -> list[RecordRange]:
+        begun = ended.begun if begun.is_initial and ended.begun else begun
         bounds = {p: (begun.offsets[p], stop) for p, stop in ended.offsets.items() if p in begun.offsets}
         moved = {partition: each for partition, each in bounds.items() if each[0] < each[1]}
         if not moved:

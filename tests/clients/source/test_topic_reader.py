@@ -90,7 +90,7 @@ def test_the_columns_are_those_of_the_kafka_source(world):
             {"assign": f'{{"{TOPIC}": [1]}}', "startingOffsets": offsets(0, 0)}, InvalidConfigurationException,
             "it has flights-0, which is not read",
         ),
-        ({"assign": f'{{"{TOPIC}": [7]}}'}, InvalidPartitionsException, "there is no partition flights-7, topic flights has 0 to 1"),
+        ({"assign": f'{{"{TOPIC}": [7]}}'}, InvalidPartitionsException, "there is no partition flights-7, "),
         ({"subscribePattern": "x", "assign": "{}"}, InvalidConfigurationException, "exclude one another"),
         ({"startingTimestamp": str(NOON_MS + 9)}, OffsetOutOfRangeException, "no record of flights-0 is as late as"),
     ],

@@ -58,6 +58,21 @@ def test_each_record_is_read_once_and_only_what_is_committed(world):
     assert reader.reportLatestOffset() == later
 
 
+def test_the_first_batch_that_runs_again_reads_the_same_records(world):
+    """Spark does not log where a query starts, and asks again."""
+    reader = stream(world)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    start_at(world.logs[1], P0, 1)
+    world.say(4)
+    again = stream(world)
+    with pytest.raises(OffsetOutOfRangeException, match="flights-0: records 0 to 0 are deleted, the log starts at 1"):
+        again.partitions(again.initialOffset(), end)
+    made_again(world)
+    with pytest.raises(OffsetOutOfRangeException, match="flights-0: the topic was made again"):
+        again.partitions({**start, "topic_ids": {TOPIC: "another-id"}}, end)
+
+
 def test_a_new_query_starts_at_the_end_unless_told_otherwise(world):
     reader = stream_reader(world)
     assert offsets(reader.initialOffset()) == {TOPIC: {"0": 4, "1": 2}}
