@@ -18,7 +18,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_name import may_be_deleted
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
-_DAYS = 400_000.0, 8_000.0, 8_000.0, 8_000.0  # seconds until files are old, seen as unneeded, and deleted
+_DAYS = 1_400_000.0, 700_000.0, 700_000.0, 700_000.0  # seconds until files are old, seen as unneeded, and deleted
 _ROUNDS = 12
 
 
