@@ -28,3 +28,10 @@ def open_view(cluster_uri: str, config: Config) -> TopicView:
         if len(_views) > _MOST:
             del _views[next(iter(_views))]
     return view
+
+
+def forget_view(view: TopicView) -> None:
+    """Opens the tables again at the next use. For a view that has met an error: a root may have been replaced."""
+    with _lock:
+        for key in [key for key, known in _views.items() if known is view]:
+            del _views[key]

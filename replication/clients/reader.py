@@ -9,12 +9,14 @@ from typing import TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.replication.clients.delayed_operation import until_available
+from lakelog.replication.clients.open_views import forget_view, open_view
 from lakelog.replication.clients.segment_records import committed_segments
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     CorruptRecordException,
     InvalidPartitionsException,
+    LakelogException,
     OffsetOutOfRangeException,
 )
 from lakelog.replication.protocol.delayed_operation import check_log_leads, check_offset_available
@@ -23,7 +25,6 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
-from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import size_fault
 
@@ -54,10 +55,14 @@ def read_committed(
     emptied root), BrokerNotAvailableException, and OffsetNotAvailableException (a new leader does not know its HW
     within `request.timeout.ms`, KIP-207).
     """
-    view = TopicView(Cluster.open(cluster_uri, config))
+    view = open_view(cluster_uri, config or Config())
     deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
     poll_interval_ms = view.cluster.config.lakelog_poll_interval_ms
-    return until_available(lambda: _read(spark, view, topic, starting, ending), deadline, poll_interval_ms)
+    try:
+        return until_available(lambda: _read(spark, view, topic, starting, ending), deadline, poll_interval_ms)
+    except LakelogException:
+        forget_view(view)
+        raise
 
 
 def _read(spark: SparkSession, view: TopicView, topic: str, starting: Offsets, ending: Offsets) -> DataFrame:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lakelog.replication.frames.committed_records import committed_records
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -21,6 +23,7 @@ from lakelog.replication.storage.log.segment import Segment, read_records, rows_
 from lakelog.schemas import LOG
 
 _TASKS_A_CORE = 4
+_FEW = 50  # partitions
 _PATHS = 32  # Spark's spark.sql.sources.parallelPartitionDiscovery.threshold
 _BOUNDS = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
 _RANGE = f"segment string, {_BOUNDS}"
@@ -48,11 +51,24 @@ def committed_segments(
     frames = _parquet(spark, root, whole)
     if partly:
         wanted = {TopicIdPartition(r.topic_id, r.partition) for r in ranges if not is_whole[r.segment]}
-        within = spark.createDataFrame([(*key, *bounds[key]) for key in sorted(wanted)], _BOUNDS)
-        # Repeat the lowest start as a plain filter: Spark skips pages by it.
-        skipped = f"offset >= {min(bounds[key][0] for key in wanted)}"
-        frames += [committed_records(frame.where(skipped), within) for frame in _parquet(spark, root, partly)]
+        frames += [
+            _within(spark, frame, {key: bounds[key] for key in wanted}) for frame in _parquet(spark, root, partly)
+        ]
     return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], LOG.types)
+
+
+def _within(spark: SparkSession, records: DataFrame, bounds: Mapping[TopicIdPartition, tuple[int, int]]) -> DataFrame:
+    """The records within the bounds. Spark skips pages by a condition on few partitions. For many it would plan for
+    long: then it joins the bounds, and skips pages by the lowest start."""
+    if len(bounds) <= _FEW:
+        ranges = [
+            (F.col("topic_id") == key.topic_id) & (F.col("partition") == key.partition)
+            & (F.col("offset") >= start) & (F.col("offset") < stop)
+            for key, (start, stop) in bounds.items()
+        ]  # fmt: skip
+        return records.where(reduce(or_, ranges))
+    within = spark.createDataFrame([(*key, *found) for key, found in sorted(bounds.items())], _BOUNDS)
+    return committed_records(records.where(f"offset >= {min(start for start, _ in bounds.values())}"), within)
 
 
 def _is_within(segment: Segment, bounds: Mapping[TopicIdPartition, tuple[int, int]]) -> bool:
