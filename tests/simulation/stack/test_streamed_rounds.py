@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
+from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.simulation.stack.history import run
 from lakelog.replication.simulation.stack.one_thread import InlineFetcher
@@ -37,6 +38,7 @@ class Streamed:
     def _micro_batch(self, fetcher):
         if fetcher not in self._streams:
             self._streams.add(fetcher)
+            fetcher._starts.open = OpenMicroBatch(0.0)  # in one thread nobody tells an open one of news
             fetcher._watch.has_news()
             return fetcher._process(None, 0)
         if fetcher._watch.has_news():
