@@ -207,6 +207,15 @@ def test_sequences_go_on_where_the_last_batch_of_a_partition_ended(tmp_path):
     assert (batch.bases, batch.following) == ({"t": {0: 2}}, {"t": {0: 3, 1: 2}})
 
 
+def test_the_name_of_a_batch_is_durable_before_the_first_append(tmp_path, monkeypatch):
+    """With `storage.fsync`: after a power cut another batch would take the same sequences."""
+    driver, happened = Driver(tmp_path, Logs()), []
+    monkeypatch.setattr(StorageRoot, "sync_folder", lambda *_: happened.append("synced"))
+    monkeypatch.setattr(driver.logs, "append", lambda *_: happened.append("appended"))
+    driver.commit(0, {0: letters("a")})
+    assert happened[:2] == ["synced", "appended"]
+
+
 def test_a_query_whose_stage_was_removed_writes_on(tmp_path):
     logs = Logs()
     Driver(tmp_path, logs).commit(0, {0: letters("ab")})

@@ -73,8 +73,7 @@ def test_a_session_made_by_hand_is_refused_in_one_sentence_before_anything_is_wr
     lines, errors = run(BY_HAND, tmp_path, PYSPARK_PYTHON=str(python), PYTHONPATH=str(SOURCES))
     without_delta = "InvalidConfigurationException: Spark cannot read Delta tables: start it with --packages io.delta:"
     assert [line.startswith(without_delta) for line in lines] == [True, True, False, True, False]
-    assert f"Spark's Python workers ({python}) cannot run Lakelog: " in lines[2]
-    assert "ModuleNotFoundError: No module named" in lines[2] or "No module named 'pyarrow'" in lines[2]
+    assert f"Spark's Python workers ({python}) cannot run Lakelog: ModuleNotFoundError: No module named" in lines[2]
     assert f"set PYSPARK_PYTHON={sys.executable} before Spark starts" in lines[2]
     assert lines[4] == "True", "a new session would have workers of this interpreter"
     assert "\tat " not in errors
