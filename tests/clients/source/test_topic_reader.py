@@ -21,22 +21,10 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.storage.log.compaction import compact
 from tests.clients.source.reads import batch_reader, options_of, places, read_batch, rows, schema
-from tests.clients.world import World
 from tests.storage.logs import NOON, P0, P1, TOPIC, fill, lead, replicate, start_at, truncate
 
 NOON_MS = int(NOON.timestamp() * 1000)
 ALL = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
-
-
-@pytest.fixture
-def world(root):
-    """Partition 0 has 0-2 | 3-4, of which 4 is not committed, partition 1 has 0-1."""
-    made = World(root)
-    fill(made.logs[1], P0, 3, 2)
-    fill(made.logs[1], P1, 2)
-    made.say(4)
-    made.say(2, P1)
-    return made
 
 
 def offsets(p0, p1):

@@ -12,23 +12,11 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.leader_election import new_partition
 from lakelog.replication.protocol.topic import Topic
 from tests.clients.source.reads import places, rows, stream_reader
-from tests.clients.world import World
 from tests.registrations import joined
 from tests.storage.logs import P0, P1, P2, TOPIC, TOPIC_ID, fill, lead, replicate, start_at
 
 ALL = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
 EVERYTHING = ReadAllAvailable()
-
-
-@pytest.fixture
-def world(root):
-    """Partition 0 has 0-2 | 3-4, of which 4 is not committed, partition 1 has 0-1."""
-    made = World(root)
-    fill(made.logs[1], P0, 3, 2)
-    fill(made.logs[1], P1, 2)
-    made.say(4)
-    made.say(2, P1)
-    return made
 
 
 def stream(world, **given):
