@@ -36,6 +36,12 @@ def small_spark(spark: "SparkSession") -> Iterator["SparkSession"]:
         spark.conf.set(name, value or "")
 
 
+@pytest.fixture(autouse=True)
+def stack_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker of Spark sets at its end (`plain_errors`) does not outlive the test that plays a worker."""
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> str:
     """An empty storage root on the local disk."""

@@ -22,7 +22,7 @@ from lakelog.replication.storage.delta.spark_delta import check_delta
 from lakelog.replication.storage.log.segment_source import stream_segments
 from lakelog.replication.storage.log.segment_stream import SegmentStream
 
-_ERROR_LINE = re.compile(r"^[:\s]*(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE)
+_ERROR_LINE = re.compile(r"(?:^[:\s]*|: )(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _TOO_SLOW = "Python worker failed to connect back"
 _PATIENCE_SECONDS = 120.0  # a container may have to start first
 

@@ -24,6 +24,9 @@ IMPORT = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source insta
   File "pyspark/serializers.py", line 454, in loads
 ModuleNotFoundError: No module named 'lakelog'
  SQLSTATE: 38000"""
+HIDDEN = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: \
+ModuleNotFoundError: No module named 'pyarrow'
+ SQLSTATE: 38000"""
 VERSION = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback (most recent call last):
 pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: \
 3.10 than that in driver: 3.11, PySpark cannot run with different minor versions.
@@ -82,10 +85,18 @@ def workers(monkeypatch):
         (OTHER, IMPORT, f"({OTHER}) cannot run Lakelog: ModuleNotFoundError: No module named 'lakelog'; set PYSPARK_P"),
         (OTHER, VERSION, "has different version: 3.10 than that in driver: 3.11, PySpark cannot run with different "),
         (OTHER, NO_PROGRAM, 'IOException: Cannot run program "/usr/bin/other-python": error=2, No such file or direct'),
+        (OTHER, HIDDEN, f"({OTHER}) cannot run Lakelog: ModuleNotFoundError: No module named 'pyarrow'; set PYSPARK_P"),
         (OTHER, "it went away\nand more", "cannot run Lakelog: it went away; set PYSPARK_PYTHON="),
         (sys.executable, IMPORT, "No module named 'lakelog'; set PYTHONPATH="),
     ],
-    ids=["without the package", "another version", "no such program", "unknown", "the same interpreter"],
+    ids=[
+        "without the package",
+        "another version",
+        "no such program",
+        "hidden stack trace",
+        "unknown",
+        "the same interpreter",
+    ],
 )
 def test_workers_that_fail_are_refused_in_one_sentence(workers, python, error, sentence):
     workers(error)
