@@ -17,9 +17,10 @@ from lakelog.jobs.benchmark.maintenance import measure_maintenance
 from lakelog.jobs.benchmark.maintenance_report import maintenance_figures, maintenance_rows
 from lakelog.jobs.benchmark.pictures import pictures_of
 from lakelog.jobs.benchmark.processes import measure_processes, processes_figures, processes_rows
-from lakelog.jobs.benchmark.produce import QUICK as QUICK_SENDS
-from lakelog.jobs.benchmark.produce import ProducePlan, measure_produce
+from lakelog.jobs.benchmark.produce import measure_produce
 from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
+from lakelog.jobs.benchmark.produce_run import QUICK as QUICK_SENDS
+from lakelog.jobs.benchmark.produce_run import ProducePlan
 from lakelog.jobs.benchmark.profile import QUICK_PROFILE, ProfilePlan, measure_profile
 from lakelog.jobs.benchmark.profile_report import profile_figures, profile_tables
 from lakelog.jobs.benchmark.read import QUICK_READ, ReadPlan, measure_read

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from lakelog.jobs.benchmark.cpu import cores_while_idle
 from lakelog.jobs.benchmark.folder import bench_folder
-from lakelog.jobs.benchmark.produce import BROKERS, PARTITIONS, TOPIC
+from lakelog.jobs.benchmark.produce_run import BROKERS, PARTITIONS, TOPIC
 from lakelog.jobs.benchmark.report import circumstances
 from lakelog.jobs.cli.console import Row
 from lakelog.replication.clients.producer import Producer, raise_first_error

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakelog.jobs.benchmark.cpu import cores_while_idle, cpu_seconds
 from lakelog.jobs.benchmark.folder import bench_folder
-from lakelog.jobs.benchmark.produce import BROKERS, PARTITIONS, TOPIC
+from lakelog.jobs.benchmark.produce_run import BROKERS, PARTITIONS, TOPIC
 from lakelog.jobs.benchmark.report import circumstances, summary
 from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.progress import counting_bar

@@ -2,76 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from lakelog.jobs.benchmark.cpu import cpu_seconds
-from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.folder import bench_folder
-from lakelog.jobs.benchmark.replication import checksum
+from lakelog.jobs.benchmark.produce_by_spark import SparkSends
+from lakelog.jobs.benchmark.produce_run import BROKERS, PARTITIONS, TOPIC, Produced, ProducePlan, ProduceRun
 from lakelog.jobs.cli.progress import counting_bar
-from lakelog.replication.clients.producer import Producer, raise_first_error
-from lakelog.replication.clients.reader import read_committed
+from lakelog.replication.clients.producer import Producer
 from lakelog.replication.local_cluster import LocalCluster
-
-TOPIC, PARTITIONS, BROKERS = "bench", 12, 3
-_TIMEOUT_MS = 120_000
-_TWENTY_MB = DataSet(20_000, 1000)
-FIRST, SMALL, IN_A_ROW, IN_FLIGHT = "first send", "small sends", "sends in a row", "sends in flight"
-
-
-@dataclass(frozen=True)
-class ProducePlan:
-    """The sends and their numbers. One large send of each kind, some small ones, and one round of sends in flight
-    warm up and are not counted."""
-
-    rounds: int = 5
-    large: tuple[DataSet, ...] = (DataSet(1_000_000, 100), DataSet(200_000, 1000))
-    in_a_row: DataSet = _TWENTY_MB
-    sends_in_a_row: int = 10
-    small_sends: int = 40  # of one record a partition
-    warm_up_sends: int = 5
-
-    @property
-    def steps(self) -> int:
-        """The number of sends."""
-        large = (self.rounds + 1) * len(self.large)
-        in_flight = (self.rounds + 1) * self.sends_in_a_row
-        return 1 + self.warm_up_sends + self.small_sends + self.sends_in_a_row + in_flight + large
-
-
-# Checks that the benchmark works. Its figures mean nothing.
-QUICK = ProducePlan(1, (DataSet(5_000, 100), DataSet(1_000, 1000)), DataSet(500, 1000), 2, 2, 1)
-
-
-@dataclass
-class Sends:
-    """Sends of one kind: the seconds of each until it was acknowledged, and of the append to the plain table.
-
-    `core_seconds`: the CPU time of all small sends together, in seconds: client, brokers, controller. It is not
-    measured for large sends, and 0 there.
-    """
-
-    name: str
-    data_set: DataSet
-    seconds: list[float] = field(default_factory=list)
-    plain_seconds: list[float] = field(default_factory=list)
-    core_seconds: float = 0.0
-
-
-@dataclass
-class Produced:
-    """All measured sends, and whether the committed records are those that were sent."""
-
-    sends: list[Sends] = field(default_factory=list)
-    rows_equal: bool = False
 
 
 def measure_produce(spark: SparkSession, plan: ProducePlan) -> Produced:
@@ -81,100 +19,9 @@ def measure_produce(spark: SparkSession, plan: ProducePlan) -> Produced:
         with counting_bar() as progress:
             task = progress.add_task("sending", total=plan.steps)
             run = ProduceRun(folder, Producer(cluster.cluster_uri, acks="all"), lambda: progress.advance(task))
-            rows = [run.in_a_row(plan), run.in_flight(plan)]
-            found = Produced([*run.small(plan), *rows, *(run.large(plan, each) for each in plan.large)])
+            found = Produced([*run.small(plan), run.in_a_row(plan), run.in_flight(plan)])
+            found.sends += [run.large(plan, each) for each in plan.large]
+            by_spark = SparkSends(spark, cluster.cluster_uri, folder, run)
+            found.sends += [by_spark.frames(plan), by_spark.micro_batches(plan)]
         found.rows_equal = run.are_committed(spark, cluster)
         return found
-
-
-class ProduceRun:
-    """Sends records. It keeps each table that was sent as a file, to compare it with the committed records."""
-
-    def __init__(self, folder: Path, producer: Producer, on_step: Callable[[], None]) -> None:
-        self.sent = folder / "sent"
-        self.sent.mkdir()
-        self._plain = str(folder / "plain")
-        self._producer = producer
-        self._on_step = on_step
-        self._count = 0
-
-    def small(self, plan: ProducePlan) -> list[Sends]:
-        """The first send of a new topic, and sends of one record a partition."""
-        data_set = DataSet(PARTITIONS, 100)
-        first, warm_up, small = (Sends(name, data_set) for name in (FIRST, "warm-up", SMALL))
-        for sends, count in ((first, 1), (warm_up, plan.warm_up_sends), (small, plan.small_sends)):
-            tables = [self.table(data_set) for _ in range(count)]
-            before = cpu_seconds()
-            for table in tables:
-                self.send(sends, table)
-            sends.core_seconds = cpu_seconds() - before
-        for sends in (first, small):
-            for number in range(len(sends.seconds)):
-                self._append_plainly(sends, data_set.table(number))
-        return [first, small]
-
-    def in_a_row(self, plan: ProducePlan) -> Sends:
-        """Large sends, each begun when the one before it is acknowledged."""
-        sends = Sends(IN_A_ROW, plan.in_a_row)
-        tables = [self.table(sends.data_set) for _ in range(plan.sends_in_a_row)]
-        for table in tables:
-            self.send(sends, table)
-        for table in tables:
-            self._append_plainly(sends, table)
-        return sends
-
-    def in_flight(self, plan: ProducePlan) -> Sends:
-        """The same sends, five in flight. The time of a send is that of its round by the number of sends."""
-        sends, warm_up = Sends(IN_FLIGHT, plan.in_a_row), Sends("warm-up", plan.in_a_row)
-        for each in [warm_up, *[sends] * plan.rounds]:
-            tables = [self.table(each.data_set) for _ in range(plan.sends_in_a_row)]
-            started = time.perf_counter()
-            futures = [self._producer.send_async(TOPIC, table, timeout_ms=_TIMEOUT_MS) for table in tables]
-            for future in futures:
-                raise_first_error(future.result())
-                self._on_step()
-            each.seconds.append((time.perf_counter() - started) / len(tables))
-            plain = Sends("plain", plan.in_a_row)
-            for table in tables:
-                self._append_plainly(plain, table)
-            each.plain_seconds.append(sum(plain.plain_seconds) / len(tables))
-        return sends
-
-    def large(self, plan: ProducePlan, data_set: DataSet) -> Sends:
-        """One send a round, beside the plain append of the same records."""
-        sends, warm_up = Sends("large sends", data_set), Sends("warm-up", data_set)
-        for each in [warm_up, *[sends] * plan.rounds]:
-            self._append_plainly(each, self._lakelog(each))
-        return sends
-
-    def _lakelog(self, sends: Sends) -> pa.Table:
-        table = self.table(sends.data_set)
-        self.send(sends, table)
-        return table
-
-    def are_committed(self, spark: SparkSession, cluster: LocalCluster) -> bool:
-        """Whether the committed records are those of all tables."""
-        committed = read_committed(spark, cluster.cluster_uri, TOPIC).select("key", "value")
-        one, other = (checksum(each).collect() for each in (committed, spark.read.parquet(str(self.sent))))
-        return one == other
-
-    def table(self, data_set: DataSet) -> pa.Table:
-        """The next records to send."""
-        self._count += 1
-        table = data_set.table(self._count)
-        pq.write_table(table, self.sent / f"{self._count}.parquet")
-        return table
-
-    def send(self, sends: Sends, table: pa.Table) -> None:
-        """One acknowledged send."""
-        if table.num_rows == PARTITIONS:
-            table = table.append_column("partition", pa.array(range(PARTITIONS), pa.int32()))
-        started = time.perf_counter()
-        raise_first_error(self._producer.send(TOPIC, table, timeout_ms=_TIMEOUT_MS))
-        sends.seconds.append(time.perf_counter() - started)
-        self._on_step()
-
-    def _append_plainly(self, sends: Sends, table: pa.Table) -> None:
-        started = time.perf_counter()
-        write_deltalake(self._plain, table, mode="append")
-        sends.plain_seconds.append(time.perf_counter() - started)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from lakelog.jobs.benchmark.produce import FIRST, IN_A_ROW, IN_FLIGHT, SMALL, Produced, Sends
+from lakelog.jobs.benchmark.produce_run import FIRST, FRAME, IN_A_ROW, IN_FLIGHT, LARGE, SINK, SMALL, Produced, Sends
 from lakelog.jobs.benchmark.report import circumstances, summary
 from lakelog.jobs.cli.console import Row
 
@@ -14,7 +14,7 @@ def produce_figures(found: Produced) -> dict[str, object]:
     if not found.rows_equal:
         return {"rows_equal": False, **circumstances()}
     named = {sends.name: sends for sends in found.sends}
-    large = [sends for sends in found.sends if sends.name not in (FIRST, SMALL, IN_A_ROW, IN_FLIGHT)]
+    large = [sends for sends in found.sends if sends.name == LARGE]
     return {
         "rows_equal": True,
         "first_send_ms": _ms(named[FIRST].seconds),
@@ -24,6 +24,8 @@ def produce_figures(found: Produced) -> dict[str, object]:
         "in_flight_mb_per_s": _mb_per_s(named[IN_FLIGHT]),
         **{f"arrow_mb_per_s_{_size(sends)}": _mb_per_s(sends) for sends in large},
         **{f"arrow_records_per_s_{_size(sends)}": _records_per_s(sends) for sends in large},
+        f"frame_mb_per_s_{_size(named[FRAME])}": _mb_per_s(named[FRAME]),
+        f"sink_mb_per_s_{_size(named[SINK])}": _mb_per_s(named[SINK]),
         "sends": [_figures(sends) for sends in found.sends],
         **circumstances(),
     }

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.folder import bench_folder
+from lakelog.jobs.benchmark.micro_batches import micro_batches, running
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.producer import Producer, raise_first_error
@@ -151,7 +150,8 @@ class _ReadRun:
         ours = self._spark.readStream.format("lakelog").options(cluster=self._cluster, subscribe=STREAMED)
         sources = {PLAIN_STREAM: self._spark.readStream.format("delta").load(plain), STREAM: ours.load()}
         for name, records in sources.items():
-            with _running(records, self._folder / f"checkpoint-{len(self._found.seconds)}") as query:
+            checkpoint = str(self._folder / f"checkpoint-{len(self._found.seconds)}")
+            with running(records.writeStream.format("noop").option("checkpointLocation", checkpoint)) as query:
                 query.processAllAvailable()
                 seen: set[int] = set()
                 for round_number in range(self._plan.rounds + 1):
@@ -160,30 +160,11 @@ class _ReadRun:
                         self._send(STREAMED, table)
                     else:
                         self._spark.createDataFrame(table).write.format("delta").mode("append").save(plain)
-                    seconds, count = _micro_batches(query, seen)
+                    seconds, count = micro_batches(query, seen)
                     self._found.rows_equal &= count == table.num_rows
                     if round_number:
                         self._found.seconds.setdefault(name, []).append(seconds)
                     self._on_step()
-
-
-@contextmanager
-def _running(records: DataFrame, checkpoint: Path) -> Iterator[StreamingQuery]:
-    query = records.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
-    try:
-        yield query
-    finally:
-        query.stop()
-
-
-def _micro_batches(query: StreamingQuery, seen: set[int]) -> tuple[float, int]:
-    """Waits until all is read. The seconds and the records of the micro-batches that are not among those `seen`, which
-    get them."""
-    query.processAllAvailable()
-    found = [each for each in query.recentProgress if each["numInputRows"] and each["batchId"] not in seen]
-    seen |= {each["batchId"] for each in found}
-    seconds = sum(each["durationMs"]["triggerExecution"] for each in found) / 1000
-    return seconds, sum(each["numInputRows"] for each in found)
 
 
 def _discard(records: DataFrame) -> None:

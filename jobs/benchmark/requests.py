@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from lakelog.jobs.benchmark.counting_store import ROOT, Counted, counting_store
 from lakelog.jobs.benchmark.folder import bench_folder
-from lakelog.jobs.benchmark.produce import TOPIC
+from lakelog.jobs.benchmark.produce_run import TOPIC
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.replication.clients.producer import Producer, raise_first_error

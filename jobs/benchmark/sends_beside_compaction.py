@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lakelog.jobs.benchmark.data import DataSet
-from lakelog.jobs.benchmark.produce import BROKERS, PARTITIONS, TOPIC, ProduceRun, Sends
+from lakelog.jobs.benchmark.produce_run import BROKERS, PARTITIONS, TOPIC, ProduceRun, Sends
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.storage.delta.commit_reader import last_version, read_commit

@@ -1,4 +1,4 @@
-"""Reads committed records from the logs of their leaders: alone, or as a member of a consumer group.
+"""Reads committed records from the logs of their leaders, or of nearer replicas: alone, or as a member of a group.
 
 Kafka: `KafkaConsumer`, `ReplicaManager.fetchMessages`, `GroupMetadataManager`. [FE-01, FE-02, DO-02, AP-04]
 """
@@ -59,11 +59,12 @@ class Consumer(Closing):
         auto_commit_interval_ms: int = _DEFAULT.auto_commit_interval_ms,
         auto_offset_reset: str = _DEFAULT.auto_offset_reset,
         partition_assignment_strategy: str = _DEFAULT.partition_assignment_strategy,
-        fetch_max_bytes: int = _DEFAULT.fetch_max_bytes,
+        fetch_max_bytes: int = _DEFAULT.fetch_max_bytes, client_rack: str = _DEFAULT.client_rack,
     ) -> None:  # fmt: skip
         settings = ConsumerConfig(
             client_id, session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms, enable_auto_commit,
             auto_commit_interval_ms, auto_offset_reset, partition_assignment_strategy, fetch_max_bytes,
+            client_rack,
         )  # fmt: skip
         self._view = TopicView(Cluster.open(cluster_uri, config))
         self._settings = settings.with_heartbeat(self._view.cluster.root.is_local)
@@ -169,7 +170,8 @@ class Consumer(Closing):
         are in the results; repeat the fetch if `error.retriable`.
         """
         wanted = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
-        found = fetch_records(self._view, wanted, min_bytes, max_wait_ms, max_bytes)
+        rack = self._settings.client_rack or None
+        found = fetch_records(self._view, wanted, min_bytes, max_wait_ms, max_bytes, rack)
         return {partition: fetched for (_, partition), fetched in found.items()}
 
     def epoch_end(

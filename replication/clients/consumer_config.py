@@ -37,6 +37,7 @@ class ConsumerConfig(ClientConfig):
     `poll` that gives partitions up. `auto.offset.reset`: where to start without a committed offset, or if its record is
     gone: `latest`, `earliest`, or `none` for an error. `partition.assignment.strategy`: names of assignors with commas
     between them. `fetch.max.bytes`: the most bytes that `poll` returns. `client.id`: a name for people.
+    `client.rack`: where the consumer is; an in-sync replica there is read, if there is one (KIP-392).
     """
 
     client_id: str = client_key("", OptionalText())
@@ -48,6 +49,7 @@ class ConsumerConfig(ClientConfig):
     auto_offset_reset: str = client_key("latest", Choice("latest", "earliest", "none"))
     partition_assignment_strategy: str = client_key("range,cooperative-sticky", Assignors())
     fetch_max_bytes: int = client_key(52428800, Integer(1))
+    client_rack: str = client_key("", OptionalText())
 
     @property
     def assignors(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
-"""One fetch of committed records from the logs of their leaders, and how it waits.
+"""One fetch of committed records from the logs of their leaders, or of in-sync replicas that are nearer, and how it
+waits.
 
-Kafka: `Fetcher`, `ReplicaManager.fetchMessages`. [FE-01, FE-02, DO-02]
+Kafka: `Fetcher`, `ReplicaManager.fetchMessages`. KIP-392. [FE-01, FE-02, DO-02]
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import pyarrow as pa
 
 from lakelog.replication.clients.delayed_operation import DelayedOperation, Purgatory
+from lakelog.replication.clients.readable_partition import ReadablePartition, ReplicaSelector
 from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.clients.wanted_rows import WantedRows, read_rows
-from lakelog.replication.errors import LakelogException, UnknownTopicOrPartitionException
+from lakelog.replication.errors import LakelogException, UnknownTopicOrPartitionException, error_or
 from lakelog.replication.protocol.delayed_operation import (
     batches_within,
     check_fetch_offset,
@@ -28,6 +30,7 @@ from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import PartitionLog, PlacedBatch
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicPartition
+from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.segment import Segment
@@ -48,12 +51,14 @@ class FetchedRecords:
 
 
 def fetch_records(
-    view: TopicView, offsets: Mapping[TopicPartition, int], min_bytes: int, max_wait_ms: float, max_bytes: int
-) -> dict[TopicPartition, FetchedRecords]:
-    """The records of each partition from its offset to the HW, or its error; see `Consumer.fetch`."""
+    view: TopicView, offsets: Mapping[TopicPartition, int], min_bytes: int, max_wait_ms: float, max_bytes: int,
+    rack: str | None = None,
+) -> dict[TopicPartition, FetchedRecords]:  # fmt: skip
+    """The records of each partition from its offset to the HW, or its error; see `Consumer.fetch`. `rack`: where the
+    reader is. An in-sync replica there is read up to its own HW, if it has the offset, and else the leader."""
     deadline = time.monotonic() + max_wait_ms / 1000
     try:
-        fetch = _DelayedFetch(view, offsets, min_bytes, max_bytes)
+        fetch = _DelayedFetch(view, offsets, min_bytes, max_bytes, rack)
         purgatory = Purgatory[TopicPartition]()
         purgatory.try_complete_else_watch(DelayedOperation(offsets, deadline, fetch.attempt))
         purgatory.wait(fetch.moved, view.cluster.config.lakelog_poll_interval_ms)
@@ -85,7 +90,7 @@ def led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> Partition
 
 
 class _Readable(NamedTuple):
-    """The batches between a fetch offset and the HW, in a log whose leader was checked."""
+    """The batches between a fetch offset and the HW, in a log whose replica was checked."""
 
     registration: PartitionRegistration
     batches: list[PlacedBatch]
@@ -93,6 +98,14 @@ class _Readable(NamedTuple):
     log_start_offset: int
     root: StorageRoot
     segments: Mapping[str, Segment]
+
+    @classmethod
+    def of(cls, near: ReadablePartition, offset: int) -> Self:
+        """The batches of a replica in the reader's rack."""
+        batches = near.log.batches_between(offset, near.high_watermark)
+        return cls(
+            near.registration, batches, near.high_watermark, near.log.log_start_offset, near.root, near.state.segments
+        )
 
     @property
     def sizes(self) -> list[int]:
@@ -111,12 +124,16 @@ class _Readable(NamedTuple):
 class _DelayedFetch:
     """One fetch. It ends when `answers` has an entry for each partition."""
 
-    def __init__(self, view: TopicView, offsets: Mapping[TopicPartition, int], min_bytes: int, max_bytes: int) -> None:
+    def __init__(
+        self, view: TopicView, offsets: Mapping[TopicPartition, int], min_bytes: int, max_bytes: int, rack: str | None
+    ) -> None:  # fmt: skip
         self.answers: dict[TopicPartition, FetchedRecords] = {}
         self._view = view
         self._offsets = offsets
         self._min_bytes = min_bytes
         self._max_bytes = max_bytes
+        self._rack = rack
+        self._near: dict[TopicPartition, ReadablePartition] = {}  # read last, instead of the leader
         self._watches: dict[str, TopicWatch | LakelogException] = {}
         for topic in {partition.topic for partition in offsets}:
             self._watches[topic] = self._watch(topic)
@@ -130,16 +147,35 @@ class _DelayedFetch:
     def moved(self) -> set[TopicPartition]:
         """Reads again and returns the partitions that have changed since the last read."""
         watches = [(topic, watch) for topic, watch in self._watches.items() if isinstance(watch, TopicWatch)]
-        return {TopicPartition(topic, number) for topic, watch in watches for number in watch.moved()}
+        led = {TopicPartition(topic, number) for topic, watch in watches for number in watch.moved()}
+        return led | {partition for partition, near in self._near.items() if self._row(near) != near.row}
+
+    def _row(self, near: ReadablePartition) -> object:
+        rows = error_or(self._view.replicas, near.row.broker_id, YOUNG_SECONDS)
+        return rows if isinstance(rows, LakelogException) else rows.get(near.registration.topic_id_partition)
 
     def attempt(self, time_is_over: bool) -> bool:
         refreshed = cache(self._refreshed)
+        self._near = self._find_near()
         found = {partition: self._look(partition, offset, refreshed) for partition, offset in self._offsets.items()}
         readable = [f if isinstance(f, LakelogException) else sum(f.sizes) for f in found.values()]
         outcome = fetch_outcome(readable, self._min_bytes, self._max_bytes, time_is_over)
         if outcome.is_done:
             self.answers = self._read(found)
         return outcome.is_done
+
+    def _find_near(self) -> dict[TopicPartition, ReadablePartition]:
+        """The replicas that are read instead of leaders: those in the reader's rack that have the offset."""
+        if self._rack is None:
+            return {}
+        selector, chosen = ReplicaSelector(self._view, self._rack), dict[TopicPartition, ReadablePartition]()
+        for partition, offset in self._offsets.items():
+            watch = self._watches[partition.topic]
+            seen = watch.seen.get(partition.partition) if isinstance(watch, TopicWatch) else None
+            near = selector.in_rack(seen.registration) if seen else None
+            if near and near.log.log_start_offset <= offset <= near.high_watermark:
+                chosen[partition] = near
+        return chosen
 
     def _refreshed(self, leader: int) -> tuple[StorageRoot, LogState]:
         log = self._view.log(leader)
@@ -152,6 +188,8 @@ class _DelayedFetch:
         watch = self._watches[partition.topic]
         if isinstance(watch, LakelogException):
             return watch
+        if partition in self._near:
+            return _Readable.of(self._near[partition], offset)
         try:
             seen = existing(watch.seen, *partition)
             log = led_log(seen, lambda leader: refreshed(leader)[1])

@@ -164,7 +164,8 @@ class GroupConsumer:
         offsets = self.positions.readable
         if not offsets:
             return {}
-        fetched = fetch_records(self._view, offsets, 1, max_wait_ms, self._config.fetch_max_bytes)
+        most, rack = self._config.fetch_max_bytes, self._config.client_rack or None
+        fetched = fetch_records(self._view, offsets, 1, max_wait_ms, most, rack)
         for key, found in fetched.items():
             if isinstance(found.error, OffsetOutOfRangeException) and self._config.auto_offset_reset != "none":
                 logger.warning("group %s: %s", self.membership.group_id, found.error)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from lakelog.replication.clients.readable_partition import ReadablePartition
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered
 from lakelog.replication.clients.source.read_plan import Bounds
-from lakelog.replication.clients.source.readable_partition import ReadablePartition
 from lakelog.replication.clients.source.source_offset import SourceOffset
 from lakelog.replication.errors import OffsetOutOfRangeException
 from lakelog.replication.protocol.record_batch import TopicPartition

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from lakelog.replication.clients.source.readable_partition import ReadablePartition
+from lakelog.replication.clients.readable_partition import ReadablePartition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.partition_rows import RowRange, row_ranges

@@ -15,13 +15,13 @@ from pyspark.sql.types import StructType
 
 from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.plain_errors import plain_errors
+from lakelog.replication.clients.readable_partition import ReadablePartition
 from lakelog.replication.clients.source.columns import arrow_schema
 from lakelog.replication.clients.source.lost_records import LostRecords
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
 from lakelog.replication.clients.source.rate_limit import limited, may_start
 from lakelog.replication.clients.source.read_plan import plan_ranges, plan_tasks
 from lakelog.replication.clients.source.read_tasks import RecordRange
-from lakelog.replication.clients.source.readable_partition import ReadablePartition
 from lakelog.replication.clients.source.source_offset import SourceOffset
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.clients.source.topic_reader import TopicTask, records_of

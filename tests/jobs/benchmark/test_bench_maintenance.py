@@ -8,7 +8,7 @@ from lakelog.jobs.benchmark import maintenance
 from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.maintenance import PARTITIONS, RECORDS, Measured, measure_compaction
 from lakelog.jobs.benchmark.maintenance_report import maintenance_figures, maintenance_rows
-from lakelog.jobs.benchmark.produce import Sends
+from lakelog.jobs.benchmark.produce_run import Sends
 from lakelog.jobs.benchmark.sends_beside_compaction import SendsBeside
 from lakelog.jobs.benchmark.small_commits import SmallCommits
 from lakelog.replication.protocol.partition_log import LEADER, Role

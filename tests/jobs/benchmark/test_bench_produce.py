@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakelog.jobs.benchmark import cpu, produce
+from lakelog.jobs.benchmark import cpu, produce_run
 from lakelog.jobs.benchmark.cpu import _process, cpu_seconds
 from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.idle import Idle, idle_figures, idle_rows
-from lakelog.jobs.benchmark.produce import (
+from lakelog.jobs.benchmark.produce import measure_produce
+from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
+from lakelog.jobs.benchmark.produce_run import (
     FIRST,
+    FRAME,
     IN_A_ROW,
     IN_FLIGHT,
+    LARGE,
     QUICK,
+    SINK,
     SMALL,
     Produced,
     ProduceRun,
     Sends,
-    measure_produce,
 )
-from lakelog.jobs.benchmark.produce_report import produce_figures, produce_rows
 from tests.processes import wait_until
 
 if TYPE_CHECKING:
@@ -34,8 +37,10 @@ KINDS = [
     Sends(SMALL, DataSet(12, 100), [0.1, 0.3, 0.2], [0.1, 0.1, 0.1], 0.6),
     Sends(IN_A_ROW, DataSet(20_000, 1000), [0.5, 0.4], [0.2, 0.2]),
     Sends(IN_FLIGHT, DataSet(20_000, 1000), [0.2, 0.1, 0.3], [0.2, 0.2, 0.2]),
-    Sends("large sends", DataSet(1_000_000, 100), [2.0], [1.0]),
-    Sends("large sends", DataSet(200_000, 1000), [2.0, 1.0, 4.0], [1.0, 1.0, 1.0]),
+    Sends(LARGE, DataSet(1_000_000, 100), [2.0], [1.0]),
+    Sends(LARGE, DataSet(200_000, 1000), [2.0, 1.0, 4.0], [1.0, 1.0, 1.0]),
+    Sends(FRAME, DataSet(200_000, 1000), [8.0, 4.0], [1.0, 1.0]),
+    Sends(SINK, DataSet(200_000, 1000), [4.0], [1.0]),
 ]
 
 
@@ -52,10 +57,12 @@ def test_the_figures_are_medians() -> None:
         "arrow_mb_per_s_1kb": 100.0,
         "arrow_records_per_s_100b": 500_000,
         "arrow_records_per_s_1kb": 100_000,
+        "frame_mb_per_s_1kb": 33.3,
+        "sink_mb_per_s_1kb": 50.0,
         "cores": found["cores"],
     }
     medians = [row["median_ms"] for row in produce_rows(Produced(KINDS, rows_equal=True))]
-    assert medians == [3000, 200, 450, 200, 2000, 2000]
+    assert medians == [3000, 200, 450, 200, 2000, 2000, 6000, 4000]
 
 
 def test_records_that_differ_leave_no_time() -> None:
@@ -94,7 +101,7 @@ def test_cpu_time_is_that_of_the_sends_alone(tmp_path: Path, monkeypatch: pytest
         built.append(len(list((tmp_path / "sent").iterdir())))
         return float(len(built))
 
-    monkeypatch.setattr(produce, "cpu_seconds", seen)
+    monkeypatch.setattr(produce_run, "cpu_seconds", seen)
     sends = ProduceRun(tmp_path, _Acknowledges(), lambda: None).small(QUICK)  # type: ignore[arg-type]
     assert built == [1, 1, 2, 2, 4, 4]
     assert [each.core_seconds for each in sends] == [1.0, 1.0]
@@ -111,7 +118,7 @@ def test_the_name_of_a_process_may_have_any_bytes(tmp_path: Path) -> None:
 def test_what_was_sent_is_committed(spark: "SparkSession") -> None:
     found = measure_produce(spark, QUICK)
     assert found.rows_equal
-    assert [len(sends.seconds) for sends in found.sends] == [1, 2, 2, 1, 1, 1]
+    assert [len(sends.seconds) for sends in found.sends] == [1, 2, 2, 1, 1, 1, 1, 1]
     assert all(len(sends.seconds) == len(sends.plain_seconds) for sends in found.sends)
 
 

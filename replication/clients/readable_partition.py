@@ -75,13 +75,17 @@ class ReplicaSelector:
         Raises LeaderNotAvailableException, NotLeaderOrFollowerException, KafkaStorageException,
         CorruptRecordException, BrokerNotAvailableException.
         """
+        return self.in_rack(registration) or self._readable(registration, registration.leader)
+
+    def in_rack(self, registration: PartitionRegistration) -> ReadablePartition | None:
+        """An in-sync follower in the reader's rack, unless the leader is there too, or there is none."""
         for broker in self._nearest_first(registration):
             if broker == registration.leader:
                 break
             found = error_or(self._readable, registration, broker)
             if isinstance(found, ReadablePartition):
                 return found
-        return self._readable(registration, registration.leader)
+        return None
 
     def holding(self, registration: PartitionRegistration, start: int, stop: int) -> ReadablePartition:
         """A replica with all committed records from `start` to before `stop`: the nearest, the leader, or any other

@@ -1,0 +1,85 @@
+"""KIP-392: a consumer with a rack reads from an in-sync replica there, never past that replica's own HW."""
+
+import pytest
+
+from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.storage.log.delete_records import follow_log_starts
+from tests.clients.world import LONG, World
+from tests.storage.logs import P0, P1, TOPIC, fill, replicate, truncate
+
+
+@pytest.fixture
+def near(root):
+    """Five records of one partition: the leader's HW is 5, that of broker 2, in rack "eu", is 4."""
+    world = World(root)
+    fill(world.logs[1], P0, 2, 2, 1)
+    replicate(world.logs[1], world.logs[2], P0)
+    world.put_in_rack(2, "eu")
+    world.say(5)
+    world.say(4, broker=2)
+    return world
+
+
+def fetch(world, offset=0, rack="eu", **given):
+    (fetched,) = Consumer(world.uri, client_rack=rack).fetch(TOPIC, {0: offset}, **given).values()
+    assert fetched.error is None
+    return fetched.records["offset"].to_pylist(), fetched.high_watermark
+
+
+@pytest.mark.parametrize(
+    ("rack", "expected"), [("eu", ([1, 2, 3], 4)), ("us", ([1, 2, 3, 4], 5)), ("", ([1, 2, 3, 4], 5))]
+)
+def test_kip_392_it_is_read_up_to_its_own_hw(near, rack, expected):
+    assert fetch(near, 1, rack) == expected
+
+
+def test_kip_392_the_leader_is_read_if_it_is_in_the_rack_too(near):
+    near.put_in_rack(1, "eu")
+    assert fetch(near) == ([0, 1, 2, 3, 4], 5)
+
+
+def test_kip_392_the_leader_is_read_at_an_offset_that_the_replica_does_not_know_yet(near):
+    near.say(2, broker=2)
+    assert fetch(near, 3) == ([3, 4], 5)
+
+
+def test_kip_392_the_leader_is_read_below_the_log_start_of_the_replica(near):
+    follow_log_starts(near.logs[2], {P0: (0, 2)}, "test")
+    near.say(4, broker=2)
+    assert fetch(near, 2) == ([2, 3], 4)
+    assert fetch(near, 1) == ([1, 2, 3, 4], 5)
+
+
+def test_do_02_a_fetch_is_woken_by_the_hw_of_the_replica(near, while_waiting):
+    while_waiting(lambda: near.say(5), lambda: near.say(5, broker=2))
+    assert fetch(near, 4, max_wait_ms=LONG) == ([4], 5)
+
+
+@pytest.mark.parametrize("changes", [{"state": "Truncating"}, {"leader_epoch": 7}, {"chain": "another"}])
+def test_kip_392_a_replica_that_is_not_in_sync_is_not_read(near, changes):
+    near.say(4, broker=2, **changes)
+    assert fetch(near) == ([0, 1, 2, 3, 4], 5)
+
+
+def test_kip_392_a_replica_that_has_left_the_isr_or_lost_its_end_is_not_read(near):
+    truncate(near.logs[2], {P0: 2})
+    assert fetch(near) == ([0, 1, 2, 3, 4], 5)
+    near.change(P0, isr=(1,))
+    assert fetch(near) == ([0, 1, 2, 3, 4], 5)
+
+
+def test_kip_392_a_waiting_fetch_goes_back_to_the_leader_when_the_replica_leaves_the_isr(near, while_waiting):
+    while_waiting(lambda: near.change(P0, isr=(1,)))
+    assert fetch(near, 4, max_wait_ms=LONG) == ([4], 5)
+
+
+def test_kip_392_a_waiting_fetch_goes_back_to_the_leader_when_the_replica_stops_following(near, while_waiting):
+    while_waiting(lambda: near.say(4, broker=2, state="Truncating"))
+    assert fetch(near, 4, max_wait_ms=LONG) == ([4], 5)
+
+
+def test_kip_392_a_member_of_a_group_reads_there_too(near):
+    near.say(0, P1)
+    with Consumer(near.uri, "g", client_rack="eu", auto_offset_reset="earliest") as member:
+        member.subscribe([TOPIC])
+        assert member.poll(60)["offset"].to_pylist() == [0, 1, 2, 3]
