@@ -14,13 +14,18 @@ from lakelog.replication.simulation.stack.shared_sabotage import DIRECTED_WITHOU
 from lakelog.replication.simulation.tiers import TIERS
 
 SEEDS_THAT_CATCH = {
-    "errors_are_taken_for_landed": 38,
-    "changes_are_decided_once": 19,
-    "state_is_written_over": 28,
+    "errors_are_taken_for_landed": 23,
+    "changes_are_decided_once": 35,
+    "state_is_written_over": 11,
     "sequences_are_ignored": 13,
     "overlooks_new_broker_epochs": 7,
     "reads_any_log": 2,
     "leads_under_any_broker_epoch": 9,
+    "fetches_from_any_leader": 31,
+    "truncates_to_the_high_watermark": 17,
+    "says_so_before_it_is": 27,
+    "truncates_nothing": 7,
+    "joins_anywhere": 4,
 }  # one of the first 60 seeds catches the others
 FAILS_WITHOUT_ACKS = 1  # the first seed in which a record is lost that `acknowledges_at_once` has acknowledged
 WORLDS = 4

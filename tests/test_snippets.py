@@ -1,0 +1,186 @@
+"""Runs what the README and the pages of `docs/` show: Python and SQL in their order, commands in a shell.
+
+`docs/python-clients.md` runs in `tests/clients/test_documented_clients.py`, the queries of the past of `docs/views.md`
+run in `tests/clients/test_views.py`.
+"""
+
+import importlib
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakelog.jobs.launch.launcher import VERBS
+from lakelog.jobs.launch.spark_submit import split_arguments
+from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.local_cluster import LocalCluster
+
+HOUSE = Path(__file__).resolve().parent.parent
+PAGES = {page.name: page for page in (HOUSE / "README.md", *sorted((HOUSE / "docs").glob("*.md")))}
+ELSEWHERE = {"python-clients.md"}
+OF_THE_PAST = "then_"  # views of an earlier time
+# Commands that start no JVM and change nothing that other commands read. Only the words of the others are checked here;
+# the tests of each verb run them.
+RUN = {
+    "status",
+    "topics",
+    "consumer-groups",
+    "console-producer",
+    "console-consumer",
+    "producer-perf-test",
+    "consumer-perf-test",
+}
+NOT_OURS = {"python3", "spark-submit", "export", "pytest"}
+
+
+def blocks(page, *languages):
+    """The blocks of these languages with the text that follows each, up to the next one."""
+    found = re.findall(r"^```(\w+)\n(.*?)^```$(.*?)(?=^```[a-z]|\Z)", PAGES[page].read_text("utf-8"), re.M | re.S)
+    return [(text, after) for language, text, after in found if language in languages]
+
+
+def commands(page):
+    """The command lines of a page, each a list of words, without assignments before it and `&` behind it."""
+    for text, _ in blocks(page, "console"):
+        for line in re.findall(r"^\$ (.*?[^\\|])$", text, re.M | re.S):
+            yield line.replace("\\\n", " ")
+
+
+@pytest.fixture(scope="module")
+def lake(spark, tmp_path_factory):
+    with LocalCluster(spark, str(tmp_path_factory.mktemp("lake")), brokers=3) as running:
+        for topic in ("orders", "copies", "flights", "perf"):
+            running.admin().create_topic(topic, partitions=6, replication_factor=3)
+        with Producer(running.cluster_uri) as producer:
+            for topic in ("orders", "flights"):
+                raise_first_error(producer.send(topic, [{"key": str(n), "value": f"{topic} {n}"} for n in range(60)]))
+        yield running
+
+
+class Ended(Exception):
+    """Ends an endless loop of a page."""
+
+
+def prints(count):
+    """A `print` that ends the page after so many calls."""
+    left = itertools.count(1)
+
+    def show(*values):
+        print(*values)
+        if next(left) == count:
+            raise Ended
+
+    return show
+
+
+def run_python(page, names, places):
+    """Runs the blocks of a page one after the other."""
+    for text, _ in blocks(page, "python"):
+        for path, place in places.items():
+            text = text.replace(path, str(place))
+        exec(compile(text, page, "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("page", ["README.md", "start.md"])
+def test_a_page_that_starts_a_cluster_runs(spark, tmp_path, capsys, page):
+    names = {}
+    try:
+        run_python(page, names, {"/tmp/lake": tmp_path / "lake", "/tmp/checkpoint": tmp_path / "checkpoint"})
+    finally:
+        for name in ("query", "cluster"):
+            if name in names:
+                names[name].stop()
+    assert names["spark"] is spark
+    assert names["query"].exception() is None
+    shown = capsys.readouterr().out
+    for line in {"README.md": ["|orders|"], "start.md": ["\n100\n", "\n100 order ", "|billing |"]}[page]:
+        assert line in shown
+
+
+def test_the_consumer_of_a_group_runs(lake, capsys):
+    with pytest.raises(Ended):
+        run_python("consumer-groups.md", {"print": prints(60)}, {"/lake/cluster": lake.cluster_uri})
+    assert sorted(set(capsys.readouterr().out.split("\n"))) == sorted({"", *(f"b'orders {n}'" for n in range(60))})
+
+
+def test_the_queries_of_spark_run(spark, lake, tmp_path):
+    places = {"/lake/checkpoints": tmp_path, "/lake/cluster": lake.cluster_uri}
+    query = run_python("spark.md", {"spark": spark}, places)["query"]
+    query.processAllAvailable()
+    query.stop()
+    assert query.exception() is None
+
+
+def test_the_consumer_of_the_operator_runs(lake):
+    fetched = run_python("operations.md", {"cluster": lake}, {})["fetched"]
+    assert fetched.error is None
+    assert lake.consumer("billing").committed("orders")[0] == fetched.records.num_rows > 0
+
+
+def test_a_log_is_a_stream_of_delta(spark, lake):
+    home = Path(lake.cluster_uri).parent
+    run_python("tables.md", {"spark": spark}, {"/tmp/flights": home})
+
+
+@pytest.mark.parametrize("page", ["README.md", "tables.md", "views.md"])
+def test_a_query_has_the_columns_that_the_page_shows(spark, lake, page):
+    if page == "views.md":
+        text, _ = blocks(page, "python")[0]
+        exec(compile(text.replace("/tmp/lake/cluster", lake.cluster_uri), page, "exec"), {})
+    queries = [(query, after) for query, after in blocks(page, "sql") if OF_THE_PAST not in query]
+    for query, after in queries:
+        rows = spark.sql(query.replace("/tmp/flights", str(Path(lake.cluster_uri).parent)))
+        shown = re.search(r"^\|(.*)\|$", after, re.M)
+        assert shown, f"{page}: no result follows {query}"
+        assert rows.columns == [name.strip() for name in shown[1].split("|")]
+        rows.collect()
+    assert queries
+
+
+def test_no_page_is_left_out():
+    ran = {"README.md", "start.md", "consumer-groups.md", "spark.md", "operations.md", "tables.md", "views.md"}
+    assert {page for page in PAGES if blocks(page, "python", "sql")} - ELSEWHERE == ran
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")])
+def test_commands_have_words_that_their_verbs_know(page, monkeypatch):
+    monkeypatch.setenv("LAKELOG_CLUSTER", "/lake/cluster")
+    for line in commands(page):
+        words = shlex.split(line.rpartition("|")[2], comments=True)
+        words = [word for word in words if word != "&" and not re.match(r"[A-Z_]+=", word)]
+        if not words or words[0] in NOT_OURS or words[0].startswith(("$", "/tmp/start")):
+            continue
+        assert Path(words[0]).name in ("spark-submit.sh", "lakelog"), line
+        _, (verb, *rest) = split_arguments(words[1:])
+        if verb not in NOT_OURS:
+            importlib.import_module(VERBS[verb].module).make_parser().parse_args(rest)
+
+
+def test_commands_run_in_a_shell(lake):
+    bin = Path(sys.executable).parent
+    environment = {**os.environ, "LAKELOG_CLUSTER": lake.cluster_uri, "PATH": f"{bin}:{os.environ['PATH']}"}
+    ran = set()
+    for page in PAGES:
+        for line in commands(page):
+            verb = re.search(r"(?:lakelog|spark-submit\.sh) ([a-z-]+)", line)
+            if not verb or verb[1] not in RUN or "--create" in line:
+                continue
+            text = line.replace("/lake/cluster", lake.cluster_uri).replace("3000000", "3000")
+            done = subprocess.run(
+                ["bash", "-c", text],
+                cwd=HOUSE,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+            ran.add(verb[1])
+    assert ran == RUN
