@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lakelog.replication.clients.consumer import Consumer as Consumer
     from lakelog.replication.clients.producer import Producer as Producer
     from lakelog.replication.clients.reader import read_committed as read_committed
+    from lakelog.replication.clients.source.offsets_behind import offsets_behind_latest as offsets_behind_latest
     from lakelog.replication.clients.views import register_views as register_views
     from lakelog.replication.config import Config as Config
     from lakelog.replication.errors import LakelogException as LakelogException
@@ -27,6 +28,7 @@ _MODULES = {
     "LakelogException": "lakelog.replication.errors",
     "LocalCluster": "lakelog.replication.local_cluster",
     "Producer": "lakelog.replication.clients.producer",
+    "offsets_behind_latest": "lakelog.replication.clients.source.offsets_behind",
     "read_committed": "lakelog.replication.clients.reader",
     "register_views": "lakelog.replication.clients.views",
     "spark_session": "lakelog.jobs.launch.session",
@@ -40,6 +42,7 @@ __all__ = [
     "LocalCluster",
     "Producer",
     "__version__",
+    "offsets_behind_latest",
     "read_committed",
     "register_views",
     "spark_session",

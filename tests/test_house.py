@@ -277,7 +277,7 @@ def test_public_names_have_docstrings() -> None:
 
 def test_no_dead_files() -> None:
     """A module that nothing but its own test imports is dead."""
-    names = {name for source in sources("replication", "schemas", "jobs", DATA_SOURCE) for _, name in imports(source)}
+    names = {name for source in sources(*FOLDERS, PACKAGE, DATA_SOURCE) for _, name in imports(source)}
     modules = [source for source in sources("replication") if not source.path.endswith("/__init__.py")]
     dead = [source for source in modules if not any(within(name, source.module) for name in names)]
     no_faults(source.at(1, "nothing imports it") for source in dead)

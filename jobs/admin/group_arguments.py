@@ -5,9 +5,10 @@ import datetime as dt
 import re
 import time
 
+from lakelog.jobs.admin.group_offset_file import OffsetFile, read_offset_file
 from lakelog.jobs.admin.group_reset import TO_CURRENT, TO_EARLIEST, TO_LATEST, Rule, shift_by, to_offset, to_time
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number, whole_numbers
-from lakelog.jobs.cli.options import add_actions, add_dry_run
+from lakelog.jobs.cli.options import TEXT, add_actions, add_dry_run
 
 _HELP = {
     "list": "list the names of all groups",
@@ -29,6 +30,7 @@ GOES_WITH = {
     "state": ("describe",),
     "verbose": ("describe",),
     "execute": ("reset-offsets",),
+    "export": ("reset-offsets",),
     "dry_run": _CHANGES,
 }
 NEEDS = {"delete-offsets": ["group", "topic"]}
@@ -88,6 +90,11 @@ def _add_reset_arguments(parser: argparse.ArgumentParser) -> None:
         "--by-duration", dest="reset", type=_duration, metavar="PnDTnHnMnS",
         help="to the first record of the last hours or days, such as PT1H30M",
     )  # fmt: skip
+    rules.add_argument(
+        "--from-file", dest="reset", type=read_offset_file, metavar="FILE",
+        help="to the offsets of a CSV file, as --export prints them; it names the partitions too",
+    )  # fmt: skip
+    parser.add_argument("--export", action="store_true", help="with --reset-offsets: print the offsets as CSV")
     parser.add_argument("--execute", action="store_true", help="with --reset-offsets: set the offsets")
 
 
@@ -100,12 +107,21 @@ def check_scope(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
     if args.reset and args.action != "reset-offsets":
         parser.error("a rule such as --to-earliest goes with --reset-offsets only")
     if args.action == "reset-offsets":
-        if not (args.topic or args.all_topics):
-            parser.error("--reset-offsets needs --topic or --all-topics")
-        if args.reset is None:
-            parser.error("--reset-offsets needs a rule, such as --to-earliest")
-        if args.execute and args.dry_run:
-            parser.error("--execute does not go with --dry-run")
+        _check_reset(parser, args)
+
+
+def _check_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    has_topics = args.topic or args.all_topics
+    if isinstance(args.reset, OffsetFile) and has_topics:
+        parser.error("--from-file names the partitions, so it does not go with --topic or --all-topics")
+    if not has_topics and not isinstance(args.reset, OffsetFile):
+        parser.error("--reset-offsets needs --topic or --all-topics")
+    if args.reset is None:
+        parser.error("--reset-offsets needs a rule, such as --to-earliest")
+    if args.execute and args.dry_run:
+        parser.error("--execute does not go with --dry-run")
+    if args.export and args.output != TEXT:
+        parser.error("--export prints CSV, so it does not go with -o")
 
 
 def topic_partitions(text: str) -> tuple[str, list[int] | None]:

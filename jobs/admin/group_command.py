@@ -12,6 +12,8 @@ from lakelog.jobs.admin.group_description import (
     show_states,
 )
 from lakelog.jobs.admin.group_lag import Lag, lag_of
+from lakelog.jobs.admin.group_offset_file import OffsetFile, print_offsets
+from lakelog.jobs.admin.group_reset import Rule
 from lakelog.jobs.admin.group_view import GroupsView
 from lakelog.jobs.cli.console import FAILED, OK, say, show
 from lakelog.jobs.cli.options import TEXT
@@ -81,26 +83,29 @@ def _reset(args: argparse.Namespace) -> int:
     for name in groups.names if args.all_groups else dict.fromkeys(args.group):
         groups.free(name, not args.execute)
         committed = groups.committed(name)
-        found[name] = _new_offsets(groups, args, given or list(committed), committed)
+        rule, partitions = args.reset, given or list(committed)
+        if isinstance(rule, OffsetFile):
+            partitions = groups.partitions([(topic, [number]) for topic, number in rule.of(name)])
+            rule = rule.rule(name)
+        found[name] = _new_offsets(groups, rule, partitions, committed)
         if args.execute:
             rows = [CommittedOffset(name, t, groups.topics[t], number, o) for (t, number), o in found[name].items()]
             groups.cluster.groups.commit(rows, groups.deadline)
     if not args.execute:
         say("Nothing was written. This is what would be done; --execute does it.")
-    show_reset(found, args.output, not args.execute)
+    print_offsets(found) if args.export else show_reset(found, args.output, not args.execute)
     return OK
 
 
 def _new_offsets(
     groups: GroupsView,
-    args: argparse.Namespace,
+    rule: Rule,
     partitions: Collection[TopicPartition],
     committed: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     def ask(led: LedPartition) -> int:
         registration = led.registration
-        offset: int = args.reset(led, committed.get((registration.topic, registration.partition)))
-        return offset
+        return rule(led, committed.get((registration.topic, registration.partition)))
 
     offsets: dict[TopicPartition, int] = {}
     for partition, answer in groups.ask(partitions, ask).items():

@@ -10,6 +10,8 @@ from lakelog.replication.clients.source.partition_view import PartitionView, Reg
 from lakelog.replication.clients.source.read_plan import Bounds
 from lakelog.replication.clients.source.source_offset import SourceOffset
 from lakelog.replication.errors import OffsetOutOfRangeException
+from lakelog.replication.protocol.leader_epoch import end_offset_for, epoch_at
+from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -19,26 +21,21 @@ _WAY_OUT = "option failOnDataLoss=false warns and goes on with what is there"
 class LostRecords:
     """Finds what is lost since an offset: it fails the query, or warns and goes on with what is there."""
 
-    def __init__(self, fails: bool, begun: SourceOffset) -> None:
+    def __init__(self, fails: bool, begun: SourceOffset, ended: SourceOffset | None = None) -> None:
         self._fails = fails
         self._begun = begun
+        self._ended = ended
 
     def starts(
         self, registered: Registered, readable: Mapping[TopicPartition, ReadablePartition]
     ) -> dict[TopicPartition, int]:
         """Where the next micro-batch starts, for each partition that goes on. Raises OffsetOutOfRangeException for a
         topic that is gone or was made again, and for records that are deleted, unless the query goes on without."""
-        starts = {}
-        for partition, offset in self._begun.offsets.items():
-            if not self._is_same_topic(partition, registered):
-                continue
-            first, end = _ends(readable[partition]) if partition in readable else (offset, offset)
-            if first > offset:
-                self._report(f"{partition}: records {offset} to {first - 1} are deleted, the log starts at {first}")
-            if end < offset:  # after a clean election the new leader has all that was committed
-                self._report(f"{partition}: an unclean election has cost records {end} to {offset - 1}")
-            starts[partition] = min(max(first, offset), max(first, end))
-        return starts
+        return {
+            partition: self._kept(self._begun, partition, readable[partition]) if partition in readable else offset
+            for partition, offset in self._begun.offsets.items()
+            if self._is_same_topic(partition, registered)
+        }
 
     def bounds(
         self, view: PartitionView, registered: Registered, wanted: Bounds
@@ -46,14 +43,22 @@ class LostRecords:
         """What is left of the bounds of a micro-batch. Raises as `starts`."""
         kept = {partition: each for partition, each in wanted.items() if self._is_same_topic(partition, registered)}
         for partition, readable in view.led({partition: registered[partition] for partition in kept}).items():
-            start, stop = kept[partition]
-            first, end = _ends(readable)
-            if first > start:
-                self._report(f"{partition}: records {start} to {first - 1} are deleted, the log starts at {first}")
-            if stop > end:
-                self._report(f"{partition}: an unclean election has cost records {end} to {stop - 1}")
-            kept[partition] = max(start, first), min(stop, end)
+            start = self._kept(self._begun, partition, readable)
+            kept[partition] = start, max(start, self._kept(self._ended or self._begun, partition, readable))
         return kept
+
+    def _kept(self, known: SourceOffset, partition: TopicPartition, readable: ReadablePartition) -> int:
+        """The offset of a partition, or the nearest one at which its log goes on."""
+        offset, log = known.offsets[partition], readable.log
+        first, end = log.log_start_offset, log.log_end_offset
+        if first > offset:
+            self._report(f"{partition}: records {offset} to {first - 1} are deleted, the log starts at {first}")
+            return first
+        common = _common_end(log, offset, known.epochs.get(partition))
+        if common < offset:  # after a clean election the new leader has all that was committed
+            lost = "cost" if end < offset else "replaced"
+            self._report(f"{partition}: an unclean election has {lost} records {common} to {offset - 1}")
+        return max(first, common)
 
     def _is_same_topic(self, partition: TopicPartition, registered: Registered) -> bool:
         known, found = self._begun.topic_ids[partition.topic], registered.get(partition)
@@ -69,6 +74,27 @@ class LostRecords:
         _log.warning("%s", lost)
 
 
-def _ends(readable: ReadablePartition) -> tuple[int, int]:
-    """The log start and the LEO."""
-    return readable.log.log_start_offset, readable.log.log_end_offset
+def epochs_before(
+    offsets: Mapping[TopicPartition, int], readable: Mapping[TopicPartition, ReadablePartition],
+    begun: SourceOffset | None,
+) -> dict[TopicPartition, int]:  # fmt: skip
+    """The leader epoch of the record before each offset, where it is known: of a partition that cannot be read now, it
+    is that of the offset `begun`, if it has the same offset."""
+    found: dict[TopicPartition, int | None] = {}
+    for partition, offset in offsets.items():
+        if partition in readable:
+            log = readable[partition].log
+            found[partition] = epoch_at(log.lineage, offset - 1) if offset > log.log_start_offset else None
+        elif begun is not None and begun.offsets.get(partition) == offset:
+            found[partition] = begun.epochs.get(partition)
+    return {partition: epoch for partition, epoch in found.items() if epoch is not None}
+
+
+def _common_end(log: PartitionLog, offset: int, epoch: int | None) -> int:
+    """Up to where the log has the records before the offset, if the last of them was written under this epoch. Kafka:
+    `SubscriptionState.maybeCompleteValidation`. KIP-320."""
+    common = min(offset, log.log_end_offset)
+    if epoch is None or offset <= log.log_start_offset or epoch_at(log.lineage, common - 1) == epoch:
+        return common
+    _, end = end_offset_for(log.lineage, log.log_end_offset, epoch)
+    return min(common, end) if end >= 0 else common

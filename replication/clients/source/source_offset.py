@@ -16,6 +16,9 @@ _VERSION = 1
 class SourceOffset:
     """The next offset to read of each partition, and the id of each topic: a topic made again has another id.
 
+    `epochs`: the leader epoch of the record before the offset, where it is known. In a log that an unclean election has
+    put in the place of another, that offset has another epoch (KIP-320).
+
     Spark does not log where a query starts. So the end of the first batch has it too, as `begun`: if that batch runs
     again, it reads the same records.
     """
@@ -25,12 +28,10 @@ class SourceOffset:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_initial: bool = False
     begun: SourceOffset | None = None
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The offset for Spark, which compares it as text: equal offsets give equal texts."""
-        topics: dict[str, dict[str, int]] = {}
-        for partition, offset in sorted(self.offsets.items()):
-            topics.setdefault(partition.topic, {})[str(partition.partition)] = offset
         ids = dict(sorted(self.topic_ids.items()))
         more = {"initial": True} if self.is_initial else {}
         begun = {"begun": self.begun.to_json()} if self.begun else {}
@@ -38,7 +39,8 @@ class SourceOffset:
             "version": _VERSION,
             "cluster_id": self.cluster_id,
             "topic_ids": ids,
-            "offsets": topics,
+            "offsets": _by_topic(self.offsets),
+            **({"epochs": _by_topic(self.epochs)} if self.epochs else {}),
             **more,
             **begun,
         }
@@ -57,10 +59,17 @@ class SourceOffset:
                 f"the checkpoint is of cluster {found['cluster_id']}, the option cluster names {cluster_id}; start the "
                 "query with a new checkpointLocation"
             )
-        offsets = {
-            TopicPartition(topic, int(number)): offset
-            for topic, partitions in found["offsets"].items()
-            for number, offset in partitions.items()
-        }
+        offsets, epochs = _by_partition(found["offsets"]), _by_partition(found.get("epochs", {}))
         begun = cls.from_json(found["begun"], cluster_id) if "begun" in found else None
-        return cls(cluster_id, dict(found["topic_ids"]), offsets, found.get("initial", False), begun)
+        return cls(cluster_id, dict(found["topic_ids"]), offsets, found.get("initial", False), begun, epochs)
+
+
+def _by_topic(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    topics: dict[str, dict[str, int]] = {}
+    for partition, number in sorted(numbers.items()):
+        topics.setdefault(partition.topic, {})[str(partition.partition)] = number
+    return topics
+
+
+def _by_partition(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    return {TopicPartition(topic, int(n)): number for topic, each in topics.items() for n, number in each.items()}

@@ -17,7 +17,7 @@ from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.readable_partition import ReadablePartition
 from lakelog.replication.clients.source.columns import arrow_schema
-from lakelog.replication.clients.source.lost_records import LostRecords
+from lakelog.replication.clients.source.lost_records import LostRecords, epochs_before
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
 from lakelog.replication.clients.source.rate_limit import limited, may_start
 from lakelog.replication.clients.source.read_plan import plan_ranges, plan_tasks
@@ -63,8 +63,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _initial(self, view: PartitionView) -> SourceOffset:
         registered = view.registrations(must_exist=False)
         starting = self._options.stream_starting
-        starts = view.offsets(starting, view.led(registered)) if registered else {}
-        return replace(self._offset(registered, starts), is_initial=True)
+        led = view.led(registered)
+        starts = view.offsets(starting, led) if registered else {}
+        return replace(self._offset(registered, starts, led), is_initial=True)
 
     @plain_errors
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
@@ -73,12 +74,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = SourceOffset.from_json(start, view.cluster_id)
         registered, readable = view.retried(lambda: self._look(view))
         starts = LostRecords(self._options.fail_on_data_loss, begun).starts(registered, readable)
-        ends = {p: max(starts[p], r.high_watermark) for p, r in readable.items() if p in starts}
+        ends = {p: _end(starts[p], begun.offsets[p], r) for p, r in readable.items() if p in starts}
         new = {p: r.log.log_start_offset for p, r in readable.items() if p not in starts}
-        self._latest = self._offset(registered, {**starts, **new, **ends})
+        self._latest = self._offset(registered, {**starts, **new, **ends}, readable, begun)
         if self._target is not None:
             ends = {p: max(starts[p], min(end, self._target.get(p, 0))) for p, end in ends.items()}
-        ended = self._offset(registered, {**starts, **new, **self._within_limit(starts, ends, limit)})
+        reached = {**starts, **new, **self._within_limit(starts, ends, limit)}
+        ended = self._offset(registered, reached, readable, begun)
         if (ended.topic_ids, ended.offsets) == (begun.topic_ids, begun.offsets):
             self._rest(view)
             return start
@@ -119,9 +121,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last_start = time.monotonic()
         return limited(starts, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends
 
-    def _offset(self, registered: Registered, offsets: Mapping[TopicPartition, int]) -> SourceOffset:
+    def _offset(
+        self, registered: Registered, offsets: Mapping[TopicPartition, int],
+        readable: Mapping[TopicPartition, ReadablePartition], begun: SourceOffset | None = None,
+    ) -> SourceOffset:  # fmt: skip
         ids = {partition.topic: registered[partition].topic_id for partition in offsets}
-        return SourceOffset(self._open().cluster_id, ids, offsets)
+        epochs = epochs_before(offsets, readable, begun)
+        return SourceOffset(self._open().cluster_id, ids, offsets, epochs=epochs)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
         """`maxOffsetsPerTrigger`. Without it there is a limit that limits nothing if `minOffsetsPerTrigger` is set:
@@ -158,7 +164,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not moved:
             return []
         registered = view.registrations(must_exist=False)
-        kept = LostRecords(self._options.fail_on_data_loss, begun).bounds(view, registered, moved)
+        kept = LostRecords(self._options.fail_on_data_loss, begun, ended).bounds(view, registered, moved)
         return plan_ranges(view, registered, kept)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -179,3 +185,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for p, offset in done.offsets.items()
         ]
         self._access.commit(rows, time.monotonic() + cluster.config.request_timeout_ms / 1000)
+
+
+def _end(start: int, begun: int, readable: ReadablePartition) -> int:
+    """How far a micro-batch reads. Where the query goes back, it does only that: Spark reads from where it was."""
+    return start if start < begun else max(start, readable.high_watermark)

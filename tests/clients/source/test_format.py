@@ -3,6 +3,7 @@
 import pytest
 from pyspark.errors import AnalysisException
 
+from lakelog import offsets_behind_latest
 from tests.clients.world import World
 from tests.storage.logs import NOON, P0, P1, TOPIC, fill
 
@@ -86,6 +87,8 @@ def test_a_streaming_query_reads_each_record_once_over_restarts(spark, world, tm
         query = writer.trigger(availableNow=True).start()
         assert query.awaitTermination(120)
         assert query.exception() is None
+        (behind,) = offsets_behind_latest(query.lastProgress)
+        assert behind["maxOffsetsBehindLatest"] == 0
         return [progress["numInputRows"] for progress in query.recentProgress]
 
     assert run(maxOffsetsPerTrigger="4") == [4, 2]

@@ -179,7 +179,7 @@ def made_again(world):
 
 
 def lost_by_an_unclean_election(world):
-    """Broker 2 leads, and lacks what was committed from offset 2 on."""
+    """Broker 2 leads, lacks what was committed, and has two other records."""
     world.change(leader=2, leader_epoch=1, isr=(2,))
     lead(world.logs[2], P0, epoch=1)
     fill(world.logs[2], P0, 2, epoch=1)
@@ -211,22 +211,34 @@ def test_lost_records_end_the_query_with_what_was_lost(world, happens, text):
             ask()
 
 
-def test_an_unclean_election_that_has_cost_records_ends_the_query_too(world):
+@pytest.mark.parametrize(("more", "lost"), [(0, "cost"), (5, "replaced")])
+def test_kip_320_an_unclean_election_that_has_cost_records_ends_the_query_too(world, more, lost):
+    """Also if the new leader's log is as long by now as the one that was read."""
     reader = stream(world)
     start = reader.initialOffset()
     end = reader.latestOffset(start, EVERYTHING)
     lost_by_an_unclean_election(world)
-    text = "flights-0: an unclean election has cost records 2 to 3; option failOnDataLoss=false"
+    if more:
+        fill(world.logs[2], P0, more, epoch=1)
+        world.say(2 + more, broker=2)
+    text = f"flights-0: an unclean election has {lost} records 0 to 3; option failOnDataLoss=false"
     for ask in (lambda: reader.latestOffset(end, EVERYTHING), lambda: reader.partitions(start, end)):
         with pytest.raises(OffsetOutOfRangeException, match=text):
             ask()
     patient = stream(world, failOnDataLoss="false")
     later = patient.latestOffset(end, EVERYTHING)
-    assert offsets(later) == {TOPIC: {"0": 2, "1": 2}}, "what comes from here on is new"
+    assert offsets(later) == {TOPIC: {"0": 0, "1": 2}}, "what comes from here on is new"
     assert read(patient, end, later) == []
-    fill(world.logs[2], P0, 1, epoch=1)
-    world.say(3, broker=2)
-    assert read(patient, later, patient.latestOffset(later, EVERYTHING)) == [(0, 2)]
+    assert read(patient, later, patient.latestOffset(later, EVERYTHING)) == [(0, n) for n in range(2 + more)]
+
+
+def test_a_checkpoint_without_epochs_goes_on(world):
+    reader = stream(world)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    assert end.pop("epochs") == {TOPIC: {"0": 0, "1": 0}}
+    fill(world.logs[1], P0, 1)
+    world.say(6)
+    assert offsets(reader.latestOffset(end, EVERYTHING))[TOPIC]["0"] == 6
 
 
 def test_without_fail_on_data_loss_the_query_goes_on_with_what_is_there(world):

@@ -187,6 +187,48 @@ def test_a_reset_is_of_all_partitions_or_none(groups: Run, world: World) -> None
     assert f"InvalidRequestException: {TOPIC}-1: there is no committed offset that --shift-by could start from" in err
 
 
+def test_offsets_are_exported_to_a_file_and_set_from_it(groups: Run, world: World, tmp_path: Path) -> None:
+    world.consumer("another").commit({TOPIC: {1: 2}})
+    every = ("--reset-offsets", "--all-groups", "--all-topics", "--to-current", "--export")
+    assert groups(*every)[:2] == (0, f"another,{TOPIC},1,2\ng,{TOPIC},0,1\n")
+    status, text, _ = groups("--reset-offsets", "--group", "g", "--all-topics", "--to-current", "--export")
+    assert (status, text) == (0, f"{TOPIC},0,1\n")
+    kept = tmp_path / "offsets.csv"
+    kept.write_text(f"{TOPIC},0,3\n\n{TOPIC},1,77\n")
+    status, text, err = groups("--reset-offsets", "--group", "g", "--from-file", kept, "--execute", "--export")
+    assert (status, text) == (0, f"{TOPIC},0,3\n{TOPIC},1,2\n")
+    assert "new offset (77) is higher than latest" in err
+    assert committed(world) == {0: 3, 1: 2}
+    kept.write_text(f"g,{TOPIC},0,0\nanother,{TOPIC},1,1\n")
+    assert groups("--reset-offsets", "--all-groups", "--from-file", kept, "--execute")[0] == 0
+    assert (committed(world), committed(world, "another")) == ({0: 0, 1: 2}, {1: 1})
+    status, _, err = groups("--reset-offsets", "--group", "new", "--from-file", kept, "--execute")
+    assert (status, f"{kept}: it has no offsets for group new" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "it is empty; allowed: topic,partition,offset or group,topic,partition,offset"),
+        ("t,0\n", "line 1: 't,0'; allowed: topic,partition,offset"),
+        ("t,0,1\nt,x,1\n", "line 2: 't,x,1'; allowed"),
+        ("t,0,-1\n", "line 1: 't,0,-1'; allowed"),
+        (",0,1\n", "line 1: ',0,1'; allowed"),
+        (",t,0,1\n", "line 1: ',t,0,1'; allowed"),
+        ("t,0,1\ng,t,0,1\n", "some lines lack the group"),
+        ("t,0,1\nt,0,2\n", "line 2: t-0 stands there twice"),
+        (None, "cannot be read: "),
+    ],
+)
+def test_a_file_of_offsets_that_is_wrong(groups: Run, tmp_path: Path, text: str | None, words: str) -> None:
+    file = tmp_path / "offsets.csv"
+    if text is not None:
+        file.write_text(text)
+    status, _, err = groups("--reset-offsets", "--group", "g", "--from-file", file)
+    assert status == 2
+    assert words in err
+
+
 def test_offsets_of_a_topic_are_deleted(groups: Run, world: World) -> None:
     world.consumer("g").commit({TOPIC: {1: 2}})
     words = ("--delete-offsets", "--group", "g", "--topic", f"{TOPIC}:1")

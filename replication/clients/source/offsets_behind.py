@@ -1,0 +1,47 @@
+"""How far a streaming query is behind.
+
+Spark reports it for its Kafka source, among the metrics of a source. It takes no metrics of a source in Python, but the
+progress has both offsets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def offsets_behind_latest(progress: Mapping[str, Any] | None) -> list[dict[str, float]]:
+    """The records that were committed and not read yet at the end of a micro-batch, over the partitions of each source
+    of `format("lakelog")`: `avgOffsetsBehindLatest`, `maxOffsetsBehindLatest`, `minOffsetsBehindLatest`.
+
+    `progress` is `query.lastProgress`, or the `event.progress` of a `StreamingQueryListener`. Sources of other formats,
+    and those without a partition, are left out. Spark: `KafkaMicroBatchStream.metrics`.
+
+        print(lakelog.offsets_behind_latest(query.lastProgress))
+    """
+    found = (_behind(source) for source in (progress or {}).get("sources", ()))
+    return [_metrics(behind) for behind in found if behind]
+
+
+def _behind(source: Mapping[str, Any]) -> list[int]:
+    end, latest = (_offsets(source.get(name)) for name in ("endOffset", "latestOffset"))
+    return [max(0, offset - end.get(partition, 0)) for partition, offset in latest.items()] if end else []
+
+
+def _offsets(text: str | Mapping[str, Any] | None) -> dict[tuple[str, str], int]:
+    """The offset of each partition, from what Spark says of an offset; nothing for one of another source."""
+    try:
+        found = json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return {}
+    if not isinstance(found, Mapping) or "cluster_id" not in found:
+        return {}
+    return {(topic, number): offset for topic, each in found["offsets"].items() for number, offset in each.items()}
+
+
+def _metrics(behind: list[int]) -> dict[str, float]:
+    return {
+        "avgOffsetsBehindLatest": sum(behind) / len(behind),
+        "maxOffsetsBehindLatest": max(behind),
+        "minOffsetsBehindLatest": min(behind),
+    }

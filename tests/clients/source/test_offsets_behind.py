@@ -1,0 +1,47 @@
+"""The progress of a query says how far it is behind."""
+
+import json
+
+import pytest
+
+from lakelog import offsets_behind_latest
+from lakelog.replication.clients.source.source_offset import SourceOffset
+from lakelog.replication.protocol.record_batch import TopicPartition
+
+
+def said(**offsets):
+    """An offset as Spark has it in the progress; `t_1` is partition 1 of topic t."""
+    places = {TopicPartition(name[0], int(name[2])): offset for name, offset in offsets.items()}
+    return json.dumps(SourceOffset("c", {"t": "id"}, places).to_json())
+
+
+@pytest.mark.parametrize(
+    ("end", "latest", "expected"),
+    [
+        (said(t_0=3, t_1=5), said(t_0=10, t_1=5), [(3.5, 7, 0)]),
+        (said(t_0=3), said(t_0=3), [(0, 0, 0)]),
+        (said(t_0=3), said(t_0=4, t_1=6), [(3.5, 6, 1)]),  # a partition that is not read yet
+        (said(t_0=5), said(t_0=4), [(0, 0, 0)]),  # a new leader that does not know yet what is committed
+        (said(t_0=3), None, []),
+        (None, said(t_0=3), []),
+        (said(), said(), []),
+        ('{"logOffset": 4}', '{"logOffset": 9}', []),
+        ("7", "9", []),
+        ("no JSON", "no JSON", []),
+    ],
+)
+def test_records_that_are_committed_and_not_read_are_counted(end, latest, expected):
+    found = offsets_behind_latest({"sources": [{"endOffset": end, "latestOffset": latest}]})
+    names = [f"{kind}OffsetsBehindLatest" for kind in ("avg", "max", "min")]
+    assert [tuple(each[name] for name in names) for each in found] == expected
+
+
+def test_offsets_may_be_parsed_already_and_sources_follow_one_another():
+    source = {"endOffset": json.loads(said(t_0=1)), "latestOffset": json.loads(said(t_0=2))}
+    found = offsets_behind_latest({"sources": [{"endOffset": 1}, source, source]})
+    assert [each["maxOffsetsBehindLatest"] for each in found] == [1, 1]
+
+
+@pytest.mark.parametrize("progress", [None, {}, {"sources": []}])
+def test_a_query_without_a_micro_batch_says_nothing(progress):
+    assert offsets_behind_latest(progress) == []
