@@ -87,20 +87,25 @@ class ProduceRun:
         self.on_step = on_step
         self._count = 0
 
-    def small(self, plan: ProducePlan) -> list[Sends]:
-        """The first send of a new topic, and sends of one record a partition."""
-        data_set = DataSet(PARTITIONS, 100)
-        first, warm_up, small = (Sends(name, data_set) for name in (FIRST, "warm-up", SMALL))
-        for sends, count in ((first, 1), (warm_up, plan.warm_up_sends), (small, plan.small_sends)):
-            tables = [self.table(data_set) for _ in range(count)]
-            before = cpu_seconds()
-            for table in tables:
-                self.send(sends, table)
-            sends.core_seconds = cpu_seconds() - before
-        for sends in (first, small):
-            for number in range(len(sends.seconds)):
-                self._append_plainly(sends, data_set.table(number))
-        return [first, small]
+    def first(self) -> Sends:
+        """The first send of a new topic."""
+        return self._of_one_record_each(FIRST, 1)
+
+    def small(self, plan: ProducePlan) -> Sends:
+        """Sends of one record a partition."""
+        self._of_one_record_each("warm-up", plan.warm_up_sends)
+        return self._of_one_record_each(SMALL, plan.small_sends)
+
+    def _of_one_record_each(self, name: str, count: int) -> Sends:
+        sends = Sends(name, DataSet(PARTITIONS, 100))
+        tables = [self.table(sends.data_set) for _ in range(count)]
+        before = cpu_seconds()
+        for table in tables:
+            self.send(sends, table)
+        sends.core_seconds = cpu_seconds() - before
+        for table in tables:
+            self._append_plainly(sends, table)
+        return sends
 
     def in_a_row(self, plan: ProducePlan) -> Sends:
         """Large sends, each begun when the one before it is acknowledged."""
