@@ -102,7 +102,7 @@ def _all(command: ArgumentParser) -> None:
         "--only", metavar="WHAT,WHAT", type=_suites, default=_suites(), help="these alone; default: all of them"
     )
     command.add_argument(
-        "--pictures", metavar="FOLDER", type=Path, help="write latency.svg and growth.svg to this folder"
+        "--pictures", metavar="FOLDER", type=Path, help="write latency.svg, throughput.svg and growth.svg there"
     )
 
 

@@ -25,6 +25,8 @@ def pictures_of(suites: Mapping[str, Any]) -> dict[str, str]:
     latency = _latency(suites.get("produce", {}).get("sends", ()))
     if latency:
         found["latency.svg"] = chart("An acknowledged send, acks=all, three brokers", "bytes of a send", latency)
+        title = "Sends one after the other, acks=all, three brokers"
+        found["throughput.svg"] = chart(title, "bytes of a send", _throughput(latency), "MB/s")
     growth = _growth(suites.get("scale", {}).get("growth", ()))
     if growth:
         found["growth.svg"] = chart("One change in a cluster of many partitions", "partitions", growth)
@@ -43,13 +45,17 @@ def _latency(sends: Sequence[Mapping[str, Any]]) -> Series:
     return {name: points for name, points in lines.items() if points}
 
 
+def _throughput(latency: Series) -> Series:
+    return {name: {size: size / ms / 1000 for size, ms in points.items()} for name, points in latency.items()}
+
+
 def _growth(growth: Sequence[Mapping[str, Any]]) -> Series:
     found = {each["action"]: each["ms"] for each in growth if each["by"] == "partitions"}
     return {name: {float(n): ms for n, ms in found[name].items()} for name in _GROWING if name in found}
 
 
-def chart(title: str, across: str, series: Series) -> str:
-    """A picture of lines: `across` names the scale of x; y is in ms."""
+def chart(title: str, across: str, series: Series, unit: str = "ms") -> str:
+    """A picture of lines: `across` names the scale of x, `unit` that of y."""
     points = [point for line in series.values() for point in line.items()]
     xs, ys = ([max(1e-3, point[i]) for point in points] for i in (0, 1))
     x_of = _scale(xs, _LEFT, _WIDTH - _RIGHT)
@@ -58,7 +64,7 @@ def chart(title: str, across: str, series: Series) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
         f'font-size="12"><rect width="100%" height="100%" fill="#fff"/>',
         f'<text x="{_LEFT}" y="22" font-size="15">{escape(title)}</text>',
-        f'<text x="{_LEFT}" y="{_HEIGHT - 10}">{escape(across)}</text><text x="6" y="{_TOP - 4}">ms</text>',
+        f'<text x="{_LEFT}" y="{_HEIGHT - 10}">{escape(across)}</text><text x="6" y="{_TOP - 4}">{unit}</text>',
     ]
     for power in _powers(xs):
         x = x_of(10.0**power)

@@ -87,10 +87,12 @@ def test_pictures_are_made_of_the_figures_that_there_are() -> None:
     ]
     growth = [{"by": "partitions", "action": "producer: commits a record", "ms": {"10": 1.0, "100": 3.0}}]
     found = pictures_of({"produce": {"sends": sends}, "scale": {"growth": growth}})
-    assert set(found) == {"latency.svg", "growth.svg"}
+    assert set(found) == {"latency.svg", "throughput.svg", "growth.svg"}
     words = list(ElementTree.fromstring(found["latency.svg"]).itertext())
     assert {"1,000", "1e+09", "Lakelog", "append to one plain Delta table"} <= set(words)
-    assert found["latency.svg"].count("<circle") == 4
+    assert found["latency.svg"].count("<circle") == found["throughput.svg"].count("<circle") == 4
+    assert [">ms<" in found["latency.svg"], ">MB/s<" in found["throughput.svg"]] == [True, True]
+    assert '">100<' in found["throughput.svg"], "200 MB in half a second"
     assert pictures_of({"produce": {"error": "x"}}) == {}
 
 
