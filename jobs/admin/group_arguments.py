@@ -114,6 +114,8 @@ def _check_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) -> N
     has_topics = args.topic or args.all_topics
     if isinstance(args.reset, OffsetFile) and has_topics:
         parser.error("--from-file names the partitions, so it does not go with --topic or --all-topics")
+    if isinstance(args.reset, OffsetFile) and not args.reset.has_groups and len(set(args.group or ())) != 1:
+        parser.error(f"{args.reset.path} names no groups, so it goes with one --group only")
     if not has_topics and not isinstance(args.reset, OffsetFile):
         parser.error("--reset-offsets needs --topic or --all-topics")
     if args.reset is None:
@@ -121,7 +123,7 @@ def _check_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) -> N
     if args.execute and args.dry_run:
         parser.error("--execute does not go with --dry-run")
     if args.export and args.output != TEXT:
-        parser.error("--export prints CSV, so it does not go with -o")
+        parser.error("--export prints CSV, so it does not go with -o table or -o json")
 
 
 def topic_partitions(text: str) -> tuple[str, list[int] | None]:

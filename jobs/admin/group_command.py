@@ -20,7 +20,7 @@ from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.outcomes import say_refused
 from lakelog.jobs.cli.partition_files import TopicPartition
 from lakelog.replication.clients.led_partition import LedPartition
-from lakelog.replication.errors import LakelogException
+from lakelog.replication.errors import InvalidRequestException, LakelogException
 from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.consumer_group import ConsumerGroup
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -87,6 +87,8 @@ def _reset(args: argparse.Namespace) -> int:
         if isinstance(rule, OffsetFile):
             partitions = groups.partitions([(topic, [number]) for topic, number in rule.of(name)])
             rule = rule.rule(name)
+        elif not partitions and not args.all_groups:
+            raise InvalidRequestException(f"group {name} has committed no offsets: name topics with --topic")
         found[name] = _new_offsets(groups, rule, partitions, committed)
         if args.execute:
             rows = [CommittedOffset(name, t, groups.topics[t], number, o) for (t, number), o in found[name].items()]

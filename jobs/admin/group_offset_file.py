@@ -12,7 +12,7 @@ from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
 from lakelog.jobs.cli.partition_files import TopicPartition
 from lakelog.replication.errors import InvalidRequestException
 
-_FORM = "allowed: topic,partition,offset or group,topic,partition,offset"
+_FORM = "allowed: topic,partition,offset or group,topic,partition,offset, such as orders,0,42"
 
 
 class OffsetFile(NamedTuple):
@@ -20,6 +20,11 @@ class OffsetFile(NamedTuple):
 
     path: str
     offsets: Mapping[tuple[str, str, int], int]
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether the lines name groups: all do, or none."""
+        return all(group for group, *_ in self.offsets)
 
     def of(self, group: str) -> dict[TopicPartition, int]:
         """The offsets of a group. Raises InvalidRequestException if there are none."""
@@ -37,9 +42,9 @@ class OffsetFile(NamedTuple):
 
 
 def read_offset_file(path: str) -> OffsetFile:
-    """A file of such lines. Raises ArgumentTypeError that names the line."""
+    """Reads the CSV, with or without a byte order mark. Raises ArgumentTypeError, which names a line that is wrong."""
     try:
-        lines = list(csv.reader(Path(path).read_text("utf-8").splitlines()))
+        lines = list(csv.reader(Path(path).read_text("utf-8-sig").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ArgumentTypeError(f"{path} cannot be read: {error}") from None
     found: dict[tuple[str, str, int], int] = {}
@@ -47,7 +52,7 @@ def read_offset_file(path: str) -> OffsetFile:
         if words:
             key, offset = _parsed(f"{path}, line {number}", words)
             if key in found:
-                raise ArgumentTypeError(f"{path}, line {number}: {key[1]}-{key[2]} stands there twice")
+                raise ArgumentTypeError(f"{path}, line {number}: {key[1]}-{key[2]} is given twice")
             found[key] = offset
     if len({not group for group, *_ in found}) != 1:
         raise ArgumentTypeError(f"{path}: " + ("some lines lack the group" if found else f"it is empty; {_FORM}"))

@@ -5,6 +5,7 @@ import argparse
 from collections.abc import Callable, Iterable
 
 MAX_INT, MAX_OFFSET = 2**31 - 1, 2**63 - 1
+_MOST_DIGITS = 100  # int() refuses a text of more than 4,300 digits
 
 
 def whole_number(low: int = -MAX_INT, high: int = MAX_INT) -> Callable[[str], int]:
@@ -12,7 +13,8 @@ def whole_number(low: int = -MAX_INT, high: int = MAX_INT) -> Callable[[str], in
 
     def number(text: str) -> int:
         digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit() and low <= int(text) <= high):
+        is_readable = digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
+        if not (is_readable and low <= int(text) <= high):
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
         return int(text)
 

@@ -213,10 +213,12 @@ def test_offsets_are_exported_to_a_file_and_set_from_it(groups: Run, world: Worl
         ("t,0\n", "line 1: 't,0'; allowed: topic,partition,offset"),
         ("t,0,1\nt,x,1\n", "line 2: 't,x,1'; allowed"),
         ("t,0,-1\n", "line 1: 't,0,-1'; allowed"),
+        (f"t,0,{'9' * 5000}\n", "9'; allowed: topic,partition,offset"),
+        ("topic,partition,offset\n", "such as orders,0,42"),
         (",0,1\n", "line 1: ',0,1'; allowed"),
         (",t,0,1\n", "line 1: ',t,0,1'; allowed"),
         ("t,0,1\ng,t,0,1\n", "some lines lack the group"),
-        ("t,0,1\nt,0,2\n", "line 2: t-0 stands there twice"),
+        ("t,0,1\nt,0,2\n", "line 2: t-0 is given twice"),
         (None, "cannot be read: "),
     ],
 )
@@ -227,6 +229,28 @@ def test_a_file_of_offsets_that_is_wrong(groups: Run, tmp_path: Path, text: str 
     status, _, err = groups("--reset-offsets", "--group", "g", "--from-file", file)
     assert status == 2
     assert words in err
+
+
+def test_a_file_that_a_spreadsheet_has_saved(groups: Run, tmp_path: Path) -> None:
+    file = tmp_path / "offsets.csv"
+    file.write_bytes(f"{TOPIC},0,3\r\n".encode("utf-8-sig"))
+    run = groups("--reset-offsets", "--group", "g", "--from-file", file, "-o", "json")
+    assert [(row["topic"], row["new_offset"]) for row in rows(run)] == [(TOPIC, 3)]
+
+
+@pytest.mark.parametrize("chosen", [("--all-groups",), ("--group", "g", "--group", "another")])
+def test_a_file_without_groups_is_for_one_group(groups: Run, world: World, tmp_path: Path, chosen: Any) -> None:
+    file = tmp_path / "offsets.csv"
+    file.write_text(f"{TOPIC},0,3\n")
+    status, _, err = groups("--reset-offsets", *chosen, "--from-file", file, "--execute")
+    assert (status, committed(world)) == (2, {0: 1})
+    assert f"{file} names no groups, so it goes with one --group only" in err
+
+
+def test_a_group_without_offsets_has_nothing_to_reset_or_export(groups: Run) -> None:
+    status, out, err = groups("--reset-offsets", "--group", "new", "--all-topics", "--to-current", "--export")
+    assert (status, out) == (1, "")
+    assert "InvalidRequestException: group new has committed no offsets: name topics with --topic" in err
 
 
 def test_offsets_of_a_topic_are_deleted(groups: Run, world: World) -> None:
