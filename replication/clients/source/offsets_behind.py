@@ -15,10 +15,13 @@ def offsets_behind_latest(progress: Mapping[str, Any] | None) -> list[dict[str, 
     of `format("lakelog")`: `avgOffsetsBehindLatest`, `maxOffsetsBehindLatest`, `minOffsetsBehindLatest`.
 
     `progress` is `query.lastProgress`, or the `event.progress` of a `StreamingQueryListener`. Sources of other formats,
-    and those without a partition, are left out. Spark: `KafkaMicroBatchStream.metrics`.
+    and those without a partition, are left out. Raises TypeError for anything else, such as the query itself. Spark:
+    `KafkaMicroBatchStream.metrics`.
 
         print(lakelog.offsets_behind_latest(query.lastProgress))
     """
+    if not isinstance(progress, Mapping | None):
+        raise TypeError(f"progress is a {type(progress).__name__}; give query.lastProgress, or event.progress")
     found = (_behind(source) for source in (progress or {}).get("sources", ()))
     return [_metrics(behind) for behind in found if behind]
 

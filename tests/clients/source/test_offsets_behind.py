@@ -42,6 +42,12 @@ def test_offsets_may_be_parsed_already_and_sources_follow_one_another():
     assert [each["maxOffsetsBehindLatest"] for each in found] == [1, 1]
 
 
+@pytest.mark.parametrize("progress", [object(), "{}", [{"sources": []}]])
+def test_what_is_no_progress_is_refused(progress):
+    with pytest.raises(TypeError, match=r"^progress is a (object|str|list); give query.lastProgress, or event"):
+        offsets_behind_latest(progress)
+
+
 @pytest.mark.parametrize("progress", [None, {}, {"sources": []}])
 def test_a_query_without_a_micro_batch_says_nothing(progress):
     assert offsets_behind_latest(progress) == []
