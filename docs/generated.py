@@ -27,7 +27,7 @@ _COPIES = {"README.md": "index.md", "replication/README.md": "protocol.md", "sch
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages to those of the folder."""
+    """Adds the pages of `pages` to those of the folder `docs`."""
     from mkdocs.structure.files import File
 
     for path, text in pages().items():
@@ -42,7 +42,7 @@ def pages() -> dict[str, str]:
 
 
 def _relinked(text: str) -> str:
-    """The same with links to pages of the site."""
+    """The text with its links to files of the checkout made links to pages of the site."""
     for source, page in (*_COPIES.items(), ("docs/", "")):
         text = text.replace(f"]({source}", f"]({page}")
     return text
@@ -107,8 +107,7 @@ def _spark_options(options: Mapping[str, tuple[str, str]]) -> str:
 def _client_settings(kind: type[ClientConfig]) -> str:
     """The settings of a client; its docstring explains each."""
     rows = ((f"`{f.name}`", _default(f.default), str(f.metadata["type"])) for f in fields(kind))
-    first, _, text = (kind.__doc__ or "").partition("\n\n")
-    explained = " ".join(f"{first}\n\n{text}".split())
+    explained = " ".join((kind.__doc__ or "").split())
     return f"{explained}\n\n{table(('setting', 'default', 'allowed'), rows)}"
 
 

@@ -45,7 +45,7 @@ def blocks(page, *languages):
 
 
 def commands(page):
-    """The command lines of a page, each a list of words, without assignments before it and `&` behind it."""
+    """The commands of a page; those of several lines are joined to one."""
     for text, _ in blocks(page, "console"):
         for line in re.findall(r"^\$ (.*?[^\\|])$", text, re.M | re.S):
             yield line.replace("\\\n", " ")

@@ -28,7 +28,7 @@ PATIENCE = 300.0  # s
 
 
 class Feeder(threading.Thread):
-    """Sends rising numbers to the topic `in` while it may. `acknowledged`: the number of those that were."""
+    """Sends the numbers from 0 on to the topic `in` while `may_send` is set. `acknowledged`: how many have arrived."""
 
     def __init__(self, cluster):
         super().__init__(daemon=True)
@@ -88,7 +88,8 @@ class Scene:
         self.feeder.may_send.set()
 
     def _read(self, topic):
-        """A topic that is made again ends a query otherwise. Records that are lost are missing at the end."""
+        """A stream of the topic. With failOnDataLoss=true it would end when the topic is made again. Records that it
+        loses are missing in the table at the end of the test."""
         return self.spark.readStream.format("lakelog").options(
             cluster=self.cluster, subscribe=topic, startingOffsets="earliest", failOnDataLoss="false"
         ).load()  # fmt: skip

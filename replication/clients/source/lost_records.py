@@ -56,7 +56,7 @@ class LostRecords:
             return first
         common = _common_end(log, offset, known.epochs.get(partition))
         if common < offset:  # after a clean election the new leader has all that was committed
-            lost = "cost" if end < offset else "replaced"
+            lost = "removed" if end < offset else "replaced"
             self._report(f"{partition}: an unclean election has {lost} records {common} to {offset - 1}")
         return max(first, common)
 

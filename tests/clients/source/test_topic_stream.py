@@ -211,8 +211,8 @@ def test_lost_records_end_the_query_with_what_was_lost(world, happens, text):
             ask()
 
 
-@pytest.mark.parametrize(("more", "lost"), [(0, "cost"), (5, "replaced")])
-def test_kip_320_an_unclean_election_that_has_cost_records_ends_the_query_too(world, more, lost):
+@pytest.mark.parametrize(("more", "lost"), [(0, "removed"), (5, "replaced")])
+def test_kip_320_an_unclean_election_that_has_removed_records_ends_the_query_too(world, more, lost):
     """Also if the new leader's log is as long by now as the one that was read."""
     reader = stream(world)
     start = reader.initialOffset()
