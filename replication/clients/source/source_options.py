@@ -25,7 +25,7 @@ OPTIONS: Mapping[str, tuple[str, str]] = {
     "assign": ("", 'partitions to read, such as {"orders": [0, 1]}'),
     "startingOffsets": (
         "earliest (batch), latest (stream)",
-        "earliest, latest, group, or an offset a partition",
+        "earliest, latest, group, or an offset for each partition",
     ),
     "endingOffsets": ("latest", "latest, or an offset for each partition (excluded); batch only"),
     "startingTimestamp": ("", "ms since 1970: each partition starts at the first record from then on"),
