@@ -33,7 +33,8 @@ def make_parser() -> VerbParser:
     parser.add_argument("--print-data-log", action="store_true", help="show the records of each batch too")
     parser.add_argument(
         "--verify", action="store_true",
-        help="read every row of the log, compare it with its batch's digest, and look for gaps between batches",
+        help="compare every file and every row of the log with the digests that were committed, and look for gaps "
+        "between batches",
     )  # fmt: skip
     add_output(parser, (TEXT, JSON))
     add_command_config(parser, "credentials of the root")

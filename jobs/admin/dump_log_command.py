@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.jobs.admin.log_files import InspectedFile, LogRows, gaps, log_files, read_rows
+from lakelog.jobs.admin.log_files import InspectedFile, LogRows, content_fault, gaps, log_files, read_rows
 from lakelog.jobs.cli.console import FAILED, OK, say
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.settings import settings
@@ -139,7 +139,7 @@ def _object(
     return {
         "file": file.name,
         "bytes": file.segment.file.size,
-        "fault": rows.fault,
+        "fault": rows.fault or (content_fault(log, file.segment) if args.verify else None),
         "batches": [_batch_row(header, rows.records, args) for header in chosen],
         "producers": [row for row in producers if _is_of(row["topic"], row["partition"], args)],
     }

@@ -18,7 +18,7 @@ from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.record_digest import record_digest
-from lakelog.replication.storage.log.segment import Segment, read_records, read_segment, record_bytes
+from lakelog.replication.storage.log.segment import Segment, read_file, read_records, read_segment, record_bytes
 from lakelog.schemas import LOG
 
 _READERS = 8
@@ -87,6 +87,16 @@ def read_rows(root: StorageRoot, segment: Segment) -> LogRows:
         return LogRows(records, _fault(segment, records))
     except _BROKEN as error:
         return LogRows(None, _words(root, segment.name, error))
+
+
+def content_fault(root: StorageRoot, segment: Segment) -> str | None:
+    """Why the bytes of a file are not the committed ones; None if they are, or if its name has no digest. A changed
+    byte may lie where no row is affected, for example in the header of a page."""
+    try:
+        read_file(root, segment.file)
+    except _BROKEN as error:
+        return _words(root, segment.name, error)
+    return None
 
 
 def _fault(segment: Segment, records: pa.Table) -> str | None:

@@ -308,6 +308,15 @@ def test_pages_that_cannot_be_read_are_found_when_rows_are_wanted(dump: Run, log
         assert err.startswith(f"lakelog: CorruptRecordException: {log.root.path(second)}: ")
 
 
+def test_a_changed_byte_that_no_row_depends_on_is_found(dump: Run, log: ReplicaLog) -> None:
+    _, second = names(log)
+    _overwrite(log, second, b"parquet-cpp", b"parquet-CPP")
+    assert dump("--print-data-log")[0] == 0
+    status, _, err = dump("--verify")
+    assert (status, err.splitlines()[-1]) == (1, "files: 2, broken: 1, gaps between batches: 0")
+    assert "bytes that were committed" in err
+
+
 GAPS = {
     "offsets are missing": (log_rows(P0, 7, 1, epoch=2), "begins at offset 7, but {second} ends before 5"),
     "offsets come twice": (log_rows(P0, 4, 1, epoch=2), "begins at offset 4, but {second} ends before 5"),
