@@ -79,8 +79,12 @@ def _reset(args: argparse.Namespace) -> int:
     """All partitions of a group are set, or none: an error in one of them is raised."""
     groups = GroupsView(args)
     given = groups.partitions(args.topic or ())
+    names = groups.names if args.all_groups else list(dict.fromkeys(args.group))
+    if isinstance(args.reset, OffsetFile):
+        for name in names:
+            args.reset.of(name)  # a group that the file lacks is an error before another group is set
     found = {}
-    for name in groups.names if args.all_groups else dict.fromkeys(args.group):
+    for name in names:
         groups.free(name, not args.execute)
         committed = groups.committed(name)
         rule, partitions = args.reset, given or list(committed)

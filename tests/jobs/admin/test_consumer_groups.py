@@ -204,6 +204,10 @@ def test_offsets_are_exported_to_a_file_and_set_from_it(groups: Run, world: Worl
     assert (committed(world), committed(world, "another")) == ({0: 0, 1: 2}, {1: 1})
     status, _, err = groups("--reset-offsets", "--group", "new", "--from-file", kept, "--execute")
     assert (status, f"{kept}: it has no offsets for group new" in err) == (1, True)
+    kept.write_text(f"another,{TOPIC},1,0\n")
+    status, _, err = groups("--reset-offsets", "--all-groups", "--from-file", kept, "--execute")
+    assert (status, f"{kept}: it has no offsets for group g" in err) == (1, True)
+    assert committed(world, "another") == {1: 1}, "no group is set"
 
 
 @pytest.mark.parametrize(
