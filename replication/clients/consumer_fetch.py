@@ -55,7 +55,8 @@ def fetch_records(
     rack: str | None = None,
 ) -> dict[TopicPartition, FetchedRecords]:  # fmt: skip
     """The records of each partition from its offset to the HW, or its error; see `Consumer.fetch`. `rack`: where the
-    reader is. An in-sync replica there is read up to its own HW, if it has the offset, and else the leader."""
+    reader is. An in-sync replica there is read up to its own HW, if it has the offset and its files can be read, and
+    else the leader."""
     deadline = time.monotonic() + max_wait_ms / 1000
     try:
         fetch = _DelayedFetch(view, offsets, min_bytes, max_bytes, rack)
@@ -134,6 +135,7 @@ class _DelayedFetch:
         self._max_bytes = max_bytes
         self._rack = rack
         self._near: dict[TopicPartition, ReadablePartition] = {}  # read last, instead of the leader
+        self._broken: set[TopicPartition] = set()  # those of which only the leader is read, as a file could not be
         self._watches: dict[str, TopicWatch | LakelogException] = {}
         for topic in {partition.topic for partition in offsets}:
             self._watches[topic] = self._watch(topic)
@@ -160,9 +162,12 @@ class _DelayedFetch:
         found = {partition: self._look(partition, offset, refreshed) for partition, offset in self._offsets.items()}
         readable = [f if isinstance(f, LakelogException) else sum(f.sizes) for f in found.values()]
         outcome = fetch_outcome(readable, self._min_bytes, self._max_bytes, time_is_over)
-        if outcome.is_done:
-            self.answers = self._read(found)
-        return outcome.is_done
+        if not outcome.is_done:
+            return False
+        self.answers = self._read(found)
+        broken = {partition for partition in self._near if self.answers[partition].error}
+        self._broken |= broken
+        return not broken or self.attempt(time_is_over)
 
     def _find_near(self) -> dict[TopicPartition, ReadablePartition]:
         """The replicas that are read instead of leaders: those in the reader's rack that have the offset."""
@@ -170,6 +175,8 @@ class _DelayedFetch:
             return {}
         selector, chosen = ReplicaSelector(self._view, self._rack), dict[TopicPartition, ReadablePartition]()
         for partition, offset in self._offsets.items():
+            if partition in self._broken:
+                continue
             watch = self._watches[partition.topic]
             seen = watch.seen.get(partition.partition) if isinstance(watch, TopicWatch) else None
             near = selector.in_rack(seen.registration) if seen else None

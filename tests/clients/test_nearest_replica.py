@@ -78,6 +78,20 @@ def test_kip_392_a_waiting_fetch_goes_back_to_the_leader_when_the_replica_stops_
     assert fetch(near, 4, max_wait_ms=LONG) == ([4], 5)
 
 
+def test_kip_392_the_leader_is_read_if_a_file_of_the_replica_cannot_be(near):
+    """Kafka: a consumer goes back to the leader after an error of its preferred replica."""
+    with Consumer(near.uri, client_rack="eu") as consumer:
+        assert consumer.fetch(TOPIC, {0: 0})[0].high_watermark == 4
+        for name in near.logs[2].refresh().segments:
+            near.logs[2].root.delete(name)
+        fetched = consumer.fetch(TOPIC, {0: 0})[0]
+        assert (fetched.error, fetched.high_watermark) == (None, 5)
+        assert fetched.records["offset"].to_pylist() == [0, 1, 2, 3, 4]
+        for name in near.logs[1].refresh().segments:
+            near.logs[1].root.delete(name)
+        assert consumer.fetch(TOPIC, {0: 0})[0].error.name == "CorruptRecordException"
+
+
 def test_kip_392_a_member_of_a_group_reads_there_too(near):
     near.say(0, P1)
     with Consumer(near.uri, "g", client_rack="eu", auto_offset_reset="earliest") as member:
