@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from lakelog.replication.clients.readable_partition import ReadablePartition
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered
 from lakelog.replication.clients.source.read_plan import Bounds
-from lakelog.replication.clients.source.source_offset import SourceOffset
+from lakelog.replication.clients.source.source_offset import LastEpoch, SourceOffset
 from lakelog.replication.errors import OffsetOutOfRangeException
 from lakelog.replication.protocol.leader_epoch import end_offset_for, epoch_at
 from lakelog.replication.protocol.partition_log import PartitionLog
@@ -75,26 +75,41 @@ class LostRecords:
 
 
 def epochs_before(
-    offsets: Mapping[TopicPartition, int], readable: Mapping[TopicPartition, ReadablePartition],
-    begun: SourceOffset | None,
-) -> dict[TopicPartition, int]:  # fmt: skip
-    """The leader epoch of the record before each offset, where it is known: of a partition that cannot be read now, it
-    is that of the offset `begun`, if it has the same offset."""
-    found: dict[TopicPartition, int | None] = {}
-    for partition, offset in offsets.items():
-        if partition in readable:
-            log = readable[partition].log
-            found[partition] = epoch_at(log.lineage, offset - 1) if offset > log.log_start_offset else None
-        elif begun is not None and begun.offsets.get(partition) == offset:
-            found[partition] = begun.epochs.get(partition)
-    return {partition: epoch for partition, epoch in found.items() if epoch is not None}
+    known: SourceOffset, readable: Mapping[TopicPartition, ReadablePartition], begun: SourceOffset | None
+) -> dict[TopicPartition, LastEpoch]:
+    """The leader epoch of the record before each offset that is `known`. It stays that of the offset `begun` where that
+    is the same: a partition may be unreadable for a while, or have no record left."""
+    found = {}
+    for partition, offset in known.offsets.items():
+        kept = begun.epochs.get(partition) if begun and _is_same(known, begun, partition) else None
+        if kept is None and partition in readable:
+            kept = _last_epoch(readable[partition].log, offset)
+        if kept is not None:
+            found[partition] = kept
+    return found
 
 
-def _common_end(log: PartitionLog, offset: int, epoch: int | None) -> int:
-    """Up to where the log has the records before the offset, if the last of them was written under this epoch. Kafka:
-    `SubscriptionState.maybeCompleteValidation`. KIP-320."""
+def _is_same(one: SourceOffset, other: SourceOffset, partition: TopicPartition) -> bool:
+    topic, offset = one.topic_ids[partition.topic], one.offsets[partition]
+    return (topic, offset) == (other.topic_ids.get(partition.topic), other.offsets.get(partition))
+
+
+def _last_epoch(log: PartitionLog, offset: int) -> LastEpoch | None:
+    """The epoch of the record before the offset; None if the log does not have that record any more."""
+    entries = [entry for entry in log.lineage if log.log_start_offset <= entry.start_offset < offset]
+    return LastEpoch(*entries[-1][:2]) if entries else None
+
+
+def _common_end(log: PartitionLog, offset: int, last: LastEpoch | None) -> int:
+    """Up to where the log has the records before the offset, if the last of them are of this epoch.
+
+    A log without that epoch may have records of older ones there: an earlier leader's, which nobody else had.
+
+    Kafka: `SubscriptionState.maybeCompleteValidation`. KIP-320; KIP-279 for a log without the epoch.
+    """
     common = min(offset, log.log_end_offset)
-    if epoch is None or offset <= log.log_start_offset or epoch_at(log.lineage, common - 1) == epoch:
+    if last is None or offset <= log.log_start_offset or epoch_at(log.lineage, common - 1) == last.leader_epoch:
         return common
-    _, end = end_offset_for(log.lineage, log.log_end_offset, epoch)
-    return min(common, end) if end >= 0 else common
+    known, end = end_offset_for(log.lineage, log.log_end_offset, last.leader_epoch)
+    common = min(common, end) if end >= 0 else common
+    return common if known == last.leader_epoch else min(common, last.start_offset)

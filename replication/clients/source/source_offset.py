@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.protocol.record_batch import TopicPartition
 
 _VERSION = 1
+Each = TypeVar("Each")
+
+
+class LastEpoch(NamedTuple):
+    """The leader epoch of the last record before an offset, and the first offset that the log had of it."""
+
+    leader_epoch: int
+    start_offset: int
 
 
 @dataclass(frozen=True)
 class SourceOffset:
     """The next offset to read of each partition, and the id of each topic: a topic made again has another id.
 
-    `epochs`: the leader epoch of the record before the offset, where it is known. In a log that an unclean election has
-    put in the place of another, that offset has another epoch (KIP-320).
+    `epochs`: the leader epoch of the record before the offset, where it is known, and where that epoch starts. In a log
+    that an unclean election has put in the place of another, that record has another epoch (KIP-320).
 
     Spark does not log where a query starts. So the end of the first batch has it too, as `begun`: if that batch runs
     again, it reads the same records.
@@ -28,7 +36,7 @@ class SourceOffset:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_initial: bool = False
     begun: SourceOffset | None = None
-    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    epochs: Mapping[TopicPartition, LastEpoch] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The offset for Spark, which compares it as text: equal offsets give equal texts."""
@@ -40,7 +48,7 @@ class SourceOffset:
             "cluster_id": self.cluster_id,
             "topic_ids": ids,
             "offsets": _by_topic(self.offsets),
-            **({"epochs": _by_topic(self.epochs)} if self.epochs else {}),
+            **({"epochs": _by_topic({p: list(epoch) for p, epoch in self.epochs.items()})} if self.epochs else {}),
             **more,
             **begun,
         }
@@ -59,17 +67,22 @@ class SourceOffset:
                 f"the checkpoint is of cluster {found['cluster_id']}, the option cluster names {cluster_id}; start the "
                 "query with a new checkpointLocation"
             )
-        offsets, epochs = _by_partition(found["offsets"]), _by_partition(found.get("epochs", {}))
+        offsets = _by_partition(found["offsets"])
+        epochs = {  # as a number alone they are those of an earlier version, without their start
+            partition: LastEpoch(*epoch)
+            for partition, epoch in _by_partition(found.get("epochs", {})).items()
+            if not isinstance(epoch, int)
+        }
         begun = cls.from_json(found["begun"], cluster_id) if "begun" in found else None
         return cls(cluster_id, dict(found["topic_ids"]), offsets, found.get("initial", False), begun, epochs)
 
 
-def _by_topic(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    topics: dict[str, dict[str, int]] = {}
-    for partition, number in sorted(numbers.items()):
-        topics.setdefault(partition.topic, {})[str(partition.partition)] = number
+def _by_topic(values: Mapping[TopicPartition, Each]) -> dict[str, dict[str, Each]]:
+    topics: dict[str, dict[str, Each]] = {}
+    for partition in sorted(values):
+        topics.setdefault(partition.topic, {})[str(partition.partition)] = values[partition]
     return topics
 
 
-def _by_partition(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    return {TopicPartition(topic, int(n)): number for topic, each in topics.items() for n, number in each.items()}
+def _by_partition(topics: Mapping[str, Mapping[str, Each]]) -> dict[TopicPartition, Each]:
+    return {TopicPartition(topic, int(n)): value for topic, each in topics.items() for n, value in each.items()}

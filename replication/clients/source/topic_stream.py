@@ -126,8 +126,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         readable: Mapping[TopicPartition, ReadablePartition], begun: SourceOffset | None = None,
     ) -> SourceOffset:  # fmt: skip
         ids = {partition.topic: registered[partition].topic_id for partition in offsets}
-        epochs = epochs_before(offsets, readable, begun)
-        return SourceOffset(self._open().cluster_id, ids, offsets, epochs=epochs)
+        found = SourceOffset(self._open().cluster_id, ids, offsets)
+        return replace(found, epochs=epochs_before(found, readable, begun))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
         """`maxOffsetsPerTrigger`. Without it there is a limit that limits nothing if `minOffsetsPerTrigger` is set:

@@ -1,0 +1,98 @@
+"""KIP-320: a query finds the records that an unclean election has replaced, whatever log is in their place."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from lakelog.replication.clients.source.source_offset import LastEpoch, SourceOffset
+from lakelog.replication.errors import OffsetOutOfRangeException
+from lakelog.replication.protocol.record_batch import TopicPartition
+from tests.clients.source.reads import places, rows, stream_reader
+from tests.storage.logs import P0, P1, TOPIC, fill, lead, replicate, start_at
+
+EVERYTHING = ReadAllAvailable()
+
+
+def stream(world, **given):
+    return stream_reader(world, startingOffsets="earliest", **given)
+
+
+def read_all(reader, end):
+    """The records of all micro-batches until nothing is new."""
+    found = []
+    while (last := reader.latestOffset(end, EVERYTHING)) != end:
+        found, end = found + places(rows(reader, reader.partitions(end, last))), last
+    return found
+
+
+@pytest.fixture
+def older(world):
+    """Broker 2 led epoch 1, and has records 5-8 of it that nobody else has. Broker 1 leads epoch 2 from 5 to 7."""
+    replicate(world.logs[1], world.logs[2], P0)
+    lead(world.logs[2], P0, epoch=1)
+    fill(world.logs[2], P0, 4, epoch=1)
+    world.change(leader_epoch=2)
+    lead(world.logs[1], P0, epoch=2)
+    fill(world.logs[1], P0, 3, epoch=2)
+    world.say(8)
+    return world
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_kip_320_records_of_an_older_epoch_in_their_place_are_found(older, more):
+    reader = stream(older)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    assert end["epochs"][TOPIC]["0"] == [2, 5]
+    older.change(leader=2, leader_epoch=3, isr=(2,))
+    lead(older.logs[2], P0, epoch=3)
+    if more:
+        fill(older.logs[2], P0, more, epoch=3)
+    older.say(9 + more, broker=2)
+    for ask in (lambda: reader.latestOffset(end, EVERYTHING), lambda: reader.partitions(start, end)):
+        with pytest.raises(OffsetOutOfRangeException, match="an unclean election has replaced records 5 to 7"):
+            ask()
+    assert read_all(stream(older, failOnDataLoss="false"), end) == [(0, n) for n in range(5, 9 + more)]
+
+
+def test_kip_320_an_epoch_stays_known_when_its_records_are_deleted(world):
+    """The other partition goes on meanwhile, so the offset in the checkpoint is a new one."""
+    reader = stream(world)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    start_at(world.logs[1], P0, 4)
+    world.say(4)
+    fill(world.logs[1], P1, 1)
+    world.say(3, P1)
+    end = reader.latestOffset(end, EVERYTHING)
+    assert end["epochs"] == {TOPIC: {"0": [0, 0], "1": [0, 0]}}
+    world.change(leader=2, leader_epoch=1, isr=(2,))
+    lead(world.logs[2], P0, epoch=1)
+    fill(world.logs[2], P0, 7, epoch=1)
+    world.say(7, broker=2)
+    with pytest.raises(OffsetOutOfRangeException, match="an unclean election has replaced records 0 to 3"):
+        reader.latestOffset(end, EVERYTHING)
+
+
+def test_kip_320_a_clean_election_and_deletions_are_no_loss(older):
+    """The next leader's log starts elsewhere, and has the records of each epoch."""
+    reader = stream(older)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    for first, epoch in ((6, 3), (8, 4)):
+        start_at(older.logs[1], P0, first)
+        lead(older.logs[1], P0, epoch=epoch)
+        older.change(leader_epoch=epoch)
+        older.say(8)
+        assert reader.latestOffset(end, EVERYTHING) == end
+    fill(older.logs[1], P0, 1, epoch=4)
+    older.say(9)
+    assert read_all(reader, end) == [(0, 8)]
+
+
+def test_an_offset_of_a_checkpoint_says_what_it_said():
+    place = TopicPartition(TOPIC, 0)
+    offset = SourceOffset("c", {TOPIC: "id"}, {place: 8}, epochs={place: LastEpoch(2, 5)})
+    written = offset.to_json()
+    assert SourceOffset.from_json(json.loads(json.dumps(written)), "c") == offset
+    assert SourceOffset.from_json({**written, "epochs": {TOPIC: {"0": 2}}}, "c") == replace(offset, epochs={})
