@@ -37,6 +37,18 @@ class LostRecords:
             if self._is_same_topic(partition, registered)
         }
 
+    def target(
+        self, target: Mapping[TopicPartition, int], readable: Mapping[TopicPartition, ReadablePartition]
+    ) -> dict[TopicPartition, int]:
+        """Where a query ends that reads what was committed up to the `target`. Raises as `starts`."""
+        left = dict(target)
+        for partition, offset in target.items():
+            end = readable[partition].log.log_end_offset if partition in readable else offset
+            if end < offset:
+                self._report(f"{partition}: an unclean election has cost records {end} to {offset - 1}")
+                left[partition] = end
+        return left
+
     def bounds(
         self, view: PartitionView, registered: Registered, wanted: Bounds
     ) -> dict[TopicPartition, tuple[int, int]]:

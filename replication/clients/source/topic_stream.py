@@ -73,11 +73,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = self._open()
         begun = SourceOffset.from_json(start, view.cluster_id)
         registered, readable = view.retried(lambda: self._look(view))
-        starts = LostRecords(self._options.fail_on_data_loss, begun).starts(registered, readable)
+        lost = LostRecords(self._options.fail_on_data_loss, begun)
+        starts = lost.starts(registered, readable)
         ends = {p: _end(starts[p], begun.offsets[p], r) for p, r in readable.items() if p in starts}
         new = {p: r.log.log_start_offset for p, r in readable.items() if p not in starts}
         self._latest = self._offset(registered, {**starts, **new, **ends}, readable, begun)
         if self._target is not None:
+            self._target = lost.target(self._target, {p: r for p, r in readable.items() if p in starts})
             ends = {p: max(starts[p], min(end, self._target.get(p, 0))) for p, end in ends.items()}
         reached = {**starts, **new, **self._within_limit(starts, ends, limit)}
         ended = self._offset(registered, reached, readable, begun)
@@ -99,7 +101,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             led = view.led({partition: each for partition, each in registered.items() if partition in self._target})
             for partition, each in led.items():
-                if each.high_watermark < self._target[partition]:
+                if each.high_watermark < min(self._target[partition], each.log.log_end_offset):
                     raise OffsetNotAvailableException(f"{partition}: the leader does not know yet what is committed")
             return registered, led
         found = view.nearest(registered)

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from lakelog.replication.clients.source.source_offset import LastEpoch, SourceOffset
-from lakelog.replication.errors import OffsetOutOfRangeException
+from lakelog.replication.errors import OffsetNotAvailableException, OffsetOutOfRangeException
 from lakelog.replication.protocol.record_batch import TopicPartition
 from tests.clients.source.reads import places, rows, stream_reader
 from tests.storage.logs import P0, P1, TOPIC, fill, lead, replicate, start_at
@@ -88,6 +88,26 @@ def test_kip_320_a_clean_election_and_deletions_are_no_loss(older):
     fill(older.logs[1], P0, 1, epoch=4)
     older.say(9)
     assert read_all(reader, end) == [(0, 8)]
+
+
+def test_trigger_available_now_does_not_wait_for_records_that_an_unclean_election_has_cost(world):
+    """The query has not read them either, and ends where the log does now."""
+    reader, patient = stream(world), stream(world, failOnDataLoss="false")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    for each in (reader, patient):
+        each.prepareForTriggerAvailableNow()
+    world.change(leader=2, leader_epoch=1, isr=(2,))
+    lead(world.logs[2], P0, epoch=1)
+    fill(world.logs[2], P0, 2, epoch=1)
+    world.say(1, broker=2)
+    with pytest.raises(OffsetNotAvailableException, match="flights-0: the leader does not know yet"):
+        patient.latestOffset(start, EVERYTHING)
+    world.say(2, broker=2)
+    with pytest.raises(OffsetOutOfRangeException, match="an unclean election has cost records 2 to 3"):
+        reader.latestOffset(start, EVERYTHING)
+    assert read_all(patient, end) == [(0, 0), (0, 1)]
+    assert read_all(patient, start) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_an_offset_of_a_checkpoint_says_what_it_said():
