@@ -69,13 +69,18 @@ class ReplicaSelector:
         self._rows: Callable[[int], Rows | LakelogException] = cache(lambda b: error_or(view.replicas, b))
         self._states: Callable[[int], LogState | LakelogException] = cache(lambda b: error_or(view.log(b).refresh))
 
-    def nearest(self, registration: PartitionRegistration) -> ReadablePartition:
-        """An in-sync replica in the reader's rack, or else the leader.
+    def nearest(self, registration: PartitionRegistration, offset: int) -> ReadablePartition:
+        """An in-sync replica in the reader's rack whose log starts at the offset or before, or else the leader.
+
+        The log of a new leader may start before those of its followers, which have deleted what an earlier one has.
 
         Raises LeaderNotAvailableException, NotLeaderOrFollowerException, KafkaStorageException,
         CorruptRecordException, BrokerNotAvailableException.
         """
-        return self.in_rack(registration) or self._readable(registration, registration.leader)
+        near = self.in_rack(registration)
+        if near is not None and near.log.log_start_offset <= offset:
+            return near
+        return self._readable(registration, registration.leader)
 
     def in_rack(self, registration: PartitionRegistration) -> ReadablePartition | None:
         """An in-sync follower in the reader's rack, unless the leader is there too, or there is none."""

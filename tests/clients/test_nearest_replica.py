@@ -1,9 +1,11 @@
 """KIP-392: a consumer with a rack reads from an in-sync replica there, never past that replica's own HW."""
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.storage.log.delete_records import follow_log_starts
+from tests.clients.source.reads import places, rows, stream_reader
 from tests.clients.world import LONG, World
 from tests.storage.logs import P0, P1, TOPIC, fill, replicate, truncate
 
@@ -48,6 +50,19 @@ def test_kip_392_the_leader_is_read_below_the_log_start_of_the_replica(near):
     near.say(4, broker=2)
     assert fetch(near, 2) == ([2, 3], 4)
     assert fetch(near, 1) == ([1, 2, 3, 4], 5)
+
+
+def test_kip_392_a_query_reads_the_leader_below_the_log_start_of_the_replica(near):
+    near.say(0, P1)
+    reader = stream_reader(near, startingOffsets="earliest", **{"client.rack": "eu"})
+    start = reader.initialOffset()
+    follow_log_starts(near.logs[2], {P0: (0, 2)}, "test")
+    near.say(4, broker=2)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end["offsets"] == {TOPIC: {"0": 5, "1": 0}}
+    assert places(rows(reader, reader.partitions(start, end))) == [(0, n) for n in range(5)]
+    unknown = {**start, "topic_ids": {}, "offsets": {}}
+    assert reader.latestOffset(unknown, ReadAllAvailable())["offsets"] == {TOPIC: {"0": 0, "1": 0}}
 
 
 def test_do_02_a_fetch_is_woken_by_the_hw_of_the_replica(near, while_waiting):

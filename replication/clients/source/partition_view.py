@@ -95,12 +95,17 @@ class PartitionView:
     def led(self, registered: Registered) -> dict[TopicPartition, ReadablePartition]:
         """The leader of each partition. Raises as `ReplicaSelector.nearest`."""
         selector = ReplicaSelector(self.view, None)
-        return {partition: selector.nearest(each) for partition, each in registered.items()}
+        return {partition: selector.nearest(each, 0) for partition, each in registered.items()}
 
-    def nearest(self, registered: Registered) -> dict[TopicPartition, ReadablePartition | LakelogException]:
-        """The replica of each partition that is read, or why there is none now."""
+    def nearest(
+        self, registered: Registered, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ReadablePartition | LakelogException]:
+        """The replica of each partition that is read from its offset, or its start, or why there is none now."""
         selector = ReplicaSelector(self.view, self.options.rack)
-        return {partition: error_or(selector.nearest, each) for partition, each in registered.items()}
+        return {
+            partition: error_or(selector.nearest, each, offsets.get(partition, 0))
+            for partition, each in registered.items()
+        }
 
     def holding(
         self, registered: Registered, bounds: Mapping[TopicPartition, tuple[int, int]]

@@ -72,7 +72,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch reads: as far as committed records go, within the limit."""
         view = self._open()
         begun = SourceOffset.from_json(start, view.cluster_id)
-        registered, readable = view.retried(lambda: self._look(view))
+        registered, readable = view.retried(lambda: self._look(view, begun))
         lost = LostRecords(self._options.fail_on_data_loss, begun)
         starts = lost.starts(registered, readable)
         ends = {p: _end(starts[p], begun.offsets[p], r) for p, r in readable.items() if p in starts}
@@ -94,7 +94,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seconds = cluster.config.lakelog_poll_interval_ms / 1000
         threading.Event().wait(seconds if cluster.root.is_local else max(seconds, _STORE_SECONDS))
 
-    def _look(self, view: PartitionView) -> tuple[Registered, dict[TopicPartition, ReadablePartition]]:
+    def _look(
+        self, view: PartitionView, begun: SourceOffset
+    ) -> tuple[Registered, dict[TopicPartition, ReadablePartition]]:
         """The partitions, and those of them that can be read now. The others have nothing new until they can; a query
         with Trigger.AvailableNow waits for them, since it ends when nothing is new."""
         registered = view.registrations(must_exist=False)
@@ -104,7 +106,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if each.high_watermark < min(self._target[partition], each.log.log_end_offset):
                     raise OffsetNotAvailableException(f"{partition}: the leader does not know yet what is committed")
             return registered, led
-        found = view.nearest(registered)
+        found = view.nearest(registered, begun.offsets)
         if any(not isinstance(each, ReadablePartition) for each in found.values()):
             view.view.cluster.refresh_brokers()
         return registered, {p: each for p, each in found.items() if isinstance(each, ReadablePartition)}
