@@ -8,8 +8,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from lakelog.replication.clients.source.source_offset import LastEpoch, SourceOffset
 from lakelog.replication.errors import OffsetNotAvailableException, OffsetOutOfRangeException
-from lakelog.replication.protocol.record_batch import TopicPartition
+from lakelog.replication.protocol.record_batch import TopicIdPartition, TopicPartition
 from tests.clients.source.reads import places, rows, stream_reader
+from tests.clients.source.test_topic_stream import made_again
 from tests.storage.logs import P0, P1, TOPIC, fill, lead, replicate, start_at
 
 EVERYTHING = ReadAllAvailable()
@@ -108,6 +109,22 @@ def test_trigger_available_now_does_not_wait_for_records_that_an_unclean_electio
         reader.latestOffset(start, EVERYTHING)
     assert read_all(patient, end) == [(0, 0), (0, 1)]
     assert read_all(patient, start) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_trigger_available_now_does_not_wait_for_records_of_a_topic_that_was_made_again(world):
+    reader, patient = stream(world), stream(world, failOnDataLoss="false")
+    start = reader.initialOffset()
+    for each in (reader, patient):
+        each.prepareForTriggerAvailableNow()
+    made_again(world)
+    again = TopicIdPartition("another-id", 0)
+    lead(world.logs[1], again, epoch=0)
+    fill(world.logs[1], again, 1)
+    world.rows[1] = {}
+    world.say(1, again, topic_id="another-id")
+    with pytest.raises(OffsetOutOfRangeException, match="the topic was made again"):
+        reader.latestOffset(start, EVERYTHING)
+    assert read_all(patient, start) == [(0, 0)]
 
 
 def test_an_offset_of_a_checkpoint_says_what_it_said():
