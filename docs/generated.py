@@ -117,7 +117,8 @@ def _columns() -> str:
 
 def _tables() -> Iterator[str]:
     for each in sorted((*STATE_TABLES, LOG), key=lambda found: found.name):
-        yield f"### Table `{each.name}`\n\n{each.description.rstrip('.')}. Key: {', '.join(each.key)}.\n\n{_described(each.columns)}"
+        text = f"{each.description.rstrip('.')}. Key: {', '.join(each.key)}."
+        yield f"### Table `{each.name}`\n\n{text}\n\n{_described(each.columns)}"
 
 
 def _views() -> Iterator[str]:

@@ -68,11 +68,7 @@ class SourceOffset:
                 "query with a new checkpointLocation"
             )
         offsets = _by_partition(found["offsets"])
-        epochs = {  # as a number alone they are those of an earlier version, without their start
-            partition: LastEpoch(*epoch)
-            for partition, epoch in _by_partition(found.get("epochs", {})).items()
-            if not isinstance(epoch, int)
-        }
+        epochs = {partition: LastEpoch(*each) for partition, each in _by_partition(found.get("epochs", {})).items()}
         begun = cls.from_json(found["begun"], cluster_id) if "begun" in found else None
         return cls(cluster_id, dict(found["topic_ids"]), offsets, found.get("initial", False), begun, epochs)
 
