@@ -45,7 +45,7 @@ class LostRecords:
         for partition, offset in target.items():
             end = readable[partition].log.log_end_offset if partition in readable else offset
             if end < offset:
-                self._report(f"{partition}: an unclean election has cost records {end} to {offset - 1}")
+                self._report(f"{partition}: an unclean election has removed records {end} to {offset - 1}")
                 left[partition] = end
         return left
 

@@ -27,6 +27,13 @@ def read_all(reader, end):
     return found
 
 
+def elect_uncleanly(world, records):
+    """Broker 2, which has nothing, leads epoch 1 and takes so many records."""
+    world.change(leader=2, leader_epoch=1, isr=(2,))
+    lead(world.logs[2], P0, epoch=1)
+    fill(world.logs[2], P0, records, epoch=1)
+
+
 @pytest.fixture
 def older(world):
     """Broker 2 led epoch 1, and has records 5-8 of it that nobody else has. Broker 1 leads epoch 2 from 5 to 7."""
@@ -67,9 +74,7 @@ def test_kip_320_an_epoch_stays_known_when_its_records_are_deleted(world):
     world.say(3, P1)
     end = reader.latestOffset(end, EVERYTHING)
     assert end["epochs"] == {TOPIC: {"0": [0, 0], "1": [0, 0]}}
-    world.change(leader=2, leader_epoch=1, isr=(2,))
-    lead(world.logs[2], P0, epoch=1)
-    fill(world.logs[2], P0, 7, epoch=1)
+    elect_uncleanly(world, 7)
     world.say(7, broker=2)
     with pytest.raises(OffsetOutOfRangeException, match="an unclean election has replaced records 0 to 3"):
         reader.latestOffset(end, EVERYTHING)
@@ -97,14 +102,12 @@ def test_trigger_available_now_does_not_wait_for_records_that_an_unclean_electio
     end = reader.latestOffset(start, EVERYTHING)
     for each in (reader, patient):
         each.prepareForTriggerAvailableNow()
-    world.change(leader=2, leader_epoch=1, isr=(2,))
-    lead(world.logs[2], P0, epoch=1)
-    fill(world.logs[2], P0, 2, epoch=1)
+    elect_uncleanly(world, 2)
     world.say(1, broker=2)
     with pytest.raises(OffsetNotAvailableException, match="flights-0: the leader does not know yet"):
         patient.latestOffset(start, EVERYTHING)
     world.say(2, broker=2)
-    with pytest.raises(OffsetOutOfRangeException, match="an unclean election has cost records 2 to 3"):
+    with pytest.raises(OffsetOutOfRangeException, match="an unclean election has removed records 2 to 3"):
         reader.latestOffset(start, EVERYTHING)
     assert read_all(patient, end) == [(0, 0), (0, 1)]
     assert read_all(patient, start) == [(0, 0), (0, 1), (1, 0), (1, 1)]
