@@ -48,7 +48,7 @@ def _requests(command: ArgumentParser) -> None:
         ("--partitions", "numbers of partitions, such as 3,30"),
     ):
         command.add_argument(flag, metavar="N,N", type=whole_numbers(1), default=[3], help=f"{what}; default: 3")
-    _number(command, "--controllers", 1, 1, "controllers in the same session")
+    _number(command, "--controllers", 1, 2, "controllers in the same session")
     _number(command, "--seconds", 1, 60, "seconds in which the requests of the idle cluster are counted")
     _number(command, "--sends", 1, 10, "acknowledged sends of one record a partition")
     command.add_argument(

@@ -33,7 +33,7 @@ class RequestsPlan:
 
     brokers: Sequence[int] = (3,)
     partitions: Sequence[int] = (3,)
-    controllers: int = 1
+    controllers: int = 2
     seconds: float = 60.0
     sends: int = 10
     configs: Mapping[str, object] = field(default_factory=dict)

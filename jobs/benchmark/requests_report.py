@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lakelog.jobs.benchmark.counting_store import KINDS, Counted
 from lakelog.jobs.benchmark.report import circumstances
@@ -14,21 +15,24 @@ from lakelog.jobs.cli.console import Row
 DOLLARS = {"HEAD": 0.4, "GET": 0.4, "LIST": 5.0, "PUT": 5.0, "POST": 5.0, "DELETE": 0.0}
 _MONTH_SECONDS = 30 * 86_400
 ALL = "all"
+_SUMMARY = ("idle_per_second", "idle_dollars_a_month", "per_send")
 
 
 def requests_figures(found: Sequence[Requests]) -> dict[str, object]:
     """All figures. If rows differ, the counts mean nothing and are left out."""
     if not all(each.rows_equal for each in found):
         return {"rows_equal": False, **circumstances()}
+    clusters = [_figures(each) for each in found]
     return {
         "rows_equal": True,
         "prices_per_million": DOLLARS,
-        "clusters": [_figures(each) for each in found],
+        **{f"most_{name}": max(cluster[name] for cluster in clusters) for name in _SUMMARY},
+        "clusters": clusters,
         **circumstances(),
     }
 
 
-def _figures(found: Requests) -> dict[str, object]:
+def _figures(found: Requests) -> dict[str, Any]:
     per_second = _divided(found.idle, found.idle_seconds)
     per_send = _divided(found.sent, found.sends)
     idle, sent = sum(per_second.values()), sum(per_send.values())

@@ -36,7 +36,10 @@ SUITES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--sends", "2", "--seconds", "1"),
         ("start_seconds", "small_send_ms", "small_send_core_seconds", "idle_cores"),
     ),
-    "requests": (("--seconds", "1", "--sends", "1"), ()),
+    "requests": (
+        ("--seconds", "1", "--sends", "1"),
+        ("most_idle_per_second", "most_idle_dollars_a_month", "most_per_send"),
+    ),
     "controller": (("--partitions", "60"), ("longest_seconds", "commits")),
     "scale": (("--quick",), ("largest_growth", "action_that_grows_most")),
     "maintenance": (

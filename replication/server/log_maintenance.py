@@ -29,7 +29,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 
-_SCRUB_ROUNDS, _REMOTE_SCRUB_ROUNDS = 10, 30  # from one scrub to the next: it lists the folder, which stores charge for
+_SCRUB_ROUNDS, _REMOTE_SCRUB_ROUNDS = 10, 60  # from one scrub to the next: it lists the folder, which stores charge for
 _COMPACTIONS = 16  # the most in one round
 _COMPACTION_SECONDS = 60  # none begins after that in one round, and none is larger than its rate allows in that time
 

@@ -13,15 +13,15 @@ from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.bell import Bell
 from lakelog.replication.storage.log.segment_source import stream_segments
-from lakelog.replication.storage.log.segment_stream import SegmentStream
+from lakelog.replication.storage.log.segment_stream import STOPS, SegmentStream
 
 
 class FollowerQuery:
     """The query called `name`, one start after another. Each micro-batch calls `process`.
 
     `folder` is for its files, on this machine's disk, also if the cluster has another file system by default, such as
-    HDFS. An idle query asks for news every `wait_max_ms`, and a micro-batch waits so long for more: `process` runs the
-    rounds of one by `open`.
+    HDFS. A micro-batch waits `wait_max_ms` for more news: `process` runs the rounds of one by `open`. An idle query
+    asks for news as rarely as `SegmentStream` says.
     """
 
     def __init__(
@@ -50,6 +50,11 @@ class FollowerQuery:
         """The leader's log has new segments up to this version: tells the open micro-batch, or starts one."""
         if not self.open.tell() and self._bell is not None:
             self._bell.ring(version)
+
+    def let_stop(self) -> None:
+        """Ends the wait of the source, because Spark cannot stop the query before."""
+        if self._bell is not None:
+            self._bell.ring(STOPS)
 
     def close(self) -> None:
         """Lets go of the bell of the last start."""

@@ -59,8 +59,7 @@ class ReplicaFetcher:
     ) -> None:  # fmt: skip
         self.name = f"broker-{broker_id}:{fetcher_name(key)}"
         self._spark, self._broker_id, self._pause_point = spark, broker_id, pause_point
-        self._config = config
-        self._states = states
+        self._config, self._states = config, states
         self._round = work
         self._watch, self._is_told = LeaderLogWatch(source.child(LOG.name), key.broker_id), False
         folder = checkpoints.child(fetcher_name(key))
@@ -242,6 +241,7 @@ class ReplicaFetcher:
             self._starts.open.end()
             self._thread.stop()
             if self._query is not None:
+                self._starts.let_stop()
                 self._query.stop()
         except Exception:  # Spark's errors too: no caller would receive them
             logger.exception("%s: error while its query was stopped", self.name)

@@ -4,7 +4,8 @@ The follower's own thread finds the segments, and the follower reads their heade
 more than all the rest. So the stream only passes the news on. [FT-05]
 
 Spark asks an idle stream again and again, and each question costs more than many looks at a log. So the reader waits
-for news, as Kafka's leader does before it answers a fetch request.
+for news, as Kafka's leader does before it answers a fetch request: longer each time that there were none. Spark cannot
+stop a query while its source waits, so a follower that ends its query rings first.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from pyspark.sql.datasource import SimpleDataSourceStreamReader
 from lakelog.replication.storage.log.bell import Bell
 
 Offset = dict[str, int]  # `news`: how many rows there were
+STOPS = -1  # instead of a version: the query is about to be stopped, and its source waits no more
+_LONGEST_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class SegmentStream:
     """The input of a stream. `reader` names the query that reads it. `bell` is the path of the `Bell` that rings for
-    new segments; without one the stream brings nothing. It waits up to `wait_max_ms` for news."""
+    new segments; without one the stream brings nothing. It waits up to `wait_max_ms` for news, and while there are none
+    twice as long each time, up to ten seconds."""
 
     reader: str = ""
     bell: str = ""
@@ -38,6 +42,7 @@ class SegmentStreamReader(SimpleDataSourceStreamReader):
         self._stream = stream
         self._bell: Bell | None = None
         self._has_answered = False
+        self._shortest = self._seconds = stream.wait_max_ms / 1000
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
         """No news yet."""
@@ -45,13 +50,18 @@ class SegmentStreamReader(SimpleDataSourceStreamReader):
 
     def read(self, start: Offset) -> tuple[Iterator[tuple[Any, ...]], Offset]:
         """A row of the newest version that the bell has told of, and the offset after it. Without any it answers after
-        `wait_max_ms`, but at once the first time: the query begins with that answer."""
+        the wait, but at once the first time: the query begins with that answer."""
         if not self._has_answered:
             self._has_answered = True
             return iter(()), start
-        version = self._wait(self._stream.wait_max_ms / 1000)
+        version = self._wait(self._seconds)
         if version is None:
+            self._seconds = max(self._shortest, min(2 * self._seconds, _LONGEST_SECONDS))
             return iter(()), start
+        if version == STOPS:
+            self._shortest = self._seconds = 0.0
+            return iter(()), start
+        self._seconds = self._shortest
         return iter([(version,)]), {"news": start["news"] + 1}
 
     def _wait(self, seconds: float) -> int | None:

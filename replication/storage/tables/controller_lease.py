@@ -14,6 +14,8 @@ from lakelog.replication.storage.tables.state_table import Row
 from lakelog.replication.storage.tables.typed_table import TypedTable
 from lakelog.schemas import CONTROLLER
 
+_UNTIL_IT_LOSES = float("inf")  # age of a look before a renewal: the renewal itself tells whether the table has moved
+
 
 class ControllerLease(TypedTable[Lease | None]):
     """The office of the controller, as one process sees it. Kafka: the znodes `/controller` and `/controller_epoch`."""
@@ -48,13 +50,13 @@ class ControllerLease(TypedTable[Lease | None]):
 
     def renew(self, held: Lease) -> Lease:
         """Moves the lease. Raises ControllerMovedException if another was elected."""
-        return self._change(held, "renewed", lambda found: found)
+        return self._change(held, "renewed", lambda found: found, _UNTIL_IT_LOSES)
 
     def resign(self, held: Lease) -> None:
         """Gives the office up: the next one need not wait. Raises ControllerMovedException. [CE-06]"""
         self._change(held, "resigned", lambda found: dataclasses.replace(found, resigned=True))
 
-    def _change(self, held: Lease, why: str, move: Callable[[Lease], Lease]) -> Lease:
+    def _change(self, held: Lease, why: str, move: Callable[[Lease], Lease], patience: float | None = None) -> Lease:
         def change(rows: list[Row]) -> list[Row]:
             found = _lease(rows, self.version)
             if found is None or found.controller_epoch != held.controller_epoch:
@@ -68,7 +70,7 @@ class ControllerLease(TypedTable[Lease | None]):
                 )
             return [_row(move(found))]
 
-        self._table.update({"who": held.controller_id, "why": why}, change)
+        self._table.update({"who": held.controller_id, "why": why}, change, patience=patience)
         moved = self._lease
         assert moved is not None, "a lease that is held has a row"
         return moved

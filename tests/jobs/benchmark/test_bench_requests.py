@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections import Counter
@@ -81,6 +82,13 @@ def test_figures_are_those_of_a_second_a_send_and_a_month() -> None:
     assert [(row["table"], row["part"], row["all"]) for row in found["idle_by_table"]] == [
         ("log", "commits", 10.0), ("brokers", "files", 1.0),
     ]  # fmt: skip
+
+
+def test_the_summary_has_the_most_expensive_cluster() -> None:
+    dear = dataclasses.replace(requests(), partitions=12, idle=Counter({PUTS: 6000}), sent=Counter({PUTS: 50}))
+    found = requests_figures([requests(), dear])
+    assert (found["most_idle_per_second"], found["most_per_send"]) == (100.0, 102.0)
+    assert found["most_idle_dollars_a_month"] == 1296.0
 
 
 def test_deletes_cost_nothing() -> None:

@@ -16,7 +16,6 @@ from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchR
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND
 from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
-from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -297,14 +296,6 @@ def test_ft_01_news_that_come_while_the_first_micro_batch_runs_are_not_lost(fetc
     assert (fetcher.work.runs, fetcher.writer.rung()) == ([STREAMED] * 2, None)
 
 
-def test_br_04_a_shutdown_does_not_wait_for_a_micro_batch_that_waits_for_news(fetcher):
-    fetcher.it._starts.open = OpenMicroBatch(60, 60)
-    waiting = in_background(lambda: fetcher.writer.process(None, 0))
-    wait_until(lambda: fetcher.it._begun.is_set() and fetcher.work.runs, "its first round")
-    fetcher.it.shutdown()
-    assert ends(waiting)
-
-
 def test_ft_01_news_wait_for_a_leader_that_cannot_be_followed_now(fetcher):
     follow, fetcher.watch.news = fetcher.work.follow, True
     fetcher.work.follow = raises(KafkaStorageException("503 Slow Down"))
@@ -378,18 +369,3 @@ def test_ft_01_queries_start_in_turn_and_a_fetcher_that_waits_fetches_by_itself(
     end_the_start(fetcher, end)
     other.keep_running()
     assert len(fetcher.writer.queries) == 2
-
-
-def test_br_04_a_query_that_hangs_is_waited_for_no_longer_than_it_is_said(fetcher, caplog):
-    stop = Hanging()
-    fetcher.writer.queries[0].stop = stop
-    assert ends(in_background(lambda: fetcher.it.shutdown(0.05)))
-    assert "does not wait any longer for the end of its micro-batch" in caplog.text
-    stop.let_go()
-    fetcher.it.shutdown()
-
-
-def test_br_04_an_error_of_a_query_that_is_ended_is_told(fetcher, caplog):
-    fetcher.writer.queries[0].stop = lambda: 1 / 0
-    fetcher.it.shutdown()
-    assert "ZeroDivisionError" in caplog.text

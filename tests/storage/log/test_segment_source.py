@@ -4,8 +4,9 @@ import pytest
 
 from lakelog.replication.storage.log.bell import Bell
 from lakelog.replication.storage.log.segment_source import stream_segments
-from lakelog.replication.storage.log.segment_stream import SegmentStream
+from lakelog.replication.storage.log.segment_stream import STOPS, SegmentStream
 from lakelog.schemas import NEW_SEGMENTS
+from tests.hanging import ends, in_background
 from tests.processes import wait_until
 
 
@@ -31,3 +32,13 @@ def test_ft_05_the_first_micro_batch_is_empty_and_each_other_one_has_news(spark,
         assert seen == [[], [5], [6], [6]]
     finally:
         query.stop()
+
+
+def test_br_04_a_query_whose_source_waits_for_long_is_stopped_at_once(spark, bell, tmp_path):
+    frame, begun = stream_segments(spark, SegmentStream("fetcher", bell.path, 300_000)), []
+    writer = frame.writeStream.option("checkpointLocation", f"{tmp_path}/checkpoint")
+    query = writer.foreachBatch(lambda _, number: begun.append(number)).start()
+    wait_until(lambda: begun, "the first micro-batch", 120)
+    bell.ring(STOPS)
+    assert ends(in_background(query.stop))
+    assert begun == [0]

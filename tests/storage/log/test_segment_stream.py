@@ -9,7 +9,7 @@ from lakelog.replication.storage.log import bell as bell_module
 from lakelog.replication.storage.log import segment_source
 from lakelog.replication.storage.log.bell import Bell
 from lakelog.replication.storage.log.segment_source import SegmentStreamSource
-from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
+from lakelog.replication.storage.log.segment_stream import STOPS, SegmentStream, SegmentStreamReader
 from tests.hanging import ends, in_background
 
 NONE = {"news": 0}
@@ -67,6 +67,25 @@ def test_an_idle_stream_waits_for_news_and_answers_at_once_when_there_are_some(b
     bell.ring(5)
     assert ends(waiting)
     assert found == [([(5,)], {"news": 1})]
+
+
+@pytest.mark.parametrize(
+    ("wait_max_ms", "rings", "waits"),
+    [
+        (500, [None] * 7, [0.5, 1, 2, 4, 8, 10, 10]),
+        (500, [None, None, 3, None, None], [0.5, 1, 2, 0.5, 1]),
+        (20_000, [None, None, 3, None], [20] * 4),
+        (500, [None, None, STOPS, None, None], [0.5, 1, 2, 0, 0]),
+    ],
+    ids=["longer each time", "news", "a long wait stays", "the query is stopped"],
+)
+def test_ft_05_a_stream_waits_longer_while_there_are_no_news(bell, monkeypatch, wait_max_ms, rings, waits):
+    reader, rest, waited, news = SegmentStreamReader(SegmentStream("f", bell.path, wait_max_ms)), iter(rings), [], []
+    monkeypatch.setattr(reader, "_wait", lambda seconds: waited.append(seconds) or next(rest))
+    assert read(reader, NONE) == ([], NONE)
+    for _ in rings:
+        news += read(reader, NONE)[0]
+    assert (waited, news) == (waits, [(3,)] * (3 in rings))
 
 
 def test_a_bell_that_nobody_hears_stops_no_broker(bell, reader):
