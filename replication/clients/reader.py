@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.replication.clients.delayed_operation import until_available
 from lakelog.replication.clients.open_views import forget_view, open_view
-from lakelog.replication.clients.segment_records import committed_segments
+from lakelog.replication.clients.segment_records import LogRead, committed_segments
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
@@ -71,11 +71,8 @@ def _read(spark: SparkSession, view: TopicView, topic: str, starting: Offsets, e
     by_leader: dict[int, list[PartitionRegistration]] = {}
     for registration in partitions.values():
         by_leader.setdefault(registration.leader, []).append(registration)
-    frames = [_read_leader(spark, view, leader, led, starting, ending) for leader, led in sorted(by_leader.items())]
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionAll(frame)
-    return whole
+    reads = [_read_leader(view, leader, led, starting, ending) for leader, led in sorted(by_leader.items())]
+    return committed_segments(spark, reads)
 
 
 def _check_partitions(topic: str, partitions: Mapping[int, object], *offsets: Offsets) -> None:
@@ -88,9 +85,8 @@ def _check_partitions(topic: str, partitions: Mapping[int, object], *offsets: Of
 
 
 def _read_leader(
-    spark: SparkSession, view: TopicView, leader: int, led: list[PartitionRegistration], starting: Offsets,
-    ending: Offsets,
-) -> DataFrame:  # fmt: skip
+    view: TopicView, leader: int, led: list[PartitionRegistration], starting: Offsets, ending: Offsets
+) -> LogRead:
     """Reads the HW first, then the log, so that the log has all records below the HW if the broker still leads."""
     if leader == NO_LEADER:
         raise no_leader(led[0])
@@ -105,7 +101,7 @@ def _read_leader(
         start, stop = _bounds(registration, row, partition_log, starting, ending)
         _check_files(log, partition_log, start, stop)
         bounds[registration.topic_id_partition] = start, stop
-    return committed_segments(spark, log.root, state, bounds)
+    return LogRead(log.root, state, bounds)
 
 
 def _bounds(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +21,9 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.segment import Segment, read_records, rows_of
 from lakelog.schemas import LOG
+
+# From one offset to before another one, by partition.
+Bounds: TypeAlias = Mapping[TopicIdPartition, tuple[int, int]]
 
 _TASKS_A_CORE = 4
 _FEW = 50  # partitions
@@ -39,25 +42,54 @@ class SegmentRange(NamedTuple):
     ending_offset: int
 
 
-def committed_segments(
-    spark: SparkSession, root: StorageRoot, state: LogState, bounds: Mapping[TopicIdPartition, tuple[int, int]]
-) -> DataFrame:
-    """The records of these partitions from one offset to before another one. Columns: `schemas.LOG`."""
-    ranges = segment_ranges(state, bounds)
-    if not root.is_local:
-        return segment_records(spark, root, ranges)
-    is_whole = {name: _is_within(state.segments[name], bounds) for name in dict.fromkeys(r.segment for r in ranges)}
-    whole, partly = ([name for name in is_whole if is_whole[name] is kind] for kind in (True, False))
-    frames = _parquet(spark, root, whole)
-    if partly:
-        wanted = {TopicIdPartition(r.topic_id, r.partition) for r in ranges if not is_whole[r.segment]}
-        frames += [
-            _within(spark, frame, {key: bounds[key] for key in wanted}) for frame in _parquet(spark, root, partly)
-        ]
+class LogRead(NamedTuple):
+    """The records of some partitions, each from one offset to before another one, in the log in `root`."""
+
+    root: StorageRoot
+    state: LogState
+    bounds: Bounds
+
+
+def committed_segments(spark: SparkSession, reads: Sequence[LogRead]) -> DataFrame:
+    """The records of these partitions, each from one log. Columns: `schemas.LOG`."""
+    distant = [read for read in reads if not read.root.is_local]
+    frames = [segment_records(spark, read.root, segment_ranges(read.state, read.bounds)) for read in distant]
+    frames += _scans(spark, [_LocalRead.of(read) for read in reads if read.root.is_local])
     return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], LOG.types)
 
 
-def _within(spark: SparkSession, records: DataFrame, bounds: Mapping[TopicIdPartition, tuple[int, int]]) -> DataFrame:
+class _LocalRead(NamedTuple):
+    """The paths of the segments that are wanted as a whole and in part, and of the latter: the bounds of the partitions
+    that are wanted, and all partitions that they have."""
+
+    whole: list[str]
+    partly: list[str]
+    bounds: Bounds
+    there: set[TopicIdPartition]
+
+    @classmethod
+    def of(cls, read: LogRead) -> _LocalRead:
+        ranges = segment_ranges(read.state, read.bounds)
+        is_whole = {r.segment: _is_within(read.state.segments[r.segment], read.bounds) for r in ranges}
+        wanted = {TopicIdPartition(r.topic_id, r.partition) for r in ranges if not is_whole[r.segment]}
+        whole, partly = ([name for name in is_whole if is_whole[name] is kind] for kind in (True, False))
+        there = {header.topic_id_partition for name in partly for header in read.state.segments[name].headers}
+        paths = ([f"{read.root.spark_uri}/{name}" for name in names] for names in (whole, partly))
+        return cls(*paths, {key: read.bounds[key] for key in wanted}, there)
+
+
+def _scans(spark: SparkSession, reads: Sequence[_LocalRead]) -> list[DataFrame]:
+    """Frames over the segments of local logs: as few as can be, because Spark plans each scan anew."""
+    frames = _parquet(spark, [path for read in reads for path in read.whole])
+    bounds = {key: found for read in reads for key, found in read.bounds.items()}
+    if len(bounds) <= _FEW and all(read.there & bounds.keys() == read.bounds.keys() for read in reads):
+        reads = [_LocalRead([], [path for read in reads for path in read.partly], bounds, set())]
+    for read in reads:
+        frames += [_within(spark, frame, read.bounds) for frame in _parquet(spark, read.partly)]
+    return frames
+
+
+def _within(spark: SparkSession, records: DataFrame, bounds: Bounds) -> DataFrame:
     """The records within the bounds. Spark skips pages by a condition on few partitions. For many it would plan for
     long: then it joins the bounds, and skips pages by the lowest start."""
     if len(bounds) <= _FEW:
@@ -71,22 +103,19 @@ def _within(spark: SparkSession, records: DataFrame, bounds: Mapping[TopicIdPart
     return committed_records(records.where(f"offset >= {min(start for start, _ in bounds.values())}"), within)
 
 
-def _is_within(segment: Segment, bounds: Mapping[TopicIdPartition, tuple[int, int]]) -> bool:
+def _is_within(segment: Segment, bounds: Bounds) -> bool:
     """Whether all records of a segment are wanted, so that nobody need look at their offsets."""
     wanted = ((header, bounds.get(header.topic_id_partition, (0, 0))) for header in segment.headers)
     return all(start <= header.base_offset and header.next_offset <= stop for header, (start, stop) in wanted)
 
 
-def _parquet(spark: SparkSession, root: StorageRoot, names: Sequence[str]) -> list[DataFrame]:
+def _parquet(spark: SparkSession, paths: Sequence[str]) -> list[DataFrame]:
     """Frames over these segments. Each has few, because Spark lists many paths by a job."""
-    frames = []
-    for first in range(0, len(names), _PATHS):
-        paths = [f"{root.spark_uri}/{name}" for name in names[first : first + _PATHS]]
-        frames.append(spark.read.schema(LOG.types).option("__globPaths__", "false").parquet(*paths))
-    return frames
+    some = (paths[first : first + _PATHS] for first in range(0, len(paths), _PATHS))
+    return [spark.read.schema(LOG.types).option("__globPaths__", "false").parquet(*each) for each in some]
 
 
-def segment_ranges(state: LogState, bounds: Mapping[TopicIdPartition, tuple[int, int]]) -> list[SegmentRange]:
+def segment_ranges(state: LogState, bounds: Bounds) -> list[SegmentRange]:
     """What to read of which segments for the records of partitions from one offset to before another one; the ranges of
     a segment follow one another."""
     found = []

@@ -1,0 +1,73 @@
+"""Committed records of several logs by few scans of Spark: each record once, whichever logs have copies of it."""
+
+import pytest
+
+from lakelog.replication.clients import segment_records
+from lakelog.replication.clients.segment_records import LogRead, committed_segments
+from tests.storage.logs import P0, P1, P2, fill, filled_log, new_log
+
+WHOLE_0 = [(0, offset) for offset in range(12)]
+WHOLE_1 = [(1, offset) for offset in range(5)]
+
+
+@pytest.fixture
+def apart(tmp_path):
+    """Two logs of one partition each: P0 has 0-3 | 4-11, P1 has 0-4."""
+    logs = new_log(str(tmp_path / "one"), P0), new_log(str(tmp_path / "other"), P1)
+    fill(logs[0], P0, 4, 8)
+    fill(logs[1], P1, 5)
+    return logs
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Two brokers' logs that have the same records of both partitions, P0 4-7 and P1 0-4 in one file."""
+    return filled_log(str(tmp_path / "one")), filled_log(str(tmp_path / "other"))
+
+
+def read(spark, logs, *bounds):
+    """The partitions and offsets read, in order, and the number of scans."""
+    reads = [LogRead(log.root, log.refresh(), each) for log, each in zip(logs, bounds, strict=True)]
+    frame = committed_segments(spark, reads)
+    rows = sorted((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
+    return rows, frame._jdf.queryExecution().optimizedPlan().toString().count("Relation [")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected", "scans"),
+    [
+        (({P0: (0, 12)}, {P1: (0, 5)}), WHOLE_0 + WHOLE_1, 1),
+        (({P0: (9, 12)}, {P1: (3, 5)}), WHOLE_0[9:] + WHOLE_1[3:], 1),
+        (({P0: (2, 12)}, {P1: (0, 5)}), WHOLE_0[2:] + WHOLE_1, 2),
+        (({P0: (2, 6)}, {P1: (0, 0)}), WHOLE_0[2:6], 1),
+        (({P0: (5, 5)}, {}), [], 0),
+    ],
+    ids=["all", "the tails", "some as a whole", "only of one", "none"],
+)
+def test_fe_01_logs_that_share_no_partition_are_one_scan(spark, apart, bounds, expected, scans):
+    assert read(spark, apart, *bounds) == (expected, scans)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected", "scans"),
+    [
+        (({P0: (5, 12)}, {P1: (1, 3)}), WHOLE_0[5:] + WHOLE_1[1:3], 3),
+        (({P0: (0, 12)}, {P1: (0, 5)}), WHOLE_0 + WHOLE_1, 3),
+        (({P0: (1, 3)}, {P1: (0, 2)}), WHOLE_0[1:3] + WHOLE_1[:2], 2),
+        (({P0: (5, 7), P1: (0, 2)}, {}), WHOLE_0[5:7] + WHOLE_1[:2], 1),
+    ],
+    ids=["parts of a shared file", "a file that is shared", "a file that has both partitions", "one log"],
+)
+def test_fe_01_a_record_that_another_log_has_too_is_read_once(spark, mixed, bounds, expected, scans):
+    """The file that has both partitions is wanted from each log for one of them only."""
+    assert read(spark, mixed, *bounds) == (expected, scans)
+
+
+def test_fe_01_many_partitions_are_not_one_condition(spark, apart, monkeypatch):
+    """Spark would plan for long."""
+    monkeypatch.setattr(segment_records, "_FEW", 1)
+    assert read(spark, apart, {P0: (9, 12)}, {P1: (3, 5)}) == (WHOLE_0[9:] + WHOLE_1[3:], 2)
+
+
+def test_fe_01_bounds_that_nothing_is_in(spark, apart):
+    assert read(spark, apart, {P2: (0, 0)}, {P2: (0, 0)}) == ([], 0)
