@@ -74,8 +74,8 @@ class _LocalRead(NamedTuple):
         wanted = {TopicIdPartition(r.topic_id, r.partition) for r in ranges if not is_whole[r.segment]}
         whole, partly = ([name for name in is_whole if is_whole[name] is kind] for kind in (True, False))
         there = {header.topic_id_partition for name in partly for header in read.state.segments[name].headers}
-        paths = ([f"{read.root.spark_uri}/{name}" for name in names] for names in (whole, partly))
-        return cls(*paths, {key: read.bounds[key] for key in wanted}, there)
+        bounds = {key: read.bounds[key] for key in wanted}
+        return cls(_paths(read.root, whole), _paths(read.root, partly), bounds, there)
 
 
 def _scans(spark: SparkSession, reads: Sequence[_LocalRead]) -> list[DataFrame]:
@@ -107,6 +107,10 @@ def _is_within(segment: Segment, bounds: Bounds) -> bool:
     """Whether all records of a segment are wanted, so that nobody need look at their offsets."""
     wanted = ((header, bounds.get(header.topic_id_partition, (0, 0))) for header in segment.headers)
     return all(start <= header.base_offset and header.next_offset <= stop for header, (start, stop) in wanted)
+
+
+def _paths(root: StorageRoot, names: Sequence[str]) -> list[str]:
+    return [f"{root.spark_uri}/{name}" for name in names]
 
 
 def _parquet(spark: SparkSession, paths: Sequence[str]) -> list[DataFrame]:
