@@ -1,6 +1,8 @@
 """Counts the look-ups of a store in memory."""
 
-from lakelog.replication.storage.memory.store import NoFaults
+import time
+
+from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
 
 
 class Looks(NoFaults):
@@ -16,3 +18,10 @@ class Looks(NoFaults):
         """The result of a call, and the look-ups that it took."""
         before = self.reads
         return act(), self.reads - before
+
+
+def counted_store(clock):
+    """A store in memory that counts its look-ups, under a clock that the test moves."""
+    assert time.monotonic is clock
+    with MemoryStore("looks", faults=Looks()).opened() as made:
+        yield made

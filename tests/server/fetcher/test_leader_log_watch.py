@@ -1,7 +1,5 @@
 """When a leader's log has news for a follower, on a disk and in an object store."""
 
-import time
-
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException
@@ -11,10 +9,9 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import new_segments
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.memory.store import MemoryStore
 from tests.clock import monotonic_clock
 from tests.hanging import raises
-from tests.looks import Looks
+from tests.looks import counted_store
 from tests.storage.log.test_new_segments import follow_commit
 from tests.storage.logs import P0, P1, fill, lead, new_log
 
@@ -114,13 +111,7 @@ def test_ft_05_where_there_is_no_log_yet_it_is_listed_rarely(store, clock):
 
 
 clock = pytest.fixture(monotonic_clock)
-
-
-@pytest.fixture
-def store(clock):
-    assert time.monotonic is clock
-    with MemoryStore("news", faults=Looks()).opened() as made:
-        yield made
+store = pytest.fixture(counted_store)
 
 
 @pytest.fixture

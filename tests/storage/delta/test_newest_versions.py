@@ -1,7 +1,6 @@
 """Looks at tables in object stores: shared in a process, and the fewer the less happens."""
 
 import threading
-import time
 
 import pytest
 
@@ -15,17 +14,10 @@ from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
 from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.schemas import LOG
 from tests.clock import monotonic_clock
-from tests.looks import Looks
+from tests.looks import Looks, counted_store
 
 clock = pytest.fixture(monotonic_clock)
-
-
-@pytest.fixture
-def store(clock):
-    assert time.monotonic is clock
-    with MemoryStore("looks", faults=Looks()).opened() as made:
-        assert made.newest_versions.age() == 0.2
-        yield made
+store = pytest.fixture(counted_store)
 
 
 @pytest.fixture
@@ -36,6 +28,7 @@ def root(store):
 @pytest.fixture
 def logs(root, clock):
     """Two users of one table in which nothing has happened for a long time."""
+    assert root.newest_versions.age() == 0.2
     found = DeltaLog.create(root, LOG), DeltaLog.open(root)
     clock.now += 1000
     return found

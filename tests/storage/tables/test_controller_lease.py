@@ -1,29 +1,20 @@
 """The lease of the controller in an object store. A renewal looks for no commit, and loses to an election all the
 same."""
 
-import time
-
 import pytest
 
 from lakelog.replication.errors import ControllerMovedException
 from lakelog.replication.storage.delta.newest_versions import NewestVersions
 from lakelog.replication.storage.delta.shared_commits import SharedCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
 from tests.clock import monotonic_clock
-from tests.looks import Looks
+from tests.looks import counted_store
 
 RENEWAL_SECONDS = 6.0
 
 clock = pytest.fixture(monotonic_clock)
-
-
-@pytest.fixture
-def store(clock):
-    assert time.monotonic is clock
-    with MemoryStore("lease", faults=Looks()).opened() as made:
-        yield made
+store = pytest.fixture(counted_store)
 
 
 @pytest.fixture
