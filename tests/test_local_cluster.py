@@ -42,9 +42,9 @@ def cluster(spark, tmp_path_factory):
 
 @pytest.fixture
 def topic(cluster):
-    """A topic with a partition led by each broker, replicated to all three."""
+    """A topic with a partition led by each broker, replicated to all three. It keeps records of any age."""
     name = next(_topics)
-    cluster.admin().create_topic(name, assignment=ON_EACH, configs={"min.insync.replicas": 2})
+    cluster.admin().create_topic(name, assignment=ON_EACH, configs={"min.insync.replicas": 2, "retention.ms": -1})
     return name
 
 
