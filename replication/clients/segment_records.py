@@ -70,7 +70,8 @@ class _LocalRead(NamedTuple):
     @classmethod
     def of(cls, read: LogRead) -> _LocalRead:
         ranges = segment_ranges(read.state, read.bounds)
-        is_whole = {r.segment: _is_within(read.state.segments[r.segment], read.bounds) for r in ranges}
+        names = dict.fromkeys(each.segment for each in ranges)
+        is_whole = {name: _is_within(read.state.segments[name], read.bounds) for name in names}
         wanted = {TopicIdPartition(r.topic_id, r.partition) for r in ranges if not is_whole[r.segment]}
         whole, partly = ([name for name in is_whole if is_whole[name] is kind] for kind in (True, False))
         there = {header.topic_id_partition for name in partly for header in read.state.segments[name].headers}
@@ -81,12 +82,12 @@ class _LocalRead(NamedTuple):
 def _scans(spark: SparkSession, reads: Sequence[_LocalRead]) -> list[DataFrame]:
     """Frames over the segments of local logs: as few as can be, because Spark plans each scan anew."""
     frames = _parquet(spark, [path for read in reads for path in read.whole])
-    bounds = {key: found for read in reads for key, found in read.bounds.items()}
-    if len(bounds) <= _FEW and all(read.there & bounds.keys() == read.bounds.keys() for read in reads):
-        reads = [_LocalRead([], [path for read in reads for path in read.partly], bounds, set())]
-    for read in reads:
-        frames += [_within(spark, frame, read.bounds) for frame in _parquet(spark, read.partly)]
-    return frames
+    parts = [(read.bounds, read.partly) for read in reads]
+    together = {key: found for read in reads for key, found in read.bounds.items()}
+    are_apart = sum(len(read.bounds) for read in reads) == len(together)
+    if are_apart and len(together) <= _FEW and all(read.there & together.keys() == read.bounds.keys() for read in reads):
+        parts = [(together, [path for read in reads for path in read.partly])]
+    return frames + [_within(spark, frame, bounds) for bounds, paths in parts for frame in _parquet(spark, paths)]
 
 
 def _within(spark: SparkSession, records: DataFrame, bounds: Bounds) -> DataFrame:

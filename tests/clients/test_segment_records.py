@@ -8,6 +8,7 @@ from tests.storage.logs import P0, P1, P2, fill, filled_log, new_log
 
 WHOLE_0 = [(0, offset) for offset in range(12)]
 WHOLE_1 = [(1, offset) for offset in range(5)]
+BOTH = {P0: (5, 7), P1: (0, 2)}  # parts of both partitions, which one file has
 
 
 @pytest.fixture
@@ -55,18 +56,46 @@ def test_fe_01_logs_that_share_no_partition_are_one_scan(spark, apart, bounds, e
         (({P0: (0, 12)}, {P1: (0, 5)}), WHOLE_0 + WHOLE_1, 3),
         (({P0: (1, 3)}, {P1: (0, 2)}), WHOLE_0[1:3] + WHOLE_1[:2], 2),
         (({P0: (5, 7), P1: (0, 2)}, {}), WHOLE_0[5:7] + WHOLE_1[:2], 1),
+        (({P0: (1, 3)}, {P0: (9, 11)}), WHOLE_0[1:3] + WHOLE_0[9:11], 2),
     ],
-    ids=["parts of a shared file", "a file that is shared", "a file that has both partitions", "one log"],
+    ids=[
+        "parts of a shared file", "a file that is shared", "a file that has both partitions", "one log",
+        "a partition of both logs",
+    ],
 )
 def test_fe_01_a_record_that_another_log_has_too_is_read_once(spark, mixed, bounds, expected, scans):
     """The file that has both partitions is wanted from each log for one of them only."""
     assert read(spark, mixed, *bounds) == (expected, scans)
 
 
-def test_fe_01_many_partitions_are_not_one_condition(spark, apart, monkeypatch):
-    """Spark would plan for long."""
+def test_fe_01_many_partitions_of_two_logs_keep_their_own_scans(spark, apart, monkeypatch):
     monkeypatch.setattr(segment_records, "_FEW", 1)
     assert read(spark, apart, {P0: (9, 12)}, {P1: (3, 5)}) == (WHOLE_0[9:] + WHOLE_1[3:], 2)
+
+
+def test_fe_01_many_partitions_are_joined_instead_of_one_condition(spark, mixed, monkeypatch):
+    """Spark would plan for long."""
+    monkeypatch.setattr(segment_records, "_FEW", 1)
+    monkeypatch.setattr(segment_records, "reduce", lambda *_: pytest.fail("a condition on each partition"))
+    log = mixed[0]
+    frame = segment_records._scans(spark, [segment_records._LocalRead.of(LogRead(log.root, log.refresh(), BOTH))])[0]
+    rows = sorted((row.partition, row.offset) for row in frame.collect())
+    assert rows == WHOLE_0[5:7] + WHOLE_1[:2]
+
+
+def test_fe_01_a_scan_has_few_paths(spark, apart, monkeypatch):
+    """Spark lists many paths by a job."""
+    monkeypatch.setattr(segment_records, "_PATHS", 1)
+    assert read(spark, apart, {P0: (0, 12)}, {P1: (3, 5)}) == (WHOLE_0 + WHOLE_1[3:], 3)
+
+
+def test_fe_01_a_file_of_many_partitions_is_looked_at_once(mixed, monkeypatch):
+    """Else the time to plan grows with the square of the partitions."""
+    looked, log = [], mixed[0]
+    real = segment_records._is_within
+    monkeypatch.setattr(segment_records, "_is_within", lambda *given: looked.append(given[0].name) or real(*given))
+    segment_records._LocalRead.of(LogRead(log.root, log.refresh(), BOTH))
+    assert len(looked) == len(set(looked)) > 0
 
 
 def test_fe_01_bounds_that_nothing_is_in(spark, apart):

@@ -14,6 +14,7 @@ from lakelog.replication.server import log_maintenance
 from lakelog.replication.server.log_maintenance import LogMaintenance
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.memory.store import MemoryStore
 from tests.processes import wait_until
 from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, facts, fill, lead, new_log, offsets
 
@@ -108,13 +109,15 @@ def test_na_04_removed_files_stay_for_those_who_read_older_versions(root):
     assert len(world.files()) == 5
 
 
-def test_ol_01_files_are_looked_for_in_every_tenth_round(world, monkeypatch):
+@pytest.mark.parametrize(("is_local", "rounds"), [(True, 10), (False, 60)], ids=["a disk", "an object store"])
+def test_ol_01_files_are_looked_for_now_and_then(root, is_local, rounds, monkeypatch):
     """A listing costs money, and a read of a broken file reports it anyway."""
-    looked = []
-    monkeypatch.setattr(world.log, "scrub", lambda: looked.append(1) or False)
-    for _ in range(21):
-        world.maintenance.run_once()
-    assert len(looked) == 3
+    with MemoryStore("scrub").opened() as store:
+        world, looked = World(root if is_local else f"{store.uri}/broker", **{"log.cleaner.enable": "false"}), []
+        monkeypatch.setattr(world.log, "scrub", lambda: looked.append(number) and False)
+        for number in range(2 * rounds + 1):
+            world.maintenance.run_once()
+    assert looked == [0, rounds, 2 * rounds]
 
 
 @pytest.mark.parametrize("error", [KafkaStorageException("full"), ValueError("odd")], ids=["expected", "unexpected"])

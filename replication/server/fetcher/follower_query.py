@@ -11,9 +11,9 @@ from pyspark.sql.streaming import StreamingQuery
 from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND
 from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.bell import Bell
+from lakelog.replication.storage.log.bell import STOPS, Bell
 from lakelog.replication.storage.log.segment_source import stream_segments
-from lakelog.replication.storage.log.segment_stream import STOPS, SegmentStream
+from lakelog.replication.storage.log.segment_stream import SegmentStream
 
 
 class FollowerQuery:

@@ -11,6 +11,7 @@ import select
 import struct
 from contextlib import suppress
 
+STOPS = -(2**63)  # instead of a version: the query is about to be stopped, and its source waits no more
 _VERSION = struct.Struct("<q")  # small enough that a pipe takes all of it or nothing
 _MANY = 8192
 
@@ -34,13 +35,15 @@ class Bell:
             os.write(self._pipe, _VERSION.pack(version))
 
     def wait(self, seconds: float) -> int | None:
-        """The version that was told of last, and none that was told of before; None if there is none for so long."""
+        """The version that was told of last, and none that was told of before; None if there is none for so long. It
+        is `STOPS` if the bell has rung for it at all, because the versions after it wake nobody."""
         waiting = select.poll()
         waiting.register(self._pipe, select.POLLIN)
         if not waiting.poll(round(seconds * 1000)):
             return None
         told = os.read(self._pipe, _MANY * _VERSION.size)
-        return int(_VERSION.unpack(told[-_VERSION.size :])[0])
+        versions = [version for (version,) in _VERSION.iter_unpack(told)]
+        return STOPS if STOPS in versions else versions[-1]
 
     def close(self) -> None:
         """Closes this end."""

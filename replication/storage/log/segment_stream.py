@@ -17,10 +17,9 @@ from typing import Any
 
 from pyspark.sql.datasource import SimpleDataSourceStreamReader
 
-from lakelog.replication.storage.log.bell import Bell
+from lakelog.replication.storage.log.bell import STOPS, Bell
 
 Offset = dict[str, int]  # `news`: how many rows there were
-STOPS = -1  # instead of a version: the query is about to be stopped, and its source waits no more
 _LONGEST_SECONDS = 10.0
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from lakelog.replication.storage.log.bell import Bell
+from lakelog.replication.storage.log.bell import STOPS, Bell
 from lakelog.replication.storage.log.segment_source import stream_segments
-from lakelog.replication.storage.log.segment_stream import STOPS, SegmentStream
+from lakelog.replication.storage.log.segment_stream import SegmentStream
 from lakelog.schemas import NEW_SEGMENTS
 from tests.hanging import ends, in_background
 from tests.processes import wait_until

@@ -7,9 +7,9 @@ from pyspark import cloudpickle
 
 from lakelog.replication.storage.log import bell as bell_module
 from lakelog.replication.storage.log import segment_source
-from lakelog.replication.storage.log.bell import Bell
+from lakelog.replication.storage.log.bell import STOPS, Bell
 from lakelog.replication.storage.log.segment_source import SegmentStreamSource
-from lakelog.replication.storage.log.segment_stream import STOPS, SegmentStream, SegmentStreamReader
+from lakelog.replication.storage.log.segment_stream import SegmentStream, SegmentStreamReader
 from tests.hanging import ends, in_background
 
 NONE = {"news": 0}
@@ -86,6 +86,19 @@ def test_ft_05_a_stream_waits_longer_while_there_are_no_news(bell, monkeypatch, 
     for _ in rings:
         news += read(reader, NONE)[0]
     assert (waited, news) == (waits, [(3,)] * (3 in rings))
+
+
+@pytest.mark.parametrize("rings", [(STOPS, 9), (9, STOPS), (STOPS,)], ids=["before", "after", "alone"])
+def test_br_04_a_query_that_stops_is_told_so_whatever_else_rings(bell, reader, rings):
+    for version in rings:
+        bell.ring(version)
+    assert (read(reader, NONE), reader._seconds) == (([], NONE), 0)
+
+
+def test_ft_05_a_leader_whose_log_has_gone_stops_no_stream(bell, reader):
+    """Its version is that of no log, -1."""
+    bell.ring(-1)
+    assert read(reader, NONE) == ([(-1,)], {"news": 1})
 
 
 def test_a_bell_that_nobody_hears_stops_no_broker(bell, reader):

@@ -44,6 +44,7 @@ def test_ce_02_a_renewal_loses_to_an_election_of_another_process(root, lease, cl
         elsewhere.setattr(SharedCommits, "add", lambda *_: None)
         other = ControllerLease.open(root)
         elected = other.elect("other", other.read())
+    clock.now += RENEWAL_SECONDS
     with pytest.raises(ControllerMovedException, match="other was elected under epoch 2"):
         lease.renew(held)
     assert lease.read() == elected
