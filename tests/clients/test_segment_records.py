@@ -59,7 +59,10 @@ def test_fe_01_logs_that_share_no_partition_are_one_scan(spark, apart, bounds, e
         (({P0: (1, 3)}, {P0: (9, 11)}), WHOLE_0[1:3] + WHOLE_0[9:11], 2),
     ],
     ids=[
-        "parts of a shared file", "a file that is shared", "a file that has both partitions", "one log",
+        "parts of a shared file",
+        "a file that is shared",
+        "a file that has both partitions",
+        "one log",
         "a partition of both logs",
     ],
 )

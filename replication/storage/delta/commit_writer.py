@@ -1,4 +1,4 @@
-"""The content of a commit file, by Delta's protocol: a line of JSON for each action."""
+"""The content of a commit file, by Delta's protocol: a line of JSON for each action. A late commit is taken back."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import base64
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_reader import ACTIONS, CONTENTS
+from lakelog.replication.storage.delta.commit_reader import ACTIONS, CONTENTS, commit_name
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 NONCE = "lakelog.commit"
 
@@ -68,3 +71,15 @@ def _added(file: AddedFile, data_change: bool, now: int) -> Mapping[str, Any]:
 def _removed(file: AddedFile, data_change: bool, now: int) -> Mapping[str, Any]:
     facts = {"path": file.name, "partitionValues": {}, "size": file.size, "deletionTimestamp": now}
     return {**facts, "dataChange": data_change, "extendedFileMetadata": True}
+
+
+def take_back(root: StorageRoot, version: int) -> None:
+    """Deletes a commit that its own writer does not believe, if it is the only file from the version before it on.
+
+    So it is where the table was emptied, and perhaps made again, while the writer wrote. Nobody could open a table with
+    such a gap, and nobody has followed the commit. Does nothing if the store fails: the writer knows no more then.
+    """
+    with suppress(KafkaStorageException):
+        versions = [int(name[:20]) for name in root.child("_delta_log").list() if name[:20].isdigit()]
+        if [each for each in versions if each >= version - 1] == [version]:
+            root.delete(commit_name(version))

@@ -30,9 +30,8 @@ def compare_and_set(
     In an object store the first attempt gets an age in seconds, and may decide on what this process has seen of the
     table within it: its commit loses if the table has moved. Nothing else is believed of it: if it commits nothing or
     raises an error of the protocol, the next attempt reads the table, as its age is None. With `patience`, in seconds,
-    the work may wait so long: then that is the age, and that there is nothing to do is believed. With an infinite
-    patience the first attempt decides on what this process knows and looks for nothing. With `turns`, where a table has
-    several writers, the first attempt waits if others are to go first, and then reads the table, too.
+    the work may wait so long (infinite: it looks for nothing): that is the age, and "nothing to do" is believed. With
+    `turns`, where a table has several writers, the first attempt lets others go first, and then reads the table, too.
 
     After an unknown outcome it calls `attempt` again, so `attempt` must recognise its own commit. Raises
     KafkaStorageException, naming the table, if outcomes stay unknown, as on a disk that cannot be written, and

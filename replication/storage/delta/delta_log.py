@@ -25,7 +25,7 @@ from lakelog.replication.storage.delta.commit_reader import (
     read_commits_after,
     tidy_log,
 )
-from lakelog.replication.storage.delta.commit_writer import NONCE, commit_content
+from lakelog.replication.storage.delta.commit_writer import NONCE, commit_content, take_back
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
@@ -235,9 +235,8 @@ class DeltaLog:
     def _settle(self, expected: int, nonce: str, error: Exception) -> None:
         """Finds the outcome of a commit that failed or may be in a gap. Returns if it landed, otherwise raises.
 
-        The commit landed if the version has its nonce and the version before still exists. Without that version, the
-        commit may have fallen into a gap that a clean-up left. A lost reply of an object store looks like a refusal, so
-        every refusal comes here.
+        The commit landed if the version has its nonce and the version before still exists. Without that one, it may be
+        in a gap of a clean-up. A lost reply of an object store looks like a refusal, so every refusal comes here.
         """
         try:
             landed = read_commit(self.root, expected).info.get(NONCE)
@@ -247,4 +246,5 @@ class DeltaLog:
         if landed != nonce:
             raise CommitConflict(f"{self.root.uri}: version {expected} is another writer's") from error
         if not follows:
+            take_back(self.root, expected)
             raise CommitUnknown(f"{self.root.uri}: version {expected - 1} has been cleaned up") from error

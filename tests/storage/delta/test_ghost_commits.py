@@ -7,13 +7,14 @@ from deltalake import DeltaTable
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta import commit_reader
-from lakelog.replication.storage.delta.commit_reader import commit_name, drop_commits_before, read_commit
+from lakelog.replication.storage.delta.commit_reader import commit_name, drop_commits_before, is_commit, read_commit
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments, replica_log
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.memory.store import MemoryStore
 from tests.storage.log.test_replay import fails_once
 from tests.storage.logs import P0, P1, facts, fill, lead, leo, new_log
 
@@ -102,6 +103,94 @@ def test_a_late_commit_after_a_ghost_is_not_believed(log, monkeypatch):
     monkeypatch.setattr(StorageRoot, "put_if_absent", frozen)
     with pytest.raises(CommitUnknown, match=f"version {version} has been cleaned up"):
         late.commit({"why": "late"})
+
+
+class Frozen:
+    """A writer that is frozen just before it puts its commit. Meanwhile `happens` is called."""
+
+    def __init__(self, root, monkeypatch, happens, answer=None):
+        self.log, kind, write = DeltaLog.open(root), type(root), type(root).put_if_absent
+        self.version = self.log.version + 1
+
+        def put(*args):
+            monkeypatch.setattr(kind, "put_if_absent", write)
+            happens()
+            stamp = write(*args)
+            if answer:
+                raise answer
+            return stamp
+
+        monkeypatch.setattr(kind, "put_if_absent", put)
+
+    def commit(self):
+        """Commits, and fails. Returns the versions whose commits are there."""
+        with pytest.raises(CommitUnknown, match=f"version {self.version - 1} has been cleaned up"):
+            self.log.commit({"why": "late"})
+        return [int(name[:20]) for name in self.log.root.child("_delta_log").list() if is_commit(name)]
+
+
+@pytest.fixture(params=["a disk", "an object store"])
+def home(request, root):
+    """The root of a broker."""
+    with MemoryStore("ghost").opened() as store:
+        yield root if request.param == "a disk" else f"{store.uri}/broker"
+
+
+@pytest.mark.parametrize("answer", [None, KafkaStorageException("timed out")], ids=["answered", "lost answer"])
+def test_a_late_commit_to_a_table_that_was_made_again_is_taken_back(home, monkeypatch, answer):
+    """A root is emptied and formatted while a producer writes. If the commit stayed, nobody could open the log."""
+    log = new_log(home, P0)
+    fill(log, P0, 1, 1)
+
+    def make_again():
+        log.root.delete_folder()
+        new_log(home, P0)
+
+    assert Frozen(log.root, monkeypatch, make_again, answer).commit() == [0, 1]
+    assert leo(ReplicaLog.open(log.root)) == 0
+
+
+def test_a_late_commit_to_a_bucket_that_was_emptied_is_taken_back(monkeypatch):
+    """Without it the bucket can be formatted. A disk has no folder for it."""
+    with MemoryStore("ghost").opened() as store:
+        log = new_log(f"{store.uri}/broker", P0)
+        fill(log, P0, 1, 1)
+        assert Frozen(log.root, monkeypatch, log.root.delete_folder).commit() == []
+
+
+def test_a_commit_that_others_follow_is_not_taken_back(log, monkeypatch):
+    """Its writer looks so late that a clean-up has deleted the commit before it."""
+    version, handle = log.current().version, log.root
+
+    def goes_on():
+        late.log.root.delete(commit_name(version))
+        ghost(handle, version + 2)
+
+    late = Frozen(log.root, monkeypatch, goes_on)
+    assert late.commit()[-2:] == [version + 1, version + 2]
+
+
+def test_a_commit_after_one_of_another_table_is_not_taken_back(log, monkeypatch):
+    """Somebody may have followed it already."""
+    version = log.current().version
+
+    def put_another():
+        log.root.delete(commit_name(version))
+        ghost(log.root, version)
+
+    assert Frozen(log.root, monkeypatch, put_another).commit()[-2:] == [version, version + 1]
+
+
+def test_a_commit_that_cannot_be_taken_back_is_unknown_all_the_same(log, monkeypatch):
+    def fails(*_):
+        raise KafkaStorageException("timed out")
+
+    def lose_the_version_before():
+        log.root.delete(commit_name(late.version - 1))
+        monkeypatch.setattr(StorageRoot, "delete", fails)
+
+    late = Frozen(log.root, monkeypatch, lose_the_version_before)
+    assert late.commit()[-1] == late.version
 
 
 def test_nothing_is_told_of_a_hole(log):
