@@ -19,13 +19,12 @@ from lakelog.jobs.launch.launcher import VERBS
 from lakelog.jobs.launch.spark_submit import split_arguments
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.local_cluster import LocalCluster
+from tests.pages import HOUSE, PAGES, blocks, commands
 
-HOUSE = Path(__file__).resolve().parent.parent
-PAGES = {page.name: page for page in (HOUSE / "README.md", *sorted((HOUSE / "docs").glob("*.md")))}
 ELSEWHERE = {"python-clients.md"}
 OF_THE_PAST = "then_"  # views of an earlier time
-# Commands that start no JVM and change nothing that other commands read. Only the words of the others are checked here;
-# the tests of each verb run them.
+# Commands that start no JVM and change nothing that other commands read. Only the words of the others are checked here:
+# `tests/long/test_documented_commands.py` runs those that start a JVM.
 RUN = {
     "status",
     "topics",
@@ -36,19 +35,6 @@ RUN = {
     "consumer-perf-test",
 }
 NOT_OURS = {"python3", "spark-submit", "export", "pytest"}
-
-
-def blocks(page, *languages):
-    """The blocks of these languages with the text that follows each, up to the next one."""
-    found = re.findall(r"^```(\w+)\n(.*?)^```$(.*?)(?=^```[a-z]|\Z)", PAGES[page].read_text("utf-8"), re.M | re.S)
-    return [(text, after) for language, text, after in found if language in languages]
-
-
-def commands(page):
-    """The commands of a page; those of several lines are joined to one."""
-    for text, _ in blocks(page, "console"):
-        for line in re.findall(r"^\$ (.*?[^\\|])$", text, re.M | re.S):
-            yield line.replace("\\\n", " ")
 
 
 @pytest.fixture(scope="module")

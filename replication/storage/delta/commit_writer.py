@@ -73,13 +73,23 @@ def _removed(file: AddedFile, data_change: bool, now: int) -> Mapping[str, Any]:
     return {**facts, "dataChange": data_change, "extendedFileMetadata": True}
 
 
-def take_back(root: StorageRoot, version: int) -> None:
-    """Deletes a commit that its own writer does not believe, if it is the only file from the version before it on.
+def take_back(root: StorageRoot, version: int, content: bytes) -> None:
+    """Deletes a commit that its own writer does not believe, where no other commit or checkpoint of this version, the
+    one before it or a later one is there.
 
-    So it is where the table was emptied, and perhaps made again, while the writer wrote. Nobody could open a table with
-    such a gap, and nobody has followed the commit. Does nothing if the store fails: the writer knows no more then.
+    Then the table was emptied, and perhaps made again, while the writer wrote, and nobody can open a table with such a
+    gap. If others have come meanwhile, as far as the version before, they may have built on the commit: it is put back.
+    If the store fails, the commit may stay.
     """
+    name = commit_name(version)
     with suppress(KafkaStorageException):
-        versions = [int(name[:20]) for name in root.child("_delta_log").list() if name[:20].isdigit()]
-        if [each for each in versions if each >= version - 1] == [version]:
-            root.delete(commit_name(version))
+        if _versions_from(root, version - 1) == [version]:
+            root.delete(name)
+            if _versions_from(root, version - 1):
+                root.put_if_absent(name, content)
+
+
+def _versions_from(root: StorageRoot, version: int) -> list[int]:
+    """The versions of the commits and checkpoints that are there, from this one on."""
+    found = (int(name[:20]) for name in root.child("_delta_log").list() if name[:20].isdigit())
+    return [each for each in found if each >= version]

@@ -225,14 +225,14 @@ class DeltaLog:
             if stamp is None:
                 raise FileExistsError(f"version {expected} exists")
         except (OSError, KafkaStorageException) as error:
-            self._settle(expected, nonce, error)
+            self._settle(expected, nonce, content, error)
         if not self._commits.is_there(expected - 1):
-            self._settle(expected, nonce, TimeoutError("the commit before it may have been cleaned up"))
+            self._settle(expected, nonce, content, TimeoutError("the commit before it may have been cleaned up"))
         self.root.sync_folder("_delta_log")
         self._own = parsed(expected, content, stamp), began_at
         return expected
 
-    def _settle(self, expected: int, nonce: str, error: Exception) -> None:
+    def _settle(self, expected: int, nonce: str, content: bytes, error: Exception) -> None:
         """Finds the outcome of a commit that failed or may be in a gap. Returns if it landed, otherwise raises.
 
         The commit landed if the version has its nonce and the version before still exists. Without that one, it may be
@@ -246,5 +246,5 @@ class DeltaLog:
         if landed != nonce:
             raise CommitConflict(f"{self.root.uri}: version {expected} is another writer's") from error
         if not follows:
-            take_back(self.root, expected)
-            raise CommitUnknown(f"{self.root.uri}: version {expected - 1} has been cleaned up") from error
+            take_back(self.root, expected, content)
+            raise CommitUnknown(f"{self.root.uri}: version {expected - 1} is gone") from error

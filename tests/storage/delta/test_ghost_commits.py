@@ -101,7 +101,7 @@ def test_a_late_commit_after_a_ghost_is_not_believed(log, monkeypatch):
         return write(*args)
 
     monkeypatch.setattr(StorageRoot, "put_if_absent", frozen)
-    with pytest.raises(CommitUnknown, match=f"version {version} has been cleaned up"):
+    with pytest.raises(CommitUnknown, match=f"version {version} is gone"):
         late.commit({"why": "late"})
 
 
@@ -124,7 +124,7 @@ class Frozen:
 
     def commit(self):
         """Commits, and fails. Returns the versions whose commits are there."""
-        with pytest.raises(CommitUnknown, match=f"version {self.version - 1} has been cleaned up"):
+        with pytest.raises(CommitUnknown, match=f"version {self.version - 1} is gone"):
             self.log.commit({"why": "late"})
         return [int(name[:20]) for name in self.log.root.child("_delta_log").list() if is_commit(name)]
 
@@ -179,6 +179,23 @@ def test_a_commit_after_one_of_another_table_is_not_taken_back(log, monkeypatch)
         ghost(log.root, version)
 
     assert Frozen(log.root, monkeypatch, put_another).commit()[-2:] == [version, version + 1]
+
+
+def test_a_commit_that_others_have_followed_before_it_was_gone_is_put_back(log, monkeypatch):
+    """A writer is frozen between its look and its deletion. Meanwhile the new table reaches the commit's version."""
+    late, delete = (
+        Frozen(log.root, monkeypatch, lambda: delete(log.root, commit_name(late.version - 1))),
+        StorageRoot.delete,
+    )
+
+    def others_first(root, name):
+        ghost(root, late.version - 1)
+        ghost(root, late.version + 1)
+        delete(root, name)
+
+    monkeypatch.setattr(StorageRoot, "delete", others_first)
+    assert late.commit()[-3:] == [late.version - 1, late.version, late.version + 1]
+    assert read_commit(log.root, late.version).info["why"] == "late"
 
 
 def test_a_commit_that_cannot_be_taken_back_is_unknown_all_the_same(log, monkeypatch):
