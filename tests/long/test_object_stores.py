@@ -11,6 +11,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.long.azurite import azurite
+from tests.long.cloud_storage import cloud_storage
 from tests.processes import race, wait_until
 from tests.storage.log.test_append_race import check, write
 from tests.storage.logs import P0, new_log
@@ -26,12 +27,17 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
     if request.param == "azure":
         with azurite(tmp_path, "lake") as options:
             yield "az://lake", options
+    elif request.param == "gcs":
+        with cloud_storage(tmp_path, "lake") as options:
+            yield "gs://lake", options
     else:
         with counting_store(tmp_path, SLOW if request.param == "slow s3" else {}) as (_, options):
             yield "s3://bucket", options
 
 
-@pytest.mark.parametrize(("store", "appends"), [("s3", 500), ("slow s3", 100), ("azure", 500)], indirect=["store"])
+@pytest.mark.parametrize(
+    ("store", "appends"), [("s3", 500), ("slow s3", 100), ("azure", 500), ("gcs", 500)], indirect=["store"]
+)
 def test_four_processes_append_to_one_log_without_a_pause(store, appends):
     uri, options = store
     log = new_log(StorageRoot.of(f"{uri}/raced/log", options), P0)
@@ -39,7 +45,7 @@ def test_four_processes_append_to_one_log_without_a_pause(store, appends):
     check(log, race(write, *writers, timeout=1500), appends)
 
 
-@pytest.mark.parametrize("store", ["s3", "slow s3", "azure"], indirect=True)
+@pytest.mark.parametrize("store", ["s3", "slow s3", "azure", "gcs"], indirect=True)
 def test_a_cluster_that_loses_a_leader_has_each_record_once(spark, store):
     uri, options = store
     configs = {f"storage.{owner}.{name}": value for owner in ("cluster", 1, 2, 3) for name, value in options.items()}
