@@ -84,12 +84,8 @@ def _scans(spark: SparkSession, reads: Sequence[_LocalRead]) -> list[DataFrame]:
     frames = _parquet(spark, [path for read in reads for path in read.whole])
     parts = [(read.bounds, read.partly) for read in reads]
     together = {key: found for read in reads for key, found in read.bounds.items()}
-    are_apart = sum(len(read.bounds) for read in reads) == len(together)
-    if (
-        are_apart
-        and len(together) <= _FEW
-        and all(read.there & together.keys() == read.bounds.keys() for read in reads)
-    ):
+    are_few = sum(len(read.bounds) for read in reads) == len(together) <= _FEW  # and none is in two logs
+    if are_few and all(read.there & together.keys() == read.bounds.keys() for read in reads):
         parts = [(together, [path for read in reads for path in read.partly])]
     return frames + [_within(spark, frame, bounds) for bounds, paths in parts for frame in _parquet(spark, paths)]
 

@@ -1,6 +1,7 @@
 """Runs the commands of the README and of `docs/` that start a JVM, as they stand there, in another folder.
 
-What needs a Spark cluster on YARN or Kubernetes is not run.
+What needs YARN or Kubernetes is not run, nor `pytest`, nor the unclean election of the drills, whose verb has its own
+tests.
 """
 
 import os

@@ -183,10 +183,8 @@ def test_a_commit_after_one_of_another_table_is_not_taken_back(log, monkeypatch)
 
 def test_a_commit_that_others_have_followed_before_it_was_gone_is_put_back(log, monkeypatch):
     """A writer is frozen between its look and its deletion. Meanwhile the new table reaches the commit's version."""
-    late, delete = (
-        Frozen(log.root, monkeypatch, lambda: delete(log.root, commit_name(late.version - 1))),
-        StorageRoot.delete,
-    )
+    delete = StorageRoot.delete
+    late = Frozen(log.root, monkeypatch, lambda: delete(log.root, commit_name(late.version - 1)))
 
     def others_first(root, name):
         ghost(root, late.version - 1)
