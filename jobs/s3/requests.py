@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import formatdate
 from typing import NamedTuple
+from urllib.parse import unquote
 from xml.sax.saxutils import escape, unescape
 
 from lakelog.jobs.s3.object_store import NoSuchKey, ObjectStore, PreconditionFailed, Stored
@@ -79,6 +80,10 @@ def _put(store: ObjectStore, request: Request) -> Response:
     if "uploadId" in query:
         store.put_part(query["uploadId"], int(query["partNumber"]), request.body)
         return Response(200, b"", {"ETag": f'"{query["partNumber"]}"'})
+    source = request.headers.get("x-amz-copy-source")
+    if source is not None:
+        copied = store.put(request.key, store.get(unquote(source.lstrip("/").partition("/")[2])), only_new)
+        return _xml("CopyObjectResult", f"<ETag>{escape(copied.etag)}</ETag>")
     return Response(200, b"", {"ETag": store.put(request.key, request.body, only_new).etag})
 
 

@@ -14,6 +14,7 @@ from lakelog.jobs.s3.server import StoreServer, serve
 from lakelog.jobs.s3.store_process import StoreProcess
 
 _IS_NEW = "x-goog-if-generation-match"
+_SOURCE = "x-goog-copy-source"
 
 
 class CloudStorageServer(StoreServer):
@@ -25,6 +26,8 @@ class CloudStorageServer(StoreServer):
             headers = {name: value for name, value in headers.items() if name != "if-none-match"}
         if headers.get(_IS_NEW) == "0":
             headers["if-none-match"] = "*"
+        if _SOURCE in headers:
+            headers["x-amz-copy-source"] = headers[_SOURCE]
         return super().answer(method, url, headers, body)
 
 

@@ -9,11 +9,14 @@ from lakelog.jobs.benchmark.counting_store import counting_store
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.config import Config
 from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.storage.delta.object_root import ObjectRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.segment_copy import copy_segment
 from tests.long.azurite import azurite
 from tests.long.cloud_storage import cloud_storage
 from tests.processes import race, wait_until
 from tests.storage.log.test_append_race import check, write
+from tests.storage.log.test_segment_copy import written
 from tests.storage.logs import P0, new_log
 
 WRITERS = 4
@@ -43,6 +46,16 @@ def test_four_processes_append_to_one_log_without_a_pause(store, appends):
     log = new_log(StorageRoot.of(f"{uri}/raced/log", options), P0)
     writers = [(log.root.uri, writer, appends, options) for writer in range(1, WRITERS + 1)]
     check(log, race(write, *writers, timeout=1500), appends)
+
+
+@pytest.mark.parametrize("store", ["s3", "azure", "gcs"], indirect=True)
+def test_the_store_copies_a_segment_within_its_bucket(store, monkeypatch):
+    uri, options = store
+    source, target = (StorageRoot.of(f"{uri}/{name}", options) for name in ("a source", "a target"))
+    segment = written(source)
+    monkeypatch.setattr(ObjectRoot, "put", None)
+    copied = copy_segment(source, segment, target)
+    assert target.read(copied.name) == source.read(segment.name)
 
 
 @pytest.mark.parametrize("store", ["s3", "slow s3", "azure", "gcs"], indirect=True)

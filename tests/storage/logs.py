@@ -24,7 +24,7 @@ from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.log_txns import log_start_app_id
 from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
-from lakelog.replication.storage.log.segment import copy_segment
+from lakelog.replication.storage.log.segment_copy import copy_segment
 from lakelog.replication.storage.log.truncate import without_ends
 from lakelog.schemas import LOG
 

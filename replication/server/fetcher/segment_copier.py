@@ -16,7 +16,8 @@ from lakelog.replication.server.executors import ExecutorsFailed, has_executors,
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
-from lakelog.replication.storage.log.segment import Segment, copy_segment, read_segment
+from lakelog.replication.storage.log.segment import Segment, read_segment
+from lakelog.replication.storage.log.segment_copy import copy_segment
 from lakelog.replication.storage.log.segment_rewrite import rewrite
 
 logger = logging.getLogger(__name__)

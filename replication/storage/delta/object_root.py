@@ -6,9 +6,9 @@ options of delta-rs, which opens tables: both use the same library of Rust.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.delta.checkpoint import create_checkpoint
 from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.newest_versions import NewestVersions
+from lakelog.replication.storage.delta.object_file import ObjectFile, os_errors
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, words_of, writing
 from lakelog.replication.storage.delta.store_options import client_arguments, delta_options, store_options
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 _PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
 _FEW = 2
 _CONNECTIONS = 8  # look-ups of many files at a time
+_CANNOT_COPY: set[int] = set()  # the stores of `_opened`, which keeps them
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class ObjectRoot(StorageRoot):
         return in_threads(self._stamp, names, _CONNECTIONS if len(names) > _FEW else 1)
 
     def _stamp(self, name: str) -> Stamp | None:
-        with reading(self.path(name)), suppress(FileNotFoundError), _os_errors():
+        with reading(self.path(name)), suppress(FileNotFoundError), os_errors():
             return _stamp_of(self._store.head(self._key(name)))
         return None
 
@@ -98,7 +102,7 @@ class ObjectRoot(StorageRoot):
 
     def _listed(self) -> tuple[dict[str, tuple[int, float]], Sequence[str]]:
         key = self._key()
-        with reading(self.uri), _os_errors():
+        with reading(self.uri), os_errors():
             try:
                 found = self._store.list_with_delimiter(key or None)
             except FileNotFoundError as error:  # a bucket that is not there is not an empty folder
@@ -115,32 +119,48 @@ class ObjectRoot(StorageRoot):
 
     def read_stamped(self, name: str) -> tuple[bytes, Stamp]:
         """The content of a file and its stamp, by one request. Raises FileNotFoundError, KafkaStorageException."""
-        with reading(self.path(name)), _os_errors():
+        with reading(self.path(name)), os_errors():
             found = self._store.get(self._key(name))
             return bytes(found.bytes()), _stamp_of(found.meta)
 
     def read_buffer(self, name: str) -> pa.Buffer:
         """The content of a file that may be large. Raises FileNotFoundError, KafkaStorageException."""
-        with reading(self.path(name)), _os_errors():
+        with reading(self.path(name)), os_errors():
             return pa.py_buffer(self._store.get(self._key(name)).bytes())
 
     def open(self, name: str, size: int | None = None) -> pa.NativeFile:
         """Opens a file to read parts of it, each by one request. Raises OSError."""
-        with _os_errors():
+        with os_errors():
             known = self._store.head(self._key(name))["size"] if size is None else size
-        return pa.PythonFile(_ObjectFile(self._store, self._key(name), known), "r")
+        return pa.PythonFile(ObjectFile(self._store, self._key(name), known), "r")
 
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
         """Writes a file atomically. Raises KafkaStorageException."""
-        with writing(self.path(name)), _os_errors():
+        with writing(self.path(name)), os_errors():
             self._store.put(self._key(name), memoryview(content).cast("B"), chunk_size=_PART_BYTES)
+
+    def copy_from(self, source: StorageRoot, name: str, new_name: str) -> bool:
+        """Lets the store copy a file of `source`, which must be in the same bucket, to this root. Returns whether it
+        did: some stores that speak S3 cannot copy."""
+        store = self._store
+        if not isinstance(source, ObjectRoot) or source._store is not store or id(store) in _CANNOT_COPY:
+            return False
+        try:
+            store.copy(source._key(name), self._key(new_name))
+        except FileNotFoundError:
+            return False
+        except BaseError as error:
+            logger.warning("%s: the store does not copy files, so they stream: %s", self.uri, words_of(error))
+            _CANNOT_COPY.add(id(store))  # it would be asked for each file, with all attempts
+            return False
+        return True
 
     def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
         """Writes a file and returns its stamp, or None if a file of that name exists: a put with If-None-Match.
 
         After a KafkaStorageException the file may have been written, or may be written later.
         """
-        with writing(self.path(name)), _os_errors():
+        with writing(self.path(name)), os_errors():
             try:
                 put = self._store.put(self._key(name), content, mode="create")
             except AlreadyExistsError:
@@ -156,45 +176,13 @@ class ObjectRoot(StorageRoot):
 
     def delete_folder(self) -> None:
         """Deletes all files below this root; a missing folder is no error."""
-        with writing(self.uri), _os_errors():
+        with writing(self.uri), os_errors():
             keys = [file["path"] for files in self._store.list(self._key() or None) for file in files]
         self._delete(self.uri, keys)
 
     def _delete(self, where: str, keys: Sequence[str]) -> None:
-        with writing(where), suppress(FileNotFoundError), _os_errors():
+        with writing(where), suppress(FileNotFoundError), os_errors():
             self._store.delete(keys)
-
-
-class _ObjectFile(io.RawIOBase):
-    """The parts of an object of `size` bytes, for pyarrow, which asks for each part that it needs."""
-
-    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
-        self._store, self._key, self._size, self._at = store, key, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        stop = self._size if size < 0 else min(self._size, self._at + size)
-        if stop <= self._at:
-            return b""
-        with _os_errors():
-            found = self._store.get(self._key, options={"range": (self._at, stop)})
-            if found.meta["size"] != self._size:
-                raise OSError(f"has {found.meta['size']} bytes, not {self._size}")
-            content = bytes(found.bytes())
-        self._at = stop
-        return content
 
 
 @cache
@@ -219,15 +207,6 @@ def _is_known(bucket: str, option: Any) -> bool:
     except BaseError:  # opening the store with all options tells what is wrong
         return True
     return True
-
-
-@contextmanager
-def _os_errors() -> Iterator[None]:
-    """Turns the errors of obstore into OSError, which those who read Parquet expect. A missing file is one already."""
-    try:
-        yield
-    except BaseError as error:
-        raise OSError(words_of(error)) from None  # its text repeats itself over many lines
 
 
 def _stamp_of(found: ObjectMeta) -> Stamp:

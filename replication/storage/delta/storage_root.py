@@ -191,10 +191,12 @@ class StorageRoot:
 
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
         """Like `write`, but the folder must exist: a write must not create a root again that has gone."""
-        with writing(self.path(name)), temporary_file(self.uri, name) as temporary:
-            with open(self.path(temporary), "wb") as file:
-                file.write(content)
+        with writing(self.path(name)), temporary_file(self.uri, name, content) as temporary:
             self.rename(temporary, name)
+
+    def copy_from(self, source: StorageRoot, name: str, new_name: str) -> bool:
+        """Lets the store copy a file of `source` to this root. Returns whether it did: a disk does not."""
+        return False
 
     def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
         """Writes a file atomically and returns its stamp, or None if a file of that name exists. The folder must exist;
@@ -202,9 +204,7 @@ class StorageRoot:
 
         After a KafkaStorageException the file may have been written, or may be written later.
         """
-        with writing(self.path(name)), temporary_file(self.uri, name) as temporary:
-            with open(self.path(temporary), "wb") as file:
-                file.write(content)
+        with writing(self.path(name)), temporary_file(self.uri, name, content) as temporary:
             self.sync_file(temporary)
             written_at = os.stat(self.path(temporary)).st_mtime_ns
             try:

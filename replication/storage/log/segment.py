@@ -29,7 +29,6 @@ from lakelog.replication.storage.log.segment_name import (
     digest_of,
     is_data_file,
     is_snapshot,
-    leader_of,
     named_digest,
     segment_name,
     snapshot_name,
@@ -102,17 +101,6 @@ def write_file(root: StorageRoot, name_of: Callable[[str], str], content: pa.Buf
     name = name_of(digest_of(content))
     root.put(name, content)
     return AddedFile(name, content.size, stats, content=None if root.is_local else inlined(content))
-
-
-def copy_segment(source: StorageRoot, segment: Segment, target: StorageRoot) -> Segment:
-    """Copies a segment byte for byte into a new file at `target`; it commits nothing.
-
-    The copy gets a new name with the same leader, so no name that the source chose can replace a file here. Raises
-    CorruptRecordException, naming the source's file, if its bytes are not the committed ones.
-    """
-    content = read_file(source, segment.file)
-    name_of = partial(segment_name, leader_of(segment.name))
-    return dataclasses.replace(segment, file=write_file(target, name_of, content, segment.file.stats))
 
 
 def read_file(root: StorageRoot, file: AddedFile) -> pa.Buffer:

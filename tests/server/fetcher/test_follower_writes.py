@@ -5,7 +5,7 @@ import pytest
 from lakelog.replication.errors import FencedLeaderEpochException, KafkaStorageException
 from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.storage.log.append import Fetched
-from lakelog.replication.storage.log.segment import copy_segment
+from lakelog.replication.storage.log.segment_copy import copy_segment
 from tests.hanging import ends, in_background, raises
 from tests.processes import wait_until
 from tests.storage.logs import P0, P1, fill, follow, leo, new_log, values

@@ -16,7 +16,7 @@ from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.log_change import LogChange
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.segment import copy_segment
+from lakelog.replication.storage.log.segment_copy import copy_segment
 from lakelog.replication.storage.log.segment_name import snapshot_name
 from lakelog.replication.storage.log.truncate import delete_logs
 from tests.clock import Clock

@@ -25,7 +25,8 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import replica_log
 from lakelog.replication.storage.log.append import Appended, Fetched, append, append_as_follower, arrow_writer
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.segment import copy_segment, read_records, read_segment, write_segment
+from lakelog.replication.storage.log.segment import read_records, read_segment, write_segment
+from lakelog.replication.storage.log.segment_copy import copy_segment
 from tests.hanging import Hanging, ends, in_background
 from tests.storage.delta.answers import lose_an_answer, refuse_all
 from tests.storage.logs import (

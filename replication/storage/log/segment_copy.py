@@ -1,0 +1,48 @@
+"""Copies a segment byte for byte: the store copies it within a bucket, and between stores its bytes go through here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.segment import Segment, read_file, write_file
+from lakelog.replication.storage.log.segment_name import leader_of, named_digest, segment_name
+
+
+def copy_segment(source: StorageRoot, segment: Segment, target: StorageRoot) -> Segment:
+    """Copies a segment into a new file at `target`; it commits nothing.
+
+    The copy gets a new name with the same leader, so no name that the source chose can replace a file here. Raises
+    CorruptRecordException, naming the source's file, if its bytes are not the committed ones, and
+    KafkaStorageException.
+    """
+    name_of = partial(segment_name, leader_of(segment.name))
+    file = _copied_by_store(source, segment.file, target, name_of)
+    if file is None:
+        file = write_file(target, name_of, read_file(source, segment.file), segment.file.stats)
+    return dataclasses.replace(segment, file=file)
+
+
+def _copied_by_store(
+    source: StorageRoot, file: AddedFile, target: StorageRoot, name_of: Callable[[str], str]
+) -> AddedFile | None:
+    """A copy that the store has made of a file; None if it cannot, or if the copy does not have the committed bytes.
+
+    The copy is read once, because a store also copies a file that has rotted.
+    """
+    digest = named_digest(file.name)
+    if digest is None or file.content:
+        return None
+    copied = dataclasses.replace(file, name=name_of(digest))
+    if not target.copy_from(source, file.name, copied.name):
+        return None
+    try:
+        read_file(target, copied)
+    except CorruptRecordException:  # reading the source tells whether it has rotted, or only the copy
+        target.delete(copied.name)
+        return None
+    return copied

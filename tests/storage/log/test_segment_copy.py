@@ -1,0 +1,126 @@
+"""A store copies a segment within its bucket, and the copy counts only if it has the committed bytes."""
+
+from dataclasses import replace
+from random import Random
+
+import pyarrow as pa
+import pytest
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.storage.delta.object_root import ObjectRoot
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.segment import read_segment, write_segment
+from lakelog.replication.storage.log.segment_copy import copy_segment
+from lakelog.schemas import LOG
+from tests.storage.logs import header, log_rows
+
+NOISE = Random(7).randbytes(50_000)  # in a segment that is too large to lie in its commit
+
+
+def written(root, noise=NOISE):
+    rows = log_rows().set_column(LOG.names.index("value"), LOG.arrow.field("value"), pa.array([noise], pa.binary()))
+    return write_segment(root, 4, rows, [header()])
+
+
+@pytest.fixture
+def source(s3_options):
+    made = StorageRoot.of("s3://bucket/copies/source", s3_options)
+    yield made
+    StorageRoot.of("s3://bucket/copies", s3_options).delete_folder()
+
+
+@pytest.fixture
+def target(source):
+    return StorageRoot.of("s3://bucket/copies/target", source.options)
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """The requests that the store has answered, by method, with the number of bytes that each has brought."""
+    seen, answer = [], DomainDispatcherApplication.__call__
+
+    def counted(app, environ, start_response):
+        seen.append((environ["REQUEST_METHOD"], int(environ.get("CONTENT_LENGTH") or 0)))
+        return answer(app, environ, start_response)
+
+    monkeypatch.setattr(DomainDispatcherApplication, "__call__", counted)
+    return seen
+
+
+def test_within_a_bucket_the_store_copies(source, target, requests):
+    segment = written(source)
+    requests.clear()
+    copied = copy_segment(source, segment, target)
+    assert requests == [("PUT", 0), ("GET", 0)]
+    assert target.read(copied.name) == source.read(segment.name)
+    assert (read_segment(target, copied.file), copied.file.size) == (copied, segment.file.size)
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        pytest.param(lambda options, _: ("s3://bucket/copies/target", {**options, "AWS_REGION": "eu-west-1"}), id="S3"),
+        pytest.param(lambda _, folder: (str(folder), {}), id="a disk"),
+    ],
+)
+def test_between_stores_the_bytes_stream(source, elsewhere, requests, tmp_path):
+    target, segment = StorageRoot.of(*elsewhere(source.options, tmp_path)), written(source)
+    requests.clear()
+    copied = copy_segment(source, segment, target)
+    assert requests[0] == ("GET", 0)
+    assert requests[1:] in ([], [("PUT", segment.file.size)])
+    assert target.read(copied.name) == source.read(segment.name)
+
+
+def test_a_small_segment_is_put_from_its_commit(source, target, requests):
+    segment = written(source, b"small")
+    requests.clear()
+    copied = copy_segment(source, segment, target)
+    assert requests == [("PUT", segment.file.size)]
+    assert target.read(copied.name) == segment.file.content
+
+
+def test_the_bytes_stream_where_the_store_cannot_copy_and_it_is_asked_once(source, target, monkeypatch):
+    bare = ObjectRoot(source.uri, {**source.options, "AWS_REGION": "eu-west-2"})  # a store that no other test asks
+    segment, copies = written(source), []
+
+    def refused(app, environ, start_response):
+        if "HTTP_X_AMZ_COPY_SOURCE" in environ:
+            copies.append(environ["PATH_INFO"])
+            start_response("405 Method Not Allowed", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>MethodNotAllowed</Code></Error>"]
+        return answer(app, environ, start_response)
+
+    answer = DomainDispatcherApplication.__call__
+    monkeypatch.setattr(DomainDispatcherApplication, "__call__", refused)
+    there = replace(target, options=bare.options)
+    copied = [copy_segment(bare, segment, there) for _ in range(2)]
+    assert [there.read(each.name) for each in copied] == [source.read(segment.name)] * 2
+    assert len(copies) == 1
+
+
+def test_the_bytes_stream_where_the_store_makes_an_empty_copy(source, target, monkeypatch):
+    """A server that does not know the header of a copy puts the body of the request, which has none."""
+    segment = written(source)
+    monkeypatch.setattr(ObjectRoot, "copy_from", lambda root, _, __, name: root.put(name, b"") is None)
+    copied = copy_segment(source, segment, target)
+    assert target.read(copied.name) == source.read(segment.name)
+    assert target.list() == [copied.name]
+
+
+@pytest.mark.parametrize("harm", [lambda content: content[:-10], lambda content: b"x" * len(content)])
+def test_the_store_does_not_spread_a_segment_that_has_rotted(source, target, harm):
+    segment = written(source)
+    source.write(segment.name, harm(source.read(segment.name)))
+    with pytest.raises(CorruptRecordException, match=f"source/{segment.name}: its .* bytes are not the"):
+        copy_segment(source, segment, target)
+    assert target.list() == []
+
+
+def test_a_segment_that_is_gone_is_named(source, target):
+    segment = written(source)
+    source.delete(segment.name)
+    with pytest.raises(CorruptRecordException, match=f"source/{segment.name}: is gone"):
+        copy_segment(source, segment, target)
+    assert target.list() == []
