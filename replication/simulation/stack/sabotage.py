@@ -19,13 +19,13 @@ from lakelog.replication.simulation.stack.schedules import rare
 from lakelog.replication.simulation.stack.shared_sabotage import SHARED
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import CommitConflict, DeltaLog
-from lakelog.replication.storage.log import compaction
+from lakelog.replication.storage.log import segment_pieces
 from lakelog.replication.storage.log.log_change import LogChange
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.state_table import StateTable
 
-_next, _batches = Registration._next, compaction._batches
+_next, _rows = Registration._next, segment_pieces._rows
 
 
 def _is_decided_once(
@@ -65,10 +65,11 @@ def _registers_as_before(registration: Registration, last: Any, *given: Any, **n
     return registration._offered
 
 
-def _spoils_a_row(log: ReplicaLog, segment: Any) -> Any:
-    for header, rows in _batches(log, segment):
+def _spoils_a_row(*given: Any) -> Any:
+    for piece in _rows(*given):
+        rows = piece.table
         value = pa.array([*rows["value"].to_pylist()[:-1], b"spoilt"], rows.schema.field("value").type)
-        yield header, rows.set_column(rows.schema.get_field_index("value"), "value", value)
+        yield replace(piece, table=rows.set_column(rows.schema.get_field_index("value"), "value", value))
 
 
 def _leaves_out_a_batch(*given: Any) -> Compaction | None:
@@ -103,7 +104,7 @@ STORAGE: dict[str, StackSabotage] = {
     ),
     "compaction_spoils_a_row": StackSabotage(
         "compaction writes another value than it read",
-        at(("storage.log.compaction._batches", _spoils_a_row)),
+        at(("storage.log.segment_pieces._rows", _spoils_a_row)),
     ),
     "compaction_drops_a_batch": StackSabotage(
         "compaction leaves out a batch",

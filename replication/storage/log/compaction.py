@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import pyarrow as pa
-
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.compaction import Compaction, LogFile, plan_compaction, size_class
 from lakelog.replication.protocol.record_batch import BatchHeader
@@ -17,8 +15,9 @@ from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.log.log_rewrite import NewFiles, readable, report_unreadable
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
-from lakelog.replication.storage.log.segment import Segment, read_records, rows_of, write_segment
-from lakelog.schemas import LOG
+from lakelog.replication.storage.log.segment import Segment
+from lakelog.replication.storage.log.segment_merge import write_merged
+from lakelog.replication.storage.log.segment_pieces import Piece, Places, pieces_of
 
 # Called with the size in bytes of each file that was read or written; it may wait, and it may raise.
 Pace = Callable[[int], None]
@@ -59,34 +58,26 @@ def _carry_out(log: ReplicaLog, plan: Compaction, sources: Sequence[Segment], wh
 
 def _merge(log: ReplicaLog, plan: Compaction, sources: Sequence[Segment], pace: Pace) -> Iterator[Segment]:
     """Yields the new segments as it writes them; it reads every old one first."""
-    rows: dict[tuple[str, BatchHeader], pa.Table] = {}
+    places: dict[str, dict[BatchHeader, tuple[int, int]]] = {segment.name: {} for segment in sources}
+    for number, pack in enumerate(plan.packs):
+        for place, (file, header) in enumerate(pack):
+            places[file.name][header] = number, place
+    packs: list[dict[int, Piece]] = [{} for _ in plan.packs]
     for segment in sources:
-        rows.update(((segment.name, header), part) for header, part in _batches(log, segment))
+        for piece in _pieces(log, segment, places[segment.name]):
+            number, place = places[segment.name][piece.headers[0]]
+            packs[number][place] = piece
         pace(segment.file.size)
-    for pack in plan.packs:
-        headers = [header for _, header in pack]
-        table = pa.concat_tables(rows.pop((file.name, header)) for file, header in pack)
-        written = write_segment(log.root, None, table, headers)
+    for pieces in packs:
+        written = write_merged(log.root, [pieces[place] for place in sorted(pieces)])
+        pieces.clear()
         yield written
         pace(written.file.size)
 
 
-def _batches(log: ReplicaLog, segment: Segment) -> Iterator[tuple[BatchHeader, pa.Table]]:
-    """Each batch with its rows. The rows have the order of the headers, except in a file of another tool."""
+def _pieces(log: ReplicaLog, segment: Segment, places: Places) -> list[Piece]:
     try:
-        records = read_records(log.root, segment.name, use_threads=False).cast(LOG.arrow)
+        return list(pieces_of(log.root, segment, places))
     except CorruptRecordException as error:
         report_unreadable(log, segment, error)
         raise
-    start = 0
-    for header in segment.headers:
-        rows = records.slice(start, header.records)
-        start += header.records
-        if not _is_batch(header, rows):
-            rows = rows_of(records, header.topic_id_partition, header.base_offset, header.next_offset)
-        yield header, rows
-
-
-def _is_batch(header: BatchHeader, rows: pa.Table) -> bool:
-    ends = [(rows["topic_id"][n].as_py(), rows["partition"][n].as_py(), rows["offset"][n].as_py()) for n in (0, -1)]
-    return ends == [(*header.topic_id_partition, o) for o in (header.base_offset, header.last_offset)]

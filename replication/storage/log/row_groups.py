@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lakelog.replication.protocol.record_batch import BatchHeader
 
-_LEAST_BYTES = 1 << 20
+LEAST_BYTES = 1 << 20
 _MOST_BYTES = 4 << 20
 
 
@@ -23,7 +23,7 @@ def row_groups(headers: Sequence[BatchHeader], total: int) -> list[int]:
             groups += _split(rows, size)
             rows = size = 0
         rows, size = rows + header.records, size + header.bytes
-        if size >= _LEAST_BYTES:
+        if size >= LEAST_BYTES:
             groups += _split(rows, size)
             rows = size = 0
     return groups + _split(total - sum(groups), size)

@@ -38,7 +38,7 @@ from lakelog.schemas import LOG
 FOOTER_KEY = b"lakelog.batches.v2"
 STATISTICS_KEY = b"lakelog.statistics.v1"  # so that whoever copies the file can commit it without reading rows
 # Statistics need all four parts, with a null count for each column that has a range, or Spark skips nothing.
-_STATS_COLUMNS = ("topic", "partition", "offset", "timestamp", "leader_epoch")
+STATS_COLUMNS = ("topic", "partition", "offset", "timestamp", "leader_epoch")
 _DICTIONARY = ["topic", "partition", "topic_id", "leader_epoch", "timestampType"]
 _ENCODING = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
 
@@ -68,23 +68,27 @@ class Segment:
 def write_segment(root: StorageRoot, leader: int | None, records: pa.Table, headers: Sequence[BatchHeader]) -> Segment:
     """Writes records (columns of `schemas.LOG`), in the order of `headers`, into a new file; it commits nothing."""
     stats = statistics(records)
-    content = _content(records, headers, stats, {})
+    content = encoded(records, headers, footer_metadata(headers, stats))
     return Segment(write_file(root, partial(segment_name, leader), content, stats), tuple(headers))
 
 
 def write_snapshot(root: StorageRoot, producers: Sequence[RememberedProducer]) -> Segment:
     """Writes producer state into a new file of the log at `root`; it commits nothing."""
     stats = json.dumps({"numRecords": 0})
-    content = _content(LOG.arrow.empty_table(), (), stats, {SNAPSHOT_KEY: to_json(producers)})
+    metadata = footer_metadata((), stats) | {SNAPSHOT_KEY: to_json(producers)}
+    content = encoded(LOG.arrow.empty_table(), (), metadata)
     return Segment(write_file(root, snapshot_name, content, stats), (), tuple(producers))
 
 
-def _content(
-    records: pa.Table, headers: Sequence[BatchHeader], stats: str, more: Mapping[bytes, bytes]
-) -> pa.Buffer:  # fmt: skip
+def footer_metadata(headers: Sequence[BatchHeader], stats: str) -> dict[bytes, bytes]:
+    """The metadata in the footer of a segment."""
     footer = json.dumps([dataclasses.astuple(header) for header in headers], separators=(",", ":"))
-    metadata = {FOOTER_KEY: footer.encode(), STATISTICS_KEY: stats.encode(), **more}
-    table = records.cast(LOG.arrow).replace_schema_metadata(metadata)
+    return {FOOTER_KEY: footer.encode(), STATISTICS_KEY: stats.encode()}
+
+
+def encoded(records: pa.Table, headers: Sequence[BatchHeader], metadata: Mapping[bytes, bytes]) -> pa.Buffer:
+    """The content of a Parquet file with these records, in the order of `headers`."""
+    table = records.cast(LOG.arrow).replace_schema_metadata(None)
     content, start = pa.BufferOutputStream(), 0
     with pq.ParquetWriter(
         content, table.schema, compression="zstd", compression_level=1, use_dictionary=_DICTIONARY,
@@ -93,6 +97,7 @@ def _content(
         for rows in row_groups(headers, table.num_rows):
             writer.write_table(table.slice(start, rows), rows)
             start += rows
+        writer.add_key_value_metadata(dict(metadata))  # in the schema it would be in the footer twice
     return content.getvalue()
 
 
@@ -175,18 +180,15 @@ def _check_name(root: StorageRoot, name: str) -> None:
         )
 
 
-def read_records(
-    root: StorageRoot, name: str, columns: Sequence[str] | None = None, use_threads: bool = True
-) -> pa.Table:  # fmt: skip
+def read_records(root: StorageRoot, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of a segment (columns of `schemas.LOG`, or `columns`), with each page's checksum verified.
 
-    Without `use_threads` it takes one core, for work that others must not feel.
     Raises CorruptRecordException, naming the file, and KafkaStorageException if the store does not return the file.
     """
     _check_name(root, name)
     try:
         source = pa.BufferReader(root.read_buffer(name)) if columns is None else root.open(name)
-        return pq.read_table(source, columns=columns, use_threads=use_threads, page_checksum_verification=True)
+        return pq.read_table(source, columns=columns, page_checksum_verification=True)
     except (OSError, pa.ArrowInvalid) as error:
         root.check_is_handed_out(name)
         raise CorruptRecordException(f"{root.path(name)}: {error}") from error
@@ -211,13 +213,13 @@ def record_bytes(records: pa.Table) -> pa.ChunkedArray:
 
 def statistics(records: pa.Table) -> str:
     """Delta's statistics of a data file, as JSON."""
-    ranges = {name: pc.min_max(records.column(name)) for name in _STATS_COLUMNS}
+    ranges = {name: pc.min_max(records.column(name)) for name in STATS_COLUMNS}
     return json.dumps(
         {
             "numRecords": records.num_rows,
             "minValues": {name: _stat(value["min"]) for name, value in ranges.items()},
             "maxValues": {name: _stat(value["max"]) for name, value in ranges.items()},
-            "nullCount": {name: records.column(name).null_count for name in _STATS_COLUMNS},
+            "nullCount": {name: records.column(name).null_count for name in STATS_COLUMNS},
         }
     )
 

@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.compaction import size_class
 from lakelog.replication.storage.delta.commit_reader import read_commit
-from lakelog.replication.storage.log import compaction
+from lakelog.replication.storage.log import compaction, segment_pieces
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.new_segments import NewSegments
@@ -90,7 +90,7 @@ def test_na_04_what_compresses_well_is_merged_once_and_then_left_alone(root):
 @pytest.mark.parametrize("fails_at", [0, 1])
 def test_na_04_a_compaction_that_fails_leaves_no_file_behind(log, monkeypatch, fails_at):
     """Otherwise each round would fill a full disk further."""
-    original, written = compaction.write_segment, []
+    original, written = compaction.write_merged, []
 
     def write(*arguments):
         if len(written) == fails_at:
@@ -98,7 +98,7 @@ def test_na_04_a_compaction_that_fails_leaves_no_file_behind(log, monkeypatch, f
         written.append(original(*arguments))
         return written[-1]
 
-    monkeypatch.setattr(compaction, "write_segment", write)
+    monkeypatch.setattr(compaction, "write_merged", write)
     files = set(log.root.list())
     with pytest.raises(KafkaStorageException, match="no space left"):
         merge(log)
@@ -189,7 +189,7 @@ def test_tr_05_a_compacted_log_is_truncated_like_any_other(log):
 def test_na_04_a_file_that_another_tool_has_written_is_read_by_its_rows(log, monkeypatch):
     """If the rows are not in the order of the headers, it searches for them."""
     before = content(log)
-    monkeypatch.setattr(compaction, "_is_batch", lambda *_: False)
+    monkeypatch.setattr(segment_pieces, "_is_batch", lambda *_: False)
     assert merge(log) == 20
     assert content(log) == before
 

@@ -61,7 +61,7 @@ def test_it_reads_so_many_bytes_a_second(log, read):
     clock.now += 1
     scrub.run_once()
     assert len(read) == 1, "a file is read whole, and paid for later"
-    clock.now += sizes[read[0]] / 100 - 1
+    clock.now += sizes[read[0]] / 100 - 1.5
     scrub.run_once()
     assert len(read) == 1
     clock.now += 1

@@ -1,0 +1,126 @@
+"""The pieces of segments that a merge puts together: row groups that are copied as they are, or rows.
+
+Copying takes a twentieth of the CPU time of decoding and encoding. It is possible for row groups whose batches stay
+together in the new file, and worthwhile for large ones: small ones become larger when they are written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from typing import TypeAlias, Union
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.record_batch import BatchHeader
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.record_digest import check_digest
+from lakelog.replication.storage.log.row_groups import LEAST_BYTES
+from lakelog.replication.storage.log.segment import STATS_COLUMNS, Segment, encoded, read_file, rows_of
+from lakelog.replication.storage.log.segment_name import named_digest
+from lakelog.replication.storage.parquet.row_group_copy import ParquetContent, RowGroup
+from lakelog.schemas import LOG
+
+# Where the batches of a segment go: the number of the new file, and the place in it.
+Places: TypeAlias = Mapping[BatchHeader, tuple[int, int]]
+Piece: TypeAlias = Union["DecodedBatches", "CopiedGroups"]
+
+
+@dataclass(frozen=True)
+class DecodedBatches:
+    """Batches with their rows, in columns of `schemas.LOG`."""
+
+    headers: tuple[BatchHeader, ...]
+    table: pa.Table
+
+    def stats_columns(self) -> pa.Table:
+        """The columns of its rows that have statistics."""
+        return self.table.select(STATS_COLUMNS)
+
+
+@dataclass(frozen=True)
+class CopiedGroups:
+    """Batches that fill row groups of a file."""
+
+    headers: tuple[BatchHeader, ...]
+    content: pa.Buffer
+    numbers: range
+    groups: Sequence[RowGroup]
+
+    def stats_columns(self) -> pa.Table:
+        """The columns of its rows that have statistics."""
+        return _decoded(self.content, self.numbers, STATS_COLUMNS)
+
+
+@cache
+def empty_file() -> ParquetContent:
+    """A segment without rows. Only row groups of its schema are copied."""
+    return ParquetContent(encoded(LOG.arrow.empty_table(), (), {}))
+
+
+def pieces_of(root: StorageRoot, segment: Segment, places: Places) -> Iterator[Piece]:
+    """The batches of a segment, in the order of its headers, as pieces whose batches may go to any place.
+
+    Raises CorruptRecordException, naming the file, if it is not what was committed, and KafkaStorageException.
+    """
+    content, is_ours = read_file(root, segment.file), named_digest(segment.name) is not None
+    try:
+        parquet = ParquetContent(content)
+        for batches, numbers in _spans(segment.headers, [group.rows for group in parquet.row_groups], is_ours):
+            headers = segment.headers[batches.start : batches.stop]
+            if is_ours and parquet.schema == empty_file().schema and _stays_together(headers, places):
+                groups = parquet.row_groups[numbers.start : numbers.stop]
+                yield CopiedGroups(headers, content, numbers, groups)
+            else:
+                yield from _rows(headers, _decoded(content, numbers), root.path(segment.name))
+    except (ValueError, OSError) as error:
+        raise CorruptRecordException(f"{root.path(segment.name)}: {error}") from error
+
+
+def _spans(headers: Sequence[BatchHeader], groups: Sequence[int], is_sorted: bool) -> Iterator[tuple[range, range]]:
+    """The shortest runs of whole batches that are also runs of whole row groups; all of them if the rows are not sorted
+    as the headers. `groups`: the number of rows of each row group. Raises ValueError if the headers have other rows."""
+    if sum(groups) != sum(header.records for header in headers):
+        raise ValueError(f"has {sum(groups)} rows, its headers have {sum(header.records for header in headers)}")
+    group, rows, first, ends = 0, 0, (0, 0), list(accumulate(groups))
+    for number, header in enumerate(headers, 1):
+        rows += header.records
+        while group < len(ends) and ends[group] < rows:
+            group += 1
+        if rows == ends[group] and (is_sorted or number == len(headers)):
+            yield range(first[0], number), range(first[1], group + 1)
+            first = number, group + 1
+
+
+def _stays_together(headers: Sequence[BatchHeader], places: Places) -> bool:
+    """Whether these batches follow each other in one new file, and are large enough to stay as they are."""
+    (file, first), size = places[headers[0]], sum(header.bytes for header in headers)
+    there = [(file, first + number) for number in range(len(headers))]
+    return size >= LEAST_BYTES and [places[header] for header in headers] == there
+
+
+def _decoded(content: pa.Buffer, numbers: range, columns: Sequence[str] | None = None) -> pa.Table:
+    """DecodedBatches of some row groups. It takes one core, because others must not feel it."""
+    file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+    return file.read_row_groups(list(numbers), columns, use_threads=False)
+
+
+def _rows(headers: Sequence[BatchHeader], decoded: pa.Table, path: str) -> Iterator[DecodedBatches]:
+    """Each batch with its rows. They have the order of the headers, except in a file of another tool."""
+    records, start = decoded.cast(LOG.arrow), 0
+    for header in headers:
+        rows = records.slice(start, header.records)
+        start += header.records
+        if not _is_batch(header, rows):
+            rows = rows_of(records, header.topic_id_partition, header.base_offset, header.next_offset)
+            check_digest(header, rows, path)
+        yield DecodedBatches((header,), rows)
+
+
+def _is_batch(header: BatchHeader, rows: pa.Table) -> bool:
+    ends = [(rows["topic_id"][n].as_py(), rows["partition"][n].as_py(), rows["offset"][n].as_py()) for n in (0, -1)]
+    return ends == [(*header.topic_id_partition, o) for o in (header.base_offset, header.last_offset)]
