@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakelog.replication.protocol.compaction import Compaction, plan_compaction
 from lakelog.replication.server.registration import Registration
 from lakelog.replication.simulation.stack.breaks import StackSabotage, at
 from lakelog.replication.simulation.stack.criticals import CRITICALS
@@ -23,6 +22,7 @@ from lakelog.replication.storage.log import segment_pieces
 from lakelog.replication.storage.log.log_change import LogChange
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment_merge import write_merged
 from lakelog.replication.storage.tables.state_table import StateTable
 
 _next, _rows = Registration._next, segment_pieces._rows
@@ -72,11 +72,8 @@ def _spoils_a_row(*given: Any) -> Any:
         yield replace(piece, table=rows.set_column(rows.schema.get_field_index("value"), "value", value))
 
 
-def _leaves_out_a_batch(*given: Any) -> Compaction | None:
-    plan = plan_compaction(*given)
-    if plan is None or len(plan.packs[-1]) < 2:
-        return plan
-    return plan._replace(packs=(*plan.packs[:-1], plan.packs[-1][:-1]))
+def _leaves_out_a_batch(root: Any, pieces: Any) -> Any:
+    return write_merged(root, pieces[:-1] or pieces)
 
 
 STORAGE: dict[str, StackSabotage] = {
@@ -109,7 +106,7 @@ STORAGE: dict[str, StackSabotage] = {
     "compaction_drops_a_batch": StackSabotage(
         "compaction leaves out a batch",
         at(
-            ("storage.log.compaction.plan_compaction", _leaves_out_a_batch),
+            ("storage.log.compaction.write_merged", _leaves_out_a_batch),
             ("storage.log.replica_log.check_change", lambda *_: None),
         ),
     ),
