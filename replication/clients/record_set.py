@@ -4,27 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import pyarrow as pa
 
 from lakelog.replication.clients.python_records import PythonRecord, python_records
-from lakelog.replication.clients.records import check_columns, partitions_of, random_partition, split, to_records
+from lakelog.replication.clients.records import (
+    check_columns,
+    check_partitions,
+    partitions_of,
+    random_partition,
+    split,
+    to_records,
+)
 from lakelog.replication.errors import InvalidRecordException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.append import PartitionAppend, SegmentWriter, arrow_writer
+from lakelog.replication.storage.log.append import PartitionAppend, SegmentWriter
+from lakelog.replication.storage.log.new_batches import GivenRecords, arrow_writer, segment_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Records: TypeAlias = Union["DataFrame", pa.Table, Sequence[PythonRecord], PythonRecord]
+Records: TypeAlias = Union["DataFrame", pa.Table, "SplitRecords", Sequence[PythonRecord], PythonRecord]
 
 # Joined records are copied if their parts are smaller than this on average: many chunks cost more than a copy.
 _SMALL_BYTES = 64 * 1024
 
 # The driver itself writes DataFrames of up to this number of rows. A Spark job would take longer.
 DRIVER_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class SplitRecords:
+    """Records by partition: those of a sink, whose tasks have encoded large batches."""
+
+    parts: Mapping[int, Sequence[GivenRecords]]
 
 
 class RecordSet(Protocol):
@@ -46,14 +62,16 @@ class RecordSet(Protocol):
 def record_set(topic: str, records: Records, partitions: int, segment_bytes: int) -> RecordSet:
     """The records of a send for a topic with this number of partitions. `segment_bytes` is in bytes.
 
-    `records`: a DataFrame, a pyarrow.Table, or a dict, str or bytes, or a list of these. Raises InvalidRecordException
-    for a wrong column or value, InvalidPartitionsException for a partition that does not exist.
+    `records`: a DataFrame, a pyarrow.Table, SplitRecords, or a dict, str or bytes, or a list of these. Raises
+    InvalidRecordException for a wrong column or value, InvalidPartitionsException for a partition that does not exist.
     """
     sticky = random_partition(partitions)
     if isinstance(records, Sequence | Mapping):
         records = python_records(records, topic)
     if isinstance(records, pa.Table):
         return ArrowRecordSet(topic, records, partitions, sticky, segment_bytes)
+    if isinstance(records, SplitRecords):
+        return SplitRecordSet(topic, records, partitions, segment_bytes)
     if not hasattr(records, "mapInArrow"):
         kind = f"{type(records).__module__}.{type(records).__qualname__}"
         raise InvalidRecordException(
@@ -114,6 +132,29 @@ class ArrowRecordSet:
             for request in requests
         }
         return arrow_writer(root, leader, requests, records, self._segment_bytes)
+
+
+class SplitRecordSet:
+    """Records that are split already."""
+
+    def __init__(self, topic: str, records: SplitRecords, partitions: int, segment_bytes: int) -> None:
+        self._parts, self._segment_bytes = records.parts, segment_bytes
+        self.counts: Mapping[int, int] = {
+            partition: sum(each.num_rows for each in given) for partition, given in records.parts.items()
+        }
+        check_partitions(topic, self.counts, partitions)
+        self.nbytes = sum(each.nbytes for given in records.parts.values() for each in given)
+
+    def __enter__(self) -> RecordSet:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
+        """Writes the records of these partitions in this process."""
+        records = {request.topic_id_partition: self._parts[request.partition] for request in requests}
+        return segment_writer(root, leader, requests, records, self._segment_bytes)
 
 
 def _concat(tables: Sequence[pa.Table]) -> pa.Table:

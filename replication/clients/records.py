@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -125,6 +125,15 @@ def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: in
                 f"records for topic {topic}: partition {bound} is out of range, the topic has 0 to {partitions - 1}"
             )
     return pc.if_else(pc.is_valid(told), told.cast(pa.int32()), by_key)
+
+
+def check_partitions(topic: str, numbers: Iterable[int], partitions: int) -> None:
+    """Raises InvalidPartitionsException for a partition that the topic does not have."""
+    outside = [number for number in numbers if not 0 <= number < partitions]
+    if outside:
+        raise InvalidPartitionsException(
+            f"records for topic {topic}: partition {outside[0]} is out of range, it has 0 to {partitions - 1}"
+        )
 
 
 def split(records: pa.Table, partitions: pa.ChunkedArray) -> Mapping[int, pa.Table]:

@@ -15,10 +15,11 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakelog.replication.clients.records import COLUMNS, partitions_of, split, to_records
+from lakelog.replication.clients.records import COLUMNS, check_partitions, partitions_of, split, to_records
 from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.append import PartitionAppend, Positions, SegmentWriter, arrow_writer
+from lakelog.replication.storage.log.append import PartitionAppend, Positions, SegmentWriter
+from lakelog.replication.storage.log.new_batches import arrow_writer
 from lakelog.replication.storage.log.segment import Segment
 
 _PARTITIONED = (
@@ -54,12 +55,11 @@ class SparkRecordSet:
         self.counts: Mapping[int, int] = {
             row["partition"]: row["count"] for row in self._records.groupBy("partition").count().collect()
         }
-        outside = [partition for partition in self.counts if not 0 <= partition < partitions]
-        if outside:
+        try:
+            check_partitions(topic, self.counts, partitions)
+        except InvalidPartitionsException:
             self._records.unpersist()
-            raise InvalidPartitionsException(
-                f"records for topic {topic}: partition {outside[0]} is out of range, it has 0 to {partitions - 1}"
-            )
+            raise
 
     def __enter__(self) -> SparkRecordSet:
         return self

@@ -11,17 +11,16 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Partiti
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import (
-    SEGMENT_BYTES,
     Appended,
     Fetched,
     PartitionAppend,
     append,
     append_as_follower,
-    arrow_writer,
 )
 from lakelog.replication.storage.log.log_rewrite import Removal, take_out
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.log_txns import log_start_app_id
+from lakelog.replication.storage.log.new_batches import SEGMENT_BYTES, arrow_writer
 from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment_copy import copy_segment

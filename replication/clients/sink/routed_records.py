@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.replication.clients.records import partitions_of, random_partition, to_records
+from lakelog.replication.clients.records import partitions_of, random_partition, split, to_records
 from lakelog.replication.clients.sink.sink_options import COLUMNS, ROUTED
 from lakelog.replication.errors import InvalidRecordException
 from lakelog.replication.protocol.topic_name import check_not_internal
 
 _CHUNK_BYTES = 32 * 1024 * 1024
+LARGE_BYTES = 128 * 1024  # smaller row groups would take readers longer than their driver saves
 
 
 def routed_chunks(
@@ -42,6 +43,19 @@ def by_topic(records: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """The records of each topic in their order, without the column topic."""
     for topic in sorted(pc.unique(records["topic"]).to_pylist()):
         yield topic, records.filter(pc.equal(records["topic"], topic)).drop_columns(["topic"])
+
+
+def large_and_small(records: pa.Table) -> tuple[list[tuple[str, int, pa.Table]], pa.Table]:
+    """The records of each partition of a topic that has at least `LARGE_BYTES`, and those of all others. Those of a
+    partition keep their order."""
+    large, small = list[tuple[str, int, pa.Table]](), [records.slice(0, 0)]
+    for topic, ours in by_topic(records):
+        for partition, part in split(ours, ours["partition"]).items():
+            if part.nbytes >= LARGE_BYTES:
+                large.append((topic, partition, part.drop_columns(["partition"])))
+            else:
+                small.append(part.add_column(0, "topic", pa.repeat(topic, part.num_rows)).select(ROUTED.names))
+    return large, pa.concat_tables(small)
 
 
 class _Router:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-import pyarrow as pa
-
 from lakelog.replication.clients.producer import raise_first_error
-from lakelog.replication.clients.record_set import ArrowRecordSet
+from lakelog.replication.clients.record_set import SplitRecords, record_set
 from lakelog.replication.clients.sender import Sender
-from lakelog.replication.clients.sink.routed_records import by_topic
 from lakelog.replication.clients.sink.sink_stage import Part, Sequences, SinkStage
+from lakelog.replication.clients.sink.staged_records import staged_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import OutOfOrderSequenceException
 from lakelog.replication.protocol.append import ALL
@@ -37,14 +35,12 @@ class SinkSender:
         Raises the error of the first partition that has one, UnknownTopicOrPartitionException, KafkaStorageException,
         and OutOfOrderSequenceException where acknowledged records of the query have been lost.
         """
-        records = pa.concat_tables(self._stage.read_part(part) for part in parts)
-        for topic, ours in by_topic(records):
-            self._send(topic, ours, producer_id, sequences[topic])
+        for topic, records in staged_records(self._stage, parts):
+            self._send(topic, records, producer_id, sequences[topic])
 
-    def _send(self, topic: str, records: pa.Table, producer_id: int, sequences: Mapping[int, int]) -> None:
-        partitions = self._view.partitions(topic)
-        segment_bytes = self._view.cluster.config.log_segment_bytes
-        given = ArrowRecordSet(topic, records, len(partitions), 0, segment_bytes)
+    def _send(self, topic: str, records: SplitRecords, producer_id: int, sequences: Mapping[int, int]) -> None:
+        partitions, segment_bytes = self._view.partitions(topic), self._view.cluster.config.log_segment_bytes
+        given = record_set(topic, records, len(partitions), segment_bytes)
         identity = ProducerIdentity(ProducerIdAndEpoch(producer_id, 0))
         identity.resume(topic, {number: sequences[number] for number in given.counts})
         options = SendOptions(

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from lakelog.replication.clients.sink.routed_records import large_and_small
 from lakelog.replication.clients.sink.sink_options import ROUTED
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.new_batches import GivenRecords, RecordsSummary
+from lakelog.replication.storage.log.prepared_batches import PreparedBatch, prepare, prepared_records
+from lakelog.replication.storage.log.segment_name import digest_of
 
-_PART, _BATCH, _DONE, _END = "part-", "batch-", "done-", ".arrow"
+_PART, _BATCH, _DONE, _END, _PREPARED_END = "part-", "batch-", "done-", ".arrow", ".parquet"
 _BATCH_KEY = b"lakelog.staged_batch.v1"
 _INLINE_BYTES = 256 * 1024
 
@@ -30,12 +34,15 @@ Sequences = Mapping[str, Mapping[int, int]]  # of each partition of a topic
 @dataclass(frozen=True)
 class Part:
     """Records of a task: in an object of the stage, or as `content`. `size`: bytes of the records in memory. The name
-    begins with the id of the batch, so that a late clean-up removes no part of a later batch."""
+    begins with the id of the batch, so that a late clean-up removes no part of a later batch. `batches`: what the
+    object has, if it is a file of prepared batches. `digest`: that of its bytes."""
 
     name: str
     size: int
     counts: Sequences
     content: bytes = b""
+    batches: tuple[PreparedBatch, ...] = ()
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,23 +87,45 @@ class SinkStage:
         parts = ((int(name[len(_PART) :].partition("-")[0]), name) for name in names if name.startswith(_PART))
         return Staged(tuple(sorted(batches)), tuple(sorted(finished)), tuple(parts))
 
-    def put_part(self, batch_id: int, records: pa.Table) -> Part:
-        """Keeps records of a task; few of them stay with the part. Raises KafkaStorageException."""
-        content = _to_bytes(records)
-        name = f"{_PART}{batch_id}-{uuid.uuid4().hex}{_END}"
-        if len(content) <= _INLINE_BYTES:
-            return Part(name, records.nbytes, _counts(records), content)
-        self._root.write(name, content)
-        return Part(name, records.nbytes, _counts(records))
+    def put_parts(self, batch_id: int, records: pa.Table) -> list[Part]:
+        """Keeps records of a task: those of a partition with many as a batch that is encoded here, for a segment. Few
+        records stay with the part. Raises KafkaStorageException."""
+        large, small = large_and_small(records)
+        parts = list[Part]()
+        if large:
+            content, batches = prepare(large)
+            counts = _sums((batch.topic, batch.partition, batch.summary.records) for batch in batches)
+            size = sum(table.nbytes for _, _, table in large)
+            parts.append(self._put(batch_id, _PREPARED_END, content, Part("", size, counts, batches=batches)))
+        if small.num_rows:
+            parts.append(self._put(batch_id, _END, _to_arrow(small), Part("", small.nbytes, _counts(small))))
+        return parts
+
+    def _put(self, batch_id: int, end: str, content: pa.Buffer, part: Part) -> Part:
+        part = replace(part, name=f"{_PART}{batch_id}-{uuid.uuid4().hex}{end}", digest=digest_of(content))
+        if content.size <= _INLINE_BYTES:
+            return replace(part, content=content.to_pybytes())
+        self._root.write(part.name, content)
+        return part
+
+    def read_batches(self, part: Part) -> list[tuple[PreparedBatch, GivenRecords]]:
+        """The batches of a part that has prepared ones. Raises as `read_part`."""
+        return prepared_records(self._read(part), part.batches, self._root.path(part.name))
 
     def read_part(self, part: Part) -> pa.Table:
-        """The records of a part. Raises CorruptRecordException if it is gone, and KafkaStorageException."""
+        """The records of another part. Raises CorruptRecordException if its object is gone or has other bytes, and
+        KafkaStorageException."""
+        return pa.ipc.open_stream(self._read(part)).read_all()
+
+    def _read(self, part: Part) -> pa.Buffer:
+        path = self._root.path(part.name)
         try:
-            return pa.ipc.open_stream(part.content or self._root.read_buffer(part.name)).read_all()
+            content = pa.py_buffer(part.content) if part.content else self._root.read_buffer(part.name)
         except FileNotFoundError as error:
-            raise CorruptRecordException(
-                f"{self._root.path(part.name)}: is gone, and a staged batch needs it"
-            ) from error
+            raise CorruptRecordException(f"{path}: is gone, and a staged batch needs it") from error
+        if part.digest not in ("", digest_of(content)):  # "": staged by a version that knew no digests
+            raise CorruptRecordException(f"{path}: does not have the bytes that were staged")
+        return content
 
     def put_batch(self, batch: StagedBatch) -> bool:
         """Stages a batch, and returns whether it did: not if one of that id is staged. Raises KafkaStorageException."""
@@ -139,22 +168,27 @@ class SinkStage:
 
 
 def _counts(records: pa.Table) -> Sequences:
+    rows = records.group_by(["topic", "partition"]).aggregate([([], "count_all")]).to_pylist()
+    return _sums((row["topic"], row["partition"], row["count_all"]) for row in rows)
+
+
+def _sums(counted: Iterable[tuple[str, int, int]]) -> Sequences:
     counts: dict[str, dict[int, int]] = {}
-    for row in records.group_by(["topic", "partition"]).aggregate([([], "count_all")]).to_pylist():
-        counts.setdefault(row["topic"], {})[row["partition"]] = row["count_all"]
+    for topic, partition, count in counted:
+        counts.setdefault(topic, {})[partition] = count
     return counts
 
 
-def _to_bytes(records: pa.Table) -> bytes:
+def _to_arrow(records: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, ROUTED, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(records)
-    return sink.getvalue().to_pybytes()
+    return sink.getvalue()
 
 
 def _batch_bytes(batch: StagedBatch) -> bytes:
     """JSON, and after it the content of the parts that have theirs with them."""
-    parts = [{"name": p.name, "size": p.size, "counts": p.counts, "content": len(p.content)} for p in batch.parts]
+    parts = [{**asdict(part), "content": len(part.content), "batches": part.batches} for part in batch.parts]
     described = {
         "batch_id": batch.batch_id, "producer_id": batch.producer_id, "parts": parts, "bases": batch.bases,
         "following": batch.following,
@@ -170,7 +204,9 @@ def _batch_of(content: bytes) -> StagedBatch:
     place, parts = start + size, list[Part]()
     for each in found["parts"]:
         end = place + each["content"]
-        parts.append(Part(each["name"], each["size"], _numbered(each["counts"]), content[place:end]))
+        batches = (PreparedBatch._make((*told[:3], RecordsSummary(*told[3]))) for told in each.get("batches", ()))
+        known = each["name"], each["size"], _numbered(each["counts"]), content[place:end]
+        parts.append(Part(*known, tuple(batches), each.get("digest", "")))
         place = end
     sequences = (_numbered(found[name]) for name in ("bases", "following"))
     return StagedBatch(found["batch_id"], found["producer_id"], tuple(parts), *sequences)

@@ -14,10 +14,11 @@ from lakelog.replication.clients.open_views import open_view
 from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.sink.batch_commit import commit_batch, groups_of
-from lakelog.replication.clients.sink.routed_records import by_topic, routed_chunks
+from lakelog.replication.clients.sink.routed_records import routed_chunks
 from lakelog.replication.clients.sink.sink_options import SinkOptions
 from lakelog.replication.clients.sink.sink_sender import SinkSender
 from lakelog.replication.clients.sink.sink_stage import Part, SinkStage
+from lakelog.replication.clients.sink.staged_records import staged_records
 from lakelog.replication.errors import IllegalStateException
 
 _STAGES = "sinks"
@@ -42,7 +43,7 @@ def _write(options: SinkOptions, name: str, batch_id: int, batches: Iterator[pa.
     view, stage, parts = open_view(options.cluster, options.config), _stage(options, name), list[Part]()
     try:
         for chunk in routed_chunks(batches, options.topic, lambda topic: len(view.partitions(topic))):
-            parts.append(stage.put_part(batch_id, chunk))
+            parts += stage.put_parts(batch_id, chunk)
     except BaseException:
         stage.delete_parts(parts)
         raise
@@ -72,8 +73,7 @@ class TopicWriter(DataSourceArrowWriter):
         try:
             with Producer(self._options.cluster, self._options.acks, config=self._options.config) as producer:
                 for group in groups_of(_parts(messages)):
-                    records = pa.concat_tables(stage.read_part(part) for part in group)
-                    for topic, ours in by_topic(records):
+                    for topic, ours in staged_records(stage, group):
                         raise_first_error(producer.send(topic, ours, _TIMEOUT_MS))
         finally:
             stage.delete()

@@ -72,8 +72,8 @@ def _spoils_a_row(*given: Any) -> Any:
         yield replace(piece, table=rows.set_column(rows.schema.get_field_index("value"), "value", value))
 
 
-def _leaves_out_a_batch(root: Any, pieces: Any) -> Any:
-    return write_merged(root, pieces[:-1] or pieces)
+def _leaves_out_a_batch(root: Any, leader: Any, pieces: Any) -> Any:
+    return write_merged(root, leader, pieces[:-1] or pieces)
 
 
 STORAGE: dict[str, StackSabotage] = {

@@ -5,31 +5,16 @@ Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.appendAsLeader`, `Producer
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import groupby
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException, OffsetOutOfRangeException
 from lakelog.replication.protocol.append import Appended, AppendPosition, PartitionAppend, place, position_of
-from lakelog.replication.protocol.chain import linked
 from lakelog.replication.protocol.follow import check_follower_append
-from lakelog.replication.protocol.producer_state import increment_sequence
-from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.in_threads import in_threads
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
-from lakelog.replication.storage.log.segment import Segment, record_bytes, write_segment
-from lakelog.schemas import LOG
-
-SEGMENT_BYTES = 32 * 1024 * 1024
-
+from lakelog.replication.storage.log.segment import Segment
 
 # The position of each partition's append.
 Positions = Mapping[TopicIdPartition, AppendPosition]
@@ -143,101 +128,3 @@ def _place(state: LogState, request: PartitionAppend) -> Appended | LakelogExcep
         return place(state.partition(request.topic_id_partition), request)
     except LakelogException as error:
         return error
-
-
-def arrow_writer(
-    root: StorageRoot,
-    leader: int,
-    appends: Sequence[PartitionAppend],
-    records: Mapping[TopicIdPartition, pa.Table],
-    segment_bytes: int = SEGMENT_BYTES,
-) -> SegmentWriter:
-    """Writes records from memory. `records` has a table for each partition: key, value, timestamp, headers.
-
-    `segment_bytes` is the size of a segment in bytes.
-    """
-
-    def write(positions: Positions) -> list[Segment]:
-        placed = [
-            (request.replicas, batch)
-            for request in sorted(appends, key=lambda r: (sorted(r.replicas), r.topic, r.partition))
-            if request.topic_id_partition in positions
-            for batch in batches_of(
-                request, records[request.topic_id_partition], positions[request.topic_id_partition], segment_bytes
-            )
-        ]
-        by_replicas = groupby(placed, key=lambda item: sorted(item[0]))
-        packs = [pack for _, group in by_replicas for pack in packs_of((batch for _, batch in group), segment_bytes)]
-        return in_threads(partial(_write_pack, root, leader), packs, os.cpu_count() or 1)
-
-    return write
-
-
-Batch = tuple[BatchHeader, pa.Table]
-
-
-def batches_of(
-    request: PartitionAppend, records: pa.Table, position: AppendPosition, segment_bytes: int
-) -> Iterator[Batch]:
-    """The new records as log rows with their headers, chained to the end of the log. They form one batch, or several if
-    they exceed `segment_bytes`. The rows have the columns of `schemas.LOG`."""
-    rows, previous = max(1, records.num_rows * segment_bytes // max(1, records.nbytes)), position.chain
-    base = position.base_offset - position.known
-    for start in range(position.known, records.num_rows, rows):
-        part = records.slice(start, rows)
-        header = linked(_header(request, part, base + start, start), previous)
-        previous = header.chain
-        yield header, _log_rows(request, part, base + start)
-
-
-def _header(request: PartitionAppend, part: pa.Table, base: int, skipped: int) -> BatchHeader:
-    return BatchHeader(
-        topic=request.topic,
-        topic_id=request.topic_id,
-        partition=request.partition,
-        leader_epoch=request.leader_epoch,
-        base_offset=base,
-        last_offset=base + part.num_rows - 1,
-        max_timestamp=int(pc.max(part["timestamp"]).value),
-        bytes=pc.sum(record_bytes(part)).as_py() or 0,
-        producer_id=request.producer_id,
-        producer_epoch=request.producer_epoch,
-        base_sequence=increment_sequence(request.base_sequence, skipped),
-        digest=record_digest(part),
-    )
-
-
-def _log_rows(request: PartitionAppend, part: pa.Table, base: int) -> pa.Table:
-    count = part.num_rows
-    constants = {
-        "topic": request.topic,
-        "partition": request.partition,
-        "timestampType": 0,
-        "leader_epoch": request.leader_epoch,
-        "topic_id": request.topic_id,
-    }
-    columns = {
-        name: pa.repeat(pa.scalar(value, LOG.arrow.field(name).type), count) for name, value in constants.items()
-    }
-    columns["offset"] = pa.arange(base, base + count)
-    columns.update({name: part[name] for name in ("key", "value", "timestamp", "headers")})
-    return pa.table({name: columns[name] for name in LOG.names})
-
-
-def packs_of(batches: Iterable[Batch], segment_bytes: int) -> Iterator[list[Batch]]:
-    """Groups batches, in the given order, into packs of about `segment_bytes` bytes."""
-    pack: list[Batch] = []
-    size = 0
-    for batch in batches:
-        if pack and size + batch[1].nbytes > segment_bytes:
-            yield pack
-            pack, size = [], 0
-        pack.append(batch)
-        size += batch[1].nbytes
-    if pack:
-        yield pack
-
-
-def _write_pack(root: StorageRoot, leader: int, pack: Sequence[Batch]) -> Segment:
-    headers = [header for header, _ in pack]
-    return write_segment(root, leader, pa.concat_tables(rows for _, rows in pack), headers)

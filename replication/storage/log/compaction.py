@@ -69,7 +69,7 @@ def _merge(log: ReplicaLog, plan: Compaction, sources: Sequence[Segment], pace: 
             packs[number][place] = piece
         pace(segment.file.size)
     for pieces in packs:
-        written = write_merged(log.root, [pieces[place] for place in sorted(pieces)])
+        written = write_merged(log.root, None, [pieces[place] for place in sorted(pieces)])
         pieces.clear()
         yield written
         pace(written.file.size)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from lakelog.replication.protocol.record_batch import BatchHeader
+from typing import Protocol
 
 LEAST_BYTES = 1 << 20
 _MOST_BYTES = 4 << 20
 
 
-def row_groups(headers: Sequence[BatchHeader], total: int) -> list[int]:
+class SizedBatch(Protocol):
+    """A batch of which the number of records and the bytes of their keys and values are known."""
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of keys and values."""
+
+
+def row_groups(headers: Sequence[SizedBatch], total: int) -> list[int]:
     """The number of rows of each row group, for batches in this order that have `total` rows.
 
     A row group ends with a batch once it has 1 MiB of keys and values, so that a partition with many records shares it

@@ -68,7 +68,8 @@ class Segment:
 def write_segment(root: StorageRoot, leader: int | None, records: pa.Table, headers: Sequence[BatchHeader]) -> Segment:
     """Writes records (columns of `schemas.LOG`), in the order of `headers`, into a new file; it commits nothing."""
     stats = statistics(records)
-    content = encoded(records, headers, footer_metadata(headers, stats))
+    groups = row_groups(headers, records.num_rows)
+    content = encoded(records.cast(LOG.arrow), groups, footer_metadata(headers, stats))
     return Segment(write_file(root, partial(segment_name, leader), content, stats), tuple(headers))
 
 
@@ -76,7 +77,7 @@ def write_snapshot(root: StorageRoot, producers: Sequence[RememberedProducer]) -
     """Writes producer state into a new file of the log at `root`; it commits nothing."""
     stats = json.dumps({"numRecords": 0})
     metadata = footer_metadata((), stats) | {SNAPSHOT_KEY: to_json(producers)}
-    content = encoded(LOG.arrow.empty_table(), (), metadata)
+    content = encoded(LOG.arrow.empty_table(), [], metadata)
     return Segment(write_file(root, snapshot_name, content, stats), (), tuple(producers))
 
 
@@ -86,16 +87,18 @@ def footer_metadata(headers: Sequence[BatchHeader], stats: str) -> dict[bytes, b
     return {FOOTER_KEY: footer.encode(), STATISTICS_KEY: stats.encode()}
 
 
-def encoded(records: pa.Table, headers: Sequence[BatchHeader], metadata: Mapping[bytes, bytes]) -> pa.Buffer:
-    """The content of a Parquet file with these records, in the order of `headers`."""
-    table = records.cast(LOG.arrow).replace_schema_metadata(None)
+def encoded(table: pa.Table, groups: Sequence[int], metadata: Mapping[bytes, bytes]) -> pa.Buffer:
+    """The content of a Parquet file with these rows, in columns of `schemas.LOG`; `groups`: rows of each row group."""
+    names = table.column_names
     content, start = pa.BufferOutputStream(), 0
     with pq.ParquetWriter(
-        content, table.schema, compression="zstd", compression_level=1, use_dictionary=_DICTIONARY,
-        column_encoding=_ENCODING, write_page_index=True, write_page_checksum=True,
+        content, table.schema.remove_metadata(), compression="zstd", compression_level=1,
+        use_dictionary=[name for name in _DICTIONARY if name in names],
+        column_encoding={name: encoding for name, encoding in _ENCODING.items() if name in names},
+        write_page_index=True, write_page_checksum=True,
     ) as writer:  # fmt: skip
-        for rows in row_groups(headers, table.num_rows):
-            writer.write_table(table.slice(start, rows), rows)
+        for rows in groups:
+            writer.write_table(table.slice(start, rows).replace_schema_metadata(None), rows)
             start += rows
         writer.add_key_value_metadata(dict(metadata))  # in the schema it would be in the footer twice
     return content.getvalue()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from typing import TypeAlias, Union
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +27,21 @@ from lakelog.schemas import LOG
 
 # Where the batches of a segment go: the number of the new file, and the place in it.
 Places: TypeAlias = Mapping[BatchHeader, tuple[int, int]]
-Piece: TypeAlias = Union["DecodedBatches", "CopiedGroups"]
+
+
+class CopiedPiece(Protocol):
+    """Batches whose row groups are copied as they are."""
+
+    @property
+    def headers(self) -> tuple[BatchHeader, ...]:
+        """The headers of the batches."""
+
+    @property
+    def groups(self) -> Sequence[RowGroup]:
+        """The row groups that have just these batches."""
+
+    def stats_columns(self) -> pa.Table:
+        """The columns of the rows that have statistics."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,9 @@ class DecodedBatches:
         return self.table.select(STATS_COLUMNS)
 
 
+Piece: TypeAlias = DecodedBatches | CopiedPiece
+
+
 @dataclass(frozen=True)
 class CopiedGroups:
     """Batches that fill row groups of a file."""
@@ -53,13 +70,13 @@ class CopiedGroups:
 
     def stats_columns(self) -> pa.Table:
         """The columns of its rows that have statistics."""
-        return _decoded(self.content, self.numbers, STATS_COLUMNS)
+        return decoded(self.content, self.numbers, STATS_COLUMNS)
 
 
 @cache
 def empty_file() -> ParquetContent:
     """A segment without rows. Only row groups of its schema are copied."""
-    return ParquetContent(encoded(LOG.arrow.empty_table(), (), {}))
+    return ParquetContent(encoded(LOG.arrow.empty_table(), [], {}))
 
 
 def pieces_of(root: StorageRoot, segment: Segment, places: Places) -> Iterator[Piece]:
@@ -76,7 +93,7 @@ def pieces_of(root: StorageRoot, segment: Segment, places: Places) -> Iterator[P
                 groups = parquet.row_groups[numbers.start : numbers.stop]
                 yield CopiedGroups(headers, content, numbers, groups)
             else:
-                yield from _rows(headers, _decoded(content, numbers), root.path(segment.name))
+                yield from _rows(headers, decoded(content, numbers), root.path(segment.name))
     except (ValueError, OSError) as error:
         raise CorruptRecordException(f"{root.path(segment.name)}: {error}") from error
 
@@ -103,7 +120,7 @@ def _stays_together(headers: Sequence[BatchHeader], places: Places) -> bool:
     return size >= LEAST_BYTES and [places[header] for header in headers] == there
 
 
-def _decoded(content: pa.Buffer, numbers: range, columns: Sequence[str] | None = None) -> pa.Table:
+def decoded(content: pa.Buffer, numbers: range, columns: Sequence[str] | None = None) -> pa.Table:
     """DecodedBatches of some row groups. It takes one core, because others must not feel it."""
     file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
     return file.read_row_groups(list(numbers), columns, use_threads=False)

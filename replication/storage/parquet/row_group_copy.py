@@ -87,12 +87,13 @@ class RowGroup:
     rows: int
     chunks: tuple[Chunk, ...]
 
-    def with_columns(self, other: RowGroup, columns: Sequence[str]) -> RowGroup:
-        """These rows with some columns of another row group. Raises ValueError if it has another number of rows."""
+    def beside(self, other: RowGroup, columns: Sequence[str]) -> RowGroup:
+        """The same rows with the columns of another row group too, in the order of `columns`. Raises ValueError if it
+        has another number of rows."""
         if other.rows != self.rows:
             raise ValueError(f"a row group of {other.rows} rows cannot give columns to one of {self.rows}")
-        given = {chunk.column: chunk for chunk in other.chunks if chunk.column in columns}
-        return replace(self, chunks=tuple(given.get(chunk.column, chunk) for chunk in self.chunks))
+        chunks = sorted((*self.chunks, *other.chunks), key=lambda chunk: columns.index(chunk.column.split(".")[0]))
+        return replace(self, chunks=tuple(chunks))
 
 
 class ParquetContent:

@@ -2,19 +2,28 @@
 
 import itertools
 from dataclasses import replace
+from random import Random
 
 import pyarrow as pa
 import pytest
 
+from lakelog.replication.clients.sink import routed_records
 from lakelog.replication.clients.sink.batch_commit import commit_batch, groups_of
 from lakelog.replication.clients.sink.sink_options import ROUTED
 from lakelog.replication.clients.sink.sink_stage import Part, SinkStage, Staged
+from lakelog.replication.clients.sink.staged_records import staged_records
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, ProducerFencedException
 from lakelog.replication.protocol.producer_state import check_sequence, record
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.storage.logs import NOON, header
 
 MANY = 40_000  # records of a part that is an object of its own
+
+
+@pytest.fixture(params=[0, 1 << 62], ids=["encoded by tasks", "encoded by the driver"], autouse=True)
+def large_bytes(request, monkeypatch):
+    """Records of this size are encoded by tasks."""
+    monkeypatch.setattr(routed_records, "LARGE_BYTES", request.param)
 
 
 class Crash(Exception):
@@ -63,15 +72,14 @@ class Driver:
         return write
 
     def send(self, producer_id, parts, sequences):
-        records = pa.concat_tables(self.stage.read_part(part) for part in parts).to_pylist()
-        places = sorted({(row["topic"], row["partition"]) for row in records})
-        for place in places:
-            values = [row["value"] for row in records if (row["topic"], row["partition"]) == place]
-            self._write(self.logs.append)(place, producer_id, values, sequences[place[0]][place[1]])
+        for topic, records in staged_records(self.stage, parts):
+            for partition, given in sorted(records.parts.items()):
+                values = [value for each in given for value in each.table["value"].to_pylist()]
+                self._write(self.logs.append)((topic, partition), producer_id, values, sequences[topic][partition])
 
     def commit(self, batch_id, *tasks):
         """Each task has the values of each partition of topic `t`."""
-        parts = [self.stage.put_part(batch_id, routed(task)) for task in tasks]
+        parts = [part for task in tasks for part in self.stage.put_parts(batch_id, routed(task))]
         commit_batch(self.stage, batch_id, parts, self.send)
         return next(self._writes)
 
@@ -172,13 +180,14 @@ def test_a_late_clean_up_removes_no_part_of_a_later_batch(tmp_path):
     logs, driver = Logs(), None
     driver = Driver(tmp_path, logs)
     driver.commit(0, {0: letters("a")})
-    part = driver.stage.put_part(1, routed({0: [str(number).encode() * 20 for number in range(MANY)]}))
+    values = [Random(number).randbytes(20) for number in range(MANY)]
+    (part,) = driver.stage.put_parts(1, routed({0: values}))
     assert not part.content, "it is an object"
     Driver(tmp_path, logs).commit(0, {0: letters("a")})
-    assert driver.stage.read_part(part).num_rows == MANY
     commit_batch(driver.stage, 1, [part], driver.send)
+    assert driver.logs.values == {("t", 0): [b"a", *values]}
     with pytest.raises(CorruptRecordException, match=f"{part.name}: is gone"):
-        driver.stage.read_part(part)
+        list(staged_records(driver.stage, [part]))
     assert driver.stage.look() == Staged(batches=(1,), finished=(1,))
 
 

@@ -9,6 +9,7 @@ from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.log import segment_pieces
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.row_groups import row_groups
 from lakelog.replication.storage.log.segment import (
     STATS_COLUMNS,
     Segment,
@@ -76,7 +77,7 @@ def places(segment, *where):
     return dict(zip(segment.headers, where, strict=True))
 
 
-def test_a_large_row_group_is_copied_and_a_small_one_decoded(log):
+def test_a_large_row_group_is_copied_and_a_small_onedecoded(log):
     segment = sent(log, LARGE, LARGE)
     assert shape(pieces_of(log.root, segment, places(segment, (0, 0), (1, 0)))) == [
         (CopiedGroups, [(0, 2)]), (DecodedBatches, [(1, 1)]),
@@ -107,13 +108,13 @@ def test_na_04_large_row_groups_are_copied_as_they_are(log, monkeypatch):
     for _ in range(4):
         sent(log, LARGE, LARGE)
     before, decoded = [log.read(p, 0) for p in (P0, P1)], []
-    original = segment_pieces._decoded
+    original = segment_pieces.decoded
 
     def noted(content, numbers, columns=None):
         decoded.append((list(numbers), columns))
         return original(content, numbers, columns)
 
-    monkeypatch.setattr(segment_pieces, "_decoded", noted)
+    monkeypatch.setattr(segment_pieces, "decoded", noted)
     assert compact(log, 1 << 30, 4, 1 << 30, "test") == 4
     assert decoded == [([1], None)] * 4 + [([0], STATS_COLUMNS)] * 4
     assert [log.read(p, 0).equals(rows) for p, rows in zip((P0, P1), before, strict=True)] == [True, True]
@@ -121,7 +122,7 @@ def test_na_04_large_row_groups_are_copied_as_they_are(log, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_na_04_any_mixture_of_copied_and_decoded_batches_keeps_every_record(log, seed):
+def test_na_04_any_mixture_of_copied_anddecoded_batches_keeps_every_record(log, seed):
     """Row groups of a few records, so that all kinds of pieces come beside each other."""
     random = Random(seed)
     for number in range(12):
@@ -149,7 +150,7 @@ def test_a_file_that_rotted_is_not_copied(log):
 def reordered(log, segment, order, name=None):
     """The segment with other rows under its headers, in a file of this name, or of one that has its digest."""
     rows = read_records(log.root, segment.name).take(order)
-    content = encoded(rows, segment.headers, footer_metadata(segment.headers, statistics(rows)))
+    content = encoded(rows, row_groups(segment.headers, 3), footer_metadata(segment.headers, statistics(rows)))
     name = name or segment_name(1, digest_of(content))
     log.root.put(name, content)
     return Segment(AddedFile(name, content.size), segment.headers)
@@ -174,7 +175,7 @@ def test_a_segment_whose_rows_are_not_under_their_headers_is_refused(log, order)
         list(pieces_of(log.root, hostile, places(segment, (0, 0), (1, 0))))
 
 
-def test_row_groups_of_another_schema_are_decoded(log, monkeypatch):
+def test_row_groups_of_another_schema_aredecoded(log, monkeypatch):
     segment = sent(log, LARGE, LARGE)
     monkeypatch.setattr(segment_pieces.empty_file(), "schema", [])
     assert {type(piece) for piece in pieces_of(log.root, segment, places(segment, (0, 0), (1, 0)))} == {DecodedBatches}

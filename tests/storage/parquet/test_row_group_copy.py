@@ -79,19 +79,23 @@ def test_the_page_index_leads_to_the_pages(spark, tmp_path):
     )
 
 
-def test_columns_of_another_file_take_the_place_of_ours():
+def test_columns_of_two_files_lie_beside_each_other():
     rows, others = table(0), table(7)
-    file, other = (ParquetContent(written(each)) for each in (rows, others.select(["topic", "offset"])))
+    names, whole = rows.column_names, ParquetContent(written(rows))
+    file, other = (
+        ParquetContent(written(others.select(["headers", "value"]))),
+        ParquetContent(written(rows.select(["topic", "offset"]))),
+    )
     pairs = zip(file.row_groups, other.row_groups, strict=True)
-    content = assemble([ours.with_columns(theirs, ["offset", "topic"]) for ours, theirs in pairs], file, {})
-    expected = rows.set_column(0, "offset", others["offset"]).set_column(2, "topic", others["topic"])
+    content = assemble([ours.beside(theirs, names) for ours, theirs in pairs], whole, {})
+    expected = rows.set_column(1, "value", others["value"]).set_column(3, "headers", others["headers"])
     assert read(content).equals(expected)
 
 
 def test_columns_with_another_number_of_rows_are_refused():
     file, shorter = (ParquetContent(written(table(0).slice(start))) for start in (0, 2500))
     with pytest.raises(ValueError, match="of 500 rows cannot give columns to one of 1000"):
-        file.row_groups[0].with_columns(shorter.row_groups[0], ["offset"])
+        file.row_groups[0].beside(shorter.row_groups[0], table(0).column_names)
 
 
 def changed(content: bytes, change) -> bytes:

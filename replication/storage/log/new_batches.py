@@ -1,0 +1,202 @@
+"""Makes record batches of the records of a send, and writes them into segments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakelog.replication.protocol.append import AppendPosition, PartitionAppend
+from lakelog.replication.protocol.chain import linked
+from lakelog.replication.protocol.producer_state import increment_sequence
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.in_threads import in_threads
+from lakelog.replication.storage.log.append import Positions, SegmentWriter
+from lakelog.replication.storage.log.record_digest import record_digest
+from lakelog.replication.storage.log.segment import Segment, record_bytes
+from lakelog.replication.storage.log.segment_merge import write_merged
+from lakelog.replication.storage.log.segment_pieces import DecodedBatches, Piece
+from lakelog.schemas import LOG
+
+SEGMENT_BYTES = 32 * 1024 * 1024
+DATA_COLUMNS = ("key", "value", "timestamp", "headers")
+
+
+class RecordsSummary(NamedTuple):
+    """What a batch header says of its records. `bytes`: of keys and values. `max_timestamp`: in microseconds since
+    1970. `digest`: that of `record_digest`."""
+
+    records: int
+    bytes: int
+    max_timestamp: int
+    digest: str
+
+
+def summary_of(records: pa.Table) -> RecordsSummary:
+    """The summary of some records with the columns of `DATA_COLUMNS`."""
+    size, newest = pc.sum(record_bytes(records)).as_py() or 0, int(pc.max(records["timestamp"]).value)
+    return RecordsSummary(records.num_rows, size, newest, record_digest(records))
+
+
+class GivenRecords(Protocol):
+    """Records of one partition, which get their offsets from an append."""
+
+    @property
+    def table(self) -> pa.Table:
+        """The records, with the columns of `DATA_COLUMNS`."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of records."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that count for the size of a segment."""
+
+    def batches(self, start: int, segment_bytes: int) -> Iterator[GivenRecords]:
+        """The records from this one on: one batch, or several if they exceed `segment_bytes`."""
+
+    def summary(self) -> RecordsSummary:
+        """What the header of their batch says of them."""
+
+    def piece(self, header: BatchHeader) -> Piece:
+        """The records as the batch of this header, for a segment."""
+
+
+class ArrowRecords:
+    """Records in memory: a table with the columns of `DATA_COLUMNS`."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.num_rows: int = table.num_rows
+        self.nbytes: int = table.nbytes
+
+    def batches(self, start: int, segment_bytes: int) -> Iterator[GivenRecords]:
+        """The records from this one on, in batches of about `segment_bytes`."""
+        rows = max(1, self.num_rows * segment_bytes // max(1, self.nbytes))
+        for first in range(start, self.num_rows, rows):
+            yield ArrowRecords(self.table.slice(first, rows))
+
+    def summary(self) -> RecordsSummary:
+        """What the header of their batch says of them."""
+        return summary_of(self.table)
+
+    def piece(self, header: BatchHeader) -> Piece:
+        """The records as rows of a log."""
+        columns = {**header_columns(header), **{name: self.table[name] for name in DATA_COLUMNS}}
+        return DecodedBatches((header,), pa.table({name: columns[name] for name in LOG.names}))
+
+
+def header_columns(header: BatchHeader) -> dict[str, pa.Array]:
+    """The columns of `schemas.LOG` that follow from a batch's header."""
+    constants = {
+        "topic": header.topic,
+        "partition": header.partition,
+        "timestampType": 0,
+        "leader_epoch": header.leader_epoch,
+        "topic_id": header.topic_id,
+    }
+    columns = {
+        name: pa.repeat(pa.scalar(value, LOG.arrow.field(name).type), header.records)
+        for name, value in constants.items()
+    }
+    return {**columns, "offset": pa.arange(header.base_offset, header.next_offset)}
+
+
+def arrow_writer(
+    root: StorageRoot,
+    leader: int,
+    appends: Sequence[PartitionAppend],
+    records: Mapping[TopicIdPartition, pa.Table],
+    segment_bytes: int = SEGMENT_BYTES,
+) -> SegmentWriter:
+    """Writes records from memory. `records` has a table for each partition, with the columns of `DATA_COLUMNS`.
+
+    `segment_bytes` is the size of a segment in bytes.
+    """
+    given = {partition: [ArrowRecords(table)] for partition, table in records.items()}
+    return segment_writer(root, leader, appends, given, segment_bytes)
+
+
+def segment_writer(
+    root: StorageRoot,
+    leader: int,
+    appends: Sequence[PartitionAppend],
+    records: Mapping[TopicIdPartition, Sequence[GivenRecords]],
+    segment_bytes: int,
+) -> SegmentWriter:
+    """Writes the records of each partition, in their order. `segment_bytes` is the size of a segment in bytes."""
+
+    def write(positions: Positions) -> list[Segment]:
+        placed = [
+            (request.replicas, batch)
+            for request in sorted(appends, key=lambda r: (sorted(r.replicas), r.topic, r.partition))
+            if request.topic_id_partition in positions
+            for batch in batches_of(
+                request, records[request.topic_id_partition], positions[request.topic_id_partition], segment_bytes
+            )
+        ]
+        by_replicas = groupby(placed, key=lambda item: sorted(item[0]))
+        packs = [pack for _, group in by_replicas for pack in packs_of((batch for _, batch in group), segment_bytes)]
+        return in_threads(partial(_write_pack, root, leader), packs, os.cpu_count() or 1)
+
+    return write
+
+
+Batch = tuple[BatchHeader, GivenRecords]
+
+
+def batches_of(
+    request: PartitionAppend, given: Sequence[GivenRecords], position: AppendPosition, segment_bytes: int
+) -> Iterator[Batch]:
+    """The new records with their headers, chained to the end of the log."""
+    place, previous = 0, position.chain
+    base = position.base_offset - position.known
+    for records in given:
+        start, place = max(0, position.known - place), place + records.num_rows
+        at = place - records.num_rows + start
+        for batch in records.batches(start, segment_bytes):
+            header = linked(_header(request, batch.summary(), base + at, at), previous)
+            previous, at = header.chain, at + batch.num_rows
+            yield header, batch
+
+
+def _header(request: PartitionAppend, summary: RecordsSummary, base: int, skipped: int) -> BatchHeader:
+    return BatchHeader(
+        topic=request.topic,
+        topic_id=request.topic_id,
+        partition=request.partition,
+        leader_epoch=request.leader_epoch,
+        base_offset=base,
+        last_offset=base + summary.records - 1,
+        max_timestamp=summary.max_timestamp,
+        bytes=summary.bytes,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        base_sequence=increment_sequence(request.base_sequence, skipped),
+        digest=summary.digest,
+    )
+
+
+def packs_of(batches: Iterable[Batch], segment_bytes: int) -> Iterator[list[Batch]]:
+    """Groups batches, in the given order, into packs of about `segment_bytes` bytes."""
+    pack: list[Batch] = []
+    size = 0
+    for batch in batches:
+        if pack and size + batch[1].nbytes > segment_bytes:
+            yield pack
+            pack, size = [], 0
+        pack.append(batch)
+        size += batch[1].nbytes
+    if pack:
+        yield pack
+
+
+def _write_pack(root: StorageRoot, leader: int, pack: Sequence[Batch]) -> Segment:
+    return write_merged(root, leader, [records.piece(header) for header, records in pack])
