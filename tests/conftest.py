@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """One session for the whole run, with the settings that the verbs use."""
+    """One session for the whole run, with the settings that the verbs use. Its JVM compiles as a broker's does, because
+    queries of a few rows end before better code pays, and it collects garbage with one thread."""
+    from lakelog.jobs.launch.launcher import VERBS
     from lakelog.jobs.launch.session import spark_session
 
-    session = spark_session("tests", master="local[2]")
+    java = {"spark.driver.defaultJavaOptions": f"{VERBS['broker'].java_options} -XX:+UseSerialGC"}
+    session = spark_session("tests", master="local[2]", configs=java)
     yield session
     session.stop()
 
