@@ -8,7 +8,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -100,8 +100,12 @@ class Source:
 
 
 def sources(*folders: str) -> list[Source]:
-    paths = sorted(path for folder in folders for path in (HOUSE / folder).rglob("*.py"))
-    return [Source(path.relative_to(HOUSE).as_posix(), path.read_text("utf-8")) for path in paths]
+    return [_source(path) for folder in folders for path in sorted((HOUSE / folder).rglob("*.py"))]
+
+
+@cache  # all rules look at the same tree
+def _source(path: Path) -> Source:
+    return Source(path.relative_to(HOUSE).as_posix(), path.read_text("utf-8"))
 
 
 def within(module: str, *packages: str) -> bool:
