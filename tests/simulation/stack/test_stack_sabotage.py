@@ -14,7 +14,7 @@ from lakelog.replication.simulation.stack.shared_sabotage import DIRECTED_WITHOU
 from lakelog.replication.simulation.tiers import TIERS
 
 SEEDS_THAT_CATCH = {
-    "errors_are_taken_for_landed": 23,
+    "errors_are_taken_for_landed": 12,
     "changes_are_decided_once": 35,
     "state_is_written_over": 11,
     "sequences_are_ignored": 13,
@@ -22,7 +22,8 @@ SEEDS_THAT_CATCH = {
     "reads_any_log": 2,
     "leads_under_any_broker_epoch": 9,
     "fetches_from_any_leader": 31,
-    "truncates_to_the_high_watermark": 17,
+    "truncates_to_the_high_watermark": 10,
+    "the_isr_is_not_kept": 12,
     "says_so_before_it_is": 27,
     "truncates_nothing": 7,
     "joins_anywhere": 4,
