@@ -50,6 +50,30 @@ def test_a_batch_and_two_runs_of_a_query_write_each_record_once(spark, cluster, 
     assert [name.partition("-")[0] for name in stage.list()] == ["batch", "done"], "nothing else stays"
 
 
+def test_records_that_tasks_have_encoded_are_there_once_in_batch_and_in_streaming(spark, cluster, tmp_path):
+    """Each task has more than 128 KiB for a partition."""
+    for topic in ("many", "copies"):
+        cluster.admin().create_topic(topic, partitions=2, replication_factor=2)
+    rows = spark.range(0, 2000, 1, 2).selectExpr(
+        "CAST(id % 2 AS INT) AS partition", "CAST(id AS BINARY) AS key",
+        "concat_ws(' ', sha2(CAST(id AS STRING), 512), sha2(CAST(-id AS STRING), 512)) AS value",
+    )  # fmt: skip
+    rows.write.format("lakelog").mode("append").options(cluster=cluster.cluster_uri, topic="many").save()
+    records = spark.readStream.format("lakelog").options(
+        cluster=cluster.cluster_uri, subscribe="many", startingOffsets="earliest"
+    )
+    writer = records.load().selectExpr("partition", "key", "value").writeStream.format("lakelog")
+    writer = writer.options(cluster=cluster.cluster_uri, topic="copies", checkpointLocation=str(tmp_path))
+    assert writer.trigger(availableNow=True).start().awaitTermination(300)
+    expected = sorted(map(tuple, rows.selectExpr("partition", "key", "CAST(value AS BINARY)").collect()))
+    for topic in ("many", "copies"):
+        found = read(spark, cluster, topic).selectExpr("partition", "key", "value", "offset").collect()
+        assert sorted(row[:3] for row in found) == expected
+        assert sorted((row["partition"], row["offset"]) for row in found) == [
+            (p, o) for p in (0, 1) for o in range(1000)
+        ]
+
+
 def test_a_batch_that_spark_runs_again_adds_nothing(spark, cluster, tmp_path):
     """The commit of the last batch is gone from the checkpoint, as after a crash of the driver."""
     copy(spark, cluster, str(tmp_path))
