@@ -10,8 +10,8 @@ from lakelog.replication.storage.cluster import Cluster
 @pytest.fixture(scope="module")
 def cluster(spark, tmp_path_factory):
     with LocalCluster(spark, str(tmp_path_factory.mktemp("sinks")), brokers=2) as running:
-        running.admin().create_topic("in", partitions=2, replication_factor=2)
-        running.admin().create_topic("out", partitions=3, replication_factor=2)
+        for topic, partitions in {"in": 2, "out": 3, "many": 2, "copies": 2}.items():
+            running.admin().create_topic(topic, partitions, replication_factor=2)
         yield running
 
 
@@ -52,10 +52,8 @@ def test_a_batch_and_two_runs_of_a_query_write_each_record_once(spark, cluster, 
 
 def test_records_that_tasks_have_encoded_are_there_once_in_batch_and_in_streaming(spark, cluster, tmp_path):
     """Each task has more than 128 KiB for a partition."""
-    for topic in ("many", "copies"):
-        cluster.admin().create_topic(topic, partitions=2, replication_factor=2)
     rows = spark.range(0, 2000, 1, 2).selectExpr(
-        "CAST(id % 2 AS INT) AS partition", "CAST(id AS BINARY) AS key",
+        "CAST(id % 2 AS INT) AS partition", "CAST(CAST(id AS STRING) AS BINARY) AS key",
         "concat_ws(' ', sha2(CAST(id AS STRING), 512), sha2(CAST(-id AS STRING), 512)) AS value",
     )  # fmt: skip
     rows.write.format("lakelog").mode("append").options(cluster=cluster.cluster_uri, topic="many").save()
@@ -92,7 +90,7 @@ def test_a_batch_that_spark_runs_again_adds_nothing(spark, cluster, tmp_path):
         (["'v' AS other"], {"topic": "in"}, "append", "there is no column value"),
         (["'v' AS value"], {}, "append", "nothing says the topic: set the option topic, or add a column topic"),
         (["id AS value"], {"topic": "in"}, "append", "column value is bigint; allowed: binary or string"),
-        (["'v' AS value"], {"topic": "nobody"}, "append", "no topic nobody; there are: in, out"),
+        (["'v' AS value"], {"topic": "nobody"}, "append", "no topic nobody; there are: copies, in, many, out"),
         (["'v' AS value"], {"topic": "in"}, "overwrite", "mode overwrite: a topic cannot be overwritten"),
         (["'v' AS value"], {"topic": "in", "ack": "1"}, "append", "option ack is unknown; did you mean acks?"),
     ],
