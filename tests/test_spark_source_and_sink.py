@@ -51,8 +51,8 @@ def test_a_batch_and_two_runs_of_a_query_write_each_record_once(spark, cluster, 
 
 
 def test_records_that_tasks_have_encoded_are_there_once_in_batch_and_in_streaming(spark, cluster, tmp_path):
-    """Each task has more than 128 KiB for a partition."""
-    rows = spark.range(0, 2000, 1, 2).selectExpr(
+    """Each task has more than 256 KiB for a partition."""
+    rows = spark.range(0, 6000, 1, 2).selectExpr(
         "CAST(id % 2 AS INT) AS partition", "CAST(CAST(id AS STRING) AS BINARY) AS key",
         "concat_ws(' ', sha2(CAST(id AS STRING), 512), sha2(CAST(-id AS STRING), 512)) AS value",
     )  # fmt: skip
@@ -68,7 +68,7 @@ def test_records_that_tasks_have_encoded_are_there_once_in_batch_and_in_streamin
         found = read(spark, cluster, topic).selectExpr("partition", "key", "value", "offset").collect()
         assert sorted(row[:3] for row in found) == expected
         assert sorted((row["partition"], row["offset"]) for row in found) == [
-            (p, o) for p in (0, 1) for o in range(1000)
+            (p, o) for p in (0, 1) for o in range(3000)
         ]
 
 

@@ -11,9 +11,10 @@ from lakelog.replication.clients.records import partitions_of, random_partition,
 from lakelog.replication.clients.sink.sink_options import COLUMNS, ROUTED
 from lakelog.replication.errors import InvalidRecordException
 from lakelog.replication.protocol.topic_name import check_not_internal
+from lakelog.replication.storage.log.new_batches import ArrowRecords
 
 _CHUNK_BYTES = 32 * 1024 * 1024
-LARGE_BYTES = 128 * 1024  # smaller row groups would take readers longer than their driver saves
+LARGE_BYTES = 256 * 1024  # each such batch has a header, which logs keep in memory, and row groups of its own
 
 
 def routed_chunks(
@@ -46,13 +47,14 @@ def by_topic(records: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 
 def large_and_small(records: pa.Table) -> tuple[list[tuple[str, int, pa.Table]], pa.Table]:
-    """The records of each partition of a topic that has at least `LARGE_BYTES`, and those of all others. Those of a
-    partition keep their order."""
+    """The records of each partition of a topic that has at least `LARGE_BYTES`, in batches of at most 32 MB, and those
+    of all others. Those of a partition keep their order."""
     large, small = list[tuple[str, int, pa.Table]](), [records.slice(0, 0)]
     for topic, ours in by_topic(records):
         for partition, part in split(ours, ours["partition"]).items():
             if part.nbytes >= LARGE_BYTES:
-                large.append((topic, partition, part.drop_columns(["partition"])))
+                batches = ArrowRecords(part.drop_columns(["partition"])).batches(0, _CHUNK_BYTES)
+                large += ((topic, partition, batch.table) for batch in batches)
             else:
                 small.append(part.add_column(0, "topic", pa.repeat(topic, part.num_rows)).select(ROUTED.names))
     return large, pa.concat_tables(small)

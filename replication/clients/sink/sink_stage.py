@@ -115,7 +115,11 @@ class SinkStage:
     def read_part(self, part: Part) -> pa.Table:
         """The records of another part. Raises CorruptRecordException if its object is gone or has other bytes, and
         KafkaStorageException."""
-        return pa.ipc.open_stream(self._read(part)).read_all()
+        content = self._read(part)
+        try:
+            return pa.ipc.open_stream(content).read_all()
+        except pa.ArrowException as error:
+            raise CorruptRecordException(f"{self._root.path(part.name)}: {error}") from error
 
     def _read(self, part: Part) -> pa.Buffer:
         path = self._root.path(part.name)
@@ -175,7 +179,8 @@ def _counts(records: pa.Table) -> Sequences:
 def _sums(counted: Iterable[tuple[str, int, int]]) -> Sequences:
     counts: dict[str, dict[int, int]] = {}
     for topic, partition, count in counted:
-        counts.setdefault(topic, {})[partition] = count
+        of_topic = counts.setdefault(topic, {})
+        of_topic[partition] = of_topic.get(partition, 0) + count
     return counts
 
 

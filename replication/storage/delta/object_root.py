@@ -7,6 +7,7 @@ options of delta-rs, which opens tables: both use the same library of Rust.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 _PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
 _FEW = 2
 _CONNECTIONS = 8  # look-ups of many files at a time
-_CANNOT_COPY: set[int] = set()  # the stores of `_opened`, which keeps them
+_CANNOT_COPY: dict[int, float] = {}  # stores of `_opened`, which keeps them, and when each is asked again
+_ASK_AGAIN_SECONDS = 600
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +145,9 @@ class ObjectRoot(StorageRoot):
         """Lets the store copy a file of `source`, which must be in the same bucket, to this root. Returns whether it
         did: some stores that speak S3 cannot copy."""
         store = self._store
-        if not isinstance(source, ObjectRoot) or source._store is not store or id(store) in _CANNOT_COPY:
+        if not isinstance(source, ObjectRoot) or source._store is not store:
+            return False
+        if time.monotonic() < _CANNOT_COPY.get(id(store), 0):
             return False
         try:
             store.copy(source._key(name), self._key(new_name))
@@ -151,7 +155,7 @@ class ObjectRoot(StorageRoot):
             return False
         except BaseError as error:
             logger.warning("%s: the store does not copy files, so they stream: %s", self.uri, words_of(error))
-            _CANNOT_COPY.add(id(store))  # it would be asked for each file, with all attempts
+            _CANNOT_COPY[id(store)] = time.monotonic() + _ASK_AGAIN_SECONDS  # a refusal may take a time-out
             return False
         return True
 

@@ -30,6 +30,7 @@ from lakelog.replication.storage.parquet.row_group_copy import ParquetContent, R
 from lakelog.schemas import LOG
 
 _COLUMNS = pa.schema([LOG.arrow.field(name) for name in DATA_COLUMNS])
+_NULLABLE = pa.schema([(name, LOG.arrow.field(name).type) for name in DATA_COLUMNS])  # as all records of clients
 _OTHERS = pa.schema([field for field in LOG.arrow if field.name not in DATA_COLUMNS])
 
 
@@ -98,17 +99,17 @@ class PreparedRecords:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values."""
-        return self.told.bytes
+        """Bytes of the columns before they were compressed."""
+        return sum(group.nbytes for group in self.groups)
 
     @cached_property
     def table(self) -> pa.Table:
         """The records, decoded."""
-        return decoded(self.content, self.numbers)
+        return decoded(self.content, self.numbers).cast(_NULLABLE)
 
     def batches(self, start: int, segment_bytes: int) -> Iterator[GivenRecords]:
-        """The batch as it is. If the log has some of its records, the others are decoded."""
-        if start == 0:
+        """The batch as it is. It is decoded if it is too large, or if the log has some of its records."""
+        if start == 0 and self.nbytes <= segment_bytes:
             yield self
         elif start < self.num_rows:
             yield from ArrowRecords(self.table).batches(start, segment_bytes)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
-from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment import Segment, read_file, write_file
 from lakelog.replication.storage.log.segment_name import leader_of, named_digest, segment_name
+
+logger = logging.getLogger(__name__)
 
 
 def copy_segment(source: StorageRoot, segment: Segment, target: StorageRoot) -> Segment:
@@ -42,7 +46,9 @@ def _copied_by_store(
         return None
     try:
         read_file(target, copied)
-    except CorruptRecordException:  # reading the source tells whether it has rotted, or only the copy
-        target.delete(copied.name)
+    except (CorruptRecordException, KafkaStorageException) as error:  # reading the source tells whether it has rotted
+        logger.warning("%s: the copy that the store has made is not used: %s", source.path(file.name), error)
+        with suppress(KafkaStorageException):  # the file cleaner deletes it later
+            target.delete(copied.name)
         return None
     return copied

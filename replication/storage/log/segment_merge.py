@@ -38,7 +38,7 @@ def write_merged(root: StorageRoot, leader: int | None, pieces: Sequence[Piece])
 
 
 def _groups(run: Sequence[Piece]) -> list[RowGroup]:
-    """The row groups of pieces of one kind. DecodedBatches are encoded together, so that their row groups are large."""
+    """The row groups of pieces of one kind. Rows are encoded together, so that their row groups are large."""
     whole = [group for piece in run if not isinstance(piece, DecodedBatches) for group in piece.groups]
     rows = [piece for piece in run if isinstance(piece, DecodedBatches)]
     if rows:

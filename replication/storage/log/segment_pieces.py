@@ -6,6 +6,7 @@ together in the new file, and worthwhile for large ones: small ones become large
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,8 @@ from lakelog.replication.storage.log.segment import STATS_COLUMNS, Segment, enco
 from lakelog.replication.storage.log.segment_name import named_digest
 from lakelog.replication.storage.parquet.row_group_copy import ParquetContent, RowGroup
 from lakelog.schemas import LOG
+
+logger = logging.getLogger(__name__)
 
 # Where the batches of a segment go: the number of the new file, and the place in it.
 Places: TypeAlias = Mapping[BatchHeader, tuple[int, int]]
@@ -84,23 +87,37 @@ def pieces_of(root: StorageRoot, segment: Segment, places: Places) -> Iterator[P
 
     Raises CorruptRecordException, naming the file, if it is not what was committed, and KafkaStorageException.
     """
-    content, is_ours = read_file(root, segment.file), named_digest(segment.name) is not None
+    content, path = read_file(root, segment.file), root.path(segment.name)
+    try:
+        groups = _groups(segment, content)
+        if not groups:
+            yield from _rows(segment.headers, decoded(content), path)
+            return
+        for batches, numbers in _spans(segment.headers, [group.rows for group in groups]):
+            headers = segment.headers[batches.start : batches.stop]
+            if _stays_together(headers, places):
+                yield CopiedGroups(headers, content, numbers, groups[numbers.start : numbers.stop])
+            else:
+                yield from _rows(headers, decoded(content, numbers), path)
+    except (ValueError, OSError) as error:
+        raise CorruptRecordException(f"{path}: {error}") from error
+
+
+def _groups(segment: Segment, content: pa.Buffer) -> Sequence[RowGroup]:
+    """The row groups of a file, if they may be copied. Those of another tool or schema are decoded."""
+    if named_digest(segment.name) is None:
+        return ()
     try:
         parquet = ParquetContent(content)
-        for batches, numbers in _spans(segment.headers, [group.rows for group in parquet.row_groups], is_ours):
-            headers = segment.headers[batches.start : batches.stop]
-            if is_ours and parquet.schema == empty_file().schema and _stays_together(headers, places):
-                groups = parquet.row_groups[numbers.start : numbers.stop]
-                yield CopiedGroups(headers, content, numbers, groups)
-            else:
-                yield from _rows(headers, decoded(content, numbers), root.path(segment.name))
-    except (ValueError, OSError) as error:
-        raise CorruptRecordException(f"{root.path(segment.name)}: {error}") from error
+    except ValueError as error:  # readers of Parquet may be less strict
+        logger.warning("%s: its row groups cannot be copied: %s", segment.name, error)
+        return ()
+    return parquet.row_groups if parquet.schema == empty_file().schema else ()
 
 
-def _spans(headers: Sequence[BatchHeader], groups: Sequence[int], is_sorted: bool) -> Iterator[tuple[range, range]]:
-    """The shortest runs of whole batches that are also runs of whole row groups; all of them if the rows are not sorted
-    as the headers. `groups`: the number of rows of each row group. Raises ValueError if the headers have other rows."""
+def _spans(headers: Sequence[BatchHeader], groups: Sequence[int]) -> Iterator[tuple[range, range]]:
+    """The shortest runs of whole batches that are also runs of whole row groups. `groups`: the number of rows of each
+    row group. Raises ValueError if the headers have other rows."""
     if sum(groups) != sum(header.records for header in headers):
         raise ValueError(f"has {sum(groups)} rows, its headers have {sum(header.records for header in headers)}")
     group, rows, first, ends = 0, 0, (0, 0), list(accumulate(groups))
@@ -108,7 +125,7 @@ def _spans(headers: Sequence[BatchHeader], groups: Sequence[int], is_sorted: boo
         rows += header.records
         while group < len(ends) and ends[group] < rows:
             group += 1
-        if rows == ends[group] and (is_sorted or number == len(headers)):
+        if rows == ends[group]:
             yield range(first[0], number), range(first[1], group + 1)
             first = number, group + 1
 
@@ -120,10 +137,12 @@ def _stays_together(headers: Sequence[BatchHeader], places: Places) -> bool:
     return size >= LEAST_BYTES and [places[header] for header in headers] == there
 
 
-def decoded(content: pa.Buffer, numbers: range, columns: Sequence[str] | None = None) -> pa.Table:
-    """DecodedBatches of some row groups. It takes one core, because others must not feel it."""
+def decoded(content: pa.Buffer, numbers: range | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of some row groups, or of all. It takes one core, because others must not feel it."""
     file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
-    return file.read_row_groups(list(numbers), columns, use_threads=False)
+    return file.read_row_groups(
+        list(range(file.num_row_groups) if numbers is None else numbers), columns, use_threads=False
+    )
 
 
 def _rows(headers: Sequence[BatchHeader], decoded: pa.Table, path: str) -> Iterator[DecodedBatches]:

@@ -17,12 +17,10 @@ _INTEGERS = (I16, I32, I64)
 _LONG = 15  # in four bits: the size of the list, or the step to the next field's number, follows
 
 
-def read_struct(content: Any, start: int = 0) -> Struct:
-    """The struct that begins at `start`. Raises ValueError if there is none."""
-    reader = io.BytesIO(content)
-    reader.seek(start)
+def read_struct(content: bytes | memoryview) -> Struct:
+    """The struct with which `content` begins. Raises ValueError if there is none."""
     try:
-        return _struct(reader)
+        return _struct(io.BytesIO(content))
     except (IndexError, MemoryError, OverflowError, RecursionError) as error:
         raise ValueError(f"no struct of Thrift's compact protocol: {error!r}") from error
 

@@ -58,8 +58,12 @@ class Chunk:
     @property
     def start(self) -> int:
         """Where its first page begins."""
-        first: int = self._meta.get(_DICTIONARY_PAGE, self._meta[_DATA_PAGE])[1]
-        return first
+        return min(self._meta[number][1] for number in self._places)
+
+    @property
+    def _places(self) -> list[int]:
+        """The fields that say where pages lie. Some writers give 0 as the place of a dictionary that is not there."""
+        return [_DATA_PAGE, *([_DICTIONARY_PAGE] if self._meta.get(_DICTIONARY_PAGE, (I64, 0))[1] > 0 else [])]
 
     def bytes(self) -> memoryview:
         """Its pages."""
@@ -69,7 +73,7 @@ class Chunk:
         """The chunk in a file where its first page begins at `start`. It keeps no Bloom filter."""
         step = start - self.start
         meta = {number: each for number, each in self._meta.items() if number not in (_BLOOM, _BLOOM_SIZE)}
-        meta |= {number: (I64, meta[number][1] + step) for number in (_DATA_PAGE, _DICTIONARY_PAGE) if number in meta}
+        meta |= {number: (I64, meta[number][1] + step) for number in self._places}
         return replace(self, struct={**self.struct, _CHUNK_PLACE: (I64, 0), _META: (STRUCT, meta)})
 
     def index(self, place: int, size: int) -> memoryview | None:
@@ -86,6 +90,11 @@ class RowGroup:
 
     rows: int
     chunks: tuple[Chunk, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its pages before they were compressed."""
+        return sum(chunk.size(_UNCOMPRESSED) for chunk in self.chunks)
 
     def beside(self, other: RowGroup, columns: Sequence[str]) -> RowGroup:
         """The same rows with the columns of another row group too, in the order of `columns`. Raises ValueError if it
@@ -105,10 +114,10 @@ class ParquetContent:
         if bytes(view[:4]) != _MAGIC or bytes(view[-4:]) != _MAGIC or size > len(view) - _FOOT - len(_MAGIC):
             raise ValueError("is not Parquet, or encrypted")
         try:
-            self._footer = read_struct(view, len(view) - _FOOT - size)
+            self._footer = read_struct(view[-_FOOT - size : -_FOOT])
             self.schema: list[Struct] = self._footer[_SCHEMA][1][1]
             self.row_groups = [_row_group(view, group) for group in self._footer[_ROW_GROUPS][1][1]]
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"has a footer without a field: {error!r}") from error
 
     def footer(self, groups: Sequence[Struct], rows: int, metadata: Mapping[bytes, bytes]) -> bytes:

@@ -1,6 +1,8 @@
 """A batch is written exactly once, wherever its driver dies, and whatever other tasks make of it the next time."""
 
+import io
 import itertools
+import json
 from dataclasses import replace
 from random import Random
 
@@ -189,6 +191,31 @@ def test_a_late_clean_up_removes_no_part_of_a_later_batch(tmp_path):
     with pytest.raises(CorruptRecordException, match=f"{part.name}: is gone"):
         list(staged_records(driver.stage, [part]))
     assert driver.stage.look() == Staged(batches=(1,), finished=(1,))
+
+
+def test_a_part_with_other_bytes_is_named(tmp_path):
+    stage, root = SinkStage(StorageRoot.of(str(tmp_path))), StorageRoot.of(str(tmp_path))
+    (part,) = stage.put_parts(1, routed({0: [Random(number).randbytes(20) for number in range(MANY)]}))
+    root.write(part.name, root.read(part.name)[:-1] + b"x")
+    with pytest.raises(CorruptRecordException, match=f"{part.name}: does not have the bytes that were staged"):
+        list(staged_records(stage, [part]))
+    with pytest.raises(CorruptRecordException, match=f"{part.name}: "):
+        list(staged_records(stage, [replace(part, content=b"torn", digest="")]))
+
+
+def test_a_batch_that_an_earlier_version_has_staged_is_finished(tmp_path):
+    """Its parts have neither batches nor a digest."""
+    logs, records = Logs(), routed({0: letters("ab")})
+    content = io.BytesIO()
+    with pa.ipc.new_stream(content, records.schema) as stream:
+        stream.write_table(records)
+    part = {"name": "part-0-1.arrow", "size": 1, "counts": {"t": {0: 2}}, "content": len(content.getvalue())}
+    described = {"batch_id": 0, "producer_id": 7, "parts": [part], "bases": {"t": {0: 0}}, "following": {"t": {0: 2}}}
+    head = json.dumps(described).encode()
+    staged = b"lakelog.staged_batch.v1" + len(head).to_bytes(8, "big") + head + content.getvalue()
+    StorageRoot.of(str(tmp_path)).write("batch-0.arrow", staged)
+    Driver(tmp_path, logs).commit(0, {1: letters("other")})
+    assert logs.values == {("t", 0): letters("ab")}
 
 
 def test_an_answer_that_was_lost_stages_a_batch_all_the_same(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from lakelog.replication.clients.partitioner import partition_of_keys
-from lakelog.replication.clients.sink.routed_records import by_topic, routed_chunks
+from lakelog.replication.clients.sink.routed_records import by_topic, large_and_small, routed_chunks
 from lakelog.replication.clients.sink.sink_options import ROUTED, check_columns, parse_sink_options
 from lakelog.replication.errors import (
     InvalidConfigurationException,
@@ -117,3 +117,25 @@ def _error_of(schema, options) -> LakelogException | None:
         return check_columns(schema, options)
     except LakelogException as error:
         return error
+
+
+def test_the_records_of_a_partition_with_many_are_batches_of_32_mb_at_most():
+    rows = pa.table(
+        {"value": [bytes([n % 7]) * 1_000_000 for n in range(40)], "partition": pa.array([0, 1] + [0] * 38, pa.int32())}
+    )
+    (chunk,) = routed_chunks(rows.to_batches(), "a", PARTITIONS.__getitem__)
+    large, small = large_and_small(chunk)
+    assert [(topic, partition, table.num_rows) for topic, partition, table in large] == [
+        ("a", 0, 33),
+        ("a", 0, 6),
+        ("a", 1, 1),
+    ]
+    values = [value for _, partition, table in large if partition == 0 for value in table["value"].to_pylist()]
+    assert values == [value for n, value in enumerate(rows["value"].to_pylist()) if n != 1]
+    assert (small.num_rows, small.schema) == (0, ROUTED)
+
+
+def test_those_of_other_partitions_keep_their_order():
+    large, small = large_and_small(routed([{"value": str(n), "partition": n % 2} for n in range(10)], topic="a")[0])
+    assert large == []
+    assert small["value"].to_pylist() == [str(n).encode() for n in (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)]

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakelog.replication.clients.records import to_records
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.append import AppendPosition
 from lakelog.replication.storage.log import prepared_batches
@@ -16,6 +17,7 @@ from lakelog.replication.storage.log.prepared_batches import PreparedRecords, pr
 from lakelog.replication.storage.log.record_digest import check_digest
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, read_segment
+from lakelog.schemas import LOG
 from tests.storage.logs import P0, P1, TOPIC, facts, leo, new_log, records, request, send
 
 SEGMENT = 1 << 30
@@ -112,6 +114,21 @@ def test_large_ones_go_into_several_segments(log):
     assert sorted(len(segment.headers) for segment in log.current().segments.values()) == [1, 2, 2, 2]
 
 
+def test_a_batch_that_is_larger_than_a_segment_is_decoded_and_split(log):
+    """The topic's segments are smaller than what a task prepares."""
+    rows = noise(1, 1000, 1000)
+    sent(log, {P0: prepared((P0, rows))}, segment_bytes=250_000)
+    assert sorted(len(segment.headers) for segment in log.current().segments.values()) == [1] * 6
+    assert log.read(P0, 3)["value"].to_pylist() == rows["value"].to_pylist()
+
+
+def test_bytes_of_headers_count_too(log):
+    headers = [[{"key": "h", "value": Random(n).randbytes(1000)}] for n in range(100)]
+    rows = noise(1, 100, 0).set_column(3, "headers", pa.array(headers, LOG.arrow.field("headers").type))
+    sent(log, {P0: prepared(*((P0, rows),) * 6)}, segment_bytes=250_000)
+    assert sorted(len(segment.headers) for segment in log.current().segments.values()) == [1, 2, 2, 2]
+
+
 def test_they_are_compacted_as_any_others(log):
     for seed in range(5):
         sent(log, {P0: prepared((P0, noise(seed, 20_000, 100))), P1: prepared((P1, noise(seed, 10)))})
@@ -126,6 +143,7 @@ def test_what_a_version_with_other_columns_has_encoded_is_decoded(monkeypatch):
     (given,) = prepared((P0, rows))
     assert isinstance(given, ArrowRecords)
     assert given.table.equals(rows.select(given.table.column_names))
+    assert given.table.schema == ArrowRecords(to_records(rows)).table.schema, "so it can be one batch with others"
 
 
 @pytest.mark.parametrize(

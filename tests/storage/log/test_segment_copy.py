@@ -1,5 +1,6 @@
 """A store copies a segment within its bucket, and the copy counts only if it has the committed bytes."""
 
+import time
 from dataclasses import replace
 from random import Random
 
@@ -7,7 +8,8 @@ import pyarrow as pa
 import pytest
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
-from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.storage.delta import object_root
 from lakelog.replication.storage.delta.object_root import ObjectRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment import read_segment, write_segment
@@ -81,7 +83,7 @@ def test_a_small_segment_is_put_from_its_commit(source, target, requests):
     assert target.read(copied.name) == segment.file.content
 
 
-def test_the_bytes_stream_where_the_store_cannot_copy_and_it_is_asked_once(source, target, monkeypatch):
+def test_the_bytes_stream_where_the_store_cannot_copy_and_it_is_asked_every_ten_minutes(source, target, monkeypatch):
     bare = ObjectRoot(source.uri, {**source.options, "AWS_REGION": "eu-west-2"})  # a store that no other test asks
     segment, copies = written(source), []
 
@@ -98,6 +100,10 @@ def test_the_bytes_stream_where_the_store_cannot_copy_and_it_is_asked_once(sourc
     copied = [copy_segment(bare, segment, there) for _ in range(2)]
     assert [there.read(each.name) for each in copied] == [source.read(segment.name)] * 2
     assert len(copies) == 1
+    later = time.monotonic() + 600
+    monkeypatch.setattr(object_root.time, "monotonic", lambda: later)
+    copy_segment(bare, segment, there)
+    assert len(copies) == 2
 
 
 def test_the_bytes_stream_where_the_store_makes_an_empty_copy(source, target, monkeypatch):
@@ -107,6 +113,26 @@ def test_the_bytes_stream_where_the_store_makes_an_empty_copy(source, target, mo
     copied = copy_segment(source, segment, target)
     assert target.read(copied.name) == source.read(segment.name)
     assert target.list() == [copied.name]
+
+
+def test_a_copy_that_the_store_cannot_delete_stays_for_the_file_cleaner(source, target, monkeypatch):
+    segment = written(source)
+    monkeypatch.setattr(ObjectRoot, "copy_from", lambda root, _, __, name: root.put(name, b"") is None)
+    monkeypatch.setattr(ObjectRoot, "delete", failed)
+    copied = copy_segment(source, segment, target)
+    assert target.read(copied.name) == source.read(segment.name)
+    assert len(target.list()) == 2
+
+
+def failed(*_):
+    raise KafkaStorageException("the store does not answer")
+
+
+def test_a_copy_that_cannot_be_read_is_made_again(source, target, monkeypatch):
+    segment, read = written(source), ObjectRoot.read_buffer
+    monkeypatch.setattr(ObjectRoot, "read_buffer", lambda root, name: failed() if root == target else read(root, name))
+    copied = copy_segment(source, segment, target)
+    assert read(target, copied.name) == read(source, segment.name)
 
 
 @pytest.mark.parametrize("harm", [lambda content: content[:-10], lambda content: b"x" * len(content)])

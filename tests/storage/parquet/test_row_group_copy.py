@@ -101,7 +101,7 @@ def test_columns_with_another_number_of_rows_are_refused():
 def changed(content: bytes, change) -> bytes:
     """A file with another footer."""
     start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    footer = read_struct(content, start)
+    footer = read_struct(content[start:])
     change(footer)
     new = write_struct(footer)
     return content[:start] + new + len(new).to_bytes(4, "little") + b"PAR1"
@@ -131,6 +131,16 @@ FAULTS = {
         content, lambda footer: first_chunk(footer)[3][1].update({7: (6, -5)})
     ),
 }
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_dictionary_that_is_not_there_may_have_a_place(place):
+    """Some writers give 0 instead of leaving the field out, and readers take that."""
+    content = written(table(0)).to_pybytes()
+    file = ParquetContent(
+        pa.py_buffer(changed(content, lambda footer: first_chunk(footer)[3][1].update({11: (6, place)})))
+    )
+    assert read(assemble(file.row_groups, file, {})).equals(table(0))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
